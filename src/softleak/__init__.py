@@ -1,0 +1,32 @@
+"""softleak: what a shared gradient gives away, soft labels included."""
+
+from softleak._version import __version__
+from softleak.capture import capture
+from softleak.errors import SoftleakError
+from softleak.head import Head
+from softleak.labels.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
+from softleak.labels.probes import probe
+from softleak.labels.recover import recover_label, recover_labels
+from softleak.results import Candidate, Evidence, Recovery, Status
+from softleak.share import GradientShare
+
+__all__ = [
+    "AnyLabel",
+    "Candidate",
+    "Evidence",
+    "Family",
+    "GradientShare",
+    "Head",
+    "Mixed",
+    "OneHot",
+    "Recovery",
+    "Smoothed",
+    "SmoothedMixed",
+    "SoftleakError",
+    "Status",
+    "__version__",
+    "capture",
+    "probe",
+    "recover_label",
+    "recover_labels",
+]

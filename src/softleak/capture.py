@@ -1,0 +1,81 @@
+"""The client's side: the gradient one sample would send. Reads the model, changes nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from softleak.errors import LabelError, ModelError, NonFinite
+from softleak.share import GradientShare
+
+SUM_TOLERANCE = 1e-4  # a label summing to one within float32 arithmetic
+
+
+def capture(model: nn.Module, x: Tensor, y: int | Tensor) -> GradientShare:
+    """The gradient of the cross-entropy of one sample, by parameter name.
+
+    ``x`` is one input, with or without a batch dimension of one; ``y`` a class index or a soft
+    label of shape (C,). Parameters, ``.grad``, buffers and train/eval mode stay as they were.
+    """
+    trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise ModelError("the model has no trainable parameter: a client would send nothing")
+    with torch.enable_grad():
+        logits, batched = forward_one(model, x)
+        label = _label(y, logits)
+        loss = F.cross_entropy(logits, label.unsqueeze(0))
+        found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
+    sent = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
+    return GradientShare(sent, input_shape=tuple(batched.shape[1:]))
+
+
+def forward_one(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits of shape (1, C) of one input, and the input as a batch of one."""
+    errors: list[str] = []
+    like = next(model.parameters())
+    x = x.detach().to(like.device, like.dtype)
+    # A batch of one may or may not have been added by the caller; only the model can tell.
+    for batched in [x, x.unsqueeze(0)] if x.shape[:1] == (1,) else [x.unsqueeze(0)]:
+        try:
+            logits = functional_call(model, _copied_buffers(model), (batched,))
+        except (RuntimeError, ValueError, IndexError) as error:
+            errors.append(str(error).strip().splitlines()[0])
+            continue
+        if isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == 1:
+            return logits, batched
+        came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        errors.append(f"the output is {came}, expected logits of shape (1, classes)")
+    raise ModelError(
+        f"the model does not take one input of shape {tuple(x.shape)}: {errors[0]}; "
+        "give one sample, without others in its batch"
+    )
+
+
+def _copied_buffers(model: nn.Module) -> Mapping[str, Tensor]:
+    # BatchNorm in train mode writes its running statistics in place: into these copies.
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
+def _label(y: int | Tensor, logits: Tensor) -> Tensor:
+    """A soft label of shape (C,), checked."""
+    classes = logits.shape[1]
+    if not isinstance(y, Tensor) or y.ndim == 0:
+        index = int(y)
+        if not 0 <= index < classes:
+            raise LabelError(f"expected a class index from 0 to {classes - 1}, got {index}")
+        return F.one_hot(torch.tensor(index, device=logits.device), classes).to(logits.dtype)
+    label = y.detach().to(logits.device, logits.dtype).squeeze()
+    if label.shape != (classes,):
+        raise LabelError(f"expected one soft label of {classes} entries, got {tuple(y.shape)}")
+    if not label.isfinite().all():
+        raise NonFinite("the soft label holds NaN or infinity")
+    if label.min() < 0 or abs(float(label.sum()) - 1) > SUM_TOLERANCE:
+        raise LabelError(
+            "expected a soft label with no negative entry and sum one, got minimum "
+            f"{float(label.min()):.3g} and sum {float(label.sum()):.6g}"
+        )
+    return label

@@ -1,0 +1,136 @@
+"""Tensors by name, to and from disk. Nothing in a file is ever executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from softleak.errors import FileError
+
+META = "softleak"  # where our own facts about a share live inside each format
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file holds: tensors by name, and the facts softleak wrote beside them."""
+
+    tensors: Mapping[str, Tensor]
+    input_shape: tuple[int, ...] | None = None
+    rounding: Mapping[str, float] = field(default_factory=dict)
+
+
+def load(path: Path) -> Content:
+    """Read a file by its ending; raises ``FileError`` with the reason."""
+    reader = _format(path).read
+    if not path.is_file():
+        raise FileError(f"expected a file at {path}, found none; check the path")
+    try:
+        tensors, meta = reader(path)
+        facts = json.loads(meta) if meta else {}
+        shape = facts.get("input_shape")
+        rounding = {str(k): float(v) for k, v in facts.get("rounding", {}).items()}
+        return Content(tensors, tuple(int(n) for n in shape) if shape else None, rounding)
+    except FileError:
+        raise
+    except (
+        safetensors.SafetensorError, zipfile.BadZipFile, pickle.UnpicklingError, json.JSONDecodeError,
+        OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError,
+    ) as error:  # fmt: skip
+        reason = str(error).strip().splitlines()
+        raise FileError(
+            f"{path.name} is not a readable {path.suffix} file of tensors by name "
+            f"({reason[0] if reason else type(error).__name__}); it may be truncated or hold objects "
+            "other than tensors, which are refused"
+        ) from error
+
+
+def save(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    input_shape: tuple[int, ...] | None,
+    rounding: Mapping[str, float],
+) -> None:
+    """Write by the path's ending, to a temporary file first: whole or not at all."""
+    writer = _format(path).write
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    meta = json.dumps({"input_shape": input_shape, "rounding": dict(rounding)})
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(descriptor)
+    try:
+        writer(Path(name), ready, meta)
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Format:
+    read: Callable[[Path], tuple[dict[str, Tensor], str]]
+    write: Callable[[Path, dict[str, Tensor], str], None]
+
+
+def _format(path: Path) -> _Format:
+    if path.suffix not in _FORMATS:
+        expected = ", ".join(_FORMATS)
+        raise FileError(f"expected a file ending in {expected}; got {path.name!r}")
+    return _FORMATS[path.suffix]
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str]:
+    with safetensors.safe_open(path, framework="pt") as file:
+        meta = file.metadata() or {}
+        return {name: file.get_tensor(name) for name in file.keys()}, meta.get(META, "")  # noqa: SIM118
+
+
+def _write_safetensors(path: Path, tensors: dict[str, Tensor], meta: str) -> None:
+    safetensors.torch.save_file(tensors, path, metadata={META: meta})
+
+
+def _read_pt(path: Path) -> tuple[dict[str, Tensor], str]:
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(content, Mapping):
+        raise FileError(f"{path.name} should hold a dict of tensors, holds {type(content).__name__}")
+    meta = content.get(META, "")
+    for wrapper in ("state_dict", "model_state_dict", "gradients"):
+        if isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    tensors = {str(n): t for n, t in content.items() if isinstance(t, Tensor)}
+    if not tensors:
+        raise FileError(f"{path.name} holds no tensors; expected a dict of tensors by name")
+    return tensors, meta if isinstance(meta, str) else ""
+
+
+def _write_pt(path: Path, tensors: dict[str, Tensor], meta: str) -> None:
+    torch.save({"gradients": tensors, META: meta}, path)
+
+
+def _read_npz(path: Path) -> tuple[dict[str, Tensor], str]:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = arrays.pop(META, np.array("")).item()
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}, str(meta)
+
+
+def _write_npz(path: Path, tensors: dict[str, Tensor], meta: str) -> None:
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays, **{META: np.array(meta)})
+
+
+_FORMATS: Mapping[str, _Format] = {
+    ".safetensors": _Format(_read_safetensors, _write_safetensors),
+    ".pt": _Format(_read_pt, _write_pt),
+    ".npz": _Format(_read_npz, _write_npz),
+}

@@ -1,0 +1,152 @@
+"""The certificate: from the minima of a search to a status, a label, and all that fits as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from softleak.head import Factors
+from softleak.labels.curve import Curve
+from softleak.labels.families import KNOWN, AnyLabel, Family
+from softleak.labels.search import FIT, SECTION, Minima
+from softleak.labels.weigh import Verdict
+from softleak.results import Candidate, Recovery, Status
+
+
+@dataclass(frozen=True, eq=False)
+class Solutions:
+    """What a search found along a curve. ``tau`` (N,) is set where the curve is a segment."""
+
+    curve: Curve
+    family: Family
+    minima: Minima
+    tau: Tensor | None = None
+
+
+def certify(
+    solutions: Solutions, factors: Factors, verdict: Verdict, tolerance: float
+) -> Iterator[Recovery]:
+    """One recovery a client, in order."""
+    by_client: list[list[_Found]] = [[] for _ in factors.sigma]
+    for client, found in _describe(solutions):
+        by_client[client].append(found)
+    for client, found in enumerate(by_client):
+        yield _judge(_merged(found), solutions, factors, verdict, client, tolerance)
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A candidate, the scalar of its feature, and the L1 size of the rounding in its label."""
+
+    candidate: Candidate
+    tau: float
+    rounding: float
+
+
+def _describe(solutions: Solutions) -> Iterator[tuple[int, _Found]]:
+    """Every minimum with its label and, if it fits, the labels of the scalars around it."""
+    minima, curve = solutions.minima, solutions.curve.take(solutions.minima.client)
+    steps = torch.linspace(0, 1, SECTION, dtype=minima.low.dtype, device=minima.low.device)
+    along = torch.lerp(minima.low[:, None], minima.high[:, None], steps)
+    points = torch.cat([minima.scalar[:, None], along], 1)
+    labels, size = curve.labels(points)
+    rounding = curve.errors(points[:, :1], labels[:, :1]).sum(-1)[:, 0]
+    tau = minima.scalar if solutions.tau is None else solutions.tau[minima.client]
+    scalar = size[:, 0] * tau.sign()
+    scale = scalar / minima.scalar
+    rows = zip(
+        minima.client.tolist(), scalar.tolist(), (minima.low * scale).tolist(),
+        (minima.high * scale).tolist(), minima.misfit.tolist(), tau.tolist(), rounding.tolist(),
+        labels, strict=True,
+    )  # fmt: skip
+    for client, t, low, high, misfit, feature_scalar, error, y in rows:
+        fits = misfit <= FIT
+        low, high = min(low, high), max(low, high)
+        candidate = Candidate(t, low, high, misfit, fits, y[0], y[1:] if fits else y[:1])
+        yield client, _Found(candidate, feature_scalar, error)
+
+
+def _merged(found: list[_Found]) -> list[_Found]:
+    """Best first, without those that lie in the interval of a better one."""
+    kept: list[_Found] = []
+    for one in sorted(found, key=lambda f: f.candidate.misfit):
+        t = one.candidate.scalar
+        if not any(k.candidate.fits and k.candidate.low <= t <= k.candidate.high for k in kept):
+            kept.append(one)
+    return kept
+
+
+def _judge(
+    found: list[_Found], solutions: Solutions, factors: Factors, verdict: Verdict,
+    client: int, tolerance: float,
+) -> Recovery:  # fmt: skip
+    candidates = tuple(f.candidate for f in found)
+    fitting = [f for f in found if f.candidate.fits]
+    evidence = verdict.pieces[client]
+    if not fitting:
+        return Recovery(
+            Status.NO_SOLUTION, _why_none(solutions, evidence != ()),
+            candidates=candidates, evidence=evidence,
+        )  # fmt: skip
+    best = fitting[0]
+    unique = len(fitting) == 1 and best.candidate.width <= tolerance
+    if best.candidate.width > tolerance:
+        best = replace(best, candidate=_centred(best.candidate))
+    label = solutions.family.project(best.candidate.label).clamp_min(0)
+    label = label / label.sum()
+    error = float((best.candidate.labels - label).abs().sum(-1).max()) + 4 * best.rounding
+    t = best.candidate
+    return Recovery(
+        status=Status.UNIQUE if unique else Status.AMBIGUOUS,
+        message=_why(unique, fitting, verdict, client),
+        label=label,
+        feature=factors.sigma[client] / best.tau * factors.v[client],
+        scalar=t.scalar,
+        error=error,
+        feature_error=max(t.high - t.scalar, t.scalar - t.low) / abs(t.scalar) + factors.relative,
+        scale=best.tau / t.scalar,
+        family=_simplest(label, error) if unique else None,
+        candidates=candidates,
+        evidence=evidence,
+    )
+
+
+def _centred(candidate: Candidate) -> Candidate:
+    """A wide candidate is best represented by its middle, the least wrong of its points."""
+    middle = len(candidate.labels) // 2
+    return replace(
+        candidate, scalar=(candidate.low + candidate.high) / 2, label=candidate.labels[middle]
+    )
+
+
+def _simplest(label: Tensor, error: float) -> Family:
+    for family in KNOWN:
+        if float((label - family.project(label)).abs().sum()) <= error:
+            return family
+    return AnyLabel()
+
+
+def _why(unique: bool, fitting: list[_Found], verdict: Verdict, client: int) -> str:
+    conflicts = verdict.conflicts(client)
+    if conflicts:
+        names = ", ".join(piece.parameter for piece in conflicts)
+        return f"pieces of evidence disagree: {names} gives another scalar; the share was altered"
+    if unique:
+        source = "evidence from other layers" if verdict.decided[client] else "the family"
+        return f"one label explains the gradient, by {source}"
+    if len(fitting) > 1:
+        return f"{len(fitting)} separate scalars explain the gradient equally well"
+    width = fitting[0].candidate.width
+    return f"a continuum of scalars explains the gradient; their labels differ by up to {width:.2g}"
+
+
+def _why_none(solutions: Solutions, evidence: bool) -> str:
+    if isinstance(solutions.family, AnyLabel) and evidence:
+        return (
+            "the evidence gives a scalar whose label is no probability distribution: the share was "
+            'scaled (try scale="unknown"), altered, or computed in another mode of the model'
+        )
+    return f"no scalar gives a label of the family {solutions.family}"

@@ -1,0 +1,108 @@
+"""Label families (§3.4): what is assumed of a label when only the head's gradient is known.
+
+A family is any object with a ``project`` method; see ``Family``. The paper's exclusion set is
+the top ``k`` entries, which the families here leave free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from softleak.errors import LabelError
+
+
+@runtime_checkable
+class Family(Protocol):
+    """A set of labels, given by its nearest member to any vector."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """The member nearest to each vector of ``y`` (…, C); entries left free stay as they are."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """``k`` classes in any proportion, all others zero: mixup and CutMix."""
+
+    k: int = 2
+
+    def __post_init__(self) -> None:
+        _check_free(self.k)
+
+    @property
+    def simpler(self) -> Family | None:
+        """The family that labels with a vanishing last weight come close to."""
+        return Mixed(self.k - 1) if self.k > 1 else None
+
+    def project(self, y: Tensor) -> Tensor:
+        """Zero all but the top ``k``."""
+        return torch.where(_top(y, self.k), y, 0.0)
+
+
+@dataclass(frozen=True)
+class SmoothedMixed:
+    """``k`` classes in any proportion above one floor shared by all others, as timm mixes."""
+
+    k: int = 2
+
+    def __post_init__(self) -> None:
+        _check_free(self.k)
+
+    @property
+    def simpler(self) -> Family | None:
+        """The family that labels with a vanishing last weight come close to."""
+        return SmoothedMixed(self.k - 1) if self.k > 1 else None
+
+    def project(self, y: Tensor) -> Tensor:
+        """Level all but the top ``k`` to their mean, which cannot be negative."""
+        free = _top(y, self.k)
+        rest = max(y.shape[-1] - self.k, 1)
+        floor = torch.where(free, 0.0, y).sum(-1, keepdim=True) / rest
+        return torch.where(free, y, floor.clamp_min(0.0))
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """One class, certain."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """Zero all but the top: the pseudo label sums to one, so the top is then one."""
+        return Mixed(1).project(y)
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """One class, smoothed by an unknown amount; one-hot labels are among them."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """Level all but the top."""
+        return SmoothedMixed(1).project(y)
+
+
+@dataclass(frozen=True)
+class AnyLabel:
+    """Every point of the simplex: distilled, crowd-sourced, arbitrary."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """No entry below zero; the sum is one for every scalar (Theorem 1)."""
+        return y.clamp_min(0.0)
+
+
+def _check_free(k: int) -> None:
+    if k < 1:
+        raise LabelError(f"expected at least one free class, got k={k}")
+
+
+def _top(y: Tensor, k: int) -> Tensor:
+    """(…, C) mask of the ``k`` largest entries."""
+    if k >= y.shape[-1]:
+        return torch.ones_like(y, dtype=torch.bool)
+    return torch.zeros_like(y, dtype=torch.bool).scatter(-1, y.topk(k, sorted=False).indices, True)
+
+
+# The simplest first: the first that fits names what was found.
+KNOWN: tuple[Family, ...] = (OneHot(), Smoothed(), Mixed(2), SmoothedMixed(2))

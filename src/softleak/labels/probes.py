@@ -1,0 +1,184 @@
+"""Which evidence a model offers, found by running it on random inputs with known labels.
+
+No module names are consulted: a relation is used for a parameter if and only if it predicts that
+parameter's gradient on probes it was not fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from softleak.capture import capture, forward_one
+from softleak.errors import ModelError
+from softleak.head import Head, factor, head_gradients
+from softleak.labels.activations import ACTIVATIONS, Activation
+from softleak.labels.evidence import HeadBias, Lattice, Pointwise, Relation
+from softleak.share import GradientShare
+
+PROBES, FITTED = 4, 2  # the rest check what was fitted
+SURE = 0.01  # a relation that leaves the scalar this uncertain is no evidence
+SEED = 0
+IMAGE_SIZES = (32, 28, 64, 96, 128, 224, 256, 299, 384)
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """One run with everything known: the feature (I,), ``δ`` (C,) and ``d = Wᵀδ`` (I,)."""
+
+    share: GradientShare
+    feature: Tensor
+    delta: Tensor
+    d: Tensor
+    positions: dict[str, int]  # spatial size of the output of each parameter's module
+
+
+def probe(
+    model: nn.Module,
+    input_shape: tuple[int, ...] | None = None,
+    *,
+    head: str | Head | None = None,
+    seed: int = SEED,
+) -> tuple[Relation, ...]:
+    """The relations that hold for this model, in its present mode (train or eval).
+
+    They are facts of the architecture: compute them once and pass them as ``evidence=``.
+    """
+    shapes = [input_shape] if input_shape else list(islice(accepted_shapes(model), 2))
+    if not shapes:
+        raise ModelError(
+            "could not tell which input the model takes; pass input_shape, for example (3, 32, 32)"
+        )
+    shape = shapes[0]
+    example = torch.zeros(shape)
+    if not isinstance(head, Head):
+        head = Head.of(model, head, None if head else example)
+    runs = list(_runs(model, head, shape, seed))
+    found: list[Relation] = []
+    if head.bias_name in runs[0].share:
+        found.append(HeadBias(head.bias_name))
+    for name, gradient in runs[0].share.items():
+        fits = gradient.ndim == 1 and name != head.bias_name and gradient.any()
+        if fits and head.W.shape[1] % len(gradient) == 0:
+            relation = _relation(name, len(gradient), head, runs)
+            found += [relation] if relation else []
+    if len(shapes) > 1:
+        # The number of positions follows from an image size we would only be guessing.
+        found = [relation for relation in found if not isinstance(relation, Lattice)]
+    return tuple(found)
+
+
+def accepted_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
+    """Input shapes the model accepts, from its first layer; images are tried in usual sizes."""
+    shapes: list[tuple[int, ...]] = []
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            shapes = [(module.in_channels, size, size) for size in IMAGE_SIZES]
+            break
+        if isinstance(module, nn.Linear):
+            shapes = [(module.in_features,), *_images_of(module.in_features)]
+            break
+    for shape in shapes:
+        with suppress(ModelError), torch.no_grad():
+            forward_one(model, torch.zeros(shape))
+            yield shape
+
+
+def _images_of(features: int) -> Iterator[tuple[int, ...]]:
+    for channels in (1, 3):
+        side = round((features / channels) ** 0.5)
+        if channels * side * side == features:
+            yield (channels, side, side)
+
+
+def _runs(model: nn.Module, head: Head, shape: tuple[int, ...], seed: int) -> Iterator[Probe]:
+    generator = torch.Generator().manual_seed(seed)
+    linear = model.get_submodule(head.name)
+    for index in range(PROBES):
+        label = torch.rand(head.classes, generator=generator, dtype=torch.double).log().neg()
+        label = label / label.sum()
+        seen: dict[str, Tensor] = {}
+        positions: dict[str, int] = {}
+        handles = [linear.register_forward_hook(_remember(seen))]
+        handles += [m.register_forward_hook(_measure(n, m, positions)) for n, m in model.named_modules()]
+        try:
+            share = capture(model, _input(shape, index, generator), label)
+        finally:
+            for handle in handles:
+                handle.remove()
+        logits = seen["logits"].double()[0]
+        delta = logits.softmax(-1) - label.to(logits.device)
+        yield Probe(share, seen["feature"].double()[0], delta, delta @ head.W, positions)
+
+
+def _remember(seen: dict[str, Tensor]):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen["feature"], seen["logits"] = inputs[0].detach(), output.detach()
+
+    return hook
+
+
+def _measure(name: str, module: nn.Module, positions: dict[str, int]):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def hook(_: nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor) and output.ndim > 2:
+            for parameter, _value in module.named_parameters(name, recurse=False):
+                positions[parameter] = output[0, 0].numel()
+
+    return hook
+
+
+def _input(shape: tuple[int, ...], index: int, generator: torch.Generator) -> Tensor:
+    """Noise, fine or coarse in turn: coarse noise looks more like a picture to a convolution."""
+    if len(shape) == 3 and index % 2:
+        small = torch.randn(1, shape[0], 4, 4, generator=generator)
+        return nn.functional.interpolate(small, shape[1:], mode="bilinear")[0]
+    return torch.randn(shape, generator=generator)
+
+
+def _relation(name: str, channels: int, head: Head, runs: Sequence[Probe]) -> Relation | None:
+    """The first relation that holds for one parameter, if any."""
+    tries: list[Relation] = []
+    for activation in ACTIVATIONS:
+        for channels_last in (False, True) if channels < len(runs[0].d) else (False,):
+            tries += _fit(name, channels, activation, channels_last, runs[:FITTED])
+    positions = runs[0].positions.get(name, 1)
+    if channels == len(runs[0].d) and positions > 1:
+        tries.append(Lattice(name, positions))
+    return next((relation for relation in tries if _holds(relation, head, runs[FITTED:])), None)
+
+
+def _fit(
+    name: str, channels: int, activation: Activation, channels_last: bool, runs: Sequence[Probe]
+) -> list[Pointwise]:
+    """The coefficients that explain some probes, if any do."""
+    peak = max(float(run.feature.abs().max()) for run in runs)
+    blank = Pointwise(name, channels, activation, (), peak, channels_last)
+    columns = [
+        torch.stack([blank.gather(run.d * term) for term in activation.basis(run.feature)], -1)
+        for run in runs
+    ]
+    A = torch.cat(columns).cpu()
+    g = torch.cat([run.share[name] for run in runs]).cpu()
+    # gelsd: a basis may be degenerate on a model that never visits one side of zero.
+    theta = torch.linalg.lstsq(A, g.double()[:, None], driver="gelsd").solution[:, 0]
+    if not (A @ theta - g).norm() <= torch.finfo(g.dtype).eps ** 0.5 * g.norm():
+        return []
+    return [replace(blank, coefficients=tuple(theta.tolist()))]
+
+
+def _holds(relation: Relation, head: Head, runs: Sequence[Probe]) -> bool:
+    """Whether the relation gives the true scalar of probes it has not seen."""
+    G = head_gradients(head, [run.share for run in runs])
+    factors = factor(G, torch.zeros(len(runs), dtype=torch.double, device=G.device))
+    g = torch.stack([run.share[relation.parameter] for run in runs]).double()
+    true = (torch.stack([run.delta for run in runs]) * factors.u).sum(-1)
+    estimate = relation.solve(g, head, factors)
+    tolerance = factors.relative**0.5
+    close = (estimate.scalar - true).abs() <= tolerance * true.abs()
+    sure = estimate.error <= SURE * true.abs()
+    return bool((close & sure & (estimate.misfit <= tolerance)).all())

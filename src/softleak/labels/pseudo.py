@@ -1,0 +1,81 @@
+"""Eq. 4 in one scalar: the label that each ``t`` would mean, with the error rounding leaves in it.
+
+    δ = t u        x = (σ/t) v        ŷ(t) = softmax((σ/t) W v + b) − t u
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.head import Factors, Head
+from softleak.labels.curve import Interval
+
+LARGEST = math.sqrt(2)  # ‖p − y‖₂ of two points of the simplex
+NEGLIGIBLE = 1e-4  # a smaller t changes no label by as much as anyone could notice
+LOGIT = 4.0  # roundings in a logit: the order of its sum is the client's library's affair
+DEEPEST = 100.0  # a logit this far below the top leaves no trace in a float32 softmax
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoLabels:
+    """ŷ(t) of N clients. ``a = σ W v`` and ``u`` are (N, C), ``b`` (C,), the rest (N,)."""
+
+    a: Tensor
+    b: Tensor
+    u: Tensor
+    relative: float
+    tiny: float
+    slack: Tensor  # the rounding of u's entries beyond their own size
+    reach: Tensor  # how far rounding moves a logit at t = 1
+
+    @classmethod
+    def of(cls, head: Head, factors: Factors) -> PseudoLabels:
+        """The curves behind a batch of head gradients."""
+        a = factors.sigma[:, None] * (factors.v @ head.W.T)
+        slack = factors.absolute / factors.sigma
+        reach = LOGIT * factors.relative * (factors.sigma * head.largest_weight + a.abs().amax(-1))
+        return cls(
+            a, head.b, factors.u, factors.relative, factors.tiny, slack,
+            reach + head.largest_row * factors.absolute,
+        )  # fmt: skip
+
+    def probabilities(self, t: Tensor) -> Tensor:
+        """softmax((σ/t) W v + b) at ``t`` (N, S), as (N, S, C)."""
+        return torch.softmax(self.a[:, None] / t[..., None] + self.b, dim=-1)
+
+    def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return self.probabilities(t) - t[..., None] * self.u[:, None], t.abs()
+
+    def errors(self, t: Tensor, y: Tensor) -> Tensor:
+        p = self.probabilities(t)
+        size = t.abs()[..., None]
+        moved = self.reach[:, None, None] / size + self.relative * self.b.abs().amax()
+        rounded = self.relative * ((p - y).abs() + p) + p * (1 - p) * moved
+        return rounded + self.slack[:, None, None] * size + self.tiny
+
+    def take(self, rows: Tensor) -> PseudoLabels:
+        return PseudoLabels(
+            self.a[rows], self.b, self.u[rows], self.relative, self.tiny,
+            self.slack[rows], self.reach[rows],
+        )  # fmt: skip
+
+    def interval(self, largest: Tensor | None = None) -> Interval:
+        """Both signs of ``t``, from where the softmax is one-hot to the last bit up to √2."""
+        ordered = self.a.sort(-1).values
+        gaps = torch.stack([ordered[:, -1] - ordered[:, -2], ordered[:, 1] - ordered[:, 0]])
+        width = ordered[:, -1] - ordered[:, 0]
+        deepest = max(DEEPEST, -math.log(self.tiny * self.relative))
+        smallest = gaps.maximum(1e-6 * width).clamp_min(self.tiny) / deepest
+        ends = torch.full_like(width, LARGEST) if largest is None else largest
+        everyone = torch.arange(len(width), device=width.device)
+        signs = torch.tensor([1.0, -1.0], dtype=width.dtype, device=width.device)
+        return Interval(
+            everyone.repeat(2),
+            signs.repeat_interleave(len(width)),
+            smallest.minimum(NEGLIGIBLE * ends).flatten(),
+            ends.repeat(2),
+        )

@@ -1,0 +1,133 @@
+"""§3 as a whole: shares in, recoveries out. Evidence first, then the families."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from softleak.errors import ShareError
+from softleak.head import Factors, Head, factor, head_gradients, numerical_rank
+from softleak.labels.evidence import Relation
+from softleak.labels.families import Family
+from softleak.labels.probes import accepted_shapes, probe
+from softleak.labels.solve import Problem, solve
+from softleak.results import Recovery, Status
+from softleak.share import GradientShare
+
+Scale = Literal["known", "unknown"]
+TOLERANCE = 1e-3  # labels closer than this in L1 are one answer
+
+
+def recover_label(
+    model: nn.Module,
+    share: GradientShare,
+    *,
+    family: Family | None = None,
+    evidence: bool | Sequence[Relation] = True,
+    scale: Scale = "known",
+    head: str | Head | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    tolerance: float = TOLERANCE,
+) -> Recovery:
+    """The soft label and last-layer feature behind one share; see ``recover_labels``."""
+    return recover_labels(
+        model, [share], family=family, evidence=evidence, scale=scale, head=head,
+        input_shape=input_shape, tolerance=tolerance,
+    )[0]  # fmt: skip
+
+
+def recover_labels(
+    model: nn.Module,
+    shares: Sequence[GradientShare],
+    *,
+    family: Family | None = None,
+    evidence: bool | Sequence[Relation] = True,
+    scale: Scale = "known",
+    head: str | Head | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    tolerance: float = TOLERANCE,
+) -> tuple[Recovery, ...]:
+    """The soft labels and features behind many shares of one model, in one vectorised pass.
+
+    Args:
+        model: the classifier the gradients were computed with, in the same train/eval mode.
+        shares: what the clients sent.
+        family: what is known of the labels. By default anything, where the share holds evidence;
+            else a smoothed mix of at most two classes, which one-hot, smoothed and mixed labels are.
+        evidence: True to probe the model for evidence, the relations found before by ``probe``,
+            or False for the head's weight gradient alone, as in the paper.
+        scale: "unknown" if the share may have been multiplied by any positive factor.
+        head: the name of the last linear layer, if it is not to be found; or a prepared ``Head``.
+        input_shape: the shape of one input, if the shares do not say.
+        tolerance: labels closer than this in L1 count as one answer.
+    """
+    if scale not in ("known", "unknown"):
+        raise ShareError(f'scale should be "known" or "unknown", got {scale!r}')
+    shares = list(shares)
+    shape = input_shape or next((s.input_shape for s in shares if s.input_shape), None)
+    head = head if isinstance(head, Head) else find_head(model, head, shape)
+    if isinstance(evidence, bool):
+        evidence = probe(model, shape, head=head) if evidence and shares else ()
+    results: dict[int, Recovery] = {}
+    for indices in _alike(head, evidence, shares):
+        group = [shares[i] for i in indices]
+        problem = Problem(head, tuple(evidence), family, scale == "unknown", tolerance)
+        results.update(zip(indices, _recover(problem, group), strict=True))
+    return tuple(results[i] for i in range(len(shares)))
+
+
+def find_head(
+    model: nn.Module, name: str | None = None, shape: tuple[int, ...] | None = None
+) -> Head:
+    """The head, by name or by running the model if it has several linear layers."""
+    linears = sum(isinstance(module, nn.Linear) for module in model.modules())
+    if name is not None or linears < 2:
+        return Head.of(model, name)
+    shape = shape or next(accepted_shapes(model), None)
+    return Head.of(model, None, torch.zeros(shape) if shape else None)
+
+
+def _alike(
+    head: Head, evidence: Iterable[Relation], shares: Sequence[GradientShare]
+) -> Iterable[list[int]]:
+    """Indices of shares that hold the same gradients in the same precision: one batch each."""
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for index, share in enumerate(shares):
+        held = tuple(relation.parameter in share for relation in evidence)
+        dtype = share[head.weight_name].dtype if head.weight_name in share else None
+        groups[held, dtype].append(index)
+    return groups.values()
+
+
+def _recover(problem: Problem, shares: Sequence[GradientShare]) -> list[Recovery]:
+    """One batch: set aside what has no single-sample solution, solve the rest."""
+    head = problem.head
+    G = head_gradients(head, shares)
+    absolute = [share.rounding.get(head.weight_name, 0.0) for share in shares]
+    factors = factor(G, torch.tensor(absolute, dtype=torch.double, device=G.device))
+    usable = factors.rank_one & ~factors.zero
+    rows = usable.nonzero()[:, 0]
+    solved = solve(problem, factors.take(rows), [shares[i] for i in rows.tolist()])
+    answers = dict(zip(rows.tolist(), solved, strict=True))
+    return [answers.get(i) or _refuse(factors, G, i) for i in range(len(shares))]
+
+
+def _refuse(factors: Factors, G: Tensor, index: int) -> Recovery:
+    """Why there is no label: a zero gradient, or more than one sample."""
+    if factors.zero[index]:
+        return Recovery(
+            Status.ZERO_GRADIENT,
+            "the head's gradient is exactly zero: the label equals the model's prediction to "
+            "machine precision, and the gradient says nothing more",
+        )
+    rank = numerical_rank(G[index], factors.relative)
+    return Recovery(
+        Status.NOT_SINGLE,
+        f"the head's gradient has numerical rank {rank}, that of one sample has rank one: it comes "
+        f"from at least {rank} samples, or carries noise; no label is claimed",
+        samples=rank,
+    )

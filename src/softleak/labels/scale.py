@@ -1,0 +1,96 @@
+"""Shares multiplied by an unknown ``κ > 0`` (clipping, unknown learning rate, averaged loss).
+
+``G = κ δ xᵀ``: with ``τ = κ t`` the feature ``(σ/τ) v`` and the probabilities do not depend on κ,
+and the label lies on the segment ``y(s) = p − s u`` for some ``s = |t| > 0``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.labels.curve import Interval
+from softleak.labels.families import Family
+from softleak.labels.pseudo import LARGEST, PseudoLabels
+
+STARTS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)  # of the segment
+BEYOND = 1.001  # a label on the simplex's edge lies at the end of the segment
+FLAT = 100.0  # logits a hundredth apart
+STEPS = 3  # the distance from a family is piecewise linear in s: few steps suffice
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """``y(s) = p − s u`` for N clients whose ``τ`` is known: ``p``, ``u``, ``error`` (N, C)."""
+
+    p: Tensor
+    u: Tensor
+    error: Tensor  # of p
+    relative: float
+
+    @classmethod
+    def at(cls, pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> Segment:
+        """The segment behind ``τ`` (N,), itself known to within ``error`` (N,)."""
+        p = pseudo.probabilities(tau[:, None])[:, 0]
+        shift = pseudo.a.abs().amax(-1) * error / tau.square()
+        rounding = pseudo.errors(tau[:, None], p[:, None])[:, 0]
+        moved = rounding + p * (1 - p) * shift[:, None]
+        return cls(p, pseudo.u * tau.sign()[:, None], moved, pseudo.relative)
+
+    def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return self.p[:, None] - t[..., None] * self.u[:, None], t
+
+    def errors(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.error[:, None] + self.relative * (self.p[:, None] - y).abs()
+
+    def take(self, rows: Tensor) -> Segment:
+        return Segment(self.p[rows], self.u[rows], self.error[rows], self.relative)
+
+    def interval(self) -> Interval:
+        """From nearly nothing to where an entry turns negative."""
+        end = segment_end(self.p, self.u).clamp_max(LARGEST) * BEYOND
+        everyone = torch.arange(len(end), device=end.device)
+        return Interval(everyone, torch.ones_like(end), end * 1e-3, end)
+
+
+@dataclass(frozen=True, eq=False)
+class Rescaled:
+    """ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family: the two-scalar search."""
+
+    pseudo: PseudoLabels
+    family: Family
+
+    def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        p = self.pseudo.probabilities(t)
+        u = self.pseudo.u[:, None] * t.sign()[..., None]
+        end = segment_end(p, u)
+        s = end[..., None] * torch.tensor(STARTS, dtype=t.dtype, device=t.device)
+        for _ in range(STEPS):
+            rest, ahead = (self._rest(p, u, s * factor) for factor in (1.0, 1 + 1e-6))
+            slope = (ahead - rest) / (1e-6 * s[..., None])
+            step = (rest * slope).sum(-1) / slope.square().sum(-1).clamp_min(1e-300)
+            s = torch.minimum((s - step).maximum(1e-3 * end[..., None]), BEYOND * end[..., None])
+        far = self._rest(p, u, s).norm(dim=-1) / s
+        s = s.gather(-1, far.argmin(-1, keepdim=True))
+        return p - s * u, s[..., 0]
+
+    def _rest(self, p: Tensor, u: Tensor, s: Tensor) -> Tensor:
+        y = p[..., None, :] - s[..., None] * u[..., None, :]
+        return y - self.family.project(y)
+
+    def errors(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.pseudo.errors(t, y)
+
+    def interval(self) -> Interval:
+        """Any κ: up to where the logits are so small that the softmax is flat."""
+        return self.pseudo.interval(FLAT * self.pseudo.a.abs().amax(-1))
+
+    def take(self, rows: Tensor) -> Rescaled:
+        return Rescaled(self.pseudo.take(rows), self.family)
+
+
+def segment_end(p: Tensor, u: Tensor) -> Tensor:
+    """The largest ``s`` (…) at which no entry of ``p − s u`` (…, C) is negative."""
+    return torch.where(u > 0, p / u.clamp_min(1e-300), torch.inf).amin(-1).clamp(1e-300, LARGEST)

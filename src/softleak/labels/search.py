@@ -1,0 +1,171 @@
+"""The global search along a curve of labels: every minimum over a closed interval, and how wide.
+
+Vectorised over clients, grid and candidates; float64; derivative-free, so that a family needs
+no more than ``project``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from softleak.labels.curve import Curve, Interval, misfit, spread
+from softleak.labels.families import Family
+
+FIT = 1.0  # a misfit that rounding explains, in units of its bound
+SECTION = 33  # points a bracket is cut into at each level of a zoom
+FIRST, LAST = 3, 12  # levels of 16-fold zoom: for every minimum, and for those that may reach zero
+EDGE = 10  # levels of 32-fold zoom onto the end of an interval
+NEARLY = 0.1  # a spread this small from a simpler family may hide a solution between grid points
+CHUNK = 1 << 22  # label entries evaluated at once
+
+
+@dataclass(frozen=True, eq=False)
+class Minima:
+    """The minima of all clients, flat: ``client`` says whose. All (K,).
+
+    ``low`` and ``high`` bound the scalars around a minimum that fit; equal where none does.
+    """
+
+    client: Tensor
+    scalar: Tensor
+    low: Tensor
+    high: Tensor
+    misfit: Tensor
+
+    @property
+    def fits(self) -> Tensor:
+        """(K,) whether rounding explains the misfit."""
+        return self.misfit <= FIT
+
+
+def search(curve: Curve, family: Family, where: Interval) -> Minima:
+    """All minima of the spread on each interval, refined, with the scalars that fit around them."""
+    grid = where.grid()
+    mine = curve.take(where.client)
+    row, left, right = _brackets(mine, family, grid)
+    scalar = _refine(mine, family, row, left, right)
+    simpler = getattr(family, "simpler", None)
+    if simpler is not None:
+        near, needle = _needles(mine, family, simpler, grid)
+        row, scalar = torch.cat([row, near]), torch.cat([scalar, needle])
+    found = misfit(mine.take(row), family, scalar[:, None])[:, 0]
+    low, high = _fitting(mine, family, grid, row, scalar, found <= FIT)
+    return Minima(where.client[row], scalar, low, high, found)
+
+
+def _brackets(
+    curve: Curve, family: Family, grid: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Row and grid neighbours (K,) of every local minimum of the spread on the grid."""
+    loss = _in_chunks(lambda c, t: spread(c, family, t), curve, grid)
+    padded = F.pad(loss, (1, 1), value=math.inf)
+    # `<=` on one side only: a plateau yields its last point, not every point.
+    row, at = ((loss <= padded[:, :-2]) & (loss < padded[:, 2:])).nonzero(as_tuple=True)
+    last = grid.shape[1] - 1
+    return row, grid[row, (at - 1).clamp_min(0)], grid[row, (at + 1).clamp_max(last)]
+
+
+def _in_chunks(value: Callable[[Curve, Tensor], Tensor], curve: Curve, grid: Tensor) -> Tensor:
+    """``value`` (R, T) on the grid, in pieces that fit in memory."""
+    classes = curve.labels(grid[:, :1])[0].shape[-1]
+    rows = max(CHUNK // (grid.shape[1] * classes), 1)
+    if rows >= len(grid):
+        return value(curve, grid)
+    parts = torch.arange(len(grid), device=grid.device).split(rows)
+    return torch.cat([value(curve.take(part), grid[part]) for part in parts])
+
+
+def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """The best point of each bracket (K,): of the spread, or the misfit if it may reach zero."""
+    every = curve.take(row)
+    near, scalar, far = _zoom(lambda t: spread(every, family, t), left, right, FIRST)
+    lowest, *ends = spread(every, family, torch.stack([scalar, near, far], 1)).T
+    # A minimum at zero is V-shaped at every scale; one above zero is flat by now.
+    sharp = (lowest < 0.9 * torch.maximum(*ends)) | (lowest == 0)
+    sharp |= misfit(every, family, scalar[:, None])[:, 0] <= FIT
+    some = curve.take(row[sharp])
+    scalar = scalar.clone()
+    scalar[sharp] = _zoom(lambda t: misfit(some, family, t), left[sharp], right[sharp], LAST)[1]
+    return scalar
+
+
+def _needles(
+    curve: Curve, family: Family, simpler: Family, grid: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Solutions close to a simpler family: row and scalar (K,).
+
+    A mix with a very small second weight is the top two only within a sliver of ``t`` that falls
+    between grid points. The simpler family has a broad minimum there, and it lies in the sliver.
+    """
+    row, left, right = _brackets(curve, simpler, grid)
+    every = curve.take(row)
+    scalar = _zoom(lambda t: spread(every, simpler, t), left, right, 2 * FIRST)[1]
+    far, rest = (spread(every, kind, scalar[:, None])[:, 0] for kind in (simpler, family))
+    close = (far < NEARLY) & (rest < far / 2)
+    row, scalar = row[close], scalar[close]
+    some = curve.take(row)
+    scales = 2.0 ** torch.arange(-50, -3, dtype=scalar.dtype, device=scalar.device)
+    steps = torch.cat([-scales.flip(0), scales.new_zeros(1), scales])
+    points = scalar[:, None] * (1 + steps)
+    best = misfit(some, family, points).argmin(-1, keepdim=True)
+    ends = torch.cat([(best - 1).clamp_min(0), (best + 1).clamp_max(len(steps) - 1)], 1)
+    left, right = points.gather(1, ends).unbind(1)
+    return row, _zoom(lambda t: misfit(some, family, t), left, right, LAST)[1]
+
+
+def _zoom(
+    loss: Callable[[Tensor], Tensor], left: Tensor, right: Tensor, levels: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Cut brackets (K,) into sections around their lowest point, again and again."""
+    steps = torch.linspace(0, 1, SECTION, dtype=left.dtype, device=left.device)
+    middle = left
+    for _ in range(levels):
+        points = torch.lerp(left[:, None], right[:, None], steps)
+        best = loss(points).argmin(-1, keepdim=True)
+        around = torch.cat([(best - 1).clamp_min(0), best, (best + 1).clamp_max(SECTION - 1)], 1)
+        left, middle, right = points.gather(1, around).unbind(1)
+    return left, middle, right
+
+
+def _fitting(
+    curve: Curve, family: Family, grid: Tensor, row: Tensor, scalar: Tensor, good: Tensor
+) -> tuple[Tensor, Tensor]:
+    """How far one may go from each good minimum (K,), down and up, and still fit."""
+    row, start = row[good], scalar[good]
+    inside, mine = curve.take(row), grid[row]
+    bad = _in_chunks(lambda c, t: misfit(c, family, t), inside, mine) > FIT
+    index = torch.arange(grid.shape[1], device=grid.device)
+    outward = mine.abs() > start.abs()[:, None]
+    first_bad = {
+        -1: torch.where(bad & ~outward, index, -1).amax(-1),
+        1: torch.where(bad & outward, index, len(index)).amin(-1),
+    }
+    ends = []
+    for step, beyond in first_bad.items():
+        at = (beyond - step).clamp(0, len(index) - 1)[:, None]  # the last grid point that may fit
+        known = mine.gather(1, at)[:, 0]
+        passed = outward.gather(1, at)[:, 0] == (step > 0)
+        limit = mine.gather(1, beyond.clamp(0, len(index) - 1)[:, None])[:, 0]
+        good_end = torch.where(passed, known, start)
+        edge = _edge(lambda t: misfit(inside, family, t) <= FIT, good_end, limit)
+        ends.append(torch.where((beyond < 0) | (beyond == len(index)), good_end, edge))
+    low, high = scalar.clone(), scalar.clone()
+    low[good], high[good] = torch.minimum(*ends), torch.maximum(*ends)
+    return low, high
+
+
+def _edge(fits: Callable[[Tensor], Tensor], good: Tensor, bad: Tensor) -> Tensor:
+    """The last point that fits on the way from ``good`` to ``bad`` (K,)."""
+    steps = torch.linspace(0, 1, SECTION, dtype=good.dtype, device=good.device)
+    for _ in range(EDGE):
+        points = torch.lerp(good[:, None], bad[:, None], steps)
+        inside = fits(points).to(torch.int8).cummin(-1).values.sum(-1, keepdim=True)
+        inside = inside.clamp(1, SECTION - 1)
+        good, bad = points.gather(1, torch.cat([inside - 1, inside], 1)).unbind(1)
+    return good

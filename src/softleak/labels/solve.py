@@ -1,0 +1,94 @@
+"""One batch of single-sample shares: the curve that applies, the search, and the certificate."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.head import Factors, Head
+from softleak.labels.certify import Solutions, certify
+from softleak.labels.curve import Interval, misfit
+from softleak.labels.evidence import Relation
+from softleak.labels.families import AnyLabel, Family, SmoothedMixed
+from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.scale import Rescaled, Segment
+from softleak.labels.search import SECTION, Minima, search
+from softleak.labels.weigh import Verdict, weigh
+from softleak.results import Recovery
+from softleak.share import GradientShare
+
+WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
+AROUND = 1e-3  # of τ: where a family's solution is looked for once evidence has decided
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is asked: the same for every client of a batch."""
+
+    head: Head
+    relations: tuple[Relation, ...]
+    family: Family | None
+    scale_unknown: bool
+    tolerance: float
+
+
+def solve(
+    problem: Problem, factors: Factors, shares: Sequence[GradientShare]
+) -> list[Recovery]:
+    """Recover N clients: those whose evidence decides by it, the others by the family."""
+    if not shares:
+        return []
+    pseudo = PseudoLabels.of(problem.head, factors)
+    verdict = weigh(problem.relations, shares, problem.head, factors)
+    decided = verdict.decided.nonzero()[:, 0]
+    open_ = (~verdict.decided).nonzero()[:, 0]
+    answers: dict[int, Recovery] = {}
+    for rows, attempt in ((decided, _by_evidence), (open_, _by_family)):
+        if len(rows):
+            solutions = attempt(problem, pseudo.take(rows), verdict.take(rows))
+            found = certify(solutions, factors.take(rows), verdict.take(rows), problem.tolerance)
+            answers.update(zip(rows.tolist(), found, strict=True))
+    return [answers[i] for i in range(len(shares))]
+
+
+def _by_evidence(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> Solutions:
+    """τ is known; the family, if any, only has to pick the label."""
+    tau, error = verdict.scalar, verdict.error
+    if problem.scale_unknown:
+        segment = Segment.at(pseudo, tau, error)
+        family = problem.family or WIDEST
+        return Solutions(segment, family, search(segment, family, segment.interval()), tau)
+    if problem.family is not None:
+        margin = error / tau.abs() + AROUND
+        everyone = torch.arange(len(tau), device=tau.device)
+        near = Interval(everyone, tau.sign(), tau.abs() / (1 + margin), tau.abs() * (1 + margin))
+        return Solutions(pseudo, problem.family, search(pseudo, problem.family, near))
+    return Solutions(pseudo, AnyLabel(), _given(pseudo, verdict))
+
+
+def _given(pseudo: PseudoLabels, verdict: Verdict) -> Minima:
+    """Each client's τ, and every other that its evidence gives in contradiction to it."""
+    scalars: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for client, (t, e) in enumerate(zip(verdict.scalar.tolist(), verdict.error.tolist(), strict=True)):
+        scalars[client].append((t, e))
+        scalars[client].extend((c.scalar, c.error) for c in verdict.conflicts(client))
+    flat = [(client, *values) for client, found in scalars.items() for values in found]
+    table = torch.tensor(flat, dtype=pseudo.u.dtype, device=pseudo.u.device)
+    client, t, error = table[:, 0].long(), table[:, 1], table[:, 2]
+    steps = torch.linspace(-1, 1, SECTION, dtype=t.dtype, device=t.device)
+    around = t[:, None] + error[:, None] * steps
+    found = misfit(pseudo.take(client), AnyLabel(), around).amin(-1)
+    return Minima(client, t, t - error, t + error, found)
+
+
+def _by_family(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> Solutions:
+    """Only the head speaks: search all scalars."""
+    family = problem.family or WIDEST
+    if not problem.scale_unknown:
+        return Solutions(pseudo, family, search(pseudo, family, pseudo.interval()))
+    rescaled = Rescaled(pseudo, family)
+    return Solutions(rescaled, family, search(rescaled, family, rescaled.interval()))

@@ -1,0 +1,84 @@
+"""Pieces of evidence against each other: which hold, which agree, and what they say together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.errors import ShareError
+from softleak.head import Factors, Head
+from softleak.labels.evidence import Relation
+from softleak.results import Evidence
+from softleak.share import GradientShare
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What the evidence says of N clients: ``τ`` and its error (N,), where ``decided``."""
+
+    scalar: Tensor
+    error: Tensor
+    decided: Tensor
+    pieces: tuple[tuple[Evidence, ...], ...]  # by client
+
+    def take(self, rows: Tensor) -> Verdict:
+        """What it says of some clients."""
+        pieces = tuple(self.pieces[i] for i in rows.tolist())
+        return Verdict(self.scalar[rows], self.error[rows], self.decided[rows], pieces)
+
+    def conflicts(self, client: int) -> tuple[Evidence, ...]:
+        """Pieces that hold by themselves and yet give another scalar."""
+        return tuple(piece for piece in self.pieces[client] if piece.holds and not piece.agrees)
+
+
+def weigh(
+    relations: Sequence[Relation], shares: Sequence[GradientShare], head: Head, factors: Factors
+) -> Verdict:
+    """Solve every relation the shares hold a gradient for; the most exact that holds decides."""
+    used = [r for r in relations if all(r.parameter in share for share in shares)]
+    if not used:
+        nothing = torch.full_like(factors.sigma, math.nan)
+        return Verdict(nothing, nothing, nothing.isfinite(), ((),) * len(shares))
+    estimates = [relation.solve(_gradients(relation, shares, head), head, factors) for relation in used]
+    scalar = torch.stack([e.scalar for e in estimates])  # (pieces, N)
+    misfit = torch.stack([e.misfit for e in estimates])
+    rounding = torch.stack([_rounding(relation, shares, head) for relation in used])
+    error = torch.stack([e.error for e in estimates])
+    # Rounding of the share beyond its dtype's (a difference of checkpoints) is no contradiction.
+    holds = (misfit <= factors.relative**0.5 + 4 * rounding) & (scalar != 0)
+    ranked = torch.where(holds, error / scalar.abs(), math.inf)
+    best = ranked.argmin(0, keepdim=True)
+    tau, spread = scalar.gather(0, best)[0], error.gather(0, best)[0]
+    agrees = holds & ((scalar - tau).abs() <= error + spread)
+    columns = [x.T.tolist() for x in (scalar, error, misfit, holds, agrees)]
+    pieces = tuple(
+        tuple(
+            Evidence(relation.parameter, relation.explanation, *values)
+            for relation, *values in zip(used, *rows, strict=True)
+        )
+        for rows in zip(*columns, strict=True)
+    )
+    return Verdict(tau, spread, holds.any(0), pieces)
+
+
+def _gradients(relation: Relation, shares: Sequence[GradientShare], head: Head) -> Tensor:
+    """(N, m) that parameter's gradients, in float64."""
+    shapes = {tuple(share[relation.parameter].shape) for share in shares}
+    if len(shapes) > 1:
+        raise ShareError(f"the shares hold {relation.parameter!r} in different shapes: {shapes}")
+    for share in shares:
+        share.check_finite(relation.parameter)
+    stacked = torch.stack([share[relation.parameter] for share in shares])
+    return stacked.to(head.W.device).double()
+
+
+def _rounding(relation: Relation, shares: Sequence[GradientShare], head: Head) -> Tensor:
+    """(N,) the known absolute rounding of a gradient, relative to its size."""
+    g = _gradients(relation, shares, head)
+    errors = [share.rounding.get(relation.parameter, 0.0) for share in shares]
+    absolute = torch.tensor(errors, dtype=g.dtype, device=g.device) * g.shape[1] ** 0.5
+    return absolute / g.norm(dim=-1).clamp_min(torch.finfo(g.dtype).tiny)

@@ -1,0 +1,134 @@
+"""ResNet-18 and ResNet-50 with projection shortcuts, in the ImageNet and the CIFAR form.
+
+State-dict keys are torchvision's. The CIFAR form has a 3x3 stem and no max-pool.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from softleak.models.checks import positive
+
+_WIDTHS = (64, 128, 256, 512)
+_STRIDES = (1, 2, 2, 2)
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    """A bias-free convolution that keeps the image size at stride 1."""
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+
+
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """The 1x1 shortcut, or None where the identity fits."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inputs, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU()
+        self.conv2 = _conv(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _projection(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, inputs, H, W) to (N, width, H / stride, W / stride)."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        residual = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out: Tensor = self.relu(residual + shortcut)
+        return out
+
+
+class Bottleneck(nn.Module):
+    """A 1x1, a 3x3 (which holds the stride) and a 1x1 convolution, and a shortcut."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1 = _conv(inputs, width, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = _conv(width, outputs, 1)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU()
+        self.downsample = _projection(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, inputs, H, W) to (N, 4 width, H / stride, W / stride)."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        narrow = self.relu(self.bn1(self.conv1(x)))
+        narrow = self.relu(self.bn2(self.conv2(narrow)))
+        out: Tensor = self.relu(self.bn3(self.conv3(narrow)) + shortcut)
+        return out
+
+
+Block = type[BasicBlock] | type[Bottleneck]
+
+
+def _stage(block: Block, inputs: int, width: int, depth: int, stride: int) -> nn.Sequential:
+    """`depth` blocks, the first of which changes width and size."""
+    rest = (block(width * block.expansion, width, 1) for _ in range(depth - 1))
+    return nn.Sequential(block(inputs, width, stride), *rest)
+
+
+class ResNet(nn.Module):
+    """Stem, four stages of blocks, global average, head `fc`."""
+
+    def __init__(
+        self, block: Block, depths: tuple[int, ...], classes: int, small: bool, head_bias: bool
+    ) -> None:
+        super().__init__()
+        self.conv1 = _conv(3, 64, 3) if small else _conv(3, 64, 7, stride=2)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU()
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        inputs = 64
+        stages: list[nn.Sequential] = []
+        for width, depth, stride in zip(_WIDTHS, depths, _STRIDES, strict=True):
+            stages.append(_stage(block, inputs, width, depth, stride))
+            inputs = width * block.expansion
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(inputs, classes, bias=head_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (N, 3, H, W) to logits (N, classes)."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return logits
+
+
+def resnet18(classes: int = 10, head_bias: bool = False) -> ResNet:
+    """Build ResNet-18 in its ImageNet form (7x7 stem, max-pool)."""
+    positive("classes", classes)
+    return ResNet(BasicBlock, (2, 2, 2, 2), classes, small=False, head_bias=head_bias)
+
+
+def resnet50(classes: int = 10, head_bias: bool = False) -> ResNet:
+    """Build ResNet-50 in its ImageNet form (7x7 stem, max-pool)."""
+    positive("classes", classes)
+    return ResNet(Bottleneck, (3, 4, 6, 3), classes, small=False, head_bias=head_bias)
+
+
+def resnet18_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
+    """Build ResNet-18 in its CIFAR form (3x3 stem, no max-pool)."""
+    positive("classes", classes)
+    return ResNet(BasicBlock, (2, 2, 2, 2), classes, small=True, head_bias=head_bias)
+
+
+def resnet50_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
+    """Build ResNet-50 in its CIFAR form (3x3 stem, no max-pool)."""
+    positive("classes", classes)
+    return ResNet(Bottleneck, (3, 4, 6, 3), classes, small=True, head_bias=head_bias)

@@ -1,0 +1,86 @@
+"""What an attack answers: a status, the answer with its error, and everything that fits as well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import Tensor
+
+
+class Status(Enum):
+    """How much was proved. Only ``UNIQUE`` comes with a single label."""
+
+    UNIQUE = "one label explains the gradient"
+    AMBIGUOUS = "several labels explain the gradient equally well"
+    ZERO_GRADIENT = "the head's gradient is zero: the label equals the model's own prediction"
+    NO_SOLUTION = "no label of the assumed kind explains the gradient"
+    NOT_SINGLE = "the head's gradient is not that of a single sample"
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A scalar at which the loss has a minimum, and the label it would mean.
+
+    If it ``fits``, so does every scalar from ``low`` to ``high``; ``labels`` (S, C) are theirs, from
+    one end to the other. ``misfit`` is in units of rounding error.
+    """
+
+    scalar: float
+    low: float
+    high: float
+    misfit: float
+    fits: bool
+    label: Tensor
+    labels: Tensor
+
+    @property
+    def width(self) -> float:
+        """How far apart, in L1, the labels of this candidate can be."""
+        return float((self.labels.amax(0) - self.labels.amin(0)).sum())
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one gradient beside the head's weight says about the scalar."""
+
+    parameter: str
+    explanation: str
+    scalar: float
+    error: float
+    misfit: float  # relative to the gradient's size
+    holds: bool  # the gradient is what the relation says it should be
+    agrees: bool  # and the scalar is the one the others give
+
+
+@dataclass(frozen=True, eq=False)
+class Recovery:
+    """The soft label and the feature behind one share, and what else could be behind it.
+
+    ``label`` (C,), ``feature`` (I,) and ``scalar`` are those of the best candidate; they are None
+    unless a candidate fits. ``error`` bounds the L1 error of ``label``; ``feature_error`` is
+    relative. ``scale`` is the factor the share was multiplied by, if that was searched.
+    """
+
+    status: Status
+    message: str
+    label: Tensor | None = None
+    feature: Tensor | None = None
+    scalar: float | None = None
+    error: float = float("inf")
+    feature_error: float = float("inf")
+    scale: float = 1.0
+    samples: int = 1  # at least so many are behind the share
+    family: object | None = None  # the simplest known family the label belongs to
+    candidates: tuple[Candidate, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def solutions(self) -> tuple[Candidate, ...]:
+        """The candidates that fit: the set the true label lies in."""
+        return tuple(c for c in self.candidates if c.fits)
+
+    @property
+    def class_index(self) -> int | None:
+        """The class with the largest share of the label."""
+        return None if self.label is None else int(self.label.argmax())

@@ -1,0 +1,123 @@
+"""What a client sends: gradients by parameter name. Touches tensors and files, never a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from softleak import files
+from softleak.errors import NonFinite, ShareError
+
+Checkpoint = Mapping[str, Tensor] | str | PathLike[str]
+
+
+@dataclass(frozen=True, eq=False)
+class GradientShare(Mapping[str, Tensor]):
+    """Gradients of one client, by parameter name. Layers may be missing.
+
+    ``input_shape`` is public knowledge of the protocol (not of the sample): the shape of one
+    input without the batch dimension. ``rounding`` is an absolute error per entry beyond that
+    of the dtype, by parameter name: differences of checkpoints have one.
+    """
+
+    gradients: Mapping[str, Tensor]
+    input_shape: tuple[int, ...] | None = None
+    rounding: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, gradient in self.gradients.items():
+            if not isinstance(gradient, Tensor) or not gradient.is_floating_point():
+                kind = gradient.dtype if isinstance(gradient, Tensor) else type(gradient).__name__
+                raise ShareError(
+                    f"gradient {name!r} should be a floating-point tensor, got {kind}; "
+                    "convert or leave out what is not a gradient"
+                )
+        frozen = {name: gradient.detach() for name, gradient in self.gradients.items()}
+        object.__setattr__(self, "gradients", MappingProxyType(frozen))
+        object.__setattr__(self, "rounding", MappingProxyType(dict(self.rounding)))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.gradients[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.gradients)
+
+    def __len__(self) -> int:
+        return len(self.gradients)
+
+    def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
+        """The share with every gradient changed: what a defence does to it."""
+        changed = {name: change(name, gradient) for name, gradient in self.gradients.items()}
+        return GradientShare(changed, self.input_shape, self.rounding)
+
+    def scaled(self, factor: float) -> GradientShare:
+        """The share times a factor, as clipping or an unknown learning rate leave it."""
+        changed = {name: gradient * factor for name, gradient in self.gradients.items()}
+        rounding = {name: error * abs(factor) for name, error in self.rounding.items()}
+        return GradientShare(changed, self.input_shape, rounding)
+
+    def without(self, *names: str) -> GradientShare:
+        """The share with some gradients withheld."""
+        kept = {name: g for name, g in self.gradients.items() if name not in names}
+        return GradientShare(kept, self.input_shape, self.rounding)
+
+    def check_finite(self, *names: str) -> None:
+        """Raise ``NonFinite`` if one of these gradients holds NaN or infinity."""
+        bad = [n for n in names if n in self.gradients and not self.gradients[n].isfinite().all()]
+        if bad:
+            raise NonFinite(
+                f"expected finite gradients, but {', '.join(bad)} holds NaN or infinity; "
+                "the client's loss diverged or the file is damaged"
+            )
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write to .safetensors, .pt or .npz, whole or not at all."""
+        files.save(Path(path), self.gradients, self.input_shape, self.rounding)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> GradientShare:
+        """Read .safetensors, .pt (weights only) or .npz (no pickles)."""
+        content = files.load(Path(path))
+        return cls(content.tensors, content.input_shape, content.rounding)
+
+    @classmethod
+    def from_update(cls, before: Checkpoint, after: Checkpoint, *, lr: float) -> GradientShare:
+        """The gradient behind one step of plain SGD: ``(before − after) / lr``."""
+        if not lr > 0:
+            raise ShareError(f"lr should be a positive learning rate, got {lr!r}")
+        old, new = _tensors(before), _tensors(after)
+        _check_same_parameters(old, new)
+        gradients: dict[str, Tensor] = {}
+        rounding: dict[str, float] = {}
+        for name, start in old.items():
+            if name not in new or not start.is_floating_point() or not start.numel():
+                continue
+            gradients[name] = (start.double() - new[name].double()) / lr
+            ulp = torch.finfo(start.dtype).eps / 2
+            rounding[name] = ulp * float(start.abs().max()) / lr
+        return cls(gradients, rounding=rounding)
+
+
+def _tensors(checkpoint: Checkpoint) -> Mapping[str, Tensor]:
+    if isinstance(checkpoint, Mapping):
+        return checkpoint
+    return files.load(Path(checkpoint)).tensors
+
+
+def _check_same_parameters(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
+    shared = old.keys() & new.keys()
+    if not shared:
+        raise ShareError("the two checkpoints have no parameter name in common")
+    different = sorted(name for name in shared if old[name].shape != new[name].shape)
+    if different:
+        name = different[0]
+        raise ShareError(
+            f"{len(different)} parameters differ in shape between the checkpoints, first {name!r}: "
+            f"{tuple(old[name].shape)} before, {tuple(new[name].shape)} after"
+        )

@@ -4,8 +4,8 @@ from softleak._version import __version__
 from softleak.capture import capture
 from softleak.errors import SoftleakError
 from softleak.head import Head
+from softleak.labels.evidence.probes import probe
 from softleak.labels.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
-from softleak.labels.probes import probe
 from softleak.labels.recover import recover_label, recover_labels
 from softleak.results import Candidate, Evidence, Recovery, Status
 from softleak.share import GradientShare

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -55,7 +53,7 @@ def forward_one(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def _copied_buffers(model: nn.Module) -> Mapping[str, Tensor]:
+def _copied_buffers(model: nn.Module) -> dict[str, Tensor]:
     # BatchNorm in train mode writes its running statistics in place: into these copies.
     return {name: buffer.clone() for name, buffer in model.named_buffers()}
 

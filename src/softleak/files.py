@@ -45,14 +45,14 @@ def load(path: Path) -> Content:
     except FileError:
         raise
     except (
-        safetensors.SafetensorError, zipfile.BadZipFile, pickle.UnpicklingError, json.JSONDecodeError,
-        OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError,
+        safetensors.SafetensorError, zipfile.BadZipFile, pickle.UnpicklingError, OSError, EOFError,
+        ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError,
     ) as error:  # fmt: skip
         reason = str(error).strip().splitlines()
         raise FileError(
             f"{path.name} is not a readable {path.suffix} file of tensors by name "
-            f"({reason[0] if reason else type(error).__name__}); it may be truncated or hold objects "
-            "other than tensors, which are refused"
+            f"({reason[0] if reason else type(error).__name__}); it may be truncated, or hold "
+            "objects other than tensors, which are refused"
         ) from error
 
 
@@ -101,7 +101,9 @@ def _write_safetensors(path: Path, tensors: dict[str, Tensor], meta: str) -> Non
 def _read_pt(path: Path) -> tuple[dict[str, Tensor], str]:
     content = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(content, Mapping):
-        raise FileError(f"{path.name} should hold a dict of tensors, holds {type(content).__name__}")
+        raise FileError(
+            f"{path.name} should hold a dict of tensors, holds {type(content).__name__}"
+        )
     meta = content.get(META, "")
     for wrapper in ("state_dict", "model_state_dict", "gradients"):
         if isinstance(content.get(wrapper), Mapping):

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.head import Factors
+from softleak.factors import Factors
 from softleak.labels.curve import Curve
+from softleak.labels.evidence.weigh import Verdict
 from softleak.labels.families import KNOWN, AnyLabel, Family
-from softleak.labels.search import FIT, SECTION, Minima
-from softleak.labels.weigh import Verdict
+from softleak.labels.search import SECTION, Minima
 from softleak.results import Candidate, Recovery, Status
 
 
@@ -31,8 +31,8 @@ def certify(
 ) -> Iterator[Recovery]:
     """One recovery a client, in order."""
     by_client: list[list[_Found]] = [[] for _ in factors.sigma]
-    for client, found in _describe(solutions):
-        by_client[client].append(found)
+    for client, one in _describe(solutions):
+        by_client[client].append(one)
     for client, found in enumerate(by_client):
         yield _judge(_merged(found), solutions, factors, verdict, client, tolerance)
 
@@ -49,24 +49,28 @@ class _Found:
 def _describe(solutions: Solutions) -> Iterator[tuple[int, _Found]]:
     """Every minimum with its label and, if it fits, the labels of the scalars around it."""
     minima, curve = solutions.minima, solutions.curve.take(solutions.minima.client)
-    steps = torch.linspace(0, 1, SECTION, dtype=minima.low.dtype, device=minima.low.device)
-    along = torch.lerp(minima.low[:, None], minima.high[:, None], steps)
-    points = torch.cat([minima.scalar[:, None], along], 1)
-    labels, size = curve.labels(points)
-    rounding = curve.errors(points[:, :1], labels[:, :1]).sum(-1)[:, 0]
+    label, size = curve.labels(minima.scalar[:, None])
+    rounding = curve.errors(minima.scalar[:, None], label).sum((-1, -2))
     tau = minima.scalar if solutions.tau is None else solutions.tau[minima.client]
     scalar = size[:, 0] * tau.sign()
-    scale = scalar / minima.scalar
+    ends = torch.stack([minima.low, minima.high]) * (scalar / minima.scalar)
+    around = iter(_around(curve, minima))
     rows = zip(
-        minima.client.tolist(), scalar.tolist(), (minima.low * scale).tolist(),
-        (minima.high * scale).tolist(), minima.misfit.tolist(), tau.tolist(), rounding.tolist(),
-        labels, strict=True,
+        minima.client.tolist(), scalar.tolist(), ends.amin(0).tolist(), ends.amax(0).tolist(),
+        minima.misfit.tolist(), minima.fits.tolist(), label, tau.tolist(), rounding.tolist(),
+        strict=True,
     )  # fmt: skip
-    for client, t, low, high, misfit, feature_scalar, error, y in rows:
-        fits = misfit <= FIT
-        low, high = min(low, high), max(low, high)
-        candidate = Candidate(t, low, high, misfit, fits, y[0], y[1:] if fits else y[:1])
+    for client, t, low, high, misfit, fits, y, feature_scalar, error in rows:
+        candidate = Candidate(t, low, high, misfit, fits, y[0], next(around) if fits else y)
         yield client, _Found(candidate, feature_scalar, error)
+
+
+def _around(curve: Curve, minima: Minima) -> Tensor:
+    """(K', SECTION, C) labels from one end to the other of the minima that fit."""
+    steps = torch.linspace(0, 1, SECTION, dtype=minima.low.dtype, device=minima.low.device)
+    good = minima.fits.nonzero()[:, 0]
+    along = torch.lerp(minima.low[good, None], minima.high[good, None], steps)
+    return curve.take(good).labels(along)[0]
 
 
 def _merged(found: list[_Found]) -> list[_Found]:
@@ -106,12 +110,19 @@ def _judge(
         feature=factors.sigma[client] / best.tau * factors.v[client],
         scalar=t.scalar,
         error=error,
-        feature_error=max(t.high - t.scalar, t.scalar - t.low) / abs(t.scalar) + factors.relative,
+        feature_error=_feature_error(t, solutions, verdict, client) + factors.relative,
         scale=best.tau / t.scalar,
         family=_simplest(label, error) if unique else None,
         candidates=candidates,
         evidence=evidence,
     )
+
+
+def _feature_error(t: Candidate, solutions: Solutions, verdict: Verdict, client: int) -> float:
+    """Relative: that of τ, which a segment takes from the evidence and a search from its width."""
+    if solutions.tau is not None:
+        return float(verdict.error[client] / verdict.scalar[client].abs())
+    return max(t.high - t.scalar, t.scalar - t.low) / abs(t.scalar)
 
 
 def _centred(candidate: Candidate) -> Candidate:

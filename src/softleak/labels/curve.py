@@ -45,7 +45,8 @@ class Interval:
         start, stop = self.smallest.log(), self.largest.log()
         points = max(math.ceil(float((stop - start).amax()) * DENSITY), FEWEST)
         steps = torch.linspace(0, 1, points, dtype=start.dtype, device=start.device)
-        return self.sign[:, None] * torch.lerp(start[:, None], stop[:, None], steps).exp()
+        sizes = torch.lerp(start[:, None], stop[:, None], steps).exp()
+        return torch.mul(self.sign[:, None], sizes)
 
 
 def spread(curve: Curve, family: Family, t: Tensor) -> Tensor:

@@ -24,6 +24,16 @@ class Family(Protocol):
         ...
 
 
+@runtime_checkable
+class Nested(Family, Protocol):
+    """A family some of whose members come arbitrarily close to a simpler one."""
+
+    @property
+    def simpler(self) -> Family | None:
+        """That family: labels near it are looked for around its own solutions."""
+        ...
+
+
 @dataclass(frozen=True)
 class Mixed:
     """``k`` classes in any proportion, all others zero: mixup and CutMix."""
@@ -98,10 +108,11 @@ def _check_free(k: int) -> None:
 
 
 def _top(y: Tensor, k: int) -> Tensor:
-    """(…, C) mask of the ``k`` largest entries."""
+    """(…, C) mask of the ``k`` largest entries (and of those equal to the least of them)."""
     if k >= y.shape[-1]:
         return torch.ones_like(y, dtype=torch.bool)
-    return torch.zeros_like(y, dtype=torch.bool).scatter(-1, y.topk(k, sorted=False).indices, True)
+    least = y.amax(-1, keepdim=True) if k == 1 else y.topk(k, sorted=True).values[..., -1:]
+    return y >= least
 
 
 # The simplest first: the first that fits names what was found.

@@ -1,6 +1,6 @@
 """Eq. 4 in one scalar: the label that each ``t`` would mean, with the error rounding leaves in it.
 
-    δ = t u        x = (σ/t) v        ŷ(t) = softmax((σ/t) W v + b) − t u
+δ = t u        x = (σ/t) v        ŷ(t) = softmax((σ/t) W v + b) − t u
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softleak.head import Factors, Head
+from softleak.factors import Factors
+from softleak.head import Head
 from softleak.labels.curve import Interval
 
 LARGEST = math.sqrt(2)  # ‖p − y‖₂ of two points of the simplex
@@ -31,6 +32,7 @@ class PseudoLabels:
     tiny: float
     slack: Tensor  # the rounding of u's entries beyond their own size
     reach: Tensor  # how far rounding moves a logit at t = 1
+    offset: float  # and at any t
 
     @classmethod
     def of(cls, head: Head, factors: Factors) -> PseudoLabels:
@@ -41,6 +43,7 @@ class PseudoLabels:
         return cls(
             a, head.b, factors.u, factors.relative, factors.tiny, slack,
             reach + head.largest_row * factors.absolute,
+            LOGIT * factors.relative * float(head.b.abs().amax()),
         )  # fmt: skip
 
     def probabilities(self, t: Tensor) -> Tensor:
@@ -51,16 +54,19 @@ class PseudoLabels:
         return self.probabilities(t) - t[..., None] * self.u[:, None], t.abs()
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        p = self.probabilities(t)
+        return self.rounding(t, y + t[..., None] * self.u[:, None], y)
+
+    def rounding(self, t: Tensor, p: Tensor, y: Tensor) -> Tensor:
+        """The error of the entries of ``y``, given the probabilities it came from."""
         size = t.abs()[..., None]
-        moved = self.reach[:, None, None] / size + self.relative * self.b.abs().amax()
+        moved = self.reach[:, None, None] / size + self.offset
         rounded = self.relative * ((p - y).abs() + p) + p * (1 - p) * moved
-        return rounded + self.slack[:, None, None] * size + self.tiny
+        return rounded + (self.slack[:, None, None] * size + self.tiny)
 
     def take(self, rows: Tensor) -> PseudoLabels:
         return PseudoLabels(
             self.a[rows], self.b, self.u[rows], self.relative, self.tiny,
-            self.slack[rows], self.reach[rows],
+            self.slack[rows], self.reach[rows], self.offset,
         )  # fmt: skip
 
     def interval(self, largest: Tensor | None = None) -> Interval:

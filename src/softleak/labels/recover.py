@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from softleak.errors import ShareError
-from softleak.head import Factors, Head, factor, head_gradients, numerical_rank
-from softleak.labels.evidence import Relation
+from softleak.factors import Factors, factor, head_gradients, numerical_rank
+from softleak.head import Head
+from softleak.labels.evidence.probes import accepted_shapes, probe
+from softleak.labels.evidence.relation import Relation
 from softleak.labels.families import Family
-from softleak.labels.probes import accepted_shapes, probe
 from softleak.labels.solve import Problem, solve
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 Scale = Literal["known", "unknown"]
+BATCH = 1 << 25  # entries of head gradients held at once, in float64
 TOLERANCE = 1e-3  # labels closer than this in L1 are one answer
 
 
@@ -93,14 +95,16 @@ def find_head(
 
 def _alike(
     head: Head, evidence: Iterable[Relation], shares: Sequence[GradientShare]
-) -> Iterable[list[int]]:
-    """Indices of shares that hold the same gradients in the same precision: one batch each."""
+) -> Iterator[list[int]]:
+    """Indices of shares that hold the same gradients in the same precision, a batch at a time."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, share in enumerate(shares):
         held = tuple(relation.parameter in share for relation in evidence)
         dtype = share[head.weight_name].dtype if head.weight_name in share else None
         groups[held, dtype].append(index)
-    return groups.values()
+    most = max(BATCH // head.W.numel(), 1)
+    for group in groups.values():
+        yield from (group[i : i + most] for i in range(0, len(group), most))
 
 
 def _recover(problem: Problem, shares: Sequence[GradientShare]) -> list[Recovery]:

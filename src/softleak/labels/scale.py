@@ -17,7 +17,8 @@ from softleak.labels.pseudo import LARGEST, PseudoLabels
 
 STARTS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)  # of the segment
 BEYOND = 1.001  # a label on the simplex's edge lies at the end of the segment
-FLAT = 100.0  # logits a hundredth apart
+MOST = 1e6  # the largest κ anyone multiplies a share by
+FLAT = 1e4  # logits so close that the softmax is flat
 STEPS = 3  # the distance from a family is piecewise linear in s: few steps suffice
 
 
@@ -35,7 +36,7 @@ class Segment:
         """The segment behind ``τ`` (N,), itself known to within ``error`` (N,)."""
         p = pseudo.probabilities(tau[:, None])[:, 0]
         shift = pseudo.a.abs().amax(-1) * error / tau.square()
-        rounding = pseudo.errors(tau[:, None], p[:, None])[:, 0]
+        rounding = pseudo.rounding(tau[:, None], p[:, None], p[:, None])[:, 0]
         moved = rounding + p * (1 - p) * shift[:, None]
         return cls(p, pseudo.u * tau.sign()[:, None], moved, pseudo.relative)
 
@@ -65,13 +66,13 @@ class Rescaled:
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         p = self.pseudo.probabilities(t)
         u = self.pseudo.u[:, None] * t.sign()[..., None]
-        end = segment_end(p, u)
-        s = end[..., None] * torch.tensor(STARTS, dtype=t.dtype, device=t.device)
+        end = segment_end(p, u).maximum(t.abs() / MOST)[..., None]
+        s = end * torch.tensor(STARTS, dtype=t.dtype, device=t.device)
         for _ in range(STEPS):
             rest, ahead = (self._rest(p, u, s * factor) for factor in (1.0, 1 + 1e-6))
             slope = (ahead - rest) / (1e-6 * s[..., None])
             step = (rest * slope).sum(-1) / slope.square().sum(-1).clamp_min(1e-300)
-            s = torch.minimum((s - step).maximum(1e-3 * end[..., None]), BEYOND * end[..., None])
+            s = torch.minimum((s - step).maximum(1e-3 * end), BEYOND * end)
         far = self._rest(p, u, s).norm(dim=-1) / s
         s = s.gather(-1, far.argmin(-1, keepdim=True))
         return p - s * u, s[..., 0]
@@ -81,7 +82,7 @@ class Rescaled:
         return y - self.family.project(y)
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        return self.pseudo.errors(t, y)
+        return self.pseudo.rounding(t, self.pseudo.probabilities(t), y)
 
     def interval(self) -> Interval:
         """Any κ: up to where the logits are so small that the softmax is flat."""

@@ -15,13 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softleak.labels.curve import Curve, Interval, misfit, spread
-from softleak.labels.families import Family
+from softleak.labels.families import Family, Nested
 
 FIT = 1.0  # a misfit that rounding explains, in units of its bound
 SECTION = 33  # points a bracket is cut into at each level of a zoom
-FIRST, LAST = 3, 12  # levels of 16-fold zoom: for every minimum, and for those that may reach zero
-EDGE = 10  # levels of 32-fold zoom onto the end of an interval
+FIRST, LAST = 3, 11  # levels of 16-fold zoom: for every minimum, and for those that may reach zero
+EDGE = 8  # levels of 32-fold zoom onto the end of an interval
 NEARLY = 0.1  # a spread this small from a simpler family may hide a solution between grid points
+NOISE = 1e-9  # relative: what float64 leaves of a constant spread
 CHUNK = 1 << 22  # label entries evaluated at once
 
 
@@ -50,23 +51,21 @@ def search(curve: Curve, family: Family, where: Interval) -> Minima:
     mine = curve.take(where.client)
     row, left, right = _brackets(mine, family, grid)
     scalar = _refine(mine, family, row, left, right)
-    simpler = getattr(family, "simpler", None)
-    if simpler is not None:
-        near, needle = _needles(mine, family, simpler, grid)
+    if isinstance(family, Nested) and family.simpler is not None:
+        near, needle = _needles(mine, family, family.simpler, grid)
         row, scalar = torch.cat([row, near]), torch.cat([scalar, needle])
     found = misfit(mine.take(row), family, scalar[:, None])[:, 0]
     low, high = _fitting(mine, family, grid, row, scalar, found <= FIT)
     return Minima(where.client[row], scalar, low, high, found)
 
 
-def _brackets(
-    curve: Curve, family: Family, grid: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _brackets(curve: Curve, family: Family, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Row and grid neighbours (K,) of every local minimum of the spread on the grid."""
     loss = _in_chunks(lambda c, t: spread(c, family, t), curve, grid)
     padded = F.pad(loss, (1, 1), value=math.inf)
-    # `<=` on one side only: a plateau yields its last point, not every point.
-    row, at = ((loss <= padded[:, :-2]) & (loss < padded[:, 2:])).nonzero(as_tuple=True)
+    # Strictly lower than on one side only, and by more than noise: a plateau yields one point.
+    lowest = (loss < padded[:, :-2] * (1 - NOISE)) & (loss * (1 - NOISE) <= padded[:, 2:])
+    row, at = lowest.nonzero(as_tuple=True)
     last = grid.shape[1] - 1
     return row, grid[row, (at - 1).clamp_min(0)], grid[row, (at + 1).clamp_max(last)]
 
@@ -77,7 +76,7 @@ def _in_chunks(value: Callable[[Curve, Tensor], Tensor], curve: Curve, grid: Ten
     rows = max(CHUNK // (grid.shape[1] * classes), 1)
     if rows >= len(grid):
         return value(curve, grid)
-    parts = torch.arange(len(grid), device=grid.device).split(rows)
+    parts = torch.split(torch.arange(len(grid), device=grid.device), rows)
     return torch.cat([value(curve.take(part), grid[part]) for part in parts])
 
 
@@ -95,9 +94,7 @@ def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tens
     return scalar
 
 
-def _needles(
-    curve: Curve, family: Family, simpler: Family, grid: Tensor
-) -> tuple[Tensor, Tensor]:
+def _needles(curve: Curve, family: Family, simpler: Family, grid: Tensor) -> tuple[Tensor, Tensor]:
     """Solutions close to a simpler family: row and scalar (K,).
 
     A mix with a very small second weight is the top two only within a sliver of ``t`` that falls
@@ -137,26 +134,27 @@ def _fitting(
     curve: Curve, family: Family, grid: Tensor, row: Tensor, scalar: Tensor, good: Tensor
 ) -> tuple[Tensor, Tensor]:
     """How far one may go from each good minimum (K,), down and up, and still fit."""
+    low, high = scalar.clone(), scalar.clone()
     row, start = row[good], scalar[good]
+    if not len(row):
+        return low, high
     inside, mine = curve.take(row), grid[row]
     bad = _in_chunks(lambda c, t: misfit(c, family, t), inside, mine) > FIT
-    index = torch.arange(grid.shape[1], device=grid.device)
     outward = mine.abs() > start.abs()[:, None]
-    first_bad = {
-        -1: torch.where(bad & ~outward, index, -1).amax(-1),
-        1: torch.where(bad & outward, index, len(index)).amin(-1),
-    }
-    ends = []
-    for step, beyond in first_bad.items():
-        at = (beyond - step).clamp(0, len(index) - 1)[:, None]  # the last grid point that may fit
-        known = mine.gather(1, at)[:, 0]
-        passed = outward.gather(1, at)[:, 0] == (step > 0)
-        limit = mine.gather(1, beyond.clamp(0, len(index) - 1)[:, None])[:, 0]
-        good_end = torch.where(passed, known, start)
-        edge = _edge(lambda t: misfit(inside, family, t) <= FIT, good_end, limit)
-        ends.append(torch.where((beyond < 0) | (beyond == len(index)), good_end, edge))
-    low, high = scalar.clone(), scalar.clone()
-    low[good], high[good] = torch.minimum(*ends), torch.maximum(*ends)
+    index = torch.arange(grid.shape[1], device=grid.device)
+    down = torch.where(bad & ~outward, index, -1).amax(-1)
+    up = torch.where(bad & outward, index, len(index)).amin(-1)
+    beyond = torch.cat([down, up])  # the first grid point each way that does not fit, if any
+    last = torch.cat([down + 1, up - 1])  # and the one before it, if it lies that way at all
+    twice = torch.arange(len(row), device=row.device).repeat(2)
+    passed = outward[twice, last] == (torch.arange(len(twice), device=row.device) >= len(row))
+    near = torch.where(passed, mine[twice, last], start[twice])
+    far = mine[twice, beyond.clamp(0, len(index) - 1)]
+    both = inside.take(twice)
+    edge = _edge(lambda t: misfit(both, family, t) <= FIT, near, far)
+    edge = torch.where((beyond < 0) | (beyond == len(index)), near, edge)
+    ends = edge.view(2, -1)
+    low[good], high[good] = ends.amin(0), ends.amax(0)
     return low, high
 
 

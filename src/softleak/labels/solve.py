@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
-from softleak.head import Factors, Head
+from softleak.factors import Factors
+from softleak.head import Head
 from softleak.labels.certify import Solutions, certify
 from softleak.labels.curve import Interval, misfit
-from softleak.labels.evidence import Relation
+from softleak.labels.evidence.relation import Relation
+from softleak.labels.evidence.weigh import Verdict, weigh
 from softleak.labels.families import AnyLabel, Family, SmoothedMixed
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.scale import Rescaled, Segment
 from softleak.labels.search import SECTION, Minima, search
-from softleak.labels.weigh import Verdict, weigh
-from softleak.results import Recovery
+from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
@@ -36,9 +35,7 @@ class Problem:
     tolerance: float
 
 
-def solve(
-    problem: Problem, factors: Factors, shares: Sequence[GradientShare]
-) -> list[Recovery]:
+def solve(problem: Problem, factors: Factors, shares: Sequence[GradientShare]) -> list[Recovery]:
     """Recover N clients: those whose evidence decides by it, the others by the family."""
     if not shares:
         return []
@@ -52,6 +49,12 @@ def solve(
             solutions = attempt(problem, pseudo.take(rows), verdict.take(rows))
             found = certify(solutions, factors.take(rows), verdict.take(rows), problem.tolerance)
             answers.update(zip(rows.tolist(), found, strict=True))
+    if problem.scale_unknown and problem.family is None:
+        # Outside the usual families the feature is still exact; the label lies on a segment.
+        lost = [i for i in decided.tolist() if answers[i].status is Status.NO_SOLUTION]
+        anything = replace(problem, family=AnyLabel())
+        wider = solve(anything, factors.take(decided.new_tensor(lost)), [shares[i] for i in lost])
+        answers.update(zip(lost, wider, strict=True))
     return [answers[i] for i in range(len(shares))]
 
 
@@ -72,17 +75,16 @@ def _by_evidence(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> So
 
 def _given(pseudo: PseudoLabels, verdict: Verdict) -> Minima:
     """Each client's τ, and every other that its evidence gives in contradiction to it."""
-    scalars: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for client, (t, e) in enumerate(zip(verdict.scalar.tolist(), verdict.error.tolist(), strict=True)):
-        scalars[client].append((t, e))
-        scalars[client].extend((c.scalar, c.error) for c in verdict.conflicts(client))
-    flat = [(client, *values) for client, found in scalars.items() for values in found]
+    rows = enumerate(zip(verdict.scalar.tolist(), verdict.error.tolist(), strict=True))
+    flat = [(client, scalar, error) for client, (scalar, error) in rows]
+    for client in range(len(flat)):
+        flat += [(client, other.scalar, other.error) for other in verdict.conflicts(client)]
     table = torch.tensor(flat, dtype=pseudo.u.dtype, device=pseudo.u.device)
-    client, t, error = table[:, 0].long(), table[:, 1], table[:, 2]
+    owner, t, error = table[:, 0].long(), table[:, 1], table[:, 2]
     steps = torch.linspace(-1, 1, SECTION, dtype=t.dtype, device=t.device)
     around = t[:, None] + error[:, None] * steps
-    found = misfit(pseudo.take(client), AnyLabel(), around).amin(-1)
-    return Minima(client, t, t - error, t + error, found)
+    found = misfit(pseudo.take(owner), AnyLabel(), around).amin(-1)
+    return Minima(owner, t, t - error, t + error, found)
 
 
 def _by_family(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> Solutions:

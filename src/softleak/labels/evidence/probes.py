@@ -16,9 +16,13 @@ from torch import Tensor, nn
 
 from softleak.capture import capture, forward_one
 from softleak.errors import ModelError
-from softleak.head import Head, factor, head_gradients
-from softleak.labels.activations import ACTIVATIONS, Activation
-from softleak.labels.evidence import HeadBias, Lattice, Pointwise, Relation
+from softleak.factors import factor, head_gradients
+from softleak.head import Head
+from softleak.labels.evidence.activations import ACTIVATIONS, Activation
+from softleak.labels.evidence.head_bias import HeadBias
+from softleak.labels.evidence.lattice import Lattice
+from softleak.labels.evidence.pointwise import Pointwise
+from softleak.labels.evidence.relation import Relation
 from softleak.share import GradientShare
 
 PROBES, FITTED = 4, 2  # the rest check what was fitted
@@ -105,7 +109,9 @@ def _runs(model: nn.Module, head: Head, shape: tuple[int, ...], seed: int) -> It
         seen: dict[str, Tensor] = {}
         positions: dict[str, int] = {}
         handles = [linear.register_forward_hook(_remember(seen))]
-        handles += [m.register_forward_hook(_measure(n, m, positions)) for n, m in model.named_modules()]
+        handles += [
+            m.register_forward_hook(_measure(n, m, positions)) for n, m in model.named_modules()
+        ]
         try:
             share = capture(model, _input(shape, index, generator), label)
         finally:

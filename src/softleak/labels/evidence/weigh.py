@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from softleak.errors import ShareError
-from softleak.head import Factors, Head
-from softleak.labels.evidence import Relation
+from softleak.factors import Factors
+from softleak.head import Head
+from softleak.labels.evidence.relation import Relation
 from softleak.results import Evidence
 from softleak.share import GradientShare
 
@@ -43,7 +44,9 @@ def weigh(
     if not used:
         nothing = torch.full_like(factors.sigma, math.nan)
         return Verdict(nothing, nothing, nothing.isfinite(), ((),) * len(shares))
-    estimates = [relation.solve(_gradients(relation, shares, head), head, factors) for relation in used]
+    estimates = [
+        relation.solve(_gradients(relation, shares, head), head, factors) for relation in used
+    ]
     scalar = torch.stack([e.scalar for e in estimates])  # (pieces, N)
     misfit = torch.stack([e.misfit for e in estimates])
     rounding = torch.stack([_rounding(relation, shares, head) for relation in used])
@@ -81,4 +84,4 @@ def _rounding(relation: Relation, shares: Sequence[GradientShare], head: Head) -
     g = _gradients(relation, shares, head)
     errors = [share.rounding.get(relation.parameter, 0.0) for share in shares]
     absolute = torch.tensor(errors, dtype=g.dtype, device=g.device) * g.shape[1] ** 0.5
-    return absolute / g.norm(dim=-1).clamp_min(torch.finfo(g.dtype).tiny)
+    return torch.div(absolute, g.norm(dim=-1).clamp_min(torch.finfo(g.dtype).tiny))

@@ -1,0 +1,1 @@
+"""§3: the soft label and the last-layer feature from one gradient."""

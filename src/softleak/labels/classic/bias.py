@@ -1,0 +1,47 @@
+"""The bias ratio: with a head that has a bias, its gradient is ``p − y`` and nothing is hidden."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from softleak.errors import MissingGradient, ModelError, ShareError
+from softleak.factors import head_gradients
+from softleak.head import Head
+from softleak.labels.classic.results import ClassicResult, Outcome
+from softleak.labels.recover import find_head
+from softleak.share import GradientShare
+
+
+def bias_ratio(
+    model: nn.Module, share: GradientShare, *, head: str | Head | None = None
+) -> ClassicResult:
+    """``x = G_r / (G_b)_r`` with r the largest of ``|G_b|``, and ``y = softmax(W x + b) − G_b``."""
+    known = head if isinstance(head, Head) else find_head(model, head, share.input_shape)
+    _check_bias(known, share)
+    G = head_gradients(known, [share])[0].double()
+    delta = share[known.bias_name].to(G)
+    index = int(delta.abs().argmax())
+    if not delta[index]:
+        return ClassicResult(Outcome.ZERO_GRADIENT)
+    feature = G[index] / delta[index]
+    p = torch.softmax(known.W @ feature + known.b, dim=-1)
+    return ClassicResult(Outcome.CONVERGED, index, 1 / float(delta[index]), p - delta, feature)
+
+
+def _check_bias(head: Head, share: GradientShare) -> None:
+    if not head.has_bias:
+        raise ModelError(
+            f"expected a head with a bias, but {head.name or 'the model'!r} has none; "
+            "use recover_label, which finds other evidence"
+        )
+    if head.bias_name not in share:
+        raise MissingGradient(
+            f"the share lacks {head.bias_name!r}, the gradient of the head's bias"
+        )
+    if share[head.bias_name].shape != head.b.shape:
+        raise ShareError(
+            f"the gradient {head.bias_name!r} should be {tuple(head.b.shape)} as the model's bias, "
+            f"got {tuple(share[head.bias_name].shape)}; is this the right model?"
+        )
+    share.check_finite(head.bias_name)

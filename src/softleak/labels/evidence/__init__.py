@@ -1,0 +1,1 @@
+"""What the other layers say about the scalar."""

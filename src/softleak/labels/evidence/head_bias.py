@@ -1,0 +1,25 @@
+"""The head's own bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from softleak.factors import Factors
+from softleak.head import Head
+from softleak.labels.evidence.relation import Estimate, least_squares
+
+
+@dataclass(frozen=True)
+class HeadBias:
+    """``G_b = δ``: the classic bias ratio, over all rows at once."""
+
+    parameter: str
+
+    @property
+    def explanation(self) -> str:
+        return "the head's bias gradient is p − y itself"
+
+    def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
+        return least_squares(g, factors.u, factors)

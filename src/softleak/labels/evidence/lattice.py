@@ -1,0 +1,56 @@
+"""A bias, ReLU, global average pooling, then the head: ResNets.
+
+The ratios ``g_c / (Wᵀu)_c`` lie on a lattice of spacing ``τ/n``: τ is their greatest common divisor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.factors import Factors
+from softleak.head import Head
+from softleak.labels.evidence.relation import TINY, Estimate, least_squares
+
+ON_LATTICE = 0.02  # root mean square distance from a lattice point, in units of its spacing
+HEARD = 0.05  # channels with a smaller part of the largest |Wᵀδ| have a ratio full of rounding
+CHANNELS = 16  # fewer could lie on a coarser lattice by chance
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """``g_c = (Wᵀδ)_c k_c / n``: k of n positions active, averaged by global pooling."""
+
+    parameter: str
+    positions: int
+
+    @property
+    def explanation(self) -> str:
+        return f"a bias gradient on the lattice of k/{self.positions} active positions"
+
+    def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
+        n = self.positions
+        d = factors.u @ head.W
+        ratio = g / torch.where(d == 0, TINY, d)
+        heard = d.abs() >= HEARD * d.abs().amax(-1, keepdim=True)
+        loudest = torch.where(heard, g.abs(), -1).argmax(-1, keepdim=True)
+        k = torch.arange(1, n + 1, dtype=g.dtype, device=g.device)
+        tau = ratio.gather(1, loudest) * n / k  # (N, n): that channel has k active positions
+        counts = n * ratio[:, None] / torch.where(tau == 0, TINY, tau)[..., None]
+        nearest = counts.round().clamp(0, n)
+        off = torch.where(heard[:, None], counts - nearest, 0.0).square().sum(-1)
+        off = (off / heard.sum(-1, keepdim=True)).sqrt()
+        # The coarsest lattice that fits: every finer one fits as well.
+        chosen = torch.where(off <= ON_LATTICE, k, n + off / (1 + off)).argmin(-1, keepdim=True)
+        count = nearest.gather(1, chosen[..., None].expand(-1, -1, d.shape[-1]))[:, 0]
+        estimate = least_squares(
+            torch.where(heard, g, 0.0), torch.where(heard, d * count / n, 0.0), factors
+        )
+        fits = (off.gather(1, chosen)[:, 0] <= ON_LATTICE) & ((count > 0) & heard).sum(-1).ge(
+            CHANNELS
+        )
+        misfit = torch.where(fits, estimate.misfit, math.inf)
+        return Estimate(estimate.scalar, estimate.error, misfit)

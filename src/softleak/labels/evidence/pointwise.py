@@ -1,0 +1,91 @@
+"""A bias, a pointwise activation, then the head: AlexNet, VGG, MLP, LeNet; LayerNorm in ViT."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.factors import Factors
+from softleak.head import Head
+from softleak.labels.evidence.activations import Activation
+from softleak.labels.evidence.relation import TINY, Estimate, least_squares
+
+GRID = 6  # points per factor e of the feature's size
+SPAN = 1e3  # how much larger or smaller a feature may be than it was on probes
+STEPS = 8  # of Gauss–Newton
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """``g_c = Σ_i (Wᵀδ)_i φ'(x_i)`` over the entries of channel c: affine, activation, head.
+
+    ``peak`` is the largest entry of a feature on probes. With ``channels_last`` the feature's
+    entries run over channels fastest.
+    """
+
+    parameter: str
+    channels: int
+    activation: Activation
+    coefficients: tuple[float, ...]
+    peak: float = 1.0
+    channels_last: bool = False
+
+    @property
+    def explanation(self) -> str:
+        return f"a bias gradient, passed through a {self.activation.name} activation"
+
+    def gather(self, entries: Tensor) -> Tensor:
+        """Sum over the entries of each channel: (…, I) → (…, m)."""
+        if entries.shape[-1] == self.channels:
+            return entries
+        if self.channels_last:
+            return entries.view(*entries.shape[:-1], -1, self.channels).sum(-2)
+        return entries.view(*entries.shape[:-1], self.channels, -1).sum(-1)
+
+    def slope(self, x: Tensor) -> Tensor:
+        """φ' where the output is ``x``."""
+        return self.activation.derivative(x, self.coefficients)
+
+    def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
+        d = factors.u @ head.W
+        if not self.activation.homogeneous:
+            return self._scan(g, d, factors)
+        # Each sign of τ says on which side of zero the feature is; the better one comes true.
+        above, below = (
+            least_squares(g, self.gather(d * self.slope(sign * factors.v)), factors)
+            for sign in (1, -1)
+        )
+        return above.where(above.misfit <= below.misfit, below)
+
+    def _scan(self, g: Tensor, d: Tensor, factors: Factors) -> Estimate:
+        """A grid over the size of the feature, then Gauss–Newton steps on the best of it."""
+        reach = math.log(SPAN)
+        steps = torch.linspace(-reach, reach, int(2 * reach * GRID), dtype=g.dtype, device=g.device)
+        tau = (factors.sigma * factors.v.abs().amax(-1))[:, None] / (self.peak * steps.exp())
+        tau = torch.cat([tau, -tau], 1)
+        losses = torch.cat(
+            [self._misfit(g, d, factors, part) for part in torch.split(tau, 32, 1)], 1
+        )
+        best = tau.gather(1, losses.argmin(-1, keepdim=True))
+        for _ in range(STEPS):
+            step = best * 1e-7
+            here, there = (self._predict(d, factors, best + s)[:, 0] for s in (-step, step))
+            slope = (there - here) / (2 * step)
+            rest = g - (here + there) / 2
+            best = best + ((rest * slope).sum(-1) / slope.square().sum(-1).clamp_min(TINY))[:, None]
+        misfit = self._misfit(g, d, factors, best)[:, 0]
+        gain = g.norm(dim=-1) / slope.norm(dim=-1).clamp_min(TINY)
+        return Estimate(best[:, 0], 4 * (misfit + factors.relative) * gain, misfit)
+
+    def _predict(self, d: Tensor, factors: Factors, tau: Tensor) -> Tensor:
+        """(N, S, m) the gradient at scalars ``tau`` (N, S)."""
+        x = (factors.sigma[:, None] / tau)[..., None] * factors.v[:, None]
+        return tau[..., None] * self.gather(d[:, None] * self.slope(x))
+
+    def _misfit(self, g: Tensor, d: Tensor, factors: Factors, tau: Tensor) -> Tensor:
+        rest = g[:, None] - self._predict(d, factors, tau)
+        misfit = rest.norm(dim=-1) / g.norm(dim=-1, keepdim=True).clamp_min(TINY)
+        return torch.nan_to_num(misfit, nan=math.inf)

@@ -19,6 +19,7 @@ class Head:
     W: Tensor
     b: Tensor
     has_bias: bool
+    dtype: torch.dtype  # what the model computes in
     largest_weight: float
     largest_row: float
 
@@ -62,7 +63,7 @@ class Head:
         W = linear.weight.detach().double()
         b = linear.bias.detach().double() if linear.bias is not None else W.new_zeros(len(W))
         return cls(
-            name, W, b, linear.bias is not None,
+            name, W, b, linear.bias is not None, linear.weight.dtype,
             float(W.abs().max()), float(W.norm(dim=1).max()),
         )  # fmt: skip
 

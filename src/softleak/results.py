@@ -22,8 +22,8 @@ class Status(Enum):
 class Candidate:
     """A scalar at which the loss has a minimum, and the label it would mean.
 
-    If it ``fits``, so does every scalar from ``low`` to ``high``; ``labels`` (S, C) are theirs, from
-    one end to the other. ``misfit`` is in units of rounding error.
+    If it ``fits``, so does every scalar from ``low`` to ``high``; ``labels`` (S, C) are theirs,
+    from one end to the other. ``misfit`` is in units of rounding error.
     """
 
     scalar: float

@@ -1,8 +1,8 @@
 """Random training samples: what a client may have computed its gradient on.
 
 A sampler is a frozen set of options; calling it with a data set, a normalisation, an image and
-a generator gives a Sample whose x is float32 and normalised and whose y is float32 (computed in
-float64 and rounded once), so that both enter a float32 loss as they are.
+a generator gives a Sample whose x is float32 and normalised, and whose y is float64: rounded to
+float32 too early, a label would not sum to one in a float64 model.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Dirichlet:
 
 
 def _sample(x: Tensor, y: Tensor) -> Sample:
-    return Sample(x.float(), y.to(x.device, torch.float32))
+    return Sample(x.float(), y.to(x.device, torch.float64))
 
 
 def _input(images: ImageSet, norm: Normalisation, index: int) -> Tensor:

@@ -15,6 +15,8 @@ from softleak.labels.families import KNOWN, AnyLabel, Family
 from softleak.labels.search import SECTION, Minima
 from softleak.results import Candidate, Recovery, Status
 
+SAME = 1e-12  # relative: two roads to one minimum end this close together
+
 
 @dataclass(frozen=True, eq=False)
 class Solutions:
@@ -74,13 +76,17 @@ def _around(curve: Curve, minima: Minima) -> Tensor:
 
 
 def _merged(found: list[_Found]) -> list[_Found]:
-    """Best first, without those that lie in the interval of a better one."""
+    """Best first, without those whose interval meets that of a better one."""
     kept: list[_Found] = []
     for one in sorted(found, key=lambda f: f.candidate.misfit):
-        t = one.candidate.scalar
-        if not any(k.candidate.fits and k.candidate.low <= t <= k.candidate.high for k in kept):
+        if not any(k.candidate.fits and _meet(k.candidate, one.candidate) for k in kept):
             kept.append(one)
     return kept
+
+
+def _meet(a: Candidate, b: Candidate) -> bool:
+    slack = SAME * abs(a.scalar)
+    return a.low - slack <= b.high and b.low - slack <= a.high
 
 
 def _judge(

@@ -46,13 +46,14 @@ class Interval:
         points = max(math.ceil(float((stop - start).amax()) * DENSITY), FEWEST)
         steps = torch.linspace(0, 1, points, dtype=start.dtype, device=start.device)
         sizes = torch.lerp(start[:, None], stop[:, None], steps).exp()
-        return torch.mul(self.sign[:, None], sizes)
+        return sizes.mul(self.sign[:, None])
 
 
 def spread(curve: Curve, family: Family, t: Tensor) -> Tensor:
     """(N, S) Eq. 5 made scale-free: the distance of ``ŷ/‖p − ŷ‖`` from the family."""
     y, size = curve.labels(t)
-    return (y - family.project(y)).norm(dim=-1) / size
+    far: Tensor = torch.linalg.vector_norm(y - family.project(y), dim=-1)
+    return far / size
 
 
 def misfit(curve: Curve, family: Family, t: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ class PseudoLabels:
         ordered = self.a.sort(-1).values
         gaps = torch.stack([ordered[:, -1] - ordered[:, -2], ordered[:, 1] - ordered[:, 0]])
         width = ordered[:, -1] - ordered[:, 0]
-        deepest = max(DEEPEST, -math.log(self.tiny * self.relative))
+        deepest = max(DEEPEST, -math.log(self.tiny) - math.log(self.relative))
         smallest = gaps.maximum(1e-6 * width).clamp_min(self.tiny) / deepest
         ends = torch.full_like(width, LARGEST) if largest is None else largest
         everyone = torch.arange(len(width), device=width.device)

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from softleak.errors import ShareError
-from softleak.factors import Factors, factor, head_gradients, numerical_rank
+from softleak.factors import factor, numerical_rank
 from softleak.head import Head
 from softleak.labels.evidence.probes import accepted_shapes, probe
 from softleak.labels.evidence.relation import Relation
@@ -59,7 +59,7 @@ def recover_labels(
         model: the classifier the gradients were computed with, in the same train/eval mode.
         shares: what the clients sent.
         family: what is known of the labels. By default anything, where the share holds evidence;
-            else a smoothed mix of at most two classes, which one-hot, smoothed and mixed labels are.
+            else a smoothed mix of at most two classes: one-hot, smoothed and mixed labels are.
         evidence: True to probe the model for evidence, the relations found before by ``probe``,
             or False for the head's weight gradient alone, as in the paper.
         scale: "unknown" if the share may have been multiplied by any positive factor.
@@ -70,6 +70,7 @@ def recover_labels(
     if scale not in ("known", "unknown"):
         raise ShareError(f'scale should be "known" or "unknown", got {scale!r}')
     shares = list(shares)
+    _check(model, shares)
     shape = input_shape or next((s.input_shape for s in shares if s.input_shape), None)
     head = head if isinstance(head, Head) else find_head(model, head, shape)
     if isinstance(evidence, bool):
@@ -80,6 +81,19 @@ def recover_labels(
         problem = Problem(head, tuple(evidence), family, scale == "unknown", tolerance)
         results.update(zip(indices, _recover(problem, group), strict=True))
     return tuple(results[i] for i in range(len(shares)))
+
+
+def _check(model: nn.Module, shares: Sequence[GradientShare]) -> None:
+    """Every gradient is finite and has its parameter's shape; layers may be missing."""
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for share in shares:
+        share.check_finite()
+        for name in share.keys() & shapes.keys():
+            if share[name].shape != shapes[name]:
+                raise ShareError(
+                    f"the gradient {name!r} should have its parameter's shape "
+                    f"{tuple(shapes[name])}, got {tuple(share[name].shape)}; is it of this model?"
+                )
 
 
 def find_head(
@@ -109,26 +123,25 @@ def _alike(
 
 def _recover(problem: Problem, shares: Sequence[GradientShare]) -> list[Recovery]:
     """One batch: set aside what has no single-sample solution, solve the rest."""
-    head = problem.head
-    G = head_gradients(head, shares)
-    absolute = [share.rounding.get(head.weight_name, 0.0) for share in shares]
-    factors = factor(G, torch.tensor(absolute, dtype=torch.double, device=G.device))
-    usable = factors.rank_one & ~factors.zero
-    rows = usable.nonzero()[:, 0]
+    factors = factor(problem.head, shares)
+    rows = (factors.rank_one & ~factors.zero).nonzero()[:, 0]
     solved = solve(problem, factors.take(rows), [shares[i] for i in rows.tolist()])
     answers = dict(zip(rows.tolist(), solved, strict=True))
-    return [answers.get(i) or _refuse(factors, G, i) for i in range(len(shares))]
+    return [
+        answers.get(i) or _refuse(problem.head, share, factors.relative)
+        for i, share in enumerate(shares)
+    ]
 
 
-def _refuse(factors: Factors, G: Tensor, index: int) -> Recovery:
+def _refuse(head: Head, share: GradientShare, relative: float) -> Recovery:
     """Why there is no label: a zero gradient, or more than one sample."""
-    if factors.zero[index]:
+    if not share[head.weight_name].any():
         return Recovery(
             Status.ZERO_GRADIENT,
             "the head's gradient is exactly zero: the label equals the model's prediction to "
             "machine precision, and the gradient says nothing more",
         )
-    rank = numerical_rank(G[index], factors.relative)
+    rank = numerical_rank(head, share, relative)
     return Recovery(
         Status.NOT_SINGLE,
         f"the head's gradient has numerical rank {rank}, that of one sample has rank one: it comes "

@@ -58,7 +58,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Rescaled:
-    """ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family: the two-scalar search."""
+    """ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family: a two-scalar search."""
 
     pseudo: PseudoLabels
     family: Family

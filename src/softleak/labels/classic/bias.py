@@ -18,7 +18,7 @@ def bias_ratio(
 ) -> ClassicResult:
     """``x = G_r / (G_b)_r`` with r the largest of ``|G_b|``, and ``y = softmax(W x + b) − G_b``."""
     known = head if isinstance(head, Head) else find_head(model, head, share.input_shape)
-    _check_bias(known, share)
+    _check_bias(model, known, share)
     G = head_gradients(known, [share])[0].double()
     delta = share[known.bias_name].to(G)
     index = int(delta.abs().argmax())
@@ -29,8 +29,8 @@ def bias_ratio(
     return ClassicResult(Outcome.CONVERGED, index, 1 / float(delta[index]), p - delta, feature)
 
 
-def _check_bias(head: Head, share: GradientShare) -> None:
-    if not head.has_bias:
+def _check_bias(model: nn.Module, head: Head, share: GradientShare) -> None:
+    if head.bias_name not in dict(model.named_parameters()):
         raise ModelError(
             f"expected a head with a bias, but {head.name or 'the model'!r} has none; "
             "use recover_label, which finds other evidence"

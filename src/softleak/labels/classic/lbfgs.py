@@ -40,7 +40,9 @@ class LBFGSSearch:
 
     ``coefficient`` divides the row (see ``Row``), so ``initial`` and ``bound`` are of the searched
     ``s = coefficient × λ_r``. The bound is on |s| and comes before the loss; as printed, ``λ_r >
-    bound`` after it, it would never end the negative side. A step is up to 20 of torch's L-BFGS.
+    bound`` after it, it would never end the negative side. A step is up to 20 of torch's L-BFGS,
+    with its default ``history``; of a single scalar the newest pair decides alone (it is the secant
+    method), so a history of one takes the same steps in less time.
     """
 
     loss: Loss = field(default_factory=Variance)
@@ -51,6 +53,7 @@ class LBFGSSearch:
     bound: float = 100.0
     iterations: int = 200  # half of them on each side
     threshold: float = 1e-9
+    history: int = 100
     skip: Skip | None = None
 
     def __call__(
@@ -69,12 +72,12 @@ class LBFGSSearch:
 
     def _descend(self, objective: Objective, start: float) -> tuple[Outcome, Best]:
         """One side: at most half the iterations from ``start``."""
-        descent = _Descent(objective, start, self.lr)
+        descent = _Descent(objective, start, self.lr, self.history)
         losses: list[float] = []
         jump = math.copysign(self.skip.jump, start) if self.skip else 0.0
         for _ in range(self.iterations // 2):
             losses.append(float(descent.evaluate()))
-            if not abs(float(descent.scalar)) <= self.bound:
+            if not abs(descent.at) <= self.bound:
                 return Outcome.OUT_OF_BOUND, descent.best
             descent.remember(losses[-1])
             if losses[-1] < self.threshold:
@@ -90,12 +93,16 @@ class LBFGSSearch:
 class _Descent:
     """torch's L-BFGS on one scalar, and the lowest point it has come by."""
 
-    def __init__(self, objective: Objective, start: float, lr: float) -> None:
+    def __init__(self, objective: Objective, start: float, lr: float, history: int) -> None:
         self.objective = objective
         self.scalar = torch.tensor([start], dtype=torch.double, requires_grad=True)
-        self.optimiser = torch.optim.LBFGS([self.scalar], lr=lr)
+        self.optimiser = torch.optim.LBFGS([self.scalar], lr=lr, history_size=history)
         self.evaluations = 0
         self.lowest = (start, math.inf)
+
+    @property
+    def at(self) -> float:
+        return float(self.scalar.detach())
 
     @property
     def best(self) -> Best:
@@ -111,7 +118,7 @@ class _Descent:
 
     def remember(self, loss: float) -> None:
         if loss < self.lowest[1]:
-            self.lowest = (float(self.scalar), loss)
+            self.lowest = (self.at, loss)
 
     def step(self) -> None:
         self.optimiser.step(self.evaluate)  # type: ignore[no-untyped-call]

@@ -63,7 +63,7 @@ class Vectorised:
     def __post_init__(self) -> None:
         a = (self.row.W @ self.row.g).double()
         object.__setattr__(self, "a", a)
-        object.__setattr__(self, "b", torch.zeros_like(a) if self.row.b is None else self.row.b)
+        object.__setattr__(self, "b", self.row.b.double())
         object.__setattr__(self, "ratios", self.row.ratios.double())
 
     def label(self, scalar: Tensor) -> Tensor:

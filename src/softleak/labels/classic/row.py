@@ -25,7 +25,7 @@ class Row:
     g: Tensor
     ratios: Tensor
     W: Tensor
-    b: Tensor | None
+    b: Tensor
     coefficient: float
 
     @classmethod
@@ -44,11 +44,10 @@ class Row:
         if not G[index].any():
             return None
         W = model.get_parameter(known.weight_name).detach().to(G)
-        b = model.get_parameter(known.bias_name).detach().to(G) if known.has_bias else None
         g = G[index] / coefficient
         # Item-wise division gives the same for every entry; the largest one divides best.
         entry = g.abs().argmax()
-        return cls(index, g, G[:, entry] / g[entry], W, b, coefficient)
+        return cls(index, g, G[:, entry] / g[entry], W, known.b.to(G), coefficient)
 
     def feature(self, scalar: float) -> Tensor:
         """``s g`` (I,) in float64."""

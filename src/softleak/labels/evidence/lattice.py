@@ -1,6 +1,6 @@
 """A bias, ReLU, global average pooling, then the head: ResNets.
 
-The ratios ``g_c / (Wᵀu)_c`` lie on a lattice of spacing ``τ/n``: τ is their greatest common divisor.
+The ratios ``g_c / (Wᵀu)_c`` lie on a lattice of spacing ``τ/n``, their greatest common divisor.
 """
 
 from __future__ import annotations

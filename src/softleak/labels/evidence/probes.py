@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from softleak.capture import capture, forward_one
 from softleak.errors import ModelError
-from softleak.factors import factor, head_gradients
+from softleak.factors import factor
 from softleak.head import Head
 from softleak.labels.evidence.activations import ACTIVATIONS, Activation
 from softleak.labels.evidence.head_bias import HeadBias
@@ -179,8 +179,7 @@ def _fit(
 
 def _holds(relation: Relation, head: Head, runs: Sequence[Probe]) -> bool:
     """Whether the relation gives the true scalar of probes it has not seen."""
-    G = head_gradients(head, [run.share for run in runs])
-    factors = factor(G, torch.zeros(len(runs), dtype=torch.double, device=G.device))
+    factors = factor(head, [run.share for run in runs])
     g = torch.stack([run.share[relation.parameter] for run in runs]).double()
     true = (torch.stack([run.delta for run in runs]) * factors.u).sum(-1)
     estimate = relation.solve(g, head, factors)

@@ -73,8 +73,6 @@ def _gradients(relation: Relation, shares: Sequence[GradientShare], head: Head) 
     shapes = {tuple(share[relation.parameter].shape) for share in shares}
     if len(shapes) > 1:
         raise ShareError(f"the shares hold {relation.parameter!r} in different shapes: {shapes}")
-    for share in shares:
-        share.check_finite(relation.parameter)
     stacked = torch.stack([share[relation.parameter] for share in shares])
     return stacked.to(head.W.device).double()
 

@@ -1,0 +1,38 @@
+# Two commands on a fresh machine: `make audit` and `make test`. A third: `make bench`.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DATA ?=
+WEIGHTS ?=
+
+.PHONY: audit test test-all lint bench accuracy clean
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	touch $@
+
+audit: $(INSTALLED)  ## recover the labels behind gradients of the embedded images
+	$(BIN)/softleak audit
+
+test: $(INSTALLED) lint  ## lint, types, and every test that is not slow
+	$(BIN)/pytest -m "not slow"
+
+test-all: $(INSTALLED) lint  ## the slow tests too
+	$(BIN)/pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)  ## the speed table, in ratios
+	$(BIN)/python -m benchmarks
+
+accuracy: $(INSTALLED)  ## the accuracy table at full size: make accuracy DATA=… WEIGHTS=…
+	$(BIN)/python -m benchmarks.accuracy --samples 1000 --arbitrary 100 \
+		$(if $(DATA),--data $(DATA)) $(if $(WEIGHTS),--weights $(WEIGHTS))
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

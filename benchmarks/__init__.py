@@ -1,0 +1,1 @@
+"""How fast, against what, at which quality. Outside the tests: `python -m benchmarks`."""

@@ -1,0 +1,24 @@
+"""All parts, one after the other: `python -m benchmarks`."""
+
+from __future__ import annotations
+
+import torch
+from rich.console import Console
+
+from benchmarks import labels
+from benchmarks.goals import Goal, goals_table
+
+PARTS = (labels.run,)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    console = Console()
+    goals: list[Goal] = []
+    for part in PARTS:
+        goals += part(console)
+    console.print(goals_table(goals))
+
+
+if __name__ == "__main__":
+    main()

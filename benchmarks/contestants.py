@@ -1,0 +1,92 @@
+"""Who races for a label: softleak, Algorithms 1 and 2 evaluated three ways, and one product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+
+from torch import Tensor
+
+from benchmarks.cases import Case
+from benchmarks.published import EntryByEntry
+from benchmarks.timing import Contestant, Timing
+from softleak import Recovery, Smoothed, recover_label
+from softleak.labels.classic import (
+    PUBLISHED_SMOOTHING,
+    ClassicResult,
+    Evaluation,
+    FullHead,
+    Swarm,
+    Vectorised,
+)
+
+FLOOR, HEAD_ONLY, EVIDENCE = "one W g", "head only", "evidence"
+# The published code's own loops in Python; the same evaluations without them; ours.
+AS_CODED, AS_PUBLISHED, VECTORISED = "as coded", "one by one", "vectorised"
+EVALUATIONS: dict[str, Evaluation] = {
+    AS_CODED: EntryByEntry,
+    AS_PUBLISHED: FullHead,
+    VECTORISED: Vectorised,
+}
+
+Answer = Tensor | Recovery | ClassicResult
+Results = dict[str, Timing[Answer]]
+
+
+def contestants(case: Case) -> list[Contestant[Answer]]:
+    model, head, shares = case.model, case.head, case.shares
+    W = model.get_parameter(head.weight_name).detach()
+
+    def head_only(i: int) -> Recovery:
+        return recover_label(model, shares[i], evidence=False, family=Smoothed(), head=head)
+
+    def with_evidence(i: int) -> Recovery:
+        return recover_label(model, shares[i], evidence=case.evidence, head=head)
+
+    return [
+        Contestant(FLOOR, lambda i: W @ shares[i][head.weight_name][0], inner=100),
+        Contestant(HEAD_ONLY, head_only),
+        Contestant(EVIDENCE, with_evidence),
+        *(_algorithm_1(case, kind) for kind in EVALUATIONS),
+        *(_algorithm_2(case, kind) for kind in EVALUATIONS),
+    ]
+
+
+def _algorithm_1(case: Case, kind: str) -> Contestant[Answer]:
+    search = replace(PUBLISHED_SMOOTHING.lbfgs, objective=EVALUATIONS[kind])
+    if kind == VECTORISED:
+        search = replace(search, history=1)  # the same steps, in less time
+    return Contestant(
+        name_of(1, kind), lambda i: search(case.model, case.shares[i], head=case.head)
+    )
+
+
+def _algorithm_2(case: Case, kind: str) -> Contestant[Answer]:
+    search = replace(PUBLISHED_SMOOTHING.pso, objective=EVALUATIONS[kind])
+    if kind != VECTORISED:
+        # A fraction of the first interval: no answer, but the time of an evaluation.
+        sample = Swarm(particles=50, iterations=1)
+        search = replace(search, swarm=sample, widths=(5.0,), bound=7.0, threshold=0.0)
+    return Contestant(
+        name_of(2, kind), lambda i: search(case.model, case.shares[i], head=case.head)
+    )
+
+
+def name_of(algorithm: int, kind: str) -> str:
+    return f"Alg. {algorithm} {kind}"
+
+
+def extrapolate(results: Results) -> Results:
+    """Algorithm 2 one scalar at a time: the same evaluations as vectorised, at its own pace."""
+    whole = results[name_of(2, VECTORISED)]
+    needed = median(_evaluations(whole))
+    changed = {}
+    for kind in (AS_CODED, AS_PUBLISHED):
+        part = results[name_of(2, kind)]
+        pace = part.seconds / median(_evaluations(part))
+        changed[name_of(2, kind)] = Timing(pace * needed, whole.answers, extrapolated=True)
+    return results | changed
+
+
+def _evaluations(timing: Timing[Answer]) -> list[int]:
+    return [a.evaluations for a in timing.answers if isinstance(a, ClassicResult)]

@@ -1,0 +1,36 @@
+"""What a part set out to reach, and whether it did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A ratio with a bound: from below if ``at_least``, else from above."""
+
+    what: str
+    measured: float
+    bound: float
+    at_least: bool = True
+
+    @property
+    def met(self) -> bool:
+        return self.measured >= self.bound if self.at_least else self.measured <= self.bound
+
+
+def ratio(value: float) -> str:
+    """Two figures: a benchmark on a shared machine knows no more."""
+    return f"{value:.2g}×" if value < 100 else f"{float(f'{value:.2g}'):,.0f}×"
+
+
+def goals_table(goals: Sequence[Goal]) -> Table:
+    table = Table("goal", "wanted", "measured", "met", title="Goals")
+    for goal in goals:
+        sign = "≥" if goal.at_least else "≤"
+        met = "[green]yes" if goal.met else "[red]no"
+        table.add_row(goal.what, f"{sign} {ratio(goal.bound)}", ratio(goal.measured), met)
+    return table

@@ -1,0 +1,136 @@
+"""Part one, labels: time per label against Algorithms 1 and 2 and against one product ``W g``.
+
+Ratios only, never seconds: `python -m benchmarks.labels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from benchmarks.cases import Case, smoothed_case
+from benchmarks.contestants import (
+    AS_CODED,
+    AS_PUBLISHED,
+    EVIDENCE,
+    FLOOR,
+    HEAD_ONLY,
+    VECTORISED,
+    Answer,
+    Results,
+    contestants,
+    extrapolate,
+    name_of,
+)
+from benchmarks.goals import Goal, goals_table, ratio
+from benchmarks.timing import Contestant, Timing, race
+from softleak import Family, GradientShare, Recovery, Smoothed, recover_labels
+from softleak.labels.evidence.relation import Relation
+
+SIZES = ((10, 768), (100, 512), (1000, 2048))
+CLIENTS = 256
+ROUNDS = 24
+
+
+def run(console: Console) -> list[Goal]:
+    """Time everything, print the tables, return the goals."""
+    goals: list[Goal] = []
+    for classes, features in SIZES:
+        first = (classes, features) == SIZES[0]
+        case = smoothed_case(classes, features, CLIENTS if first else ROUNDS)
+        results = extrapolate(race(contestants(case), ROUNDS))
+        console.print(_table(case, results))
+        if first:
+            goals += _speed_goals(results)
+            console.print(_throughput(case))
+    floor = results[EVIDENCE].seconds / results[FLOOR].seconds
+    goals.append(Goal(f"{case.name}: {EVIDENCE} / {FLOOR}", floor, 20, at_least=False))
+    return goals
+
+
+def _table(case: Case, results: Results) -> Table:
+    table = Table(title=f"Labels, {case.name}: time of a row over that of a column")
+    table.add_column("")
+    for name in (HEAD_ONLY, EVIDENCE, FLOOR, "worst L1", "answered"):
+        table.add_column(name, justify="right")
+    for name, timing in results.items():
+        about = "≈ " if timing.extrapolated else ""
+        times = [
+            about + ratio(timing.seconds / results[base].seconds)
+            for base in (HEAD_ONLY, EVIDENCE, FLOOR)
+        ]
+        table.add_row(name, *times, *_quality(case, timing))
+    table.caption = (
+        "Medians of interleaved runs, one thread. Head only and evidence are softleak's. "
+        "As coded: with the published code's loops in Python; one by one: without them. "
+        "≈: extrapolated from a fraction of the first interval to all evaluations of the "
+        "vectorised run, whose error is shown."
+    )
+    return table
+
+
+def _quality(case: Case, timing: Timing[Answer]) -> tuple[str, str]:
+    answers = [a for a in timing.answers if not isinstance(a, Tensor)]
+    if not answers:
+        return "", ""
+    errors = [
+        float((answer.label - truth).abs().sum())
+        for answer, truth in zip(answers, case.truths, strict=False)
+        if answer.label is not None
+    ]
+    worst = f"{max(errors):.0e}" if errors else "–"
+    return worst, f"{len(errors)}/{len(answers)}"
+
+
+def _speed_goals(results: Results) -> list[Goal]:
+    wanted = {
+        (1, AS_CODED): 20, (1, AS_PUBLISHED): 20, (1, VECTORISED): 5,
+        (2, AS_CODED): 1000, (2, AS_PUBLISHED): 1000, (2, VECTORISED): 100,
+    }  # fmt: skip
+    return [
+        Goal(
+            f"{SIZES[0][0]} classes: {name_of(*baseline)} / {ours}",
+            results[name_of(*baseline)].seconds / results[ours].seconds,
+            bound,
+        )
+        for ours in (HEAD_ONLY, EVIDENCE)
+        for baseline, bound in wanted.items()
+    ]
+
+
+def _throughput(case: Case) -> Table:
+    table = Table(
+        "", "labels per second", title=f"Labels, {case.name}: {CLIENTS} clients in one call"
+    )
+    table.add_row(HEAD_ONLY, f"{ratio(_gain(case, False, Smoothed()))} those of one at a time")
+    table.add_row(EVIDENCE, f"{ratio(_gain(case, case.evidence, None))} those of one at a time")
+    return table
+
+
+def _gain(case: Case, evidence: bool | Sequence[Relation], family: Family | None) -> float:
+    """Labels per second of one call for all clients, over those of one call for each."""
+
+    def recover(shares: Sequence[GradientShare]) -> Sequence[Recovery]:
+        return recover_labels(case.model, shares, evidence=evidence, family=family, head=case.head)
+
+    times = race(
+        [
+            Contestant("all", lambda i: recover(case.shares)),
+            Contestant("one", lambda i: recover(case.shares[i : i + 1])),
+        ]
+    )
+    return len(case.shares) * times["one"].seconds / times["all"].seconds
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    console = Console()
+    console.print(goals_table(run(console)))
+
+
+if __name__ == "__main__":
+    main()

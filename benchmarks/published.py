@@ -1,0 +1,38 @@
+"""The loss as the published code evaluates it, entry by entry in Python. To be timed, not used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from softleak.labels.classic import Loss
+from softleak.labels.classic.row import Row
+
+
+@dataclass(frozen=True, eq=False)
+class EntryByEntry:
+    """Eq. 7 as printed: find an entry of the feature to divide by, then one class at a time.
+
+    That code compares the feature's entries one after another, as Python objects, and does so for
+    every scalar; it is most of its running time. ``FullHead`` is the same without these loops.
+    """
+
+    row: Row
+    loss: Loss
+
+    def label(self, scalar: Tensor) -> Tensor:
+        x = scalar.to(self.row.g) * self.row.g
+        p = linear(x, self.row.W, self.row.b).softmax(-1)
+        values = x.detach().abs().unbind()
+        entry = max(range(len(values)), key=values.__getitem__)
+        scale = self.row.g[entry] / x[entry]
+        y = torch.zeros_like(p)
+        for i, p_i in enumerate(p):
+            y[i] = p_i - self.row.ratios[i] * scale
+        return y
+
+    def __call__(self, scalars: Tensor) -> Tensor:
+        return torch.stack([self.loss(self.label(scalar)) for scalar in scalars])

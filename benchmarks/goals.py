@@ -24,7 +24,10 @@ class Goal:
 
 def ratio(value: float) -> str:
     """Two figures: a benchmark on a shared machine knows no more."""
-    return f"{value:.2g}×" if value < 100 else f"{float(f'{value:.2g}'):,.0f}×"
+    rounded = float(f"{value:.2g}")
+    if rounded >= 1e6:
+        return f"{rounded / 1e6:.2g}M×"
+    return f"{rounded:,.0f}×" if rounded >= 10 else f"{rounded:.2g}×"
 
 
 def goals_table(goals: Sequence[Goal]) -> Table:

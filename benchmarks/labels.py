@@ -54,7 +54,7 @@ def run(console: Console) -> list[Goal]:
 
 def _table(case: Case, results: Results) -> Table:
     table = Table(title=f"Labels, {case.name}: time of a row over that of a column")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in (HEAD_ONLY, EVIDENCE, FLOOR, "worst L1", "answered"):
         table.add_column(name, justify="right")
     for name, timing in results.items():

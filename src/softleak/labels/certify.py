@@ -111,7 +111,7 @@ def _judge(
     t = best.candidate
     return Recovery(
         status=Status.UNIQUE if unique else Status.AMBIGUOUS,
-        message=_why(unique, fitting, verdict, client),
+        message=_why(unique, fitting, verdict, client, tolerance),
         label=label,
         feature=factors.sigma[client] / best.tau * factors.v[client],
         scalar=t.scalar,
@@ -146,7 +146,9 @@ def _simplest(label: Tensor, error: float) -> Family:
     return AnyLabel()
 
 
-def _why(unique: bool, fitting: list[_Found], verdict: Verdict, client: int) -> str:
+def _why(
+    unique: bool, fitting: list[_Found], verdict: Verdict, client: int, tolerance: float
+) -> str:
     conflicts = verdict.conflicts(client)
     if conflicts:
         names = ", ".join(piece.parameter for piece in conflicts)
@@ -154,10 +156,12 @@ def _why(unique: bool, fitting: list[_Found], verdict: Verdict, client: int) -> 
     if unique:
         source = "evidence from other layers" if verdict.decided[client] else "the family"
         return f"one label explains the gradient, by {source}"
-    if len(fitting) > 1:
-        return f"{len(fitting)} separate scalars explain the gradient equally well"
-    width = fitting[0].candidate.width
-    return f"a continuum of scalars explains the gradient; their labels differ by up to {width:.2g}"
+    width = max(found.candidate.width for found in fitting)
+    continuum = f"a continuum of scalars, whose labels differ by up to {width:.2g} in L1"
+    if len(fitting) == 1:
+        return f"{continuum}, explains the gradient"
+    several = f"{len(fitting)} separate solutions explain the gradient equally well"
+    return f"{several}, among them {continuum}" if width > tolerance else several
 
 
 def _why_none(solutions: Solutions, evidence: bool) -> str:

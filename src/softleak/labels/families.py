@@ -50,7 +50,7 @@ class Mixed:
 
     def project(self, y: Tensor) -> Tensor:
         """Zero all but the top ``k``."""
-        return torch.where(_top(y, self.k), y, 0.0)
+        return torch.where(_top(y, self.k), y.clamp_min(0.0), 0.0)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class SmoothedMixed:
         free = _top(y, self.k)
         rest = max(y.shape[-1] - self.k, 1)
         floor = torch.where(free, 0.0, y).sum(-1, keepdim=True) / rest
-        return torch.where(free, y, floor.clamp_min(0.0))
+        floor = floor.clamp_min(0.0)
+        return torch.where(free, y.maximum(floor), floor)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ import torch
 from torch import nn
 
 from softleak.errors import MissingGradient, ModelError, ShareError
-from softleak.factors import head_gradients
 from softleak.head import Head
+from softleak.labels.classic.gradient import head_gradient
 from softleak.labels.classic.results import ClassicResult, Outcome
-from softleak.labels.recover import find_head
 from softleak.share import GradientShare
 
 
@@ -17,9 +16,9 @@ def bias_ratio(
     model: nn.Module, share: GradientShare, *, head: str | Head | None = None
 ) -> ClassicResult:
     """``x = G_r / (G_b)_r`` with r the largest of ``|G_b|``, and ``y = softmax(W x + b) − G_b``."""
-    known = head if isinstance(head, Head) else find_head(model, head, share.input_shape)
+    known, sent = head_gradient(model, share, head)
     _check_bias(model, known, share)
-    G = head_gradients(known, [share])[0].double()
+    G = sent.double()
     delta = share[known.bias_name].to(G)
     index = int(delta.abs().argmax())
     if not delta[index]:
@@ -44,4 +43,3 @@ def _check_bias(model: nn.Module, head: Head, share: GradientShare) -> None:
             f"the gradient {head.bias_name!r} should be {tuple(head.b.shape)} as the model's bias, "
             f"got {tuple(share[head.bias_name].shape)}; is this the right model?"
         )
-    share.check_finite(head.bias_name)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from softleak.factors import head_gradients
 from softleak.head import Head
+from softleak.labels.classic.gradient import head_gradient
 from softleak.labels.classic.results import ClassicResult, Outcome
-from softleak.labels.recover import find_head
 from softleak.share import GradientShare
 
 
@@ -22,8 +21,8 @@ def idlg(
     stand against several, no class is singled out. That the label is one-hot is assumed: a soft
     label with a single negative ``p_i − y_i`` is answered, wrongly, by its class.
     """
-    known = head if isinstance(head, Head) else find_head(model, head, share.input_shape)
-    G = head_gradients(known, [share])[0].double()
+    known, sent = head_gradient(model, share, head)
+    G = sent.double()
     largest = G[G.square().sum(1).argmax()]
     side = torch.sign(G @ largest)
     if not side.any():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from softleak.errors import SoftleakError
 from softleak.head import Head
 from softleak.labels.classic.best import Best, answer
 from softleak.labels.classic.losses import Loss, Variance
@@ -40,6 +41,10 @@ class PSOSearch:
     bound: float = 70.0
     threshold: float = 1e-9
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.widths or min(self.widths) <= 0:
+            raise SoftleakError(f"expected at least one width, all positive, got {self.widths=}")
 
     def __call__(
         self, model: nn.Module, share: GradientShare, *, head: str | Head | None = None

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from softleak.factors import head_gradients
 from softleak.head import Head
-from softleak.labels.recover import find_head
+from softleak.labels.classic.gradient import head_gradient
 from softleak.share import GradientShare
 
 
@@ -38,8 +37,7 @@ class Row:
         head: str | Head | None = None,
     ) -> Row | None:
         """The row of largest |sum|; None if it is zero."""
-        known = head if isinstance(head, Head) else find_head(model, head, share.input_shape)
-        G = head_gradients(known, [share])[0]
+        known, G = head_gradient(model, share, head)
         index = int(G.sum(1).abs().argmax())
         if not G[index].any():
             return None

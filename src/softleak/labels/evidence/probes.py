@@ -78,15 +78,13 @@ def probe(
 
 
 def accepted_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    """Input shapes the model accepts, from its first layer; images are tried in usual sizes."""
-    shapes: list[tuple[int, ...]] = []
+    """Input shapes the model accepts, from what its layers take; images are tried in usual sizes."""
+    shapes: dict[tuple[int, ...], None] = {}  # ordered: the first layer defined is likely the first
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            shapes = [(module.in_channels, size, size) for size in IMAGE_SIZES]
-            break
-        if isinstance(module, nn.Linear):
-            shapes = [(module.in_features,), *_images_of(module.in_features)]
-            break
+            shapes |= dict.fromkeys((module.in_channels, size, size) for size in IMAGE_SIZES)
+        elif isinstance(module, nn.Linear):
+            shapes |= dict.fromkeys([(module.in_features,), *_images_of(module.in_features)])
     for shape in shapes:
         with suppress(ModelError), torch.no_grad():
             forward_one(model, torch.zeros(shape))

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import softleak as sl
+from softleak import data, models
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def images() -> data.ImageSet:
+    return data.embedded()
+
+
+@pytest.fixture(scope="session")
+def trained() -> torch.nn.Module:
+    return models.trained_lenet()
+
+
+@pytest.fixture(scope="session")
+def packs() -> Path:
+    """The folder of data packs: SOFTLEAK_DATA, or beside the checkout as in CI."""
+    folder = Path(os.environ.get("SOFTLEAK_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("needs the data packs: set SOFTLEAK_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def draw(images):
+    """Samples of one kind, the same in every run."""
+
+    def samples(augmentation: data.Augmentation, count: int, seed: int = 1) -> list[data.Sample]:
+        return list(data.samples(images, augmentation, count, seed, data.CIFAR10_NORM))
+
+    return samples
+
+
+@pytest.fixture(scope="session")
+def shares(trained, draw):
+    """Shares and true labels of the trained LeNet."""
+
+    def make(augmentation: data.Augmentation, count: int, model=None, seed: int = 1):
+        drawn = draw(augmentation, count, seed)
+        captured = [sl.capture(model or trained, s.x, s.y) for s in drawn]
+        return captured, [s.y for s in drawn]
+
+    return make

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import softleak as sl
+from softleak.data import smooth
+from softleak.errors import LabelError
+from softleak.labels.families import KNOWN
+
+
+def mix(k: int, floor: float, classes: int = 10) -> torch.Tensor:
+    weights = torch.rand(k, dtype=torch.double) + 0.1
+    y = torch.full((classes,), floor, dtype=torch.double)
+    y[torch.randperm(classes)[:k]] += weights / weights.sum() * (1 - classes * floor)
+    return y
+
+
+MEMBERS = [
+    (sl.OneHot(), lambda: smooth(3, 10, 0.0)),
+    (sl.Smoothed(), lambda: smooth(3, 10, 0.3)),
+    (sl.Mixed(2), lambda: mix(2, 0.0)),
+    (sl.Mixed(3), lambda: mix(3, 0.0)),
+    (sl.SmoothedMixed(2), lambda: mix(2, 0.02)),
+    (sl.SmoothedMixed(3), lambda: mix(3, 0.02)),
+    (sl.AnyLabel(), lambda: torch.rand(10, dtype=torch.double).softmax(0)),
+]
+
+
+@pytest.mark.parametrize(("family", "member"), MEMBERS)
+def test_members_are_their_own_nearest(family, member):
+    y = member()
+    torch.testing.assert_close(family.project(y), y, rtol=0, atol=1e-15)
+    assert isinstance(family, sl.Family)
+
+
+@pytest.mark.parametrize(("family", "member"), MEMBERS[:-1])
+def test_arbitrary_labels_are_no_members(family, member):
+    y = torch.rand(10, dtype=torch.double).softmax(0)
+    assert (family.project(y) - y).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("family", "member"), MEMBERS)
+def test_projection_is_idempotent_and_batched(family, member):
+    y = torch.randn(4, 5, 10, dtype=torch.double)
+    once = family.project(y)
+    torch.testing.assert_close(family.project(once), once)
+    torch.testing.assert_close(once[2, 3], family.project(y[2, 3]))
+
+
+@given(st.permutations(range(10)))
+def test_projection_does_not_care_for_the_order_of_classes(order):
+    y = torch.linspace(-0.2, 0.9, 10, dtype=torch.double)
+    for family, _ in MEMBERS:
+        torch.testing.assert_close(family.project(y[list(order)]), family.project(y)[list(order)])
+
+
+def test_no_member_has_a_negative_floor():
+    y = torch.tensor([1.9] + [-0.1] * 9, dtype=torch.double)
+    assert (sl.Smoothed().project(y)[1:] == 0).all()
+
+
+def test_the_widest_known_family_holds_the_others():
+    for _, member in MEMBERS[:3]:
+        y = member()
+        torch.testing.assert_close(KNOWN[-1].project(y), y, rtol=0, atol=1e-15)
+
+
+def test_at_least_one_class_is_free():
+    with pytest.raises(LabelError, match="k=0"):
+        sl.Mixed(0)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak.data import Dirichlet, Smoothing
+from softleak.factors import factor
+from softleak.labels.curve import misfit, spread
+from softleak.labels.pseudo import LARGEST, PseudoLabels
+
+
+def curve(model: nn.Module, shares: list[sl.GradientShare]) -> tuple[PseudoLabels, torch.Tensor]:
+    head = sl.Head.of(model)
+    factors = factor(head, shares)
+    return PseudoLabels.of(head, factors), factors.u
+
+
+def test_the_true_scalar_gives_the_true_label(trained, draw):
+    samples = draw(Dirichlet(), 20)
+    shares = [sl.capture(trained, s.x, s.y) for s in samples]
+    pseudo, u = curve(trained, shares)
+    y = torch.stack([s.y for s in samples])
+    with torch.no_grad():
+        p = torch.cat([trained(s.x[None]) for s in samples]).double().softmax(-1)
+    t = ((p - y) * u).sum(-1, keepdim=True)
+    labels, size = pseudo.labels(t)
+    torch.testing.assert_close(labels[:, 0], y, rtol=0, atol=2e-6)
+    torch.testing.assert_close(size[:, 0], (p - y).norm(dim=-1), rtol=1e-6, atol=0)
+    assert (size <= LARGEST).all()
+
+
+def test_entries_sum_to_one_for_every_scalar(trained, shares):
+    captured, _ = shares(Smoothing(), 5)
+    pseudo, _ = curve(trained, captured)
+    t = torch.cat([torch.logspace(-4, 0.1, 50), -torch.logspace(-4, 0.1, 50)]).double()
+    labels, _ = pseudo.labels(t.expand(5, -1))
+    torch.testing.assert_close(labels.sum(-1), torch.ones(5, 100).double(), rtol=0, atol=1e-6)
+
+
+def test_the_spread_does_not_vanish_where_the_softmax_saturates(trained, shares):
+    """Undivided, the loss goes to zero with t; that is why it is divided."""
+    captured, _ = shares(Smoothing(), 5)
+    pseudo, _ = curve(trained, captured)
+    tiny = torch.full((5, 2), 1e-6, dtype=torch.double) * torch.tensor([1.0, -1.0])
+    labels, _ = pseudo.labels(tiny)
+    undivided = (labels - sl.Smoothed().project(labels)).norm(dim=-1)
+    assert undivided.max() < 1e-5
+    assert spread(pseudo, sl.Smoothed(), tiny).min() > 1e-2
+
+
+def test_rounding_explains_the_misfit_at_the_truth_and_nowhere_else(trained, shares):
+    captured, truth = shares(Smoothing(), 20)
+    recoveries = sl.recover_labels(trained, captured, family=sl.Smoothed(), evidence=False)
+    pseudo, _ = curve(trained, captured)
+    t = torch.tensor([[r.scalar] for r in recoveries], dtype=torch.double)
+    assert (misfit(pseudo, sl.Smoothed(), t) < 0.7).all()
+    assert (misfit(pseudo, sl.Smoothed(), 1.001 * t) > 10).all()
+    assert len(truth) == 20

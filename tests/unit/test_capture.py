@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak import models
+from softleak.errors import LabelError, ModelError, NonFinite
+
+
+def reference(model, x, y):
+    """The gradient by plain backward()."""
+    model.zero_grad()
+    nn.functional.cross_entropy(model(x[None]), y[None]).backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    return gradients
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_is_what_backward_gives(dtype):
+    model = models.vgg().eval().to(dtype)
+    x, y = torch.randn(3, 32, 32, dtype=dtype), torch.rand(10, dtype=dtype).softmax(0)
+    share = sl.capture(model, x, y)
+    for name, gradient in reference(model, x, y).items():
+        torch.testing.assert_close(share[name], gradient)
+    assert share.input_shape == (3, 32, 32)
+
+
+def test_an_index_is_a_one_hot_label():
+    model = models.lenet()
+    x = torch.randn(3, 32, 32)
+    by_index, by_label = sl.capture(model, x, 3), sl.capture(model, x, torch.eye(10)[3])
+    for name, gradient in by_index.items():
+        torch.testing.assert_close(gradient, by_label[name])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_leaves_the_model_as_it_was(training):
+    model = models.resnet18_cifar(classes=10).train(training)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    sl.capture(model, torch.randn(3, 32, 32), 1)
+    assert model.training is training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_batch_of_one_is_one_sample():
+    model, x = models.lenet(), torch.randn(3, 32, 32)
+    alone, batched = sl.capture(model, x, 1), sl.capture(model, x[None], 1)
+    assert batched.input_shape == (3, 32, 32)
+    for name, gradient in alone.items():
+        torch.testing.assert_close(gradient, batched[name])
+
+
+def test_frozen_parameters_are_not_sent():
+    model = models.lenet()
+    next(model.parameters()).requires_grad_(False)
+    assert len(sl.capture(model, torch.randn(3, 32, 32), 1)) == len(list(model.parameters())) - 1
+
+
+@pytest.mark.parametrize(
+    ("label", "error"),
+    [
+        (10, LabelError),
+        (-1, LabelError),
+        (torch.ones(10), LabelError),
+        (torch.tensor([-0.5, 1.5] + [0.0] * 8), LabelError),
+        (torch.full((10,), float("nan")), NonFinite),
+        (torch.ones(3) / 3, LabelError),
+    ],
+)
+def test_bad_labels_are_named(label, error):
+    with pytest.raises(error):
+        sl.capture(models.lenet(), torch.randn(3, 32, 32), label)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 32, 32), (3, 33), (5,)])
+def test_wrong_inputs_are_named(shape):
+    with pytest.raises(ModelError, match="one input of shape"):
+        sl.capture(models.lenet(), torch.randn(shape), 1)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak import models
+from softleak.errors import HeadNotFound
+from softleak.labels.recover import find_head
+
+
+class HeadFirst(nn.Module):
+    """Defines its head before the layer that feeds it, under a name nobody would guess."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zebra = nn.Linear(16, 4)
+        self.fc = nn.Linear(8, 16)
+
+    def forward(self, x):
+        return self.zebra(self.fc(x).relu())
+
+
+def test_found_by_what_it_does_not_by_name_or_order():
+    assert find_head(HeadFirst(), shape=(8,)).name == "zebra"
+    assert find_head(HeadFirst()).name == "zebra"  # the input's shape is inferred
+
+
+@pytest.mark.parametrize("name", sorted(models.MODELS))
+def test_found_in_every_model(name):
+    spec = models.MODELS[name]
+    model = spec().eval()
+    assert find_head(model, shape=spec.input_shape).W.shape[0] in (10, 17, 1000)
+
+
+def test_may_be_named():
+    head = sl.Head.of(HeadFirst(), "fc")
+    assert head.weight_name == "fc.weight"
+    assert head.has_bias
+    with pytest.raises(HeadNotFound, match=r"zebra, fc"):
+        sl.Head.of(HeadFirst(), "classifier")
+
+
+def test_a_bare_linear_is_its_own_head():
+    head = sl.Head.of(nn.Linear(5, 3, bias=False))
+    assert (head.weight_name, head.classes, head.has_bias) == ("weight", 3, False)
+    assert not head.b.any()
+
+
+def test_models_without_a_linear_head_are_refused():
+    with pytest.raises(HeadNotFound, match=r"has no nn\.Linear"):
+        sl.Head.of(nn.Sequential(nn.Conv2d(3, 10, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    softmaxed = nn.Sequential(nn.Linear(8, 4), nn.Softmax(-1))
+    with pytest.raises(HeadNotFound, match="straight from a linear layer"):
+        sl.Head.of(softmaxed, None, torch.randn(8))

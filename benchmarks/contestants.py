@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median
 
 from torch import Tensor
 
@@ -33,7 +33,8 @@ Answer = Tensor | Recovery | ClassicResult
 Results = dict[str, Timing[Answer]]
 
 
-def contestants(case: Case) -> list[Contestant[Answer]]:
+def contestants(case: Case, kinds: Sequence[str]) -> list[Contestant[Answer]]:
+    """All that race, the algorithms evaluated in these ways."""
     model, head, shares = case.model, case.head, case.shares
     W = model.get_parameter(head.weight_name).detach()
 
@@ -47,8 +48,8 @@ def contestants(case: Case) -> list[Contestant[Answer]]:
         Contestant(FLOOR, lambda i: W @ shares[i][head.weight_name][0], inner=100),
         Contestant(HEAD_ONLY, head_only),
         Contestant(EVIDENCE, with_evidence),
-        *(_algorithm_1(case, kind) for kind in EVALUATIONS),
-        *(_algorithm_2(case, kind) for kind in EVALUATIONS),
+        *(_algorithm_1(case, kind) for kind in kinds),
+        *(_algorithm_2(case, kind) for kind in kinds),
     ]
 
 
@@ -77,15 +78,21 @@ def name_of(algorithm: int, kind: str) -> str:
 
 
 def extrapolate(results: Results) -> Results:
-    """Algorithm 2 one scalar at a time: the same evaluations as vectorised, at its own pace."""
+    """Algorithm 2 one scalar at a time: as many evaluations as vectorised, at its own pace."""
     whole = results[name_of(2, VECTORISED)]
-    needed = median(_evaluations(whole))
-    changed = {}
-    for kind in (AS_CODED, AS_PUBLISHED):
-        part = results[name_of(2, kind)]
-        pace = part.seconds / median(_evaluations(part))
-        changed[name_of(2, kind)] = Timing(pace * needed, whole.answers, extrapolated=True)
-    return results | changed
+    partial = {name_of(2, kind) for kind in (AS_CODED, AS_PUBLISHED)} & results.keys()
+    return {
+        name: _scaled(timing, whole) if name in partial else timing
+        for name, timing in results.items()
+    }
+
+
+def _scaled(part: Timing[Answer], whole: Timing[Answer]) -> Timing[Answer]:
+    counts = zip(_evaluations(part), _evaluations(whole), strict=False)
+    seconds = zip(part.seconds, counts, strict=False)
+    return Timing(
+        tuple(s * needed / made for s, (made, needed) in seconds), whole.answers, extrapolated=True
+    )
 
 
 def _evaluations(timing: Timing[Answer]) -> list[int]:

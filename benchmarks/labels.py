@@ -42,12 +42,13 @@ def run(console: Console) -> list[Goal]:
     for classes, features in SIZES:
         first = (classes, features) == SIZES[0]
         case = smoothed_case(classes, features, CLIENTS if first else ROUNDS)
-        results = extrapolate(race(contestants(case), ROUNDS))
+        kinds = (AS_CODED, AS_PUBLISHED, VECTORISED) if first else (AS_PUBLISHED, VECTORISED)
+        results = extrapolate(race(contestants(case, kinds), ROUNDS))
         console.print(_table(case, results))
         if first:
             goals += _speed_goals(results)
             console.print(_throughput(case))
-    floor = results[EVIDENCE].seconds / results[FLOOR].seconds
+    floor = results[EVIDENCE].over(results[FLOOR])
     goals.append(Goal(f"{case.name}: {EVIDENCE} / {FLOOR}", floor, 20, at_least=False))
     return goals
 
@@ -59,10 +60,7 @@ def _table(case: Case, results: Results) -> Table:
         table.add_column(name, justify="right")
     for name, timing in results.items():
         about = "≈ " if timing.extrapolated else ""
-        times = [
-            about + ratio(timing.seconds / results[base].seconds)
-            for base in (HEAD_ONLY, EVIDENCE, FLOOR)
-        ]
+        times = [about + ratio(timing.over(results[base])) for base in (HEAD_ONLY, EVIDENCE, FLOOR)]
         table.add_row(name, *times, *_quality(case, timing))
     table.caption = (
         "Medians of interleaved runs, one thread. Head only and evidence are softleak's. "
@@ -94,7 +92,7 @@ def _speed_goals(results: Results) -> list[Goal]:
     return [
         Goal(
             f"{SIZES[0][0]} classes: {name_of(*baseline)} / {ours}",
-            results[name_of(*baseline)].seconds / results[ours].seconds,
+            results[name_of(*baseline)].over(results[ours]),
             bound,
         )
         for ours in (HEAD_ONLY, EVIDENCE)
@@ -123,7 +121,7 @@ def _gain(case: Case, evidence: bool | Sequence[Relation], family: Family | None
             Contestant("one", lambda i: recover(case.shares[i : i + 1])),
         ]
     )
-    return len(case.shares) * times["one"].seconds / times["all"].seconds
+    return len(case.shares) * times["one"].over(times["all"])
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""Medians of interleaved runs: what disturbs one contestant disturbs all alike."""
+"""Interleaved runs, compared round by round: what disturbs one contestant disturbs all alike.
+
+Processor time, not the clock's: on a shared machine the turns of others do not count.
+"""
 
 from __future__ import annotations
 
@@ -23,32 +26,36 @@ class Contestant(Generic[Answer]):
     name: str
     run: Callable[[int], Answer]
     inner: int = 1
-    budget: float = 4.0
+    budget: float = 8.0
 
 
 @dataclass(frozen=True)
 class Timing(Generic[Answer]):
-    """The median time of one run, and the answer of each round."""
+    """The seconds of one run and its answer, round by round."""
 
-    seconds: float
+    seconds: tuple[float, ...]
     answers: tuple[Answer, ...]
     extrapolated: bool = False
 
+    def over(self, other: Timing[Answer]) -> float:
+        """How many times as long as another: the median of the rounds both have run."""
+        return median(a / b for a, b in zip(self.seconds, other.seconds, strict=False))
+
 
 def race(contestants: Sequence[Contestant[Answer]], rounds: int = 24) -> dict[str, Timing[Answer]]:
-    """Run all contestants in turn, round after round."""
+    """Warm up, then run all contestants in turn, round after round."""
     spent: dict[str, list[float]] = defaultdict(list)
     answers: dict[str, list[Answer]] = defaultdict(list)
+    for contestant in contestants:
+        contestant.run(0)
     for number in range(rounds):
         for contestant in contestants:
-            name = contestant.name
-            if sum(spent[name]) > contestant.budget:
+            name, inner = contestant.name, contestant.inner
+            if inner * sum(spent[name]) > contestant.budget:
                 continue
-            start = time.perf_counter()
-            for _ in range(contestant.inner):
+            start = time.process_time()
+            for _ in range(inner):
                 answer = contestant.run(number)
-            spent[name].append(time.perf_counter() - start)
+            spent[name].append((time.process_time() - start) / inner)
             answers[name].append(answer)
-    return {
-        c.name: Timing(median(spent[c.name]) / c.inner, tuple(answers[c.name])) for c in contestants
-    }
+    return {name: Timing(tuple(spent[name]), tuple(answers[name])) for name in spent}

@@ -69,10 +69,9 @@ def test_damaged_files_give_one_clear_error_or_tensors(tmp_path_factory, ending,
     path.write_bytes(bytes(content[: int(keep * len(content))] if flip % 2 else content))
     try:
         share = sl.GradientShare.load(path)
-    except (FileError, ShareError) as error:
-        assert str(error)
-    else:
-        assert all(isinstance(g, torch.Tensor) for g in share.values())
+    except (FileError, ShareError):
+        return
+    assert all(isinstance(g, torch.Tensor) for g in share.values())
 
 
 @pytest.mark.parametrize("name", ["missing.pt", "update.bin", "update"])

@@ -24,9 +24,7 @@ KINDS = [
 @pytest.mark.parametrize("assume", [True, False])
 def test_head_only(trained, shares, augmentation, family, assume):
     captured, truth = shares(augmentation, 25)
-    found = sl.recover_labels(
-        trained, captured, family=family if assume else None, evidence=False
-    )
+    found = sl.recover_labels(trained, captured, family=family if assume else None, evidence=False)
     for recovery, y in zip(found, truth, strict=True):
         assert recovery.status is sl.Status.UNIQUE
         assert label_error(recovery, y) <= min(recovery.error, 1e-5)
@@ -195,8 +193,8 @@ def test_mistakes_are_named(trained, shares):
         sl.recover_label(trained, share.without("classifier.weight"))
     with pytest.raises(NonFinite, match=r"classifier\.weight"):
         sl.recover_label(trained, share.map(lambda _, g: g * math.nan))
+    broken = share.map(lambda n, g: g / 0 if n == "features.0.bias" else g)
     with pytest.raises(NonFinite, match=r"features\.0\.bias"):
-        broken = share.map(lambda n, g: g / 0 if n == "features.0.bias" else g)
         sl.recover_label(trained, broken)
     with pytest.raises(ShareError, match="should have its parameter's shape"):
         sl.recover_label(trained, share.map(lambda _, g: g.T if g.ndim == 2 else g))

@@ -41,14 +41,25 @@ def both_signs(clients: int, low: float = 1e-3, high: float = 1.5) -> Interval:
 
 
 # Translated, reflected, near either end, and two solutions in neighbouring cells.
-PLACES = [(0.3,), (-0.3,), (0.31, -0.29), (1.4999,), (-1.4999,), (0.00101,), (0.5, 0.55), (-1.0, 1.0)]
+PLACES = [
+    (0.3,),
+    (-0.3,),
+    (0.31, -0.29),
+    (1.4999,),
+    (-1.4999,),
+    (0.00101,),
+    (0.5, 0.55),
+    (-1.0, 1.0),
+]
 
 
 @pytest.mark.parametrize("zeros", PLACES)
 def test_finds_every_zero_wherever_it_lies(zeros):
     found = search(Line(torch.tensor([zeros], dtype=torch.double)), Zero(), both_signs(1))
     fits = found.scalar[found.fits].sort().values
-    torch.testing.assert_close(fits, torch.tensor(sorted(zeros), dtype=torch.double), rtol=1e-9, atol=0)
+    torch.testing.assert_close(
+        fits, torch.tensor(sorted(zeros), dtype=torch.double), rtol=1e-9, atol=0
+    )
 
 
 def test_clients_do_not_disturb_each_other():
@@ -65,8 +76,12 @@ def test_the_interval_is_where_it_fits():
     found = search(line, Zero(), both_signs(1))
     fits = found.fits
     width = FIT * 1e-9
-    torch.testing.assert_close(found.low[fits], torch.tensor([0.3 - width], dtype=torch.double), rtol=1e-10, atol=0)
-    torch.testing.assert_close(found.high[fits], torch.tensor([0.3 + width], dtype=torch.double), rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        found.low[fits], torch.tensor([0.3 - width], dtype=torch.double), rtol=1e-10, atol=0
+    )
+    torch.testing.assert_close(
+        found.high[fits], torch.tensor([0.3 + width], dtype=torch.double), rtol=1e-10, atol=0
+    )
 
 
 @pytest.mark.parametrize("sign", [0, 1])

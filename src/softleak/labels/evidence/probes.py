@@ -78,7 +78,7 @@ def probe(
 
 
 def accepted_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    """Input shapes the model accepts, from what its layers take; images are tried in usual sizes."""
+    """Input shapes the model accepts, by what its layers take; images are tried in usual sizes."""
     shapes: dict[tuple[int, ...], None] = {}  # ordered: the first layer defined is likely the first
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

@@ -57,7 +57,9 @@ def test_layouts_and_biases_are_found():
     assert relation.channels_last
 
 
-@pytest.mark.parametrize(("make", "positions"), [(models.resnet18_cifar, 16), (models.resnet20, 64)])
+@pytest.mark.parametrize(
+    ("make", "positions"), [(models.resnet18_cifar, 16), (models.resnet20, 64)]
+)
 @pytest.mark.parametrize("training", [True, False])
 def test_pooled_residual_networks_have_a_lattice(make, positions, training):
     model = make(classes=10).train(training)

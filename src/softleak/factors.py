@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from softleak.errors import MissingGradient, ShareError
-from softleak.head import Head
+from softleak.head import BLOCK, Head
 from softleak.share import GradientShare
 
-POWER_STEPS = 2  # from the largest row; rank one up to rounding needs no more
+NOISY = 1e-6  # a residual beyond float32 rounding: all rows vote
+NOISE = 8.0  # a residual of so many roundings is noise
+POWER_STEPS = 2
+PROBES = 2  # random directions to estimate a residual from
 RANK_TOLERANCE = 64.0  # a second singular value above this many roundings is another sample
 TINY = torch.finfo(torch.double).tiny
 OWN = 8 * torch.finfo(torch.double).eps  # what our own arithmetic adds to a float64 share
@@ -53,8 +56,8 @@ class Factors:
         return torch.le(self.residual, RANK_TOLERANCE * self.relative + self.explained)
 
 
-def head_gradients(head: Head, shares: Sequence[GradientShare]) -> Tensor:
-    """(N, C, I) the head's weight gradients in the dtype they came in, checked."""
+def head_gradients(head: Head, shares: Sequence[GradientShare]) -> list[Tensor]:
+    """The head's weight gradients (C, I) in the dtype they came in, checked."""
     name = head.weight_name
     for share in shares:
         if name not in share:
@@ -67,35 +70,73 @@ def head_gradients(head: Head, shares: Sequence[GradientShare]) -> Tensor:
                 f"the head's gradient {name!r} should be {tuple(head.W.shape)} as the model's "
                 f"weight, got {tuple(share[name].shape)}; is this the right model?"
             )
-    return torch.stack([share[name].to(head.W.device) for share in shares])
+    return [share[name].to(head.W.device) for share in shares]
 
 
 def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
-    """The leading singular pair of each head gradient, by power steps from its largest row."""
-    stacked = head_gradients(head, shares)
-    G = stacked.double()
-    row = G.square().sum(-1).argmax(-1)
-    v = _unit(G[torch.arange(len(G), device=G.device), row])
-    for _ in range(POWER_STEPS):
-        u = torch.einsum("nci,ni->nc", G, v)
-        v = _unit(torch.einsum("nci,nc->ni", G, u))
-    u = torch.einsum("nci,ni->nc", G, v)
-    sigma = u.norm(dim=-1)
-    u = _unit(u)
-    rest = torch.baddbmm(G, (u * sigma[:, None])[:, :, None], v[:, None, :], alpha=-1)
-    residual = rest.flatten(1).norm(dim=-1) / sigma.clamp_min(TINY)
+    """The leading singular pair of each head gradient, a few clients at a time."""
+    gradients = head_gradients(head, shares)
+    clients = max(BLOCK // head.W.numel(), 1)
+    parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
+    u, sigma, v, residual = (torch.cat(part) for part in zip(*parts, strict=True))
     # The coarser of what the client computed in and what it sent.
-    info = max(map(torch.finfo, (stacked.dtype, head.dtype)), key=lambda info: info.eps)
+    info = max(map(torch.finfo, (gradients[0].dtype, head.dtype)), key=lambda info: info.eps)
     relative = max(info.eps / 2, OWN)
     known = [share.rounding.get(head.weight_name, 0.0) for share in shares]
     absolute = sigma.new_tensor(known) + info.tiny * info.eps
-    explained = 2 * absolute * G[0].numel() ** 0.5 / sigma.clamp_min(TINY)
+    entries = head.W.numel() ** 0.5
+    explained = 2 * absolute * entries / sigma.clamp_min(TINY)
     # What is neither rank one nor rounding is noise, and is in u and v as well.
-    noise = residual * sigma / G[0].numel() ** 0.5
-    absolute = absolute + torch.where(residual > 2 * relative, noise, 0.0)
+    noise = torch.where(residual > NOISE * relative, residual * sigma / entries, 0.0)
     # A feature is mostly positive after an activation: with v so, t > 0 in the usual case.
     sign = torch.where(v.sum(-1) < 0, -1.0, 1.0)[:, None]
-    return Factors(u * sign, sigma, v * sign, residual, relative, absolute, info.tiny, explained)
+    return Factors(
+        u * sign, sigma, v * sign, residual, relative, absolute + noise, info.tiny, explained
+    )
+
+
+def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``u``, ``σ``, ``v`` and the residual of N gradients of one size.
+
+    Without noise the largest row is ``v`` up to rounding; with noise all rows have to vote.
+    """
+    G = torch.stack(list(gradients)) if len(gradients) > 1 else gradients[0][None]
+    probes = _directions(G)
+    seen = [(G @ probe).double() for probe in probes]  # a random product tells the largest row
+    v = _unit(G[torch.arange(len(G), device=G.device), seen[0].abs().argmax(-1)].double())
+    product, residual = _project(G, v, probes, seen)
+    if (residual > NOISY * product.norm(dim=-1)).any():
+        for _ in range(POWER_STEPS):
+            v = _unit(torch.einsum("nci,nc->ni", G.double(), product))
+            product, residual = _project(G, v, probes, seen)
+    sigma = product.norm(dim=-1)
+    return _unit(product), sigma, v, residual / sigma.clamp_min(TINY)
+
+
+def _directions(G: Tensor) -> list[Tensor]:
+    """Random directions (I,) in the dtype of ``G``, the same in every run."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(PROBES, G.shape[-1], generator=generator)
+    return list(drawn.to(G.device, G.dtype))
+
+
+def _project(
+    G: Tensor, v: Tensor, probes: Sequence[Tensor], seen: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """``G v`` (N, C) in float64, and the norm (N,) of what ``v`` leaves of ``G``.
+
+    That norm is estimated from products with random directions, which cost less than the matrix.
+    """
+    rows = torch.split(G, max(BLOCK // (len(G) * G.shape[-1]), 1), dim=1)
+    if len(G) == 1:  # a matrix-vector product runs at the speed of memory
+        product = torch.cat([torch.mv(block[0].double(), v[0]) for block in rows])[None]
+    else:
+        product = torch.cat([torch.bmm(b.double(), v[:, :, None])[..., 0] for b in rows], 1)
+    rests = [
+        whole - product * (v @ probe.double())[:, None]
+        for whole, probe in zip(seen, probes, strict=True)
+    ]
+    return product, torch.stack(rests).square().sum((0, 2)).div(PROBES).sqrt()
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The classifier head ``z = W x + b``: found in a model, kept in float64."""
+"""The classifier head ``z = W x + b``, found in a model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from torch import Tensor, nn
 from softleak.capture import forward_one
 from softleak.errors import HeadNotFound
 
+BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
+
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A model's last linear layer, in float64. ``W`` (C, I), ``b`` (C,), zero if there is none."""
+    """A model's last linear layer: ``W`` (C, I) as it is, ``b`` (C,) in float64, zero if none."""
 
     name: str
     W: Tensor
     b: Tensor
     has_bias: bool
-    dtype: torch.dtype  # what the model computes in
     largest_weight: float
     largest_row: float
 
@@ -34,9 +35,27 @@ class Head:
         return f"{self.name}.bias" if self.name else "bias"
 
     @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+        return self.W.dtype
+
+    @property
     def classes(self) -> int:
         """C."""
         return self.W.shape[0]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """``W x`` (N, C) in float64, of features (N, I), without the bias."""
+        rows = torch.split(self.W, max(BLOCK // self.W.shape[1], 1))
+        if len(x) == 1:  # a matrix-vector product runs at the speed of memory
+            return torch.cat([torch.mv(block.double(), x[0]) for block in rows])[None]
+        return torch.cat([x @ block.double().T for block in rows], 1)
+
+    def back(self, delta: Tensor) -> Tensor:
+        """``Wᵀ δ`` (N, I) of ``δ`` (N, C), computed as exactly as the client does."""
+        delta = delta.to(self.dtype)
+        product = torch.mv(self.W.T, delta[0])[None] if len(delta) == 1 else delta @ self.W
+        return product.double()
 
     @classmethod
     def of(cls, model: nn.Module, name: str | None = None, example: Tensor | None = None) -> Head:
@@ -60,10 +79,11 @@ class Head:
 
     @classmethod
     def _from_linear(cls, name: str, linear: nn.Linear) -> Head:
-        W = linear.weight.detach().double()
-        b = linear.bias.detach().double() if linear.bias is not None else W.new_zeros(len(W))
+        W = linear.weight.detach()
+        bias = torch.zeros(len(W), device=W.device) if linear.bias is None else linear.bias
+        b = bias.detach().double()
         return cls(
-            name, W, b, linear.bias is not None, linear.weight.dtype,
+            name, W, b, linear.bias is not None,
             float(W.abs().max()), float(W.norm(dim=1).max()),
         )  # fmt: skip
 

@@ -15,6 +15,7 @@ from softleak.labels.families import KNOWN, AnyLabel, Family
 from softleak.labels.search import SECTION, Minima
 from softleak.results import Candidate, Recovery, Status
 
+NARROW = 1e-3  # relative width of an interval
 SAME = 1e-12  # relative: two roads to one minimum end this close together
 
 
@@ -68,11 +69,13 @@ def _describe(solutions: Solutions) -> Iterator[tuple[int, _Found]]:
 
 
 def _around(curve: Curve, minima: Minima) -> Tensor:
-    """(K', SECTION, C) labels from one end to the other of the minima that fit."""
-    steps = torch.linspace(0, 1, SECTION, dtype=minima.low.dtype, device=minima.low.device)
+    """(K', S, C) labels from one end to the other of the minima that fit."""
     good = minima.fits.nonzero()[:, 0]
-    along = torch.lerp(minima.low[good, None], minima.high[good, None], steps)
-    return curve.take(good).labels(along)[0]
+    low, high = minima.low[good, None], minima.high[good, None]
+    narrow = bool(((high - low) <= NARROW * low.abs()).all())  # a curve is straight there
+    points = 3 if narrow else SECTION
+    steps = torch.linspace(0, 1, points, dtype=low.dtype, device=low.device)
+    return curve.take(good).labels(torch.lerp(low, high, steps))[0]
 
 
 def _merged(found: list[_Found]) -> list[_Found]:

@@ -37,7 +37,7 @@ class PseudoLabels:
     @classmethod
     def of(cls, head: Head, factors: Factors) -> PseudoLabels:
         """The curves behind a batch of head gradients."""
-        a = factors.sigma[:, None] * (factors.v @ head.W.T)
+        a = factors.sigma[:, None] * head.logits(factors.v)
         slack = factors.absolute / factors.sigma
         reach = LOGIT * factors.relative * (factors.sigma * head.largest_weight + a.abs().amax(-1))
         return cls(

@@ -16,7 +16,7 @@ from softleak.labels.evidence.weigh import Verdict, weigh
 from softleak.labels.families import AnyLabel, Family, SmoothedMixed
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.scale import Rescaled, Segment
-from softleak.labels.search import SECTION, Minima, search
+from softleak.labels.search import Minima, search
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
@@ -46,8 +46,8 @@ def solve(problem: Problem, factors: Factors, shares: Sequence[GradientShare]) -
     answers: dict[int, Recovery] = {}
     for rows, attempt in ((decided, _by_evidence), (open_, _by_family)):
         if len(rows):
-            solutions = attempt(problem, pseudo.take(rows), verdict.take(rows))
-            found = certify(solutions, factors.take(rows), verdict.take(rows), problem.tolerance)
+            mine, said, own = factors.take(rows), verdict.take(rows), pseudo.take(rows)
+            found = certify(attempt(problem, own, said), mine, said, problem.tolerance)
             answers.update(zip(rows.tolist(), found, strict=True))
     if problem.scale_unknown and problem.family is None:
         # Outside the usual families the feature is still exact; the label lies on a segment.
@@ -81,8 +81,7 @@ def _given(pseudo: PseudoLabels, verdict: Verdict) -> Minima:
         flat += [(client, other.scalar, other.error) for other in verdict.conflicts(client)]
     table = torch.tensor(flat, dtype=pseudo.u.dtype, device=pseudo.u.device)
     owner, t, error = table[:, 0].long(), table[:, 1], table[:, 2]
-    steps = torch.linspace(-1, 1, SECTION, dtype=t.dtype, device=t.device)
-    around = t[:, None] + error[:, None] * steps
+    around = torch.stack([t, t - error, t + error], 1)
     found = misfit(pseudo.take(owner), AnyLabel(), around).amin(-1)
     return Minima(owner, t, t - error, t + error, found)
 

@@ -67,7 +67,7 @@ def test_many_at_once_is_one_at_a_time(trained, shares):
     together = sl.recover_labels(trained, captured)
     alone = [sl.recover_label(trained, share) for share in captured]
     for a, b in zip(together, alone, strict=True):
-        torch.testing.assert_close(a.label, b.label, rtol=0, atol=1e-9)
+        torch.testing.assert_close(a.label, b.label, rtol=0, atol=1e-6)
         assert a.status is b.status
 
 

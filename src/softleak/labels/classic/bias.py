@@ -24,7 +24,7 @@ def bias_ratio(
     if not delta[index]:
         return ClassicResult(Outcome.ZERO_GRADIENT)
     feature = G[index] / delta[index]
-    p = torch.softmax(known.W @ feature + known.b, dim=-1)
+    p = torch.softmax(known.logits(feature[None])[0] + known.b, dim=-1)
     return ClassicResult(Outcome.CONVERGED, index, 1 / float(delta[index]), p - delta, feature)
 
 

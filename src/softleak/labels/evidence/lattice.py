@@ -33,7 +33,7 @@ class Lattice:
 
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         n = self.positions
-        d = factors.u @ head.W
+        d = head.back(factors.u)
         ratio = g / torch.where(d == 0, TINY, d)
         heard = d.abs() >= HEARD * d.abs().amax(-1, keepdim=True)
         loudest = torch.where(heard, g.abs(), -1).argmax(-1, keepdim=True)

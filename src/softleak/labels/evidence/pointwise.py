@@ -50,7 +50,7 @@ class Pointwise:
         return self.activation.derivative(x, self.coefficients)
 
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
-        d = factors.u @ head.W
+        d = head.back(factors.u)
         if not self.activation.homogeneous:
             return self._scan(g, d, factors)
         # Each sign of τ says on which side of zero the feature is; the better one comes true.

@@ -117,7 +117,7 @@ def _runs(model: nn.Module, head: Head, shape: tuple[int, ...], seed: int) -> It
                 handle.remove()
         logits = seen["logits"].double()[0]
         delta = logits.softmax(-1) - label.to(logits.device)
-        yield Probe(share, seen["feature"].double()[0], delta, delta @ head.W, positions)
+        yield Probe(share, seen["feature"].double()[0], delta, head.back(delta[None])[0], positions)
 
 
 def _remember(seen: dict[str, Tensor]):  # type: ignore[no-untyped-def]  # noqa: ANN202

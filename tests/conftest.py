@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 import softleak as sl
 from softleak import data, models
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# A busy machine makes a single example slow, which says nothing about the code.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)

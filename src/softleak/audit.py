@@ -13,8 +13,9 @@ from torch import Tensor
 
 from softleak import data, models
 from softleak.capture import capture
+from softleak.head import find_head
 from softleak.labels.evidence.probes import probe
-from softleak.labels.recover import find_head, recover_labels
+from softleak.labels.recover import recover_labels
 from softleak.metrics import label_error
 from softleak.results import Recovery
 

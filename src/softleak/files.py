@@ -134,5 +134,6 @@ def _write_npz(path: Path, tensors: dict[str, Tensor], meta: str) -> None:
 _FORMATS: Mapping[str, _Format] = {
     ".safetensors": _Format(_read_safetensors, _write_safetensors),
     ".pt": _Format(_read_pt, _write_pt),
+    ".pth": _Format(_read_pt, _write_pt),
     ".npz": _Format(_read_npz, _write_npz),
 }

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from softleak.capture import forward_one
 from softleak.errors import HeadNotFound
+from softleak.inputs import accepted_shapes
 
 BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
 
@@ -86,6 +87,17 @@ class Head:
             name, W, b, linear.bias is not None,
             float(W.abs().max()), float(W.norm(dim=1).max()),
         )  # fmt: skip
+
+
+def find_head(
+    model: nn.Module, name: str | None = None, shape: tuple[int, ...] | None = None
+) -> Head:
+    """The head, by name or by running the model if it has several linear layers."""
+    linears = sum(isinstance(module, nn.Linear) for module in model.modules())
+    if name is not None or linears < 2:
+        return Head.of(model, name)
+    shape = shape or next(accepted_shapes(model), None)
+    return Head.of(model, None, torch.zeros(shape) if shape else None)
 
 
 def _producer_of_logits(model: nn.Module, linears: dict[str, nn.Linear], example: Tensor) -> str:

@@ -7,7 +7,7 @@ from torch import nn
 import softleak as sl
 from softleak import models
 from softleak.errors import HeadNotFound
-from softleak.labels.recover import find_head
+from softleak.head import find_head
 
 
 class HeadFirst(nn.Module):

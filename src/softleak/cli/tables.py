@@ -17,7 +17,7 @@ COLOURS = {Status.UNIQUE: "bold red", Status.AMBIGUOUS: "yellow", Status.NO_SOLU
 def audit_table(report: EmbeddedAudit) -> Table:
     """One row a share."""
     table = Table(title="What each gradient gave away", caption_justify="left")
-    for column in ("label", "true label", "from the head alone", "from the whole share"):
+    for column in ("kind", "true label", "from the head alone", "from the whole share"):
         table.add_column(column)
     table.add_column("label error (L1)", justify="right")
     for share in report.shares:

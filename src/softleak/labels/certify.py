@@ -12,6 +12,7 @@ from softleak.factors import Factors
 from softleak.labels.curve import Curve
 from softleak.labels.evidence.weigh import Verdict
 from softleak.labels.families import KNOWN, AnyLabel, Family
+from softleak.labels.messages import why, why_none
 from softleak.labels.search import SECTION, Minima
 from softleak.results import Candidate, Recovery, Status
 
@@ -101,20 +102,22 @@ def _judge(
     evidence = verdict.pieces[client]
     if not fitting:
         return Recovery(
-            Status.NO_SOLUTION, _why_none(solutions, evidence != ()),
+            Status.NO_SOLUTION, why_none(solutions.family, evidence != ()),
             candidates=candidates, evidence=evidence,
         )  # fmt: skip
     best = fitting[0]
-    unique = len(fitting) == 1 and best.candidate.width <= tolerance
+    alone = len(fitting) == 1 and not verdict.conflicts(client)
+    unique = alone and best.candidate.width <= tolerance
     if best.candidate.width > tolerance:
         best = replace(best, candidate=_centred(best.candidate))
     label = solutions.family.project(best.candidate.label).clamp_min(0)
     label = label / label.sum()
-    error = float((best.candidate.labels - label).abs().sum(-1).max()) + 4 * best.rounding
+    every = torch.cat([f.candidate.labels for f in fitting])
+    error = float((every - label).abs().sum(-1).max()) + 4 * best.rounding
     t = best.candidate
     return Recovery(
         status=Status.UNIQUE if unique else Status.AMBIGUOUS,
-        message=_why(unique, fitting, verdict, client, tolerance),
+        message=why(unique, [f.candidate for f in fitting], verdict, client, tolerance),
         label=label,
         feature=factors.sigma[client] / best.tau * factors.v[client],
         scalar=t.scalar,
@@ -147,30 +150,3 @@ def _simplest(label: Tensor, error: float) -> Family:
         if float((label - family.project(label)).abs().sum()) <= error:
             return family
     return AnyLabel()
-
-
-def _why(
-    unique: bool, fitting: list[_Found], verdict: Verdict, client: int, tolerance: float
-) -> str:
-    conflicts = verdict.conflicts(client)
-    if conflicts:
-        names = ", ".join(piece.parameter for piece in conflicts)
-        return f"pieces of evidence disagree: {names} gives another scalar; the share was altered"
-    if unique:
-        source = "evidence from other layers" if verdict.decided[client] else "the family"
-        return f"one label explains the gradient, by {source}"
-    width = max(found.candidate.width for found in fitting)
-    continuum = f"a continuum of scalars, whose labels differ by up to {width:.2g} in L1"
-    if len(fitting) == 1:
-        return f"{continuum}, explains the gradient"
-    several = f"{len(fitting)} separate solutions explain the gradient equally well"
-    return f"{several}, among them {continuum}" if width > tolerance else several
-
-
-def _why_none(solutions: Solutions, evidence: bool) -> str:
-    if isinstance(solutions.family, AnyLabel) and evidence:
-        return (
-            "the evidence gives a scalar whose label is no probability distribution: the share was "
-            'scaled (try scale="unknown"), altered, or computed in another mode of the model'
-        )
-    return f"no scalar gives a label of the family {solutions.family}"

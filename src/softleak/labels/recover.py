@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Literal
 
-import torch
 from torch import nn
 
 from softleak.errors import ShareError
 from softleak.factors import factor, numerical_rank
-from softleak.head import Head
-from softleak.labels.evidence.probes import accepted_shapes, probe
+from softleak.head import Head, find_head
+from softleak.labels.evidence.probes import probe
 from softleak.labels.evidence.relation import Relation
 from softleak.labels.families import Family
 from softleak.labels.solve import Problem, solve
@@ -94,17 +93,6 @@ def _check(model: nn.Module, shares: Sequence[GradientShare]) -> None:
                     f"the gradient {name!r} should have its parameter's shape "
                     f"{tuple(shapes[name])}, got {tuple(share[name].shape)}; is it of this model?"
                 )
-
-
-def find_head(
-    model: nn.Module, name: str | None = None, shape: tuple[int, ...] | None = None
-) -> Head:
-    """The head, by name or by running the model if it has several linear layers."""
-    linears = sum(isinstance(module, nn.Linear) for module in model.modules())
-    if name is not None or linears < 2:
-        return Head.of(model, name)
-    shape = shape or next(accepted_shapes(model), None)
-    return Head.of(model, None, torch.zeros(shape) if shape else None)
 
 
 def _alike(

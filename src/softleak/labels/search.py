@@ -39,6 +39,14 @@ class Minima:
     high: Tensor
     misfit: Tensor
 
+    def within(self, low: Tensor, high: Tensor) -> Minima:
+        """What is left of the intervals between other bounds (K,); what is not does not fit."""
+        low, high = self.low.maximum(low), self.high.minimum(high)
+        inside = torch.clamp(self.scalar, low, high)
+        scalar = torch.where(low <= high, inside, self.scalar)
+        misfit = torch.where(low <= high, self.misfit, math.inf)
+        return Minima(self.client, scalar, low.minimum(scalar), high.maximum(scalar), misfit)
+
     @property
     def fits(self) -> Tensor:
         """(K,) whether rounding explains the misfit."""

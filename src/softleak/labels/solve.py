@@ -21,6 +21,7 @@ from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
+SPARE = 4.0  # times the error of evidence: how far a family's solution may be from it
 AROUND = 1e-3  # of τ: where a family's solution is looked for once evidence has decided
 
 
@@ -69,7 +70,10 @@ def _by_evidence(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> So
         margin = error / tau.abs() + AROUND
         everyone = torch.arange(len(tau), device=tau.device)
         near = Interval(everyone, tau.sign(), tau.abs() / (1 + margin), tau.abs() * (1 + margin))
-        return Solutions(pseudo, problem.family, search(pseudo, problem.family, near))
+        found = search(pseudo, problem.family, near)
+        owner = found.client
+        both = found.within(tau[owner] - SPARE * error[owner], tau[owner] + SPARE * error[owner])
+        return Solutions(pseudo, problem.family, both)
     return Solutions(pseudo, AnyLabel(), _given(pseudo, verdict))
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from softleak.factors import head_gradients
-from softleak.head import Head
-from softleak.labels.recover import find_head
+from softleak.head import Head, find_head
 from softleak.share import GradientShare
 
 

@@ -7,17 +7,17 @@ parameter's gradient on probes it was not fitted to.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
-from softleak.capture import capture, forward_one
+from softleak.capture import capture
 from softleak.errors import ModelError
 from softleak.factors import factor
 from softleak.head import Head
+from softleak.inputs import accepted_shapes
 from softleak.labels.evidence.activations import ACTIVATIONS, Activation
 from softleak.labels.evidence.head_bias import HeadBias
 from softleak.labels.evidence.lattice import Lattice
@@ -28,7 +28,6 @@ from softleak.share import GradientShare
 PROBES, FITTED = 4, 2  # the rest check what was fitted
 SURE = 0.01  # a relation that leaves the scalar this uncertain is no evidence
 SEED = 0
-IMAGE_SIZES = (32, 28, 64, 96, 128, 224, 256, 299, 384)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,8 @@ def probe(
     shapes = [input_shape] if input_shape else list(islice(accepted_shapes(model), 2))
     if not shapes:
         raise ModelError(
-            "could not tell which input the model takes; pass input_shape, for example (3, 32, 32)"
+            "could not tell which input the model takes; pass input_shape, such as (3, 32, 32), "
+            "or evidence=False to use the head alone"
         )
     shape = shapes[0]
     example = torch.zeros(shape)
@@ -75,27 +75,6 @@ def probe(
         # The number of positions follows from an image size we would only be guessing.
         found = [relation for relation in found if not isinstance(relation, Lattice)]
     return tuple(found)
-
-
-def accepted_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    """Input shapes the model accepts, by what its layers take; images are tried in usual sizes."""
-    shapes: dict[tuple[int, ...], None] = {}  # ordered: the first layer defined is likely the first
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            shapes |= dict.fromkeys((module.in_channels, size, size) for size in IMAGE_SIZES)
-        elif isinstance(module, nn.Linear):
-            shapes |= dict.fromkeys([(module.in_features,), *_images_of(module.in_features)])
-    for shape in shapes:
-        with suppress(ModelError), torch.no_grad():
-            forward_one(model, torch.zeros(shape))
-            yield shape
-
-
-def _images_of(features: int) -> Iterator[tuple[int, ...]]:
-    for channels in (1, 3):
-        side = round((features / channels) ** 0.5)
-        if channels * side * side == features:
-            yield (channels, side, side)
 
 
 def _runs(model: nn.Module, head: Head, shape: tuple[int, ...], seed: int) -> Iterator[Probe]:

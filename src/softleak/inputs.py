@@ -1,0 +1,35 @@
+"""Which inputs a model takes, when nobody says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import torch
+from torch import nn
+
+from softleak.capture import forward_one
+from softleak.errors import ModelError
+
+IMAGE_SIZES = (32, 28, 64, 96, 128, 224, 256, 299, 384)
+
+
+def accepted_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
+    """Input shapes the model accepts, by what its layers take; images are tried in usual sizes."""
+    shapes: dict[tuple[int, ...], None] = {}  # ordered: the first layer defined is likely the first
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            shapes |= dict.fromkeys((module.in_channels, size, size) for size in IMAGE_SIZES)
+        elif isinstance(module, nn.Linear):
+            shapes |= dict.fromkeys([(module.in_features,), *_images_of(module.in_features)])
+    for shape in shapes:
+        with suppress(ModelError), torch.no_grad():
+            forward_one(model, torch.zeros(shape))
+            yield shape
+
+
+def _images_of(features: int) -> Iterator[tuple[int, ...]]:
+    for channels in (1, 3):
+        side = round((features / channels) ** 0.5)
+        if channels * side * side == features:
+            yield (channels, side, side)

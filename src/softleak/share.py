@@ -84,9 +84,10 @@ class GradientShare(Mapping[str, Tensor]):
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> GradientShare:
-        """Read .safetensors, .pt (weights only) or .npz (no pickles)."""
+        """Read .safetensors, .pt (weights only) or .npz (no pickles); counters are left out."""
         content = files.load(Path(path))
-        return cls(content.tensors, content.input_shape, content.rounding)
+        gradients = {n: g for n, g in content.tensors.items() if g.is_floating_point()}
+        return cls(gradients, content.input_shape, content.rounding)
 
     @classmethod
     def from_update(cls, before: Checkpoint, after: Checkpoint, *, lr: float) -> GradientShare:

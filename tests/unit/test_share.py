@@ -52,6 +52,29 @@ def test_hostile_files_are_refused_and_not_executed(tmp_path, ending):
         sl.GradientShare.load(path)
 
 
+def test_counters_beside_the_gradients_are_left_out(tmp_path):
+    torch.save({"w": torch.ones(2), "bn.num_batches_tracked": torch.tensor(3)}, tmp_path / "x.pt")
+    assert list(sl.GradientShare.load(tmp_path / "x.pt")) == ["w"]
+
+
+def test_half_precision_round_trip(tmp_path):
+    share = sl.GradientShare({"w": torch.ones(2, dtype=torch.bfloat16)})
+    share.save(tmp_path / "x.safetensors")
+    assert sl.GradientShare.load(tmp_path / "x.safetensors")["w"].dtype == torch.bfloat16
+    with pytest.raises(FileError, match="bfloat16"):
+        share.save(tmp_path / "x.npz")
+    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_compressed_files_that_break_off_are_refused(tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", w=np.random.default_rng(0).normal(size=5000))
+    content = bytearray((tmp_path / "x.npz").read_bytes())
+    content[2000:2100] = bytes(100)
+    (tmp_path / "x.npz").write_bytes(bytes(content))
+    with pytest.raises(FileError, match="not a readable"):
+        sl.GradientShare.load(tmp_path / "x.npz")
+
+
 def test_object_arrays_are_refused(tmp_path):
     np.savez(tmp_path / "evil.npz", w=np.array([Explosive()], dtype=object), allow_pickle=True)
     with pytest.raises(FileError):

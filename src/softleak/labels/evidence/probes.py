@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 import torch
@@ -79,40 +80,43 @@ def probe(
 
 def _runs(model: nn.Module, head: Head, shape: tuple[int, ...], seed: int) -> Iterator[Probe]:
     generator = torch.Generator().manual_seed(seed)
-    linear = model.get_submodule(head.name)
+    devices = [head.W.device] if head.W.is_cuda else []
     for index in range(PROBES):
         label = torch.rand(head.classes, generator=generator, dtype=torch.double).log().neg()
         label = label / label.sum()
-        seen: dict[str, Tensor] = {}
-        positions: dict[str, int] = {}
-        handles = [linear.register_forward_hook(_remember(seen))]
-        handles += [
-            m.register_forward_hook(_measure(n, m, positions)) for n, m in model.named_modules()
-        ]
-        try:
+        with torch.random.fork_rng(devices), _Watch(model, head) as watch:
+            torch.manual_seed(seed + index)  # for dropout in train mode
             share = capture(model, _input(shape, index, generator), label)
-        finally:
-            for handle in handles:
-                handle.remove()
-        logits = seen["logits"].double()[0]
+        feature, logits = watch.seen
         delta = logits.softmax(-1) - label.to(logits.device)
-        yield Probe(share, seen["feature"].double()[0], delta, head.back(delta[None])[0], positions)
+        yield Probe(share, feature, delta, head.back(delta[None])[0], watch.positions)
 
 
-def _remember(seen: dict[str, Tensor]):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen["feature"], seen["logits"] = inputs[0].detach(), output.detach()
+class _Watch:
+    """Hooks for the time of one run: what enters and leaves the head, and how large maps are."""
 
-    return hook
+    def __init__(self, model: nn.Module, head: Head) -> None:
+        self.seen: tuple[Tensor, Tensor]
+        self.positions: dict[str, int] = {}
+        self.model, self.head = model, head
 
+    def __enter__(self) -> _Watch:
+        modules = self.model.named_modules()
+        self.handles = [m.register_forward_hook(partial(self._look, n)) for n, m in modules]
+        return self
 
-def _measure(name: str, module: nn.Module, positions: dict[str, int]):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    def hook(_: nn.Module, __: object, output: object) -> None:
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def _look(
+        self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> None:
+        if name == self.head.name:
+            self.seen = inputs[0].detach().double()[0], output.detach().double()[0]
         if isinstance(output, Tensor) and output.ndim > 2:
-            for parameter, _value in module.named_parameters(name, recurse=False):
-                positions[parameter] = output[0, 0].numel()
-
-    return hook
+            for parameter, _ in module.named_parameters(name, recurse=False):
+                self.positions[parameter] = output[0, 0].numel()
 
 
 def _input(shape: tuple[int, ...], index: int, generator: torch.Generator) -> Tensor:

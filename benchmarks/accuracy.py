@@ -45,6 +45,11 @@ class Cell:
     training: bool = False
 
     @property
+    def share(self) -> str:
+        """What the attacker reads of it."""
+        return "whole" if self.whole_share else "head"
+
+    @property
     def title(self) -> str:
         """Network and setting, for a table."""
         marks = [
@@ -176,7 +181,7 @@ def main() -> None:
     parser.add_argument("--arbitrary", type=int, default=100, help="samples of whole-share cells")
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--weights", type=Path, default=None)
-    parser.add_argument("--only", default="", help="cells whose title contains this")
+    parser.add_argument("--only", default="", help='such as "lenet" or "whole share"')
     options = parser.parse_args()
     torch.set_num_threads(1)
     shelf = Shelf(options.data, options.weights)
@@ -186,7 +191,7 @@ def main() -> None:
     )
     console.print(_line(COLUMNS))
     for cell in cells():
-        if options.only in cell.title:
+        if options.only in f"{cell.title}, {cell.share} share":
             console.print(_line(_row(cell, shelf, options.samples, options.arbitrary)))
 
 
@@ -196,7 +201,7 @@ def _line(row: Sequence[str]) -> str:
 
 def _row(cell: Cell, shelf: Shelf, samples: int, arbitrary: int) -> list[str]:
     network = NETWORKS[cell.network]
-    start = [cell.title, type(cell.augmentation).__name__, "whole" if cell.whole_share else "head"]
+    start = [cell.title, type(cell.augmentation).__name__, cell.share]
     if lacking := shelf.lacks(network):
         return [*start, f"not run: needs {lacking}"]
     few = cell.whole_share and network is not NETWORKS["alexnet"]

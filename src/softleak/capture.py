@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,20 +12,22 @@ from torch.func import functional_call
 from softleak.errors import LabelError, ModelError, NonFinite
 from softleak.share import GradientShare
 
-SUM_TOLERANCE = 1e-4  # a label summing to one within float32 arithmetic
+ArrayLike: TypeAlias = Any  # a tensor, an array, a list of numbers
+SUM_TOLERANCE = 2.5e-7  # a class: what float32 arithmetic leaves of a sum of one
 
 
-def capture(model: nn.Module, x: Tensor, y: int | Tensor) -> GradientShare:
+def capture(model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
     """The gradient of the cross-entropy of one sample, by parameter name.
 
     ``x`` is one input, with or without a batch dimension of one; ``y`` a class index or a soft
-    label of shape (C,). Parameters, ``.grad``, buffers and train/eval mode stay as they were.
+    label of shape (C,); both tensors, arrays or lists. Parameters, ``.grad``, buffers and the
+    train/eval mode stay as they were.
     """
     trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if not trainable:
         raise ModelError("the model has no trainable parameter: a client would send nothing")
     with torch.enable_grad():
-        logits, batched = forward_one(model, x)
+        logits, batched = forward_one(model, _tensor(x, "the input"))
         label = _label(y, logits)
         loss = F.cross_entropy(logits, label.unsqueeze(0))
         found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
@@ -58,22 +62,34 @@ def _copied_buffers(model: nn.Module) -> dict[str, Tensor]:
     return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
-def _label(y: int | Tensor, logits: Tensor) -> Tensor:
+def _label(y: object, logits: Tensor) -> Tensor:
     """A soft label of shape (C,), checked."""
     classes = logits.shape[1]
-    if not isinstance(y, Tensor) or y.ndim == 0:
-        index = int(y)
-        if not 0 <= index < classes:
-            raise LabelError(f"expected a class index from 0 to {classes - 1}, got {index}")
-        return F.one_hot(torch.tensor(index, device=logits.device), classes).to(logits.dtype)
-    label = y.detach().to(logits.device, logits.dtype).squeeze()
+    given = _tensor(y, "the label").to(logits.device)
+    if given.ndim == 0:
+        if given.is_floating_point() or not 0 <= int(given) < classes:
+            raise LabelError(f"expected a class index from 0 to {classes - 1}, got {given.item()}")
+        return F.one_hot(given.long(), classes).to(logits.dtype)
+    label = given[0] if given.ndim == 2 and len(given) == 1 else given
     if label.shape != (classes,):
-        raise LabelError(f"expected one soft label of {classes} entries, got {tuple(y.shape)}")
+        raise LabelError(
+            f"expected one soft label of {classes} entries, got shape {tuple(given.shape)}"
+        )
     if not label.isfinite().all():
         raise NonFinite("the soft label holds NaN or infinity")
-    if label.min() < 0 or abs(float(label.sum()) - 1) > SUM_TOLERANCE:
+    total = float(label.double().sum())
+    if label.min() < 0 or abs(total - 1) > SUM_TOLERANCE * classes:
         raise LabelError(
             "expected a soft label with no negative entry and sum one, got minimum "
-            f"{float(label.min()):.3g} and sum {float(label.sum()):.6g}"
+            f"{float(label.min()):.3g} and sum {total:.7g}; divide it by its sum"
         )
-    return label
+    return label.to(logits.dtype)
+
+
+def _tensor(given: object, what: str) -> Tensor:
+    """Whatever torch can make a tensor of: arrays, lists, numbers."""
+    try:
+        return torch.as_tensor(given).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(given).__name__
+        raise LabelError(f"expected {what} as numbers, got {kind} ({error})") from error

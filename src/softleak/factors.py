@@ -45,6 +45,11 @@ class Factors:
             self.relative, self.absolute[rows], self.tiny, self.explained[rows],
         )  # fmt: skip
 
+    def feature_error(self, client: int) -> float:
+        """The relative error of the direction ``v`` of one client's feature."""
+        noise = self.absolute[client] * self.v.shape[-1] ** 0.5 / self.sigma[client]
+        return self.relative + float(noise)
+
     @property
     def zero(self) -> Tensor:
         """(N,) whether the gradient is zero."""

@@ -59,7 +59,10 @@ def save(
 ) -> None:
     """Write by the path's ending, to a temporary file first: whole or not at all."""
     writer = _format(path).write
-    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    if not path.parent.is_dir():
+        raise FileError(f"expected a folder at {path.parent}, found none; make it first")
+    # Copies: tensors that share memory, as tied weights do, are refused by some formats.
+    ready = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     meta = json.dumps({"input_shape": input_shape, "rounding": dict(rounding)})
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(descriptor)
@@ -123,6 +126,8 @@ def _read_npz(path: Path) -> tuple[dict[str, Tensor], str]:
 def _write_npz(path: Path, tensors: dict[str, Tensor], meta: str) -> None:
     if any(tensor.dtype == torch.bfloat16 for tensor in tensors.values()):
         raise FileError("an .npz file cannot hold bfloat16; save as .safetensors or .pt")
+    if tensors.keys() & {META, "file"}:
+        raise FileError(f'an .npz file cannot hold tensors named "{META}" or "file"; save as .pt')
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays, **{META: np.array(meta)})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from softleak.capture import forward_one
-from softleak.errors import HeadNotFound
+from softleak.errors import HeadNotFound, ModelError
 from softleak.inputs import accepted_shapes
 
 BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
@@ -53,34 +53,41 @@ class Head:
         return torch.cat([x @ block.double().T for block in rows], 1)
 
     def back(self, delta: Tensor) -> Tensor:
-        """``Wᵀ δ`` (N, I) of ``δ`` (N, C), computed as exactly as the client does."""
-        delta = delta.to(self.dtype)
-        product = torch.mv(self.W.T, delta[0])[None] if len(delta) == 1 else delta @ self.W
-        return product.double()
+        """``Wᵀ δ`` (N, I) in float64, of ``δ`` (N, C)."""
+        rows = max(BLOCK // self.W.shape[1], 1)
+        parts = zip(torch.split(self.W, rows), torch.split(delta, rows, 1), strict=True)
+        if len(delta) == 1:
+            products = [torch.mv(block.double().T, part[0])[None] for block, part in parts]
+        else:
+            products = [part @ block.double() for block, part in parts]
+        return torch.stack(products).sum(0) if len(products) > 1 else products[0]
 
     @classmethod
     def of(cls, model: nn.Module, name: str | None = None, example: Tensor | None = None) -> Head:
-        """The head of a model: named, or the ``nn.Linear`` whose output is the model's output."""
+        """The head of a model: named, or the ``nn.Linear`` whose output is the model's output.
+
+        With an ``example`` input the model is run once to make sure; without one the last linear
+        layer is taken at its word.
+        """
         linears = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
-        if name is not None:
-            if name not in linears:
-                raise HeadNotFound(
-                    f"no nn.Linear named {name!r}; the model has {', '.join(linears) or 'none'}"
-                )
-        elif not linears:
+        if not linears:
             raise HeadNotFound(
                 f"expected a classifier whose logits come from an nn.Linear, but "
                 f"{type(model).__name__} has no nn.Linear"
             )
-        elif example is not None:
-            name = _producer_of_logits(model, linears, example)
-        else:
-            name = list(linears)[-1]
-        return cls._from_linear(name, linears[name])
+        if name is not None and name not in linears:
+            raise HeadNotFound(f"no nn.Linear named {name!r}; the model has {', '.join(linears)}")
+        if example is not None:
+            candidates = linears if name is None else {name: linears[name]}
+            name = _producer_of_logits(model, candidates, example)
+        found = list(linears)[-1] if name is None else name
+        return cls._from_linear(found, linears[found])
 
     @classmethod
     def _from_linear(cls, name: str, linear: nn.Linear) -> Head:
         W = linear.weight.detach()
+        if not W.isfinite().all():
+            raise ModelError(f"the head {name!r} has weights that are NaN or infinite")
         bias = torch.zeros(len(W), device=W.device) if linear.bias is None else linear.bias
         b = bias.detach().double()
         return cls(
@@ -92,12 +99,9 @@ class Head:
 def find_head(
     model: nn.Module, name: str | None = None, shape: tuple[int, ...] | None = None
 ) -> Head:
-    """The head, by name or by running the model if it has several linear layers."""
-    linears = sum(isinstance(module, nn.Linear) for module in model.modules())
-    if name is not None or linears < 2:
-        return Head.of(model, name)
+    """The head, by name or not, made sure of by running the model on an input of this shape."""
     shape = shape or next(accepted_shapes(model), None)
-    return Head.of(model, None, torch.zeros(shape) if shape else None)
+    return Head.of(model, name, torch.zeros(shape) if shape else None)
 
 
 def _producer_of_logits(model: nn.Module, linears: dict[str, nn.Linear], example: Tensor) -> str:
@@ -118,9 +122,15 @@ def _producer_of_logits(model: nn.Module, linears: dict[str, nn.Linear], example
         for handle in handles:
             handle.remove()
     for name, output in reversed(outputs.items()):
-        if output.shape == logits.shape and torch.equal(output, logits):
+        # A log-softmax only shifts the logits, which changes no gradient.
+        if output.shape == logits.shape and _constant(output - logits, output):
             return name
     raise HeadNotFound(
-        "the model's output is not the output of any of its nn.Linear layers "
-        f"({', '.join(linears)}); softleak needs logits straight from a linear layer"
+        f"the model's output is not that of a linear layer ({', '.join(linears)}); softleak needs "
+        "logits straight from an nn.Linear"
     )
+
+
+def _constant(difference: Tensor, like: Tensor) -> bool:
+    spread = difference.amax() - difference.amin()
+    return bool(spread <= 8 * torch.finfo(like.dtype).eps * (1 + like.abs().amax()))

@@ -13,7 +13,7 @@ class Status(Enum):
 
     UNIQUE = "one label explains the gradient"
     AMBIGUOUS = "several labels explain the gradient equally well"
-    ZERO_GRADIENT = "the head's gradient is zero: the label equals the model's own prediction"
+    ZERO_GRADIENT = "the head's gradient is zero: it says nothing"
     NO_SOLUTION = "no label of the assumed kind explains the gradient"
     NOT_SINGLE = "the head's gradient is not that of a single sample"
 
@@ -51,6 +51,11 @@ class Evidence:
     misfit: float  # relative to the gradient's size
     holds: bool  # the gradient is what the relation says it should be
     agrees: bool  # and the scalar is the one the others give
+
+    @property
+    def refutes(self) -> bool:
+        """Whether it contradicts the answer; an infinite misfit says nothing either way."""
+        return not self.agrees and self.misfit < float("inf")
 
 
 @dataclass(frozen=True, eq=False)

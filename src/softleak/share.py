@@ -14,6 +14,7 @@ from torch import Tensor
 from softleak import files
 from softleak.errors import NonFinite, ShareError
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Checkpoint = Mapping[str, Tensor] | str | PathLike[str]
 
 
@@ -32,12 +33,16 @@ class GradientShare(Mapping[str, Tensor]):
 
     def __post_init__(self) -> None:
         for name, gradient in self.gradients.items():
-            if not isinstance(gradient, Tensor) or not gradient.is_floating_point():
+            if not isinstance(gradient, Tensor) or gradient.dtype not in DTYPES:
                 kind = gradient.dtype if isinstance(gradient, Tensor) else type(gradient).__name__
                 raise ShareError(
-                    f"gradient {name!r} should be a floating-point tensor, got {kind}; "
-                    "convert or leave out what is not a gradient"
+                    f"gradient {name!r} should be a floating-point tensor of 16 bits or more, got "
+                    f"{kind}; convert it, or leave out what is not a gradient"
                 )
+            if gradient.layout is not torch.strided:
+                raise ShareError(f"gradient {name!r} is sparse; make it dense with .to_dense()")
+        if any(not 0 <= error < float("inf") for error in self.rounding.values()):
+            raise ShareError("expected rounding errors that are finite and not negative")
         frozen = {name: gradient.detach() for name, gradient in self.gradients.items()}
         object.__setattr__(self, "gradients", MappingProxyType(frozen))
         object.__setattr__(self, "rounding", MappingProxyType(dict(self.rounding)))
@@ -92,7 +97,7 @@ class GradientShare(Mapping[str, Tensor]):
     @classmethod
     def from_update(cls, before: Checkpoint, after: Checkpoint, *, lr: float) -> GradientShare:
         """The gradient behind one step of plain SGD: ``(before − after) / lr``."""
-        if not lr > 0:
+        if not isinstance(lr, int | float) or not 0 < lr < float("inf"):
             raise ShareError(f"lr should be a positive learning rate, got {lr!r}")
         old, new = _tensors(before), _tensors(after)
         _check_same_parameters(old, new)

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from softleak.factors import Factors
 from softleak.labels.curve import Curve
+from softleak.labels.equations import count_equations
 from softleak.labels.evidence.weigh import Verdict
 from softleak.labels.families import KNOWN, AnyLabel, Family
 from softleak.labels.messages import why, why_none
-from softleak.labels.search import SECTION, Minima
+from softleak.labels.search import Minima
 from softleak.results import Candidate, Recovery, Status
 
+PATH = 129  # labels along a wide interval
 NARROW = 1e-3  # relative width of an interval
 SAME = 1e-12  # relative: two roads to one minimum end this close together
 
@@ -27,6 +29,7 @@ class Solutions:
     curve: Curve
     family: Family
     minima: Minima
+    unknowns: int  # that the family's equations have to determine
     tau: Tensor | None = None
 
 
@@ -43,11 +46,17 @@ def certify(
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """A candidate, the scalar of its feature, and the L1 size of the rounding in its label."""
+    """A candidate, the scalar of its feature, and the L1 size of the rounding in its label.
+
+    ``path`` (S,) are the scalars of the labels along it, ``equations`` how many its family imposes.
+    """
 
     candidate: Candidate
     tau: float
     rounding: float
+    path: Tensor
+    equations: float
+    moves: bool  # whether the feature's scalar is the one searched for
 
 
 def _describe(solutions: Solutions) -> Iterator[tuple[int, _Found]]:
@@ -58,25 +67,29 @@ def _describe(solutions: Solutions) -> Iterator[tuple[int, _Found]]:
     tau = minima.scalar if solutions.tau is None else solutions.tau[minima.client]
     scalar = size[:, 0] * tau.sign()
     ends = torch.stack([minima.low, minima.high]) * (scalar / minima.scalar)
-    around = iter(_around(curve, minima))
+    along, around = _around(curve, minima)
+    places = zip(along * (scalar / minima.scalar)[minima.fits, None], around, strict=True)
+    equations = count_equations(solutions.family, label[:, 0])
     rows = zip(
         minima.client.tolist(), scalar.tolist(), ends.amin(0).tolist(), ends.amax(0).tolist(),
         minima.misfit.tolist(), minima.fits.tolist(), label, tau.tolist(), rounding.tolist(),
-        strict=True,
+        equations.tolist(), strict=True,
     )  # fmt: skip
-    for client, t, low, high, misfit, fits, y, feature_scalar, error in rows:
-        candidate = Candidate(t, low, high, misfit, fits, y[0], next(around) if fits else y)
-        yield client, _Found(candidate, feature_scalar, error)
+    for client, t, low, high, misfit, fits, y, feature_scalar, error, count in rows:
+        path, labels = next(places) if fits else (scalar[:1], y)
+        candidate = Candidate(t, low, high, misfit, fits, y[0], labels)
+        yield client, _Found(candidate, feature_scalar, error, path, count, solutions.tau is None)
 
 
-def _around(curve: Curve, minima: Minima) -> Tensor:
-    """(K', S, C) labels from one end to the other of the minima that fit."""
+def _around(curve: Curve, minima: Minima) -> tuple[Tensor, Tensor]:
+    """Scalars (K', S) and labels (K', S, C) from end to end of the minima that fit."""
     good = minima.fits.nonzero()[:, 0]
     low, high = minima.low[good, None], minima.high[good, None]
     narrow = bool(((high - low) <= NARROW * low.abs()).all())  # a curve is straight there
-    points = 3 if narrow else SECTION
+    points = 3 if narrow else PATH
     steps = torch.linspace(0, 1, points, dtype=low.dtype, device=low.device)
-    return curve.take(good).labels(torch.lerp(low, high, steps))[0]
+    along = low * (high / low) ** steps
+    return along, curve.take(good).labels(along)[0]
 
 
 def _merged(found: list[_Found]) -> list[_Found]:
@@ -106,23 +119,26 @@ def _judge(
             candidates=candidates, evidence=evidence,
         )  # fmt: skip
     best = fitting[0]
-    alone = len(fitting) == 1 and not verdict.conflicts(client)
-    unique = alone and best.candidate.width <= tolerance
+    enough = best.equations > solutions.unknowns
+    alone = (
+        len(fitting) == 1 and enough and not (verdict.decided[client] and verdict.conflicts(client))
+    )
     if best.candidate.width > tolerance:
-        best = replace(best, candidate=_centred(best.candidate))
+        best = _centred(best)
     label = solutions.family.project(best.candidate.label).clamp_min(0)
     label = label / label.sum()
     every = torch.cat([f.candidate.labels for f in fitting])
     error = float((every - label).abs().sum(-1).max()) + 4 * best.rounding
+    unique = alone and max(best.candidate.width, error) <= tolerance
     t = best.candidate
     return Recovery(
         status=Status.UNIQUE if unique else Status.AMBIGUOUS,
-        message=why(unique, [f.candidate for f in fitting], verdict, client, tolerance),
+        message=why(unique, enough, [f.candidate for f in fitting], verdict, client),
         label=label,
         feature=factors.sigma[client] / best.tau * factors.v[client],
         scalar=t.scalar,
         error=error,
-        feature_error=_feature_error(t, solutions, verdict, client) + factors.relative,
+        feature_error=_feature_error(t, solutions, verdict, client) + factors.feature_error(client),
         scale=best.tau / t.scalar,
         family=_simplest(label, error) if unique else None,
         candidates=candidates,
@@ -137,12 +153,16 @@ def _feature_error(t: Candidate, solutions: Solutions, verdict: Verdict, client:
     return max(t.high - t.scalar, t.scalar - t.low) / abs(t.scalar)
 
 
-def _centred(candidate: Candidate) -> Candidate:
+def _centred(found: _Found) -> _Found:
     """A wide candidate is best represented by its middle, the least wrong of its points."""
-    middle = len(candidate.labels) // 2
-    return replace(
-        candidate, scalar=(candidate.low + candidate.high) / 2, label=candidate.labels[middle]
-    )
+    labels = found.candidate.labels
+    ends = [(labels - end).abs().sum(-1) for end in (labels[0], labels[-1])]
+    middle = int(torch.maximum(*ends).argmin())
+    t = float(found.path[middle])
+    # Where a search ran over τ itself the feature moves along.
+    tau = found.tau * (t / found.candidate.scalar if found.moves else 1.0)
+    candidate = replace(found.candidate, scalar=t, label=labels[middle])
+    return replace(found, candidate=candidate, tau=tau)
 
 
 def _simplest(label: Tensor, error: float) -> Family:

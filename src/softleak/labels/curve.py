@@ -12,6 +12,7 @@ from torch import Tensor
 from softleak.labels.families import Family
 
 DENSITY = 32  # grid points per factor e of |t|
+FINE, FEW = 512, 8  # with fewer classes than that
 FEWEST = 33
 
 
@@ -39,14 +40,20 @@ class Interval:
     sign: Tensor
     smallest: Tensor
     largest: Tensor
+    density: int = DENSITY
 
     def grid(self) -> Tensor:
         """(R, T) ascending in |t|, evenly spaced in its logarithm."""
         start, stop = self.smallest.log(), self.largest.log()
-        points = max(math.ceil(float((stop - start).amax()) * DENSITY), FEWEST)
+        points = max(math.ceil(float((stop - start).amax()) * self.density), FEWEST)
         steps = torch.linspace(0, 1, points, dtype=start.dtype, device=start.device)
         sizes = torch.lerp(start[:, None], stop[:, None], steps).exp()
         return sizes.mul(self.sign[:, None])
+
+
+def density_for(classes: int) -> int:
+    """Grid points per factor e: few classes mean few equations and many solutions, close by."""
+    return FINE if classes < FEW else DENSITY
 
 
 def spread(curve: Curve, family: Family, t: Tensor) -> Tensor:

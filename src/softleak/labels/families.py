@@ -70,7 +70,7 @@ class SmoothedMixed:
     def project(self, y: Tensor) -> Tensor:
         """Level all but the top ``k`` to their mean, which cannot be negative."""
         free = _top(y, self.k)
-        rest = max(y.shape[-1] - self.k, 1)
+        rest = (~free).sum(-1, keepdim=True).clamp_min(1)  # ties leave more than k free
         floor = torch.where(free, 0.0, y).sum(-1, keepdim=True) / rest
         floor = floor.clamp_min(0.0)
         return torch.where(free, y.maximum(floor), floor)
@@ -104,8 +104,8 @@ class AnyLabel:
 
 
 def _check_free(k: int) -> None:
-    if k < 1:
-        raise LabelError(f"expected at least one free class, got k={k}")
+    if not isinstance(k, int) or k < 1:
+        raise LabelError(f"expected a whole number of free classes, at least one; got k={k}")
 
 
 def _top(y: Tensor, k: int) -> Tensor:

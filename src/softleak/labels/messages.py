@@ -10,24 +10,24 @@ from softleak.results import Candidate
 
 
 def why(
-    unique: bool, fitting: Sequence[Candidate], verdict: Verdict, client: int, tolerance: float
+    unique: bool, enough: bool, fitting: Sequence[Candidate], verdict: Verdict, client: int
 ) -> str:
     """Why the answer is what it is, given the candidates that fit."""
-    conflicts = verdict.conflicts(client)
-    if conflicts:
+    decided, conflicts = bool(verdict.decided[client]), verdict.conflicts(client)
+    if decided and conflicts:
         names = ", ".join(piece.parameter for piece in conflicts)
-        return f"pieces of evidence disagree: {names} gives another scalar; the share was altered"
-    if unique and verdict.decided[client]:
+        return f"pieces of evidence disagree: {names} contradicts the rest; the share was altered"
+    if unique and decided:
         return "one label explains the gradient, by evidence from other layers"
     if unique:
         found = "; the evidence of other layers does not hold" if verdict.pieces[client] else ""
         return f"one label explains the gradient, by the assumed family{found}"
     width = max(candidate.width for candidate in fitting)
-    continuum = f"a continuum of scalars, whose labels differ by up to {width:.2g} in L1"
-    if len(fitting) == 1:
-        return f"{continuum}, explains the gradient"
-    several = f"{len(fitting)} separate solutions explain the gradient equally well"
-    return f"{several}, among them {continuum}" if width > tolerance else several
+    several = "" if len(fitting) == 1 else f"{len(fitting)} separate solutions, among them "
+    found = f"{several}a continuum of scalars whose labels differ by up to {width:.2g} in L1"
+    if not enough:
+        return f"too few classes for the assumed family to single out a label: {found}, or others"
+    return f"equally well explained: {found}"
 
 
 def why_none(family: Family, evidence: bool) -> str:

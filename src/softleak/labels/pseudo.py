@@ -13,11 +13,12 @@ from torch import Tensor
 
 from softleak.factors import Factors
 from softleak.head import Head
-from softleak.labels.curve import Interval
+from softleak.labels.curve import Interval, density_for
 
 LARGEST = math.sqrt(2)  # ‖p − y‖₂ of two points of the simplex
 NEGLIGIBLE = 1e-4  # a smaller t changes no label by as much as anyone could notice
 LOGIT = 4.0  # roundings in a logit: the order of its sum is the client's library's affair
+SOFTMAX = 4.0  # and in a probability
 DEEPEST = 100.0  # a logit this far below the top leaves no trace in a float32 softmax
 
 
@@ -60,7 +61,7 @@ class PseudoLabels:
         """The error of the entries of ``y``, given the probabilities it came from."""
         size = t.abs()[..., None]
         moved = self.reach[:, None, None] / size + self.offset
-        rounded = self.relative * ((p - y).abs() + p) + p * (1 - p) * moved
+        rounded = self.relative * ((p - y).abs() + SOFTMAX * p) + p * (1 - p) * moved
         return rounded + (self.slack[:, None, None] * size + self.tiny)
 
     def take(self, rows: Tensor) -> PseudoLabels:
@@ -76,7 +77,7 @@ class PseudoLabels:
         width = ordered[:, -1] - ordered[:, 0]
         deepest = max(DEEPEST, -math.log(self.tiny) - math.log(self.relative))
         smallest = gaps.maximum(1e-6 * width).clamp_min(self.tiny) / deepest
-        ends = torch.full_like(width, LARGEST) if largest is None else largest
+        ends = torch.full_like(width, LARGEST) if largest is None else largest.clamp_min(NEGLIGIBLE)
         everyone = torch.arange(len(width), device=width.device)
         signs = torch.tensor([1.0, -1.0], dtype=width.dtype, device=width.device)
         return Interval(
@@ -84,4 +85,5 @@ class PseudoLabels:
             signs.repeat_interleave(len(width)),
             smallest.minimum(NEGLIGIBLE * ends).flatten(),
             ends.repeat(2),
+            density_for(self.a.shape[-1]),
         )

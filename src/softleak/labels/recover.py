@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import nn
 
-from softleak.errors import ShareError
+from softleak.errors import LabelError, ShareError
 from softleak.factors import factor, numerical_rank
 from softleak.head import Head, find_head
 from softleak.labels.evidence.probes import probe
@@ -68,6 +68,8 @@ def recover_labels(
     """
     if scale not in ("known", "unknown"):
         raise ShareError(f'scale should be "known" or "unknown", got {scale!r}')
+    if family is not None and (isinstance(family, type) or not isinstance(family, Family)):
+        raise LabelError(f"expected a label family such as Smoothed(), got {family!r}")
     shares = list(shares)
     _check(model, shares)
     shape = input_shape or next((s.input_shape for s in shares if s.input_shape), None)
@@ -127,7 +129,7 @@ def _refuse(head: Head, share: GradientShare, relative: float) -> Recovery:
         return Recovery(
             Status.ZERO_GRADIENT,
             "the head's gradient is exactly zero: the label equals the model's prediction to "
-            "machine precision, and the gradient says nothing more",
+            "machine precision, or the feature is zero; the gradient says nothing more",
         )
     rank = numerical_rank(head, share, relative)
     return Recovery(

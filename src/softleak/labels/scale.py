@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softleak.labels.curve import Interval
+from softleak.labels.curve import Interval, density_for
 from softleak.labels.families import Family
 from softleak.labels.pseudo import LARGEST, PseudoLabels
 
@@ -53,7 +53,8 @@ class Segment:
         """From nearly nothing to where an entry turns negative."""
         end = segment_end(self.p, self.u).clamp_max(LARGEST) * BEYOND
         everyone = torch.arange(len(end), device=end.device)
-        return Interval(everyone, torch.ones_like(end), end * 1e-3, end)
+        density = density_for(self.p.shape[-1])
+        return Interval(everyone, torch.ones_like(end), end * 1e-3, end, density)
 
 
 @dataclass(frozen=True, eq=False)

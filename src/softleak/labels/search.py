@@ -17,6 +17,7 @@ from torch import Tensor
 from softleak.labels.curve import Curve, Interval, misfit, spread
 from softleak.labels.families import Family, Nested
 
+CLOSE = 1e5  # a misfit that a better scalar may yet bring down
 FIT = 1.0  # a misfit that rounding explains, in units of its bound
 SECTION = 33  # points a bracket is cut into at each level of a zoom
 FIRST, LAST = 3, 11  # levels of 16-fold zoom: for every minimum, and for those that may reach zero
@@ -68,8 +69,17 @@ def search(curve: Curve, family: Family, where: Interval) -> Minima:
 
 
 def _brackets(curve: Curve, family: Family, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Row and grid neighbours (K,) of every local minimum of the spread on the grid."""
-    loss = _in_chunks(lambda c, t: spread(c, family, t), curve, grid)
+    """Row and neighbours (K,) of every local minimum of the spread, on a grid (R, T) cut finer."""
+    row, left, right = _minima(_in_chunks(lambda c, t: spread(c, family, t), curve, grid), grid)
+    # Two solutions may share a cell.
+    steps = torch.linspace(0, 1, SECTION, dtype=grid.dtype, device=grid.device)
+    finer = torch.lerp(left[:, None], right[:, None], steps)
+    inner, left, right = _minima(spread(curve.take(row), family, finer), finer)
+    return row[inner], left, right
+
+
+def _minima(loss: Tensor, grid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Row and grid neighbours (K,) of every local minimum of ``loss`` (R, T)."""
     padded = F.pad(loss, (1, 1), value=math.inf)
     # Strictly lower than on one side only, and by more than noise: a plateau yields one point.
     lowest = (loss < padded[:, :-2] * (1 - NOISE)) & (loss * (1 - NOISE) <= padded[:, 2:])
@@ -91,11 +101,12 @@ def _in_chunks(value: Callable[[Curve, Tensor], Tensor], curve: Curve, grid: Ten
 def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """The best point of each bracket (K,): of the spread, or the misfit if it may reach zero."""
     every = curve.take(row)
-    near, scalar, far = _zoom(lambda t: spread(every, family, t), left, right, FIRST)
+    near, scalar, far = _zoom(lambda t: spread(every, family, t), left, right, FIRST - 1)
     lowest, *ends = spread(every, family, torch.stack([scalar, near, far], 1)).T
     # A minimum at zero is V-shaped at every scale; one above zero is flat by now.
     sharp = (lowest < 0.9 * torch.maximum(*ends)) | (lowest == 0)
-    sharp |= misfit(every, family, scalar[:, None])[:, 0] <= FIT
+    # So is one at zero once rounding, not the distance from it, decides; its misfit is small then.
+    sharp |= misfit(every, family, scalar[:, None])[:, 0] <= CLOSE
     some = curve.take(row[sharp])
     scalar = scalar.clone()
     scalar[sharp] = _zoom(lambda t: misfit(some, family, t), left[sharp], right[sharp], LAST)[1]

@@ -21,6 +21,7 @@ from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
+DECIDED = -1  # nothing is left for a family's equations to determine
 SPARE = 4.0  # times the error of evidence: how far a family's solution may be from it
 AROUND = 1e-3  # of τ: where a family's solution is looked for once evidence has decided
 
@@ -52,7 +53,7 @@ def solve(problem: Problem, factors: Factors, shares: Sequence[GradientShare]) -
             answers.update(zip(rows.tolist(), found, strict=True))
     if problem.scale_unknown and problem.family is None:
         # Outside the usual families the feature is still exact; the label lies on a segment.
-        lost = [i for i in decided.tolist() if answers[i].status is Status.NO_SOLUTION]
+        lost = [i for i in decided.tolist() if answers[i].status is not Status.UNIQUE]
         anything = replace(problem, family=AnyLabel())
         wider = solve(anything, factors.take(decided.new_tensor(lost)), [shares[i] for i in lost])
         answers.update(zip(lost, wider, strict=True))
@@ -65,7 +66,7 @@ def _by_evidence(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> So
     if problem.scale_unknown:
         segment = Segment.at(pseudo, tau, error)
         family = problem.family or WIDEST
-        return Solutions(segment, family, search(segment, family, segment.interval()), tau)
+        return Solutions(segment, family, search(segment, family, segment.interval()), 1, tau)
     if problem.family is not None:
         margin = error / tau.abs() + AROUND
         everyone = torch.arange(len(tau), device=tau.device)
@@ -73,8 +74,8 @@ def _by_evidence(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> So
         found = search(pseudo, problem.family, near)
         owner = found.client
         both = found.within(tau[owner] - SPARE * error[owner], tau[owner] + SPARE * error[owner])
-        return Solutions(pseudo, problem.family, both)
-    return Solutions(pseudo, AnyLabel(), _given(pseudo, verdict))
+        return Solutions(pseudo, problem.family, both, DECIDED)
+    return Solutions(pseudo, AnyLabel(), _given(pseudo, verdict), DECIDED)
 
 
 def _given(pseudo: PseudoLabels, verdict: Verdict) -> Minima:
@@ -82,7 +83,8 @@ def _given(pseudo: PseudoLabels, verdict: Verdict) -> Minima:
     rows = enumerate(zip(verdict.scalar.tolist(), verdict.error.tolist(), strict=True))
     flat = [(client, scalar, error) for client, (scalar, error) in rows]
     for client in range(len(flat)):
-        flat += [(client, other.scalar, other.error) for other in verdict.conflicts(client)]
+        others = (other for other in verdict.conflicts(client) if other.holds)
+        flat += [(client, other.scalar, other.error) for other in others]
     table = torch.tensor(flat, dtype=pseudo.u.dtype, device=pseudo.u.device)
     owner, t, error = table[:, 0].long(), table[:, 1], table[:, 2]
     around = torch.stack([t, t - error, t + error], 1)
@@ -94,6 +96,6 @@ def _by_family(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> Solu
     """Only the head speaks: search all scalars."""
     family = problem.family or WIDEST
     if not problem.scale_unknown:
-        return Solutions(pseudo, family, search(pseudo, family, pseudo.interval()))
+        return Solutions(pseudo, family, search(pseudo, family, pseudo.interval()), 1)
     rescaled = Rescaled(pseudo, family)
-    return Solutions(rescaled, family, search(rescaled, family, rescaled.interval()))
+    return Solutions(rescaled, family, search(rescaled, family, rescaled.interval()), 2)

@@ -47,10 +47,14 @@ class Lattice:
         chosen = torch.where(off <= ON_LATTICE, k, n + off / (1 + off)).argmin(-1, keepdim=True)
         count = nearest.gather(1, chosen[..., None].expand(-1, -1, d.shape[-1]))[:, 0]
         estimate = least_squares(
-            torch.where(heard, g, 0.0), torch.where(heard, d * count / n, 0.0), factors
+            torch.where(heard, g, 0.0),
+            torch.where(heard, d * count / n, 0.0),
+            factors,
+            head.largest_weight,
         )
-        fits = (off.gather(1, chosen)[:, 0] <= ON_LATTICE) & ((count > 0) & heard).sum(-1).ge(
-            CHANNELS
-        )
-        misfit = torch.where(fits, estimate.misfit, math.inf)
+        distance = off.gather(1, chosen)[:, 0]
+        misfit = torch.where(distance <= ON_LATTICE, estimate.misfit, distance)
+        # Too few channels that speak could lie on any lattice: they neither prove nor refute.
+        spoken = ((g != 0) & heard).sum(-1)
+        misfit = torch.where(spoken >= CHANNELS, misfit, math.inf)
         return Estimate(estimate.scalar, estimate.error, misfit)

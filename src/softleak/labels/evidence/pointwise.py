@@ -53,12 +53,13 @@ class Pointwise:
         d = head.back(factors.u)
         if not self.activation.homogeneous:
             return self._scan(g, d, factors)
-        # Each sign of τ says on which side of zero the feature is; the better one comes true.
-        above, below = (
-            least_squares(g, self.gather(d * self.slope(sign * factors.v)), factors)
-            for sign in (1, -1)
-        )
+        # Each sign of τ says on which side of zero the feature is, and has to come true.
+        above, below = (self._linear(g, d, head, factors, sign) for sign in (1, -1))
         return above.where(above.misfit <= below.misfit, below)
+
+    def _linear(self, g: Tensor, d: Tensor, head: Head, factors: Factors, sign: int) -> Estimate:
+        direction = self.gather(d * self.slope(sign * factors.v))
+        return least_squares(g, direction, factors, head.largest_weight).signed(sign)
 
     def _scan(self, g: Tensor, d: Tensor, factors: Factors) -> Estimate:
         """A grid over the size of the feature, then Gauss–Newton steps on the best of it."""

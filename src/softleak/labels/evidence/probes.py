@@ -27,6 +27,7 @@ from softleak.labels.evidence.relation import Relation
 from softleak.share import GradientShare
 
 PROBES, FITTED = 4, 2  # the rest check what was fitted
+TIGHT = 400.0  # roundings: what a relation may be off on a probe
 SURE = 0.01  # a relation that leaves the scalar this uncertain is no evidence
 SEED = 0
 
@@ -62,7 +63,7 @@ def probe(
     shape = shapes[0]
     example = torch.zeros(shape)
     if not isinstance(head, Head):
-        head = Head.of(model, head, None if head else example)
+        head = Head.of(model, head, example)
     runs = list(_runs(model, head, shape, seed))
     found: list[Relation] = []
     if head.bias_name in runs[0].share:
@@ -153,7 +154,7 @@ def _fit(
     g = torch.cat([run.share[name] for run in runs]).cpu()
     # gelsd: a basis may be degenerate on a model that never visits one side of zero.
     theta = torch.linalg.lstsq(A, g.double()[:, None], driver="gelsd").solution[:, 0]
-    if not (A @ theta - g).norm() <= torch.finfo(g.dtype).eps ** 0.5 * g.norm():
+    if not (A @ theta - g).norm() <= TIGHT * torch.finfo(g.dtype).eps * g.norm():
         return []
     return [replace(blank, coefficients=tuple(theta.tolist()))]
 
@@ -164,7 +165,7 @@ def _holds(relation: Relation, head: Head, runs: Sequence[Probe]) -> bool:
     g = torch.stack([run.share[relation.parameter] for run in runs]).double()
     true = (torch.stack([run.delta for run in runs]) * factors.u).sum(-1)
     estimate = relation.solve(g, head, factors)
-    tolerance = factors.relative**0.5
+    tolerance = TIGHT * factors.relative
     close = (estimate.scalar - true).abs() <= tolerance * true.abs()
     sure = estimate.error <= SURE * true.abs()
     return bool((close & sure & (estimate.misfit <= tolerance)).all())

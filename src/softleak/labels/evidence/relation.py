@@ -26,6 +26,11 @@ class Estimate:
     error: Tensor
     misfit: Tensor  # ‖g − predicted‖ / ‖g‖
 
+    def signed(self, sign: int) -> Estimate:
+        """This estimate as an answer to "what if τ had this sign"."""
+        misfit = torch.where(self.scalar * sign > 0, self.misfit, torch.inf)
+        return Estimate(self.scalar, self.error, misfit)
+
     def where(self, chosen: Tensor, other: Estimate) -> Estimate:
         """This estimate for the chosen clients, another for the rest."""
         return Estimate(
@@ -53,10 +58,15 @@ class Relation(Protocol):
         ...
 
 
-def least_squares(g: Tensor, direction: Tensor, factors: Factors) -> Estimate:
-    """``g = τ · direction``, by least squares."""
-    size = direction.square().sum(-1).clamp_min(TINY)
-    tau = (g * direction).sum(-1) / size
+def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float = 0.0) -> Estimate:
+    """``g = τ · direction``, by least squares; a gradient of zeros says nothing.
+
+    ``entry`` is the size of the terms a client sums, in its own precision, for one entry.
+    """
+    size = direction.square().sum(-1).clamp_min(TINY).sqrt()
+    tau = (g * direction).sum(-1) / size.square()
     rest = (g - tau[:, None] * direction).norm(dim=-1)
-    misfit = rest / g.norm(dim=-1).clamp_min(TINY)
-    return Estimate(tau, 4 * (rest / size.sqrt() + factors.relative * tau.abs()), misfit)
+    whole = g.norm(dim=-1)
+    misfit = torch.where(whole > 0, rest / whole.clamp_min(TINY), torch.inf)
+    summed = entry * direction.shape[-1] ** 0.5 / size
+    return Estimate(tau, 4 * (rest / size + factors.relative * tau.abs() * (1 + summed)), misfit)

@@ -32,8 +32,8 @@ class Verdict:
         return Verdict(self.scalar[rows], self.error[rows], self.decided[rows], pieces)
 
     def conflicts(self, client: int) -> tuple[Evidence, ...]:
-        """Pieces that hold by themselves and yet give another scalar."""
-        return tuple(piece for piece in self.pieces[client] if piece.holds and not piece.agrees)
+        """Pieces that give another scalar, or are not what the model makes them."""
+        return tuple(piece for piece in self.pieces[client] if piece.refutes)
 
 
 def weigh(
@@ -51,6 +51,8 @@ def weigh(
     misfit = torch.stack([e.misfit for e in estimates])
     rounding = torch.stack([_rounding(relation, shares, head) for relation in used])
     error = torch.stack([e.error for e in estimates])
+    own = [torch.finfo(shares[0][relation.parameter].dtype).eps / 2 for relation in used]
+    error = error + 4 * (rounding + scalar.new_tensor(own)[:, None]) * scalar.abs()
     # Rounding of the share beyond its dtype's (a difference of checkpoints) is no contradiction.
     holds = (misfit <= factors.relative**0.5 + 4 * rounding) & (scalar != 0)
     ranked = torch.where(holds, error / scalar.abs(), math.inf)

@@ -52,5 +52,5 @@ def test_models_without_a_linear_head_are_refused():
     with pytest.raises(HeadNotFound, match=r"has no nn\.Linear"):
         sl.Head.of(nn.Sequential(nn.Conv2d(3, 10, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
     softmaxed = nn.Sequential(nn.Linear(8, 4), nn.Softmax(-1))
-    with pytest.raises(HeadNotFound, match="straight from an nn.Linear"):
+    with pytest.raises(HeadNotFound, match=r"straight from an nn\.Linear"):
         sl.Head.of(softmaxed, None, torch.randn(8))

@@ -4,6 +4,8 @@ from softleak._version import __version__
 from softleak.capture import capture
 from softleak.errors import SoftleakError
 from softleak.head import Head
+from softleak.inversion.chain import Chain
+from softleak.inversion.walk import Inversion, invert
 from softleak.labels.evidence.probes import probe
 from softleak.labels.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
 from softleak.labels.recover import recover_label, recover_labels
@@ -13,10 +15,12 @@ from softleak.share import GradientShare
 __all__ = [
     "AnyLabel",
     "Candidate",
+    "Chain",
     "Evidence",
     "Family",
     "GradientShare",
     "Head",
+    "Inversion",
     "Mixed",
     "OneHot",
     "Recovery",
@@ -26,6 +30,7 @@ __all__ = [
     "Status",
     "__version__",
     "capture",
+    "invert",
     "probe",
     "recover_label",
     "recover_labels",

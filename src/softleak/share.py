@@ -56,6 +56,12 @@ class GradientShare(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.gradients)
 
+    def resolution(self, name: str, computed_in: torch.dtype) -> float:
+        """The relative rounding of a gradient: the coarser of what it was computed and sent in."""
+        return (
+            max(torch.finfo(dtype).eps for dtype in (self.gradients[name].dtype, computed_in)) / 2
+        )
+
     def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
         """The share with every gradient changed: what a defence does to it."""
         changed = {name: change(name, gradient) for name, gradient in self.gradients.items()}

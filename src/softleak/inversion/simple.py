@@ -1,0 +1,55 @@
+"""Layers that lose nothing: shapes, identities, BatchNorm in eval mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from softleak.inversion.state import Known
+from softleak.inversion.step import Inverted
+from softleak.share import GradientShare
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """Flatten, view, reshape; also what does nothing, as dropout in eval mode."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    def back(self, out: Known, share: GradientShare) -> Inverted:
+        return Inverted(out.map(lambda entries: entries.reshape(self.shape)))
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """``y = scale · x + shift`` per channel: BatchNorm in eval mode."""
+
+    name: str
+    scale: Tensor
+    shift: Tensor
+
+    @classmethod
+    def of(cls, name: str, layer: nn.BatchNorm2d | nn.BatchNorm1d) -> Affine:
+        """The map a normalisation with fixed statistics is."""
+        mean, variance = layer.running_mean, layer.running_var
+        ones = torch.ones(layer.num_features)
+        mean = torch.zeros_like(ones) if mean is None else mean
+        variance = ones if variance is None else variance
+        gamma = ones if layer.weight is None else layer.weight.detach()
+        beta = torch.zeros_like(ones) if layer.bias is None else layer.bias.detach()
+        scale = gamma.double() / (variance.double() + layer.eps).sqrt()
+        return cls(name, scale, beta.double() - scale * mean.double())
+
+    def back(self, out: Known, share: GradientShare) -> Inverted:
+        shape = (-1, *[1] * (out.value.ndim - 1))
+        scale, shift = self.scale.view(shape), self.shift.view(shape)
+        known = Known(
+            (out.value - shift) / scale,
+            out.error / scale.abs(),
+            out.delta * scale,
+            out.delta_error * scale.abs(),
+        )
+        return Inverted(known)

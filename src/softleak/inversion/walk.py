@@ -1,0 +1,87 @@
+"""The walk back: from the recovered feature to the input, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from softleak.errors import ShareError
+from softleak.factors import factor
+from softleak.head import find_head
+from softleak.inversion.chain import Chain
+from softleak.inversion.state import Known
+from softleak.inversion.step import LayerReport
+from softleak.results import Recovery
+from softleak.share import GradientShare
+
+
+@dataclass(frozen=True, eq=False)
+class Inversion:
+    """The input behind a share: ``input`` and its predicted standard ``error``, entry by entry."""
+
+    input: Tensor
+    error: Tensor
+    layers: tuple[LayerReport, ...]
+    pixel: Tensor  # what one unit of the input is worth in pixels of range one
+
+    @property
+    def determined(self) -> bool:
+        """Whether every layer's rows determined its input."""
+        return all(layer.determined for layer in self.layers)
+
+    @property
+    def psnr_predicted(self) -> float:
+        """The peak signal-to-noise ratio the errors amount to, for pixels of range one."""
+        return -10 * math.log10(float((self.error * self.pixel).square().mean()) + 1e-300)
+
+
+def invert(
+    model: nn.Module,
+    share: GradientShare,
+    recovery: Recovery,
+    *,
+    chain: Chain | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    pixel: Tensor | float = 1.0,
+) -> Inversion:
+    """The input of a sequential network, exactly, from its share and the recovered label.
+
+    ``chain`` is what ``Chain.of`` prepares once for many shares. ``pixel`` is the standard
+    deviation inputs were divided by, if predictions are to be in pixels.
+    """
+    if recovery.feature is None or recovery.scalar is None:
+        raise ShareError(
+            f"the recovery has no feature to start from ({recovery.status.name}): "
+            f"{recovery.message}"
+        )
+    shape = input_shape or share.input_shape
+    if chain is None:
+        if shape is None:
+            raise ShareError("the share does not say its input's shape; pass input_shape")
+        chain = Chain.of(model, find_head(model, None, shape), shape)
+    if recovery.scale != 1.0:
+        share = share.scaled(1 / recovery.scale)
+    known, reports = _start(chain, share, recovery), []
+    for step in chain.steps:
+        inverted = step.back(known, share)
+        known = inverted.known
+        reports += [inverted.report] if inverted.report else []
+    worth = torch.as_tensor(pixel, dtype=torch.double, device=known.value.device)
+    return Inversion(known.value, known.error, tuple(reports), worth)
+
+
+def _start(chain: Chain, share: GradientShare, recovery: Recovery) -> Known:
+    """What the recovery says of the head's input."""
+    head = chain.head
+    factors = factor(head, [share])
+    x, t = recovery.feature, recovery.scalar
+    if x is None or t is None:
+        raise ShareError("the recovery has no feature to start from")
+    eps = factors.relative
+    d = head.back(t * factors.u)[0]
+    off = min(recovery.feature_error, 1.0)
+    error = off * d.abs() + 4 * eps * (d.abs() + d.abs().mean())
+    return Known(x, off * x.abs() + 2 * eps * x.abs() + 1e-12 * x.abs().amax(), d, error)

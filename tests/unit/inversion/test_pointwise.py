@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak.inversion.pointwise import Activation, inverse_of
+from softleak.inversion.state import Known
+
+MODULES = [nn.Sigmoid(), nn.Tanh(), nn.LeakyReLU(0.2), nn.ELU(0.7), nn.Softplus(2.0), nn.ReLU()]
+NOTHING = sl.GradientShare({})
+
+
+def known(value: torch.Tensor, error: float = 1e-12) -> Known:
+    delta = torch.ones_like(value)
+    return Known(value, torch.full_like(value, error), delta, 0 * delta)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_the_way_back_is_the_inverse_and_the_chain_rule(module):
+    a = torch.linspace(-3, 3, 40, dtype=torch.double, requires_grad=True)
+    y = module(a)
+    (slope,) = torch.autograd.grad(y.sum(), a)
+    back = Activation("phi", inverse_of(module)).back(known(y.detach()), NOTHING).known
+    torch.testing.assert_close(back.delta, slope)
+    told = back.error.isfinite()
+    torch.testing.assert_close(back.value[told], a.detach()[told])
+    assert told.all() or isinstance(module, nn.ReLU)
+
+
+def test_what_a_relu_cut_off_is_not_known():
+    back = Activation("relu", inverse_of(nn.ReLU())).back(
+        known(torch.tensor([0.0, 1e-13, 0.5], dtype=torch.double)), NOTHING
+    ).known  # fmt: skip
+    assert back.error.isinf().tolist() == [True, True, False]
+    assert back.delta.tolist() == [0.0, 0.0, 1.0]
+
+
+def test_errors_grow_where_the_slope_is_small():
+    y = torch.tensor([0.5, 0.999999], dtype=torch.double)
+    back = Activation("sigmoid", inverse_of(nn.Sigmoid())).back(known(y, 1e-9), NOTHING).known
+    assert back.error[0] == pytest.approx(4e-9, rel=1e-3)
+    assert back.error[1] > 1e-4
+
+
+@pytest.mark.parametrize("module", [nn.GELU(), nn.SiLU(), nn.MaxPool2d(2)])
+def test_others_are_not_claimed(module):
+    assert inverse_of(module) is None

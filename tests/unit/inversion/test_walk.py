@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak import data, models
+from softleak.errors import ModelError, ShareError
+
+PIXEL = torch.tensor(data.CIFAR10_NORM.std, dtype=torch.double).view(3, 1, 1)
+
+
+def psnr(inversion: sl.Inversion, sample: data.Sample) -> float:
+    """Of unquantised pixels of range one, in float64."""
+    off = (inversion.input.view_as(sample.x) - sample.x.double()) * PIXEL
+    return -10 * math.log10(float(off.square().mean()) + 1e-300)
+
+
+def attack(model: nn.Module, sample: data.Sample, **options) -> sl.Inversion:
+    share = sl.capture(model, sample.x, sample.y)
+    recovery = sl.recover_label(model, share)
+    return sl.invert(model, share, recovery, pixel=PIXEL.view(-1, 1, 1), **options)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh])
+@pytest.mark.parametrize("bias", [True, False])
+def test_fully_connected_networks(draw, activation, bias):
+    model = models.mlp(3072, (512, 256), activation=activation, bias=bias).eval()
+    for sample in draw(data.Mixup(), 3):
+        share = sl.capture(model, sample.x, sample.y)
+        recovery = sl.recover_label(model, share)
+        if recovery.status is sl.Status.UNIQUE:
+            inversion = sl.invert(model, share, recovery)
+            assert psnr(inversion, sample) > 110
+            assert inversion.determined
+
+
+@pytest.mark.parametrize("make", [models.lenet, lambda: models.uniform_(models.lenet())])
+def test_the_papers_lenet(draw, make):
+    model = make().eval()
+    (sample,) = draw(data.Smoothing(), 1)
+    inversion = attack(model, sample)
+    assert psnr(inversion, sample) > 90
+    assert abs(psnr(inversion, sample) - inversion.psnr_predicted) < 12
+    assert [layer.name for layer in inversion.layers] == ["features.4", "features.2", "features.0"]
+    assert [layer.rows for layer in inversion.layers] == [4368, 4368, 3972]
+    assert inversion.determined
+
+
+CONVOLUTIONS = [
+    {"kernel_size": 3, "padding": 1},
+    {"kernel_size": 3, "stride": 2, "padding": 1, "bias": False},
+    {"kernel_size": 3, "dilation": 2, "padding": 2},
+    {"kernel_size": 3, "padding": 1, "groups": 2},
+    {"kernel_size": (1, 3), "padding": (0, 1), "stride": (1, 2)},
+]
+
+
+@pytest.mark.parametrize("options", CONVOLUTIONS, ids=str)
+def test_convolutions_of_every_kind(options):
+    conv = nn.Conv2d(2, 12, **options).double()
+    features = conv(torch.zeros(1, 2, 8, 8).double()).numel()
+    head = nn.Linear(features, 7, bias=False).double()
+    model = nn.Sequential(
+        conv, nn.BatchNorm2d(12).double(), nn.Tanh(), nn.Flatten(), nn.Dropout(), head
+    )
+    model[1].running_mean.uniform_()
+    model[1].running_var.uniform_(0.5, 1.5)
+    model.eval()
+    x, y = torch.randn(2, 8, 8).double(), torch.rand(7).double().softmax(0)
+    share = sl.capture(model, x, y)
+    inversion = sl.invert(model, share, sl.recover_label(model, share))
+    assert float((inversion.input - x).abs().max()) < 1e-6
+
+
+def test_a_chain_is_prepared_once_and_scale_does_not_matter(draw):
+    model = models.mlp(3072, (512, 256), activation=nn.Sigmoid).eval()
+    chain = sl.Chain.of(model, sl.Head.of(model), (3, 32, 32))
+    for sample in draw(data.Smoothing(), 2):
+        share = sl.capture(model, sample.x, sample.y).scaled(7.0)
+        recovery = sl.recover_label(model, share, family=sl.Smoothed(), scale="unknown")
+        assert psnr(sl.invert(model, share, recovery, chain=chain), sample) > 100
+
+
+def test_coarser_gradients_give_larger_predicted_errors(draw):
+    model = models.mlp(3072, (512, 256), activation=nn.Sigmoid).eval()
+    (sample,) = draw(data.Smoothing(), 1)
+    share = sl.capture(model, sample.x, sample.y)
+    fine = sl.invert(model, share, sl.recover_label(model, share))
+    half = share.map(lambda _, g: g.half())
+    coarse = sl.invert(model, half, sl.recover_label(model, half))
+    assert coarse.psnr_predicted < fine.psnr_predicted - 20
+    assert psnr(coarse, sample) < psnr(fine, sample) - 20
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(x + torch.tanh(self.body(x)))
+
+
+def test_what_branches_is_refused_by_name():
+    model = Branching()
+    share = sl.capture(model, torch.randn(6), 1)
+    recovery = sl.recover_label(model, share)
+    with pytest.raises(ModelError, match=r"branches at .*add.*gradient matching"):
+        sl.invert(model, share, recovery)
+
+
+def test_layers_that_lose_information_are_refused_by_name():
+    model = models.vgg().eval()
+    share = sl.capture(model, torch.randn(3, 32, 32), 1)
+    with pytest.raises(ModelError, match="MaxPool2d"):
+        sl.invert(model, share, sl.recover_label(model, share))
+
+
+def test_without_a_feature_there_is_no_start(trained, shares):
+    captured, _ = shares(data.Smoothing(), 2)
+    mean = {n: (captured[0][n] + captured[1][n]) / 2 for n in captured[0]}
+    batch = sl.GradientShare(mean, (3, 32, 32))
+    with pytest.raises(ShareError, match="NOT_SINGLE"):
+        sl.invert(trained, batch, sl.recover_label(trained, batch))

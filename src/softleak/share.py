@@ -58,9 +58,8 @@ class GradientShare(Mapping[str, Tensor]):
 
     def resolution(self, name: str, computed_in: torch.dtype) -> float:
         """The relative rounding of a gradient: the coarser of what it was computed and sent in."""
-        return (
-            max(torch.finfo(dtype).eps for dtype in (self.gradients[name].dtype, computed_in)) / 2
-        )
+        sent_in = self.gradients[name].dtype
+        return max(torch.finfo(sent_in).eps, torch.finfo(computed_in).eps) / 2
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
         """The share with every gradient changed: what a defence does to it."""

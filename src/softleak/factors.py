@@ -13,7 +13,7 @@ from softleak.head import BLOCK, Head
 from softleak.share import GradientShare
 
 NOISY = 1e-6  # a residual beyond float32 rounding: all rows vote
-NOISE = 8.0  # a residual of so many roundings is noise
+NOISE = 32.0  # a residual of so many roundings is noise
 POWER_STEPS = 2
 PROBES = 2  # random directions to estimate a residual from
 RANK_TOLERANCE = 64.0  # a second singular value above this many roundings is another sample

@@ -18,7 +18,6 @@ from softleak.labels.curve import Interval, density_for
 LARGEST = math.sqrt(2)  # ‖p − y‖₂ of two points of the simplex
 NEGLIGIBLE = 1e-4  # a smaller t changes no label by as much as anyone could notice
 LOGIT = 4.0  # roundings in a logit: the order of its sum is the client's library's affair
-SOFTMAX = 4.0  # and in a probability
 DEEPEST = 100.0  # a logit this far below the top leaves no trace in a float32 softmax
 
 
@@ -59,10 +58,12 @@ class PseudoLabels:
 
     def rounding(self, t: Tensor, p: Tensor, y: Tensor) -> Tensor:
         """The error of the entries of ``y``, given the probabilities it came from."""
-        size = t.abs()[..., None]
-        moved = self.reach[:, None, None] / size + self.offset
-        rounded = self.relative * ((p - y).abs() + SOFTMAX * p) + p * (1 - p) * moved
-        return rounded + (self.slack[:, None, None] * size + self.tiny)
+        delta = p - y
+        moved = self.reach[:, None, None] / t.abs()[..., None] + self.offset
+        summed = 1 + math.sqrt(p.shape[-1]) / 16  # roundings in a probability, a quotient of sums
+        rounded = self.relative * (delta.abs() + summed * p) + p * (1 - p) * moved
+        size: Tensor = torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
+        return rounded + self.slack[:, None, None] * size + self.tiny
 
     def take(self, rows: Tensor) -> PseudoLabels:
         return PseudoLabels(

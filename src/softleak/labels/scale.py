@@ -30,6 +30,7 @@ class Segment:
     u: Tensor
     error: Tensor  # of p
     relative: float
+    slack: Tensor  # the rounding of u's entries beyond their own size
 
     @classmethod
     def at(cls, pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> Segment:
@@ -38,16 +39,19 @@ class Segment:
         shift = pseudo.a.abs().amax(-1) * error / tau.square()
         rounding = pseudo.rounding(tau[:, None], p[:, None], p[:, None])[:, 0]
         moved = rounding + p * (1 - p) * shift[:, None]
-        return cls(p, pseudo.u * tau.sign()[:, None], moved, pseudo.relative)
+        return cls(p, pseudo.u * tau.sign()[:, None], moved, pseudo.relative, pseudo.slack)
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         return self.p[:, None] - t[..., None] * self.u[:, None], t
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        return self.error[:, None] + self.relative * (self.p[:, None] - y).abs()
+        known = self.error[:, None] + self.relative * (self.p[:, None] - y).abs()
+        return known + self.slack[:, None, None] * t[..., None]
 
     def take(self, rows: Tensor) -> Segment:
-        return Segment(self.p[rows], self.u[rows], self.error[rows], self.relative)
+        return Segment(
+            self.p[rows], self.u[rows], self.error[rows], self.relative, self.slack[rows]
+        )
 
     def interval(self) -> Interval:
         """From nearly nothing to where an entry turns negative."""

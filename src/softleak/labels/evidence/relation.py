@@ -16,6 +16,7 @@ from softleak.factors import Factors
 from softleak.head import Head
 
 TINY = torch.finfo(torch.double).tiny
+ROUNDING = 16.0  # a misfit of so many roundings is nothing but rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,5 +69,8 @@ def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float =
     rest = (g - tau[:, None] * direction).norm(dim=-1)
     whole = g.norm(dim=-1)
     misfit = torch.where(whole > 0, rest / whole.clamp_min(TINY), torch.inf)
-    summed = entry * direction.shape[-1] ** 0.5 / size
-    return Estimate(tau, 4 * (rest / size + factors.relative * tau.abs() * (1 + summed)), misfit)
+    # Rounding is independent from entry to entry and averages out; anything larger may not be.
+    independent = misfit <= ROUNDING * factors.relative
+    rest = torch.where(independent, rest / direction.shape[-1] ** 0.5, rest)
+    rounding = factors.relative * tau.abs() * (1 + entry / size)
+    return Estimate(tau, 4 * (rest / size + rounding), misfit)

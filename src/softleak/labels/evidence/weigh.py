@@ -51,8 +51,9 @@ def weigh(
     misfit = torch.stack([e.misfit for e in estimates])
     rounding = torch.stack([_rounding(relation, shares, head) for relation in used])
     error = torch.stack([e.error for e in estimates])
-    own = [torch.finfo(shares[0][relation.parameter].dtype).eps / 2 for relation in used]
-    error = error + 4 * (rounding + scalar.new_tensor(own)[:, None]) * scalar.abs()
+    own = [shares[0].resolution(relation.parameter, head.dtype) for relation in used]
+    coarser = (scalar.new_tensor(own) - factors.relative).clamp_min(0)[:, None]
+    error = error + 4 * (rounding + coarser) * scalar.abs()
     # Rounding of the share beyond its dtype's (a difference of checkpoints) is no contradiction.
     holds = (misfit <= factors.relative**0.5 + 4 * rounding) & (scalar != 0)
     ranked = torch.where(holds, error / scalar.abs(), math.inf)

@@ -24,7 +24,7 @@ def test_the_examples_run_as_printed(block, tmp_path):
         [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    printed = re.findall(r"#> (.*)", block)
+    printed = re.findall(r"^# ?> (.*)$", block, re.MULTILINE)
     assert [line.strip() for line in done.stdout.splitlines()] == [p.strip() for p in printed]
 
 

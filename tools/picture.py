@@ -17,7 +17,7 @@ from softleak.cli.tables import audit_table, closing_words
 
 def main() -> None:
     """Run the audit and write the picture."""
-    console = Console(record=True, width=150, file=io.StringIO())
+    console = Console(record=True, width=120, file=io.StringIO())
     report = audit_embedded(each=2, seed=2)
     console.print(audit_table(report))
     console.print(closing_words(report))

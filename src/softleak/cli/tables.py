@@ -17,9 +17,9 @@ COLOURS = {Status.UNIQUE: "bold red", Status.AMBIGUOUS: "yellow", Status.NO_SOLU
 def audit_table(report: EmbeddedAudit) -> Table:
     """One row a share."""
     table = Table(title="What each gradient gave away", caption_justify="left")
-    for column in ("kind", "true label", "from the head alone", "from the whole share"):
+    for column in ("kind", "true label", "head alone", "whole share"):
         table.add_column(column)
-    table.add_column("label error (L1)", justify="right")
+    table.add_column("L1 error", justify="right")
     for share in report.shares:
         table.add_row(*_row(share, report.class_names))
     table.caption = "evidence: " + "; ".join(report.evidence)
@@ -44,17 +44,20 @@ def _row(share: AuditedShare, names: tuple[str, ...]) -> list[Text | str]:
     return [
         share.kind,
         _label(share.y_true, names),
-        _answer(share.head_only, names),
+        _status(share.head_only),
         _answer(share.whole, names),
         f"{share.error:.0e}" if share.whole.label is not None else "–",
     ]
 
 
+def _status(recovery: Recovery) -> Text:
+    return Text(recovery.status.name, style=COLOURS.get(recovery.status, ""))
+
+
 def _answer(recovery: Recovery, names: tuple[str, ...]) -> Text:
-    answer = Text(recovery.status.name, style=COLOURS.get(recovery.status, ""))
-    if recovery.status is Status.UNIQUE and recovery.label is not None:
-        answer.append(f"  {_label(recovery.label, names)}", style="default")
-    return answer
+    if recovery.status is not Status.UNIQUE or recovery.label is None:
+        return _status(recovery)
+    return _status(recovery).append(f"  {_label(recovery.label, names)}", style="default")
 
 
 def _label(y: Tensor, names: tuple[str, ...]) -> str:

@@ -17,6 +17,7 @@ from softleak.head import Head
 from softleak.inversion.conv import Conv
 from softleak.inversion.linear import Linear
 from softleak.inversion.pointwise import RELU, SIGMOID, TANH, Activation, Inverse, inverse_of
+from softleak.inversion.pool import Pool
 from softleak.inversion.simple import Affine, Reshape
 from softleak.inversion.step import Step
 
@@ -50,7 +51,9 @@ class Chain:
         node = _only_input(node)
         while node.op != "placeholder":
             before = _only_input(node)
-            steps.append(_step(model, node, tuple(before.meta["tensor_meta"].shape[1:])))
+            step = _step(model, node, tuple(before.meta["tensor_meta"].shape[1:]))
+            _check_order(step, steps)
+            steps.append(step)
             node = before
         return cls(head, tuple(steps), input_shape)
 
@@ -70,6 +73,16 @@ def _only_input(node: fx.Node) -> fx.Node:
             f"cannot be walked back exactly; {REMEDY}"
         )
     return node.all_input_nodes[0]
+
+
+def _check_order(step: Step, below: list[Step]) -> None:
+    """Averages of an activation's outputs say nothing of each of them."""
+    last = below[-1] if below else None
+    if isinstance(step, Activation) and isinstance(last, Pool) and not last.injective:
+        raise ModelError(
+            f"cannot walk back through {last.name}: it averages the outputs of an activation "
+            f"({step.name}), which are then not known one by one; {REMEDY}"
+        )
 
 
 def _step(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Step:
@@ -99,6 +112,8 @@ def _module_step(name: str, module: nn.Module, before: tuple[int, ...]) -> Step:
             return Affine.of(name, module)
         case nn.Flatten() | nn.Identity():
             return Reshape(name, before)
+        case nn.AvgPool2d() | nn.AdaptiveAvgPool2d():
+            return Pool.of(name, module, before)
         case nn.Dropout() | nn.Dropout2d() if not module.training:
             return Reshape(name, before)
         case _:

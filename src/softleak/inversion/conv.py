@@ -1,7 +1,7 @@
-"""A convolution's input from its output and its weight gradient: both are linear in it.
+"""A convolution's input from its output and its gradients: all are linear in it, or nearly.
 
-Forward rows ``K ∗ h + b = z``, weighted by how well ``z`` is known, and gradient rows
-``∂L/∂K = δ ⋆ h``, weighted by rounding. Groups are problems of their own.
+Forward rows are weighted by how well the output is known, gradient rows by rounding. Groups are
+problems of their own.
 """
 
 from __future__ import annotations
@@ -9,170 +9,121 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak.inversion.least_squares import Solution, solve_normal
+from softleak.inversion.geometry import Geometry
+from softleak.inversion.least_squares import Factored, Solution
+from softleak.inversion.rows import TINY, Rows
 from softleak.inversion.state import Known
 from softleak.inversion.step import Inverted, LayerReport
 from softleak.share import GradientShare
 
-TINY = 1e-300
+ROUNDS = 3  # of linearisation, at most
+SPARE = 32  # rows beyond the unknowns from which their misfits tell how large errors really are
 
 
 @dataclass(frozen=True, eq=False)
 class Conv:
-    """A convolution of a chain, with the part of its inversion that no image changes.
-
-    ``patches`` (L, Ci·k) says which input entries each output position sees, ``n`` standing for
-    padding; ``plane`` (L, k) the same within one channel.
-    """
+    """A convolution of a chain, with the part of its inversion that no image changes."""
 
     name: str
     layer: nn.Conv2d
     input_shape: tuple[int, int, int]
-    patches: Tensor
-    plane: Tensor
+    geometry: Geometry
 
     @classmethod
     def of(cls, name: str, layer: nn.Conv2d, input_shape: tuple[int, int, int]) -> Conv:
         """Prepare a layer for inputs (C, H, W)."""
-        _, height, width = input_shape
-        channels = layer.in_channels // layer.groups
-        seen = [_patches(layer, (c, height, width)) for c in (channels, 1)]
-        return cls(name, layer, input_shape, *seen)
+        return cls(name, layer, input_shape, Geometry.of(layer, input_shape[1:]))
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
-        layer = self.layer
-        eps = share.resolution(f"{self.name}.weight", layer.weight.dtype)
-        delta, error = out.delta, out.delta_error
-        g = share[f"{self.name}.weight"].double()
-        g_error = self._gradient_error(g, delta, error, eps)
-        known = out.error + 4 * eps * out.value.abs()
-        parts = (layer.weight.detach().double(), self._forward(out), known, delta, g, g_error)
-        split = zip(*(part.chunk(layer.groups) for part in parts), strict=True)
-        groups = [_Group(self, *each) for each in split]
-        found = [group.solve() for group in groups]
-        value = torch.cat([s.value for s in found]).view(self.input_shape)
-        # Rows that miss by more than their errors say that the errors are larger than assumed.
-        residual = max(group.residual(s.value) for group, s in zip(groups, found, strict=True))
-        bars = torch.cat([s.error for s in found]).view(self.input_shape) * max(1.0, residual)
-        before, before_error = self._delta(delta, error, eps)
+        for _ in range(ROUNDS):
+            groups = self._rows(out, share)
+            found = [_solved(rows) for rows in groups]
+            pairs = zip(groups, found, strict=True)
+            moved = torch.cat([rows.moved(f.solution.value) for rows, f in pairs]) + self._bias()
+            better = None if out.again is None else out.again(moved)
+            if better is None:
+                break
+            out = better
+        value = torch.cat([f.solution.value for f in found])
+        error = torch.cat([f.solution.error * f.factor for f in found])
+        # δ follows the output, which is now better known than before.
+        delta = out.delta + out.bend * (moved - out.value)
+        eps = share.resolution(f"{self.name}.weight", self.layer.weight.dtype)
+        known = Known.straight(
+            value.view(self.input_shape), error.view(self.input_shape),
+            *self._delta(delta, out.delta_error, eps),
+        )  # fmt: skip
         report = LayerReport(
             self.name,
-            int(out.error.isfinite().sum()) + g.numel(),
+            sum(rows.count for rows in groups),
             value.numel(),
-            max(s.condition for s in found),
-            residual,
-            all(s.determined for s in found),
+            max(f.solution.condition for f in found),
+            max(f.residual for f in found),
+            all(f.solution.determined for f in found),
         )
-        return Inverted(Known(value, bars, before, before_error), report)
+        precision = found[0].normal / found[0].factor ** 2 if len(found) == 1 else None
+        return Inverted(known.with_precision(precision), report)
 
-    def _forward(self, out: Known) -> Tensor:
+    def _rows(self, out: Known, share: GradientShare) -> list[Rows]:
+        layer, groups = self.layer, self.layer.groups
+        eps = share.resolution(f"{self.name}.weight", layer.weight.dtype)
+        g, g_error = self._gradients(out, share, eps)
+        known = out.error + 4 * eps * out.value.abs()
+        kernel = layer.weight.detach().double()
+        parts = (kernel, out.value - self._bias(), known, out.delta, out.bend, g, g_error)
+        split = zip(*(part.chunk(groups) for part in parts), strict=True)
+        precision = out.precision if groups == 1 else None
+        return [
+            Rows(self.geometry, k, z, z_error, delta, bend, told, told_error, precision, out.told)
+            for k, z, z_error, delta, bend, told, told_error in split
+        ]
+
+    def _bias(self) -> Tensor | float:
         bias = self.layer.bias
-        return out.value if bias is None else out.value - bias.detach().double()[:, None, None]
+        return 0.0 if bias is None else bias.detach().double()[:, None, None]
 
-    def _gradient_error(self, g: Tensor, delta: Tensor, error: Tensor, eps: float) -> Tensor:
-        """(Co,) of a weight gradient's entries: rounding, and δ's own error times the input."""
-        largest = g.flatten(1).abs().amax(1)
-        size = delta.flatten(1).norm(dim=1).clamp_min(TINY)
-        input_size = (largest / size).amax() / delta[0].numel() ** 0.5
+    def _gradients(self, out: Known, share: GradientShare, eps: float) -> tuple[Tensor, Tensor]:
+        """Weight and bias gradients (Co, Ci·k+1) and their errors: rounding, and that of δ."""
+        weight = share[f"{self.name}.weight"].double().flatten(1)
+        largest = weight.abs().amax(1)
+        size = out.delta.flatten(1).norm(dim=1).clamp_min(TINY)
+        input_size = (largest / size).amax() / out.delta[0].numel() ** 0.5
         rounding = 2 * eps * (largest + 1e-3 * largest.amax())
-        return rounding.hypot(error.flatten(1).norm(dim=1) * input_size) + TINY
+        off = out.delta_error.flatten(1).norm(dim=1)
+        error = (rounding.hypot(off * input_size) + TINY)[:, None].expand_as(weight)
+        name = f"{self.name}.bias"
+        if self.layer.bias is None or name not in share:
+            nothing = torch.zeros_like(size)[:, None]
+            return torch.cat([weight, nothing], 1), torch.cat([error, nothing + torch.inf], 1)
+        bias = share[name].double()
+        own = (2 * eps * (bias.abs() + size)).hypot(off) + TINY
+        return torch.cat([weight, bias[:, None]], 1), torch.cat([error, own[:, None]], 1)
 
     def _delta(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """``∂L/∂h`` and its error."""
-        weight = self.layer.weight.detach().double()
-        before = _transpose(self.layer, delta, weight, self.input_shape)
-        moved = _transpose(self.layer, error.square(), weight.square(), self.input_shape).sqrt()
-        return before, moved + 4 * eps * (before.abs() + before.abs().mean())
+        weight, groups = self.layer.weight.detach().double(), self.layer.groups
+        before = self.geometry.transposed(delta[None], weight, groups)[0]
+        moved = self.geometry.transposed(error.square()[None], weight.square(), groups)[0]
+        return before, moved.sqrt() + 4 * eps * (before.abs() + before.abs().mean())
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
-    """The normal equations of one group: kernel (Co, Ci, kh, kw), outputs and their errors."""
+class _Solved:
+    """``factor`` is what the rows' misfits say of the size of all errors."""
 
-    conv: Conv
-    kernel: Tensor
-    z: Tensor
-    z_error: Tensor
-    delta: Tensor
-    g: Tensor
-    g_error: Tensor
-
-    @property
-    def channels(self) -> int:
-        return self.kernel.shape[1]
-
-    def solve(self) -> Solution:
-        n, plane = self.channels * self._area, self._gradient_rows()
-        weight = self.z_error.square().clamp_min(TINY).reciprocal().flatten(1)  # (Co, L)
-        flat = self.kernel.flatten(1)
-        blocks = torch.einsum("ol,oi,oj->lij", weight, flat, flat)
-        seen = self.conv.patches
-        normal = torch.zeros((n + 1) ** 2, dtype=torch.double, device=flat.device)
-        where = (seen[:, :, None] * (n + 1) + seen[:, None, :]).flatten()
-        normal = normal.index_add_(0, where, blocks.flatten()).view(n + 1, n + 1)[:n, :n]
-        block = plane.T @ plane
-        for start in range(0, n, self._area):
-            normal[start : start + self._area, start : start + self._area] += block
-        zero = torch.zeros(n, dtype=torch.double, device=flat.device)
-        return solve_normal(normal, self._slack(zero, plane), lambda x: self._slack(x, plane))
-
-    def residual(self, x: Tensor) -> float:
-        """Root mean square of all rows' misfits, in units of their errors."""
-        forward, gradient = self._misfits(x, self._gradient_rows())
-        count = int(self.z_error.isfinite().sum()) + gradient.numel()
-        return float((forward.square().sum() + gradient.square().sum()).div(count).sqrt())
-
-    @property
-    def _area(self) -> int:
-        return self.conv.input_shape[1] * self.conv.input_shape[2]
-
-    def _gradient_rows(self) -> Tensor:
-        """(Co·k, H·W): what weight gradients see of one input channel, in units of their error."""
-        seen = self.conv.plane.T  # (k, L)
-        outputs = self.delta.flatten(1)[:, None].expand(-1, len(seen), -1)
-        rows = self.delta.new_zeros(len(self.delta), len(seen), self._area + 1)
-        rows = rows.scatter_add_(2, seen.expand(len(self.delta), -1, -1), outputs)[..., :-1]
-        return (rows / self.g_error[:, None, None]).flatten(0, 1)
-
-    def _misfits(self, x: Tensor, plane: Tensor) -> tuple[Tensor, Tensor]:
-        layer, shape = self.conv.layer, (1, self.channels, *self.conv.input_shape[1:])
-        z = F.conv2d(x.view(shape), self.kernel, None, layer.stride, layer.padding, layer.dilation)
-        forward = torch.where(self.z_error.isfinite(), (self.z - z[0]) / self.z_error, 0.0)
-        told = (self.g / self.g_error[:, None, None, None]).transpose(0, 1).flatten(1)
-        return forward, told - x.view(self.channels, -1) @ plane.T
-
-    def _slack(self, x: Tensor, plane: Tensor) -> Tensor:
-        """``Aᵀ(b − A x)`` over all rows, weighted."""
-        forward, gradient = self._misfits(x, plane)
-        layer = self.conv.layer
-        pulled = torch.where(self.z_error.isfinite(), forward / self.z_error, 0.0)
-        shape = (self.channels, *self.conv.input_shape[1:])
-        back = _transpose(layer, pulled, self.kernel, shape, groups=1)
-        return back.flatten() + (gradient @ plane).flatten()
+    solution: Solution
+    normal: Tensor
+    residual: float
+    factor: float
 
 
-def _transpose(
-    layer: nn.Conv2d, out: Tensor, weight: Tensor, shape: tuple[int, ...], groups: int | None = None
-) -> Tensor:
-    """The transposed convolution onto an input of a given shape (C, H, W)."""
-    groups = layer.groups if groups is None else groups
-    found: Tensor = torch.ops.aten.convolution_backward(
-        out[None], out.new_zeros(1, *shape), weight, None, layer.stride, layer.padding,
-        layer.dilation, False, [0, 0], groups, [True, False, False],
-    )[0]  # fmt: skip
-    return found[0]
-
-
-def _patches(layer: nn.Conv2d, shape: tuple[int, int, int]) -> Tensor:
-    """(L, C·k) indices of the input entries under each output position, C·H·W for padding."""
-    count = shape[0] * shape[1] * shape[2]
-    index = torch.arange(1, count + 1, dtype=torch.double, device=layer.weight.device)
-    padding = layer.padding if isinstance(layer.padding, tuple) else (0, 0)
-    unfolded = F.unfold(
-        index.view(1, *shape), layer.kernel_size, layer.dilation, padding, layer.stride
-    )
-    seen = unfolded[0].T.long() - 1
-    return torch.where(seen < 0, count, seen)
+def _solved(rows: Rows) -> _Solved:
+    around = rows.rough()
+    factored = Factored.of(rows.normal(around))
+    solution = factored.solve(lambda x: rows.slope(x, around), around)
+    spare = rows.count - around.numel()
+    residual = (rows.squares(solution.value) / max(spare, rows.count / 10, 1)) ** 0.5
+    factor = residual if spare >= SPARE else max(1.0, residual)
+    return _Solved(solution, factored.normal, residual, factor)

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-RIDGE = 1e-15  # of the scaled diagonal: the smallest that float64 notices
+TINY = 1e-300
 SINGULAR = 1e-13  # a scaled pivot this small belongs to a direction no row sees
+LIFTS = (0.0, 1e-15, SINGULAR, 1e-11, 1e-9, 1e-6)  # added to the scaled diagonal until it factors
+DRAWS = 64  # of the solution's errors: their spread is known to a tenth
+STEPS = 6  # towards the solution of the rows themselves, at most
+SMALL = 1e-3  # a step that is so much less than the error
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,34 +26,80 @@ class Solution:
     determined: bool
 
 
-def solve_normal(
-    normal: Tensor, right: Tensor, residual: Callable[[Tensor], Tensor], refinements: int = 2
-) -> Solution:
-    """Solve ``normal x = right`` (n, n), refined by ``residual(x) = right − normal x``.
+@dataclass(frozen=True, eq=False)
+class Factored:
+    """A normal matrix (n, n), scaled to a unit diagonal and factored."""
 
-    The residual is computed from the rows themselves, where it does not lose half the digits.
-    """
-    scale = normal.diagonal().clamp_min(1e-300).sqrt()
-    scaled = normal / scale[:, None] / scale
-    factor, determined = _cholesky(scaled)
-    x = torch.cholesky_solve((right / scale)[:, None], factor)[:, 0] / scale
-    for _ in range(refinements):
-        step = torch.cholesky_solve((residual(x) / scale)[:, None], factor)[:, 0] / scale
-        x = x + step
-    # Single precision will do for error bars, and takes half the time.
-    inverse = torch.cholesky_inverse(factor.float())
-    error = inverse.diagonal().double().clamp_min(0).sqrt() / scale
-    pivots = factor.diagonal()
-    return Solution(x, error, float((pivots.max() / pivots.min()) ** 2), determined)
+    normal: Tensor
+    scale: Tensor
+    factor: Tensor
+
+    @classmethod
+    def of(cls, normal: Tensor) -> Factored:
+        """Factor, lifting the diagonal as far as need be."""
+        scale = normal.diagonal().clamp_min(TINY).rsqrt()
+        scaled = (normal * scale).mul_(scale[:, None])
+        for lift in LIFTS:
+            scaled.diagonal().add_(lift)
+            factor, failed = torch.linalg.cholesky_ex(scaled)
+            if not failed:
+                break
+        return cls(normal, scale, factor)
+
+    @property
+    def smallest(self) -> float:
+        """The smallest scaled pivot."""
+        return float(self.factor.diagonal().min() ** 2)
+
+    def step(self, slope: Tensor) -> Tensor:
+        """``N⁻¹ slope`` (n,), in units of the scale."""
+        return torch.cholesky_solve((slope * self.scale)[:, None], self.factor)[:, 0]
+
+    def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:
+        """The root of ``slope(x) = Aᵀ(b − A x)``, its derivative being the matrix, or nearly.
+
+        The slope is computed from the rows themselves, where it does not lose half the digits.
+        """
+        x = start
+        for _ in range(STEPS):
+            step = self.step(slope(x))
+            x = x + step * self.scale
+            if float(step.abs().max()) < SMALL:
+                break
+        pivots = self.factor.diagonal()
+        return Solution(
+            x,
+            _spread(self.factor) * self.scale,
+            float((pivots.max() / pivots.min()) ** 2),
+            self.smallest > SINGULAR,
+        )
 
 
-def _cholesky(scaled: Tensor) -> tuple[Tensor, bool]:
-    """The factor, of a slightly lifted matrix if need be, and whether it had to be lifted much."""
-    for ridge in (RIDGE, SINGULAR, 1e-11, 1e-9):
-        lifted = scaled.clone()
-        lifted.diagonal().add_(ridge)
-        factor, failed = torch.linalg.cholesky_ex(lifted)
-        if not failed and bool(factor.isfinite().all()):
-            return factor, bool(factor.diagonal().min() ** 2 > SINGULAR)
-    lifted.diagonal().add_(1e-6)
-    return torch.linalg.cholesky(lifted), False
+def _spread(factor: Tensor) -> Tensor:
+    """The roots of the diagonal of ``(L Lᵀ)⁻¹``, estimated from draws with that covariance."""
+    generator = torch.Generator(factor.device).manual_seed(0)
+    noise = torch.randn(
+        len(factor), DRAWS, dtype=factor.dtype, device=factor.device, generator=generator
+    )
+    drawn = torch.linalg.solve_triangular(factor.T, noise, upper=True)
+    spread: Tensor = drawn.square().mean(1).sqrt()
+    return spread
+
+
+def descend(
+    normal: Callable[[Tensor], Tensor], right: Tensor, diagonal: Tensor, steps: int
+) -> Tensor:
+    """A rough solution of ``normal x = right`` (n,): conjugate gradients, stopped early."""
+    x, rest = torch.zeros_like(right), right
+    pre = rest / diagonal
+    direction, size = pre, rest @ pre
+    for _ in range(steps):
+        if not size > 0:
+            break
+        moved = normal(direction)
+        step = size / (direction @ moved)
+        x, rest = x + step * direction, rest - step * moved
+        pre = rest / diagonal
+        size, last = rest @ pre, size
+        direction = pre + size / last * direction
+    return x

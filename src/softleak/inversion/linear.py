@@ -24,7 +24,7 @@ class Linear:
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
         eps = share.resolution(f"{self.name}.weight", self.weight.dtype)
-        delta, error = out.delta, out.delta_error
+        delta, error = out.delta, out.all_delta_error
         if self.has_bias and f"{self.name}.bias" in share:
             bias = share[f"{self.name}.bias"].double()
             own = share.resolution(f"{self.name}.bias", self.weight.dtype)
@@ -41,7 +41,8 @@ class Linear:
         )
         # Rows that miss by more than rounding say that there is more than rounding.
         rounding = rounding * max(1.0, float(rest))
-        known = Known(x, rounding.hypot(off * x.abs()) + TINY, *self._delta(delta, error, eps))
+        bars = rounding.hypot(off * x.abs()) + TINY
+        known = Known.straight(x, bars, *self._delta(delta, error, eps))
         return Inverted(known, report)
 
     def _delta(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softleak.inversion.state import Known
@@ -13,15 +14,19 @@ from softleak.inversion.step import Inverted
 from softleak.share import GradientShare
 
 SURE = 4.0  # errors: an output of a ReLU this far from zero is positive
+TINY = 1e-300
+FAR = 1.0  # how far from where it was linearised an activation is believed to be straight
 EDGE = 1e-15  # how close to the ends of its range an output of a sigmoid is taken for
 
 
 @dataclass(frozen=True)
 class Inverse:
-    """An activation: its inverse, its slope as a function of the output, the output's range."""
+    """An activation, its inverse, and as functions of the output its slope and curvature."""
 
+    forward: Callable[[Tensor], Tensor]
     inverse: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
+    curvature: Callable[[Tensor], Tensor] = torch.zeros_like
     low: float = -torch.inf
     high: float = torch.inf
     cuts: bool = False  # whether it maps everything below zero to zero
@@ -35,47 +40,84 @@ class Activation:
     phi: Inverse
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
-        y = out.value.clamp(self.phi.low + EDGE, self.phi.high - EDGE)
         # What a ReLU has cut off is not known, and what is almost zero was probably cut off.
         hidden = (out.value <= SURE * out.error) & self.phi.cuts
-        y = torch.where(hidden, 0.0, y)
+        y = torch.where(hidden, 0.0, out.value.clamp(self.phi.low + EDGE, self.phi.high - EDGE))
+        return Inverted(self._around(out, torch.where(hidden, 0.0, self.phi.inverse(y)), hidden))
+
+    def _around(self, out: Known, a: Tensor, hidden: Tensor) -> Known:
+        """What the output says of the input near ``a``, to first order."""
+        y = self.phi.forward(a)
         slope = self.phi.slope(y)
-        bend = (self.phi.slope(y + out.error) - self.phi.slope(y - out.error)).abs() / 2
-        error = torch.where(slope > 0, out.error / slope.clamp_min(1e-300), torch.inf)
-        known = Known(
-            torch.where(hidden, 0.0, self.phi.inverse(y)),
-            torch.where(hidden, torch.inf, error),
-            out.delta * slope,
-            (slope * out.delta_error).hypot(torch.where(hidden, 0.0, bend) * out.delta),
+        bend = self.phi.curvature(y) * out.delta + slope.square() * out.bend
+        steep = slope.clamp_min(TINY)
+        off = torch.where(hidden, 0.0, (out.value - y) / steep).clamp(-FAR, FAR)
+
+        def again(better: Tensor) -> Known | None:
+            straight = y + slope * (better - a)
+            missed = (self.phi.forward(better) - straight).abs() > out.error
+            return self._around(out, better, hidden) if bool((missed & ~hidden).any()) else None
+
+        return Known(
+            a + off,
+            torch.where(hidden | (slope <= 0), torch.inf, out.error / steep),
+            out.delta * slope + bend * off,
+            (slope * out.delta_error).hypot(self._kink(y, out, hidden)),
+            bend,
+            self._precision(out, slope),
+            again=again,
         )
-        return Inverted(known)
+
+    def _kink(self, y: Tensor, out: Known, hidden: Tensor) -> Tensor:
+        """What the error of ``y`` does to ``delta`` beyond the curvature: at a kink, the jump."""
+        jump = (self.phi.slope(y + out.error) - self.phi.slope(y - out.error)) / 2
+        smooth = self.phi.curvature(y) / self.phi.slope(y).clamp_min(TINY) * out.error
+        return torch.where(hidden, 0.0, (jump - smooth) * out.delta).abs()
+
+    def _precision(self, out: Known, slope: Tensor) -> Tensor | None:
+        if out.precision is None or self.phi.cuts:
+            return None
+        d = slope.flatten()
+        return (out.precision * d).mul_(d[:, None])
 
 
 def _leaky(slope: float) -> Inverse:
     return Inverse(
-        lambda y: torch.where(y > 0, y, y / slope), lambda y: torch.where(y > 0, 1.0, slope).to(y)
+        lambda a: F.leaky_relu(a, slope),
+        lambda y: torch.where(y > 0, y, y / slope),
+        lambda y: torch.where(y > 0, 1.0, slope).to(y),
     )
 
 
 def _elu(alpha: float) -> Inverse:
     return Inverse(
+        lambda a: F.elu(a, alpha),
         lambda y: torch.where(y > 0, y, torch.log1p((y / alpha).clamp_min(EDGE - 1))),
         lambda y: torch.where(y > 0, 1.0, y + alpha),
+        lambda y: torch.where(y > 0, 0.0, y + alpha),
         low=-alpha,
     )
 
 
 def _softplus(beta: float) -> Inverse:
     return Inverse(
+        lambda a: F.softplus(a, beta),
         lambda y: torch.log(torch.expm1((beta * y).clamp(EDGE, 500))) / beta,
         lambda y: -torch.expm1(-beta * y),
+        lambda y: -beta * torch.expm1(-beta * y) * torch.exp(-beta * y),
         low=0.0,
     )
 
 
-RELU = Inverse(lambda y: y, lambda y: (y > 0).to(y), cuts=True)
-SIGMOID = Inverse(torch.logit, lambda y: y * (1 - y), low=0.0, high=1.0)
-TANH = Inverse(torch.atanh, lambda y: 1 - y * y, low=-1.0, high=1.0)
+RELU = Inverse(torch.relu, lambda y: y, lambda y: (y > 0).to(y), cuts=True)
+SIGMOID = Inverse(
+    torch.sigmoid, torch.logit, lambda y: y * (1 - y), lambda y: y * (1 - y) * (1 - 2 * y),
+    low=0.0, high=1.0,
+)  # fmt: skip
+TANH = Inverse(
+    torch.tanh, torch.atanh, lambda y: 1 - y * y, lambda y: -2 * y * (1 - y * y),
+    low=-1.0, high=1.0,
+)  # fmt: skip
 
 
 def inverse_of(module: nn.Module) -> Inverse | None:

@@ -44,12 +44,25 @@ class Affine:
         return cls(name, scale, beta.double() - scale * mean.double())
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
+        return Inverted(self._before(out))
+
+    def _before(self, out: Known) -> Known:
         shape = (-1, *[1] * (out.value.ndim - 1))
         scale, shift = self.scale.view(shape), self.shift.view(shape)
-        known = Known(
+        each = scale.expand_as(out.value).flatten()
+        precision = None if out.precision is None else out.precision * each[:, None] * each
+
+        def again(better: Tensor) -> Known | None:
+            found = None if out.again is None else out.again(better * scale + shift)
+            return None if found is None else self._before(found)
+
+        return Known(
             (out.value - shift) / scale,
             out.error / scale.abs(),
             out.delta * scale,
             out.delta_error * scale.abs(),
+            out.bend * scale.square(),
+            precision,
+            out.told,
+            again,
         )
-        return Inverted(known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,17 +13,40 @@ from torch import Tensor
 class Known:
     """A layer's output and ``∂L/∂output``, of one sample without batch dimension, in float64.
 
-    An infinite ``error`` says that an entry of ``value`` is not known at all.
+    An infinite ``error`` says that an entry of ``value`` is not known by itself.
     """
 
     value: Tensor
     error: Tensor
     delta: Tensor
-    delta_error: Tensor
+    delta_error: Tensor  # beyond what follows from the error of ``value``
+    bend: Tensor  # how fast each entry of ``delta`` moves with the same entry of ``value``
+    precision: Tensor | None = None  # (n, n) inverse covariance of ``value``, if errors go together
+    told: int | None = None  # how many measurements it stands for, if fewer than its entries
+    again: Callable[[Tensor], Known | None] | None = None  # linearised around a better ``value``
+
+    @classmethod
+    def straight(cls, value: Tensor, error: Tensor, delta: Tensor, delta_error: Tensor) -> Known:
+        """With errors of their own."""
+        return cls(value, error, delta, delta_error, torch.zeros_like(value))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Known:
-        """The same entries in another arrangement."""
-        return Known(*map(change, (self.value, self.error, self.delta, self.delta_error)))
+        """The same entries in another shape, their order kept."""
+        return replace(
+            self,
+            value=change(self.value), error=change(self.error), delta=change(self.delta),
+            delta_error=change(self.delta_error), bend=change(self.bend), again=None,
+        )  # fmt: skip
+
+    def with_precision(self, precision: Tensor | None) -> Known:
+        """With errors that go together."""
+        return replace(self, precision=precision)
+
+    @property
+    def all_delta_error(self) -> Tensor:
+        """That of ``delta``, the part that follows from ``value`` included."""
+        moved = torch.where(self.bend != 0, self.bend * self.error, 0.0)
+        return self.delta_error.hypot(moved)
 
 
 def combined(a: Tensor, a_error: Tensor, b: Tensor, b_error: Tensor) -> tuple[Tensor, Tensor]:

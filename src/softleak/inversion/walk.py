@@ -84,4 +84,5 @@ def _start(chain: Chain, share: GradientShare, recovery: Recovery) -> Known:
     d = head.back(t * factors.u)[0]
     off = min(recovery.feature_error, 1.0)
     error = off * d.abs() + 4 * eps * (d.abs() + d.abs().mean())
-    return Known(x, off * x.abs() + 2 * eps * x.abs() + 1e-12 * x.abs().amax(), d, error)
+    bars = off * x.abs() + 2 * eps * x.abs() + 1e-12 * x.abs().amax()
+    return Known.straight(x, bars, d, error)

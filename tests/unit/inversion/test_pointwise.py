@@ -14,7 +14,7 @@ NOTHING = sl.GradientShare({})
 
 def known(value: torch.Tensor, error: float = 1e-12) -> Known:
     delta = torch.ones_like(value)
-    return Known(value, torch.full_like(value, error), delta, 0 * delta)
+    return Known.straight(value, torch.full_like(value, error), delta, 0 * delta)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
@@ -27,6 +27,33 @@ def test_the_way_back_is_the_inverse_and_the_chain_rule(module):
     told = back.error.isfinite()
     torch.testing.assert_close(back.value[told], a.detach()[told])
     assert told.all() or isinstance(module, nn.ReLU)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_delta_bends_as_the_second_derivative(module):
+    a = torch.linspace(-2.9, 3, 40, dtype=torch.double, requires_grad=True)
+    y = module(a)
+    (slope,) = torch.autograd.grad(y.sum(), a, create_graph=True)
+    (curvature,) = (
+        torch.autograd.grad(slope.sum(), a) if slope.requires_grad else (torch.zeros_like(a),)
+    )
+    back = Activation("phi", inverse_of(module)).back(known(y.detach()), NOTHING).known
+    torch.testing.assert_close(back.bend, curvature)
+
+
+def test_a_better_value_moves_the_tangent():
+    """A saturated output says little of the input, until something else does."""
+    a = torch.tensor([0.5, 14.0], dtype=torch.double)
+    y = torch.sigmoid(a) + torch.tensor([0.0, 1e-6], dtype=torch.double)
+    back = Activation("phi", inverse_of(nn.Sigmoid())).back(known(y, 1e-6), NOTHING).known
+    assert abs(float(back.value[1]) - 14) > 5
+    assert back.again is not None
+    again = back.again(a + 0.01)
+    assert again is not None
+    torch.testing.assert_close(again.value[0], a[0], atol=1e-4, rtol=0)
+    assert abs(float(again.value[1]) - 14) <= 1.01
+    assert again.again is not None
+    assert again.again(a + 0.0101) is None
 
 
 def test_what_a_relu_cut_off_is_not_known():

@@ -44,9 +44,9 @@ def test_the_papers_lenet(draw, make):
     (sample,) = draw(data.Smoothing(), 1)
     inversion = attack(model, sample)
     assert psnr(inversion, sample) > 90
-    assert abs(psnr(inversion, sample) - inversion.psnr_predicted) < 12
+    assert abs(psnr(inversion, sample) - inversion.psnr_predicted) < 9.54  # a factor of 3
     assert [layer.name for layer in inversion.layers] == ["features.4", "features.2", "features.0"]
-    assert [layer.rows for layer in inversion.layers] == [4368, 4368, 3972]
+    assert [layer.rows for layer in inversion.layers] == [4380, 4380, 3984]
     assert inversion.determined
 
 
@@ -94,6 +94,28 @@ def test_coarser_gradients_give_larger_predicted_errors(draw):
     coarse = sl.invert(model, half, sl.recover_label(model, half))
     assert coarse.psnr_predicted < fine.psnr_predicted - 20
     assert psnr(coarse, sample) < psnr(fine, sample) - 20
+
+
+def pooled(*between: nn.Module) -> nn.Module:
+    """A convolution that sees enough, averaged two by two."""
+    layers = [nn.Conv2d(2, 40, 3, padding=1), *between, nn.AvgPool2d(2), nn.Tanh(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(640, 7, bias=False)).double().eval()
+
+
+def test_averages_determine_what_is_under_a_convolution():
+    torch.manual_seed(0)
+    model, x = pooled(), torch.randn(2, 8, 8).double()
+    share = sl.capture(model, x, torch.rand(7).double().softmax(0))
+    inversion = sl.invert(model, share, sl.recover_label(model, share))
+    assert float((inversion.input - x).abs().max()) < 1e-6
+    assert not inversion.determined  # the averages alone did not; the layer below had more rows
+
+
+def test_averages_of_activations_are_refused():
+    model = pooled(nn.Tanh())
+    share = sl.capture(model, torch.randn(2, 8, 8).double(), 1)
+    with pytest.raises(ModelError, match="averages the outputs of an activation"):
+        sl.invert(model, share, sl.recover_label(model, share))
 
 
 class Branching(nn.Module):

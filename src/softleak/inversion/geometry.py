@@ -1,0 +1,61 @@
+"""Where a convolution looks: its linear maps in both directions, without ever being a matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """The kernel's size, stride, padding and dilation, on inputs of (height, width)."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    size: tuple[int, int]
+    plane: Tensor  # (L, k): the input entries each output position sees, H·W standing for padding
+
+    @classmethod
+    def of(cls, layer: nn.Conv2d, size: tuple[int, int]) -> Geometry:
+        """That of a layer with zero padding."""
+        padding = layer.padding if isinstance(layer.padding, tuple) else (0, 0)
+        kernel, stride, dilation = (
+            (a, b) for a, b in (layer.kernel_size, layer.stride, layer.dilation)
+        )
+        height, width = size
+        count = height * width
+        index = torch.arange(1, count + 1, dtype=torch.double, device=layer.weight.device)
+        seen = F.unfold(index.view(1, 1, height, width), kernel, dilation, padding, stride)
+        plane = seen[0].T.long() - 1
+        plane = torch.where(plane < 0, count, plane)
+        return cls(kernel, stride, (padding[0], padding[1]), dilation, size, plane)
+
+    def forward(self, x: Tensor, kernel: Tensor, groups: int = 1) -> Tensor:
+        """``K ∗ x`` for a batch of inputs (N, C, H, W)."""
+        return F.conv2d(x, kernel, None, self.stride, self.padding, self.dilation, groups)
+
+    def transposed(self, out: Tensor, kernel: Tensor, groups: int = 1) -> Tensor:
+        """The transpose of ``forward`` for a batch of outputs (N, C, H, W)."""
+        shape = (len(out), kernel.shape[1] * groups, *self.size)
+        found: Tensor = torch.ops.aten.convolution_backward(
+            out, out.new_empty(1).expand(shape), kernel, None, self.stride, self.padding,
+            self.dilation, False, [0, 0], groups, [True, False, False],
+        )[0]  # fmt: skip
+        return found
+
+    def patches(self, x: Tensor) -> Tensor:
+        """(C·k, L): what each output position sees of an input (C, H, W)."""
+        seen: Tensor = F.unfold(x[None], self.kernel, self.dilation, self.padding, self.stride)
+        return seen[0]
+
+    def gathered(self, patches: Tensor) -> Tensor:
+        """The transpose of ``patches``: (C, H, W)."""
+        found: Tensor = F.fold(
+            patches[None], self.size, self.kernel, self.dilation, self.padding, self.stride
+        )
+        return found[0]

@@ -53,7 +53,7 @@ class Conv:
         eps = share.resolution(f"{self.name}.weight", self.layer.weight.dtype)
         known = Known.straight(
             value.view(self.input_shape), error.view(self.input_shape),
-            *self._delta(delta, out.delta_error, eps),
+            *self._delta(delta, out.delta_error, eps), out.drift,
         )  # fmt: skip
         report = LayerReport(
             self.name,
@@ -91,7 +91,7 @@ class Conv:
         size = out.delta.flatten(1).norm(dim=1).clamp_min(TINY)
         input_size = (largest / size).amax() / out.delta[0].numel() ** 0.5
         rounding = 2 * eps * (largest + 1e-3 * largest.amax())
-        off = out.delta_error.flatten(1).norm(dim=1)
+        off = out.delta_error.hypot(out.drift * out.delta).flatten(1).norm(dim=1)
         error = (rounding.hypot(off * input_size) + TINY)[:, None].expand_as(weight)
         name = f"{self.name}.bias"
         if self.layer.bias is None or name not in share:

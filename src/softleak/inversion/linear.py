@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,25 +25,25 @@ class Linear:
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
         eps = share.resolution(f"{self.name}.weight", self.weight.dtype)
-        delta, error = out.delta, out.all_delta_error
+        delta, error = out.delta, out.own_delta_error
+        drift = out.drift
         if self.has_bias and f"{self.name}.bias" in share:
             bias = share[f"{self.name}.bias"].double()
-            own = share.resolution(f"{self.name}.bias", self.weight.dtype)
-            delta, error = combined(delta, error, bias, own * bias.abs() + TINY)
+            own = share.resolution(f"{self.name}.bias", self.weight.dtype) * bias.abs() + TINY
+            delta, error = combined(delta, error.hypot(drift * delta), bias, own)
+            drift = min(drift, float((own * bias).norm() / bias.square().sum().clamp_min(TINY)))
         rows = delta.abs().topk(min(ROWS, len(delta))).indices
         d, G = delta[rows], share[f"{self.name}.weight"][rows].double()
         size = d.square().sum().clamp_min(TINY)
         x = (d @ G) / size
-        rounding = eps * (d.square() @ G.square()).sqrt() / size
-        off = (d * error[rows]).norm() / size
-        rest = (G - d[:, None] * x).norm() / (eps * G.norm()).clamp_min(TINY)
-        report = LayerReport(
-            self.name, len(delta) * len(x), len(x), 1.0, float(rest), bool(size > TINY)
-        )
-        # Rows that miss by more than rounding say that there is more than rounding.
-        rounding = rounding * max(1.0, float(rest))
-        bars = rounding.hypot(off * x.abs()) + TINY
-        known = Known.straight(x, bars, *self._delta(delta, error, eps))
+        # What the rows say of δ, but for its scale, tells how far off it is, and they themselves.
+        said = (G @ x) / x.square().sum().clamp_min(TINY)
+        off = float((d * (d - said)).norm() / size)
+        rest = float((G - said[:, None] * x).norm() / (eps * G.norm()).clamp_min(TINY))
+        rounding = rest * eps * (d.square() @ G.square()).sqrt() / size
+        bars = rounding.hypot(math.hypot(off, drift) * x.abs()) + TINY
+        report = LayerReport(self.name, len(delta) * len(x), len(x), 1.0, rest, bool(size > TINY))
+        known = Known.straight(x, bars, *self._delta(delta, error, eps), drift)
         return Inverted(known, report)
 
     def _delta(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -65,6 +65,7 @@ class Activation:
             (slope * out.delta_error).hypot(self._kink(y, out, hidden)),
             bend,
             self._precision(out, slope),
+            drift=out.drift,
             again=again,
         )
 

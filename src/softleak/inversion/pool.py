@@ -39,7 +39,7 @@ class Pool:
     def back(self, out: Known, share: GradientShare) -> Inverted:
         matrix = self.matrix.to(out.value.device)
         value = out.value.flatten(1) @ torch.linalg.pinv(matrix).T
-        error = out.all_delta_error.flatten(1)
+        error = out.own_delta_error.flatten(1)
         channels = torch.eye(self.input_shape[0], dtype=torch.double, device=matrix.device)
         blocks = torch.kron(channels, matrix)
         precision = out.precision
@@ -56,6 +56,7 @@ class Pool:
             (error.square() @ matrix.square()).sqrt().view(self.input_shape),
             torch.zeros_like(value).view(self.input_shape),
             precision,
+            drift=out.drift,
             told=out.value.numel(),
         )
         report = LayerReport(self.name, out.value.numel(), value.numel(), 1.0, 1.0, self.injective)

@@ -63,6 +63,7 @@ class Affine:
             out.delta_error * scale.abs(),
             out.bend * scale.square(),
             precision,
+            out.drift,
             out.told,
             again,
         )

@@ -19,16 +19,19 @@ class Known:
     value: Tensor
     error: Tensor
     delta: Tensor
-    delta_error: Tensor  # beyond what follows from the error of ``value``
+    delta_error: Tensor  # of each entry by itself: not what follows from ``value`` or ``drift``
     bend: Tensor  # how fast each entry of ``delta`` moves with the same entry of ``value``
     precision: Tensor | None = None  # (n, n) inverse covariance of ``value``, if errors go together
+    drift: float = 0.0  # the relative error that all of ``delta`` has in common
     told: int | None = None  # how many measurements it stands for, if fewer than its entries
     again: Callable[[Tensor], Known | None] | None = None  # linearised around a better ``value``
 
     @classmethod
-    def straight(cls, value: Tensor, error: Tensor, delta: Tensor, delta_error: Tensor) -> Known:
-        """With errors of their own."""
-        return cls(value, error, delta, delta_error, torch.zeros_like(value))
+    def straight(
+        cls, value: Tensor, error: Tensor, delta: Tensor, delta_error: Tensor, drift: float = 0.0
+    ) -> Known:
+        """Where ``delta`` does not follow ``value``."""
+        return cls(value, error, delta, delta_error, torch.zeros_like(value), drift=drift)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Known:
         """The same entries in another shape, their order kept."""
@@ -43,8 +46,8 @@ class Known:
         return replace(self, precision=precision)
 
     @property
-    def all_delta_error(self) -> Tensor:
-        """That of ``delta``, the part that follows from ``value`` included."""
+    def own_delta_error(self) -> Tensor:
+        """That of each entry of ``delta``, the part that follows from ``value`` included."""
         moved = torch.where(self.bend != 0, self.bend * self.error, 0.0)
         return self.delta_error.hypot(moved)
 

@@ -14,8 +14,10 @@ from softleak.head import find_head
 from softleak.inversion.chain import Chain
 from softleak.inversion.state import Known
 from softleak.inversion.step import LayerReport
-from softleak.results import Recovery
+from softleak.results import Recovery, Status
 from softleak.share import GradientShare
+
+BOUND = 16.0  # standard errors in the bound of a recovery, which takes all rounding at its worst
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,8 @@ def _start(chain: Chain, share: GradientShare, recovery: Recovery) -> Known:
     eps = factors.relative
     d = head.back(t * factors.u)[0]
     off = min(recovery.feature_error, 1.0)
-    error = off * d.abs() + 4 * eps * (d.abs() + d.abs().mean())
+    if recovery.status is Status.UNIQUE:  # else anything within the bound is as likely
+        off /= BOUND
+    error = 4 * eps * (d.abs() + d.abs().mean())
     bars = off * x.abs() + 2 * eps * x.abs() + 1e-12 * x.abs().amax()
-    return Known.straight(x, bars, d, error)
+    return Known.straight(x, bars, d, error, off)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -55,7 +55,16 @@ class Chain:
             _check_order(step, steps)
             steps.append(step)
             node = before
-        return cls(head, tuple(steps), input_shape)
+        return cls(head, tuple(_marked(steps)), input_shape)
+
+
+def _marked(steps: list[Step]) -> list[Step]:
+    """With the lowest fully connected layer spared what none below it needs."""
+    heavy = [i for i, step in enumerate(steps) if isinstance(step, Linear | Conv)]
+    last = steps[heavy[-1]] if heavy else None
+    if isinstance(last, Linear):
+        steps[heavy[-1]] = replace(last, lowest=True)
+    return steps
 
 
 def _traced(model: nn.Module) -> fx.GraphModule:

@@ -53,7 +53,10 @@ class Factored:
 
     def step(self, slope: Tensor) -> Tensor:
         """``N⁻¹ slope`` (n,), in units of the scale."""
-        return torch.cholesky_solve((slope * self.scale)[:, None], self.factor)[:, 0]
+        right = (slope * self.scale)[:, None]
+        half = torch.linalg.solve_triangular(self.factor, right, upper=False)
+        step: Tensor = torch.linalg.solve_triangular(self.factor.mT, half, upper=True)[:, 0]
+        return step
 
     def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:
         """The root of ``slope(x) = Aᵀ(b − A x)``, its derivative being the matrix, or nearly.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from softleak.inversion.state import Known, combined
 from softleak.inversion.step import Inverted, LayerReport
 from softleak.share import GradientShare
 
-ROWS = 512  # of the largest |δ|: more would add time, not precision
+ROWS = 128  # of the largest |δ|: more would add time, and hardly precision
 TINY = 1e-300
 
 
@@ -22,6 +23,7 @@ class Linear:
     name: str
     weight: Tensor
     has_bias: bool
+    lowest: bool = False  # nothing below asks for ``∂L/∂input``
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
         eps = share.resolution(f"{self.name}.weight", self.weight.dtype)
@@ -48,6 +50,9 @@ class Linear:
 
     def _delta(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """``Wᵀδ`` and its error: that of δ as a whole, and rounding."""
+        if self.lowest:
+            nothing = torch.full_like(self.weight[0], torch.nan, dtype=torch.double)
+            return nothing, nothing
         before = delta.to(self.weight.dtype) @ self.weight
         before = before.double()
         share = error.norm() / delta.norm().clamp_min(TINY)

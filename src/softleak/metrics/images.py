@@ -1,0 +1,30 @@
+"""Scores of a reconstructed image against the true one, for pixels of range one, clamped."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from softleak.errors import MissingExtra
+
+FLOOR = 1e-30  # of a squared error: 300 dB stand for no error at all
+
+
+def psnr(image: Tensor, truth: Tensor) -> float:
+    """The peak signal-to-noise ratio in dB of pixels in [0, 1], computed in float64."""
+    off = image.double().clamp(0, 1) - truth.to(image.device).double().clamp(0, 1)
+    return -10 * math.log10(float(off.square().mean()) + FLOOR)
+
+
+def ssim(image: Tensor, truth: Tensor) -> float:
+    """The structural similarity of two images (C, H, W), by scikit-image."""
+    try:
+        from skimage.metrics import structural_similarity
+    except ImportError as error:
+        raise MissingExtra(
+            "structural similarity needs scikit-image: pip install 'softleak[metrics]'"
+        ) from error
+    a, b = (entry.detach().cpu().double().clamp(0, 1).numpy() for entry in (image, truth))
+    found = structural_similarity(a, b, channel_axis=0, data_range=1.0)  # type: ignore[no-untyped-call]
+    return float(found)

@@ -16,7 +16,7 @@ from softleak.inversion.geometry import Geometry
 from softleak.inversion.least_squares import descend
 
 TINY = 1e-300
-ROUGH = 60  # steps to a point around which products of errors may be neglected
+ROUGH = 30  # steps to a point around which products of errors may be neglected
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,3 +59,10 @@ def race(contestants: Sequence[Contestant[Answer]], rounds: int = 24) -> dict[st
             spent[name].append((time.process_time() - start) / inner)
             answers[name].append(answer)
     return {name: Timing(tuple(spent[name]), tuple(answers[name])) for name in spent}
+
+
+def timed(run: Callable[[], Answer]) -> tuple[float, Answer]:
+    """The seconds of a single run, for what takes too long to repeat, and its answer."""
+    start = time.process_time()
+    answer = run()
+    return time.process_time() - start, answer

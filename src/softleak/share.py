@@ -61,6 +61,10 @@ class GradientShare(Mapping[str, Tensor]):
         sent_in = self.gradients[name].dtype
         return max(torch.finfo(sent_in).eps, torch.finfo(computed_in).eps) / 2
 
+    def noise(self, name: str) -> float:
+        """The absolute error of a gradient's entries beyond that of its dtype, if it was said."""
+        return self.rounding.get(name, 0.0)
+
     def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
         """The share with every gradient changed: what a defence does to it."""
         changed = {name: change(name, gradient) for name, gradient in self.gradients.items()}

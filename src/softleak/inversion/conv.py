@@ -18,6 +18,8 @@ from softleak.inversion.state import Known
 from softleak.inversion.step import Inverted, LayerReport
 from softleak.share import GradientShare
 
+REACH = 10.0  # times its size: where an input may be expected to be if no row tells
+VAGUE = 0.5  # of the reach: an error so large says that no row tells
 ROUNDS = 3  # of linearisation, at most
 SPARE = 32  # rows beyond the unknowns from which their misfits tell how large errors really are
 
@@ -61,7 +63,7 @@ class Conv:
             value.numel(),
             max(f.solution.condition for f in found),
             max(f.residual for f in found),
-            all(f.solution.determined for f in found),
+            all(f.determined for f in found),
         )
         precision = found[0].normal / found[0].factor ** 2 if len(found) == 1 else None
         return Inverted(known.with_precision(precision), report)
@@ -70,14 +72,27 @@ class Conv:
         layer, groups = self.layer, self.layer.groups
         eps = share.resolution(f"{self.name}.weight", layer.weight.dtype)
         g, g_error = self._gradients(out, share, eps)
+        reach = REACH * self._input_size(out, share)
         known = out.error + 4 * eps * out.value.abs()
         kernel = layer.weight.detach().double()
         parts = (kernel, out.value - self._bias(), known, out.delta, out.bend, g, g_error)
         split = zip(*(part.chunk(groups) for part in parts), strict=True)
         precision = out.precision if groups == 1 else None
         return [
-            Rows(self.geometry, k, z, z_error, delta, bend, told, told_error, precision, out.told)
-            for k, z, z_error, delta, bend, told, told_error in split
+            Rows(
+                self.geometry,
+                k,
+                z,
+                z_error,
+                delta,
+                bend,
+                said,
+                said_error,
+                precision,
+                out.told,
+                reach,
+            )
+            for k, z, z_error, delta, bend, said, said_error in split
         ]
 
     def _bias(self) -> Tensor | float:
@@ -89,8 +104,8 @@ class Conv:
         weight = share[f"{self.name}.weight"].double().flatten(1)
         largest = weight.abs().amax(1)
         size = out.delta.flatten(1).norm(dim=1).clamp_min(TINY)
-        input_size = (largest / size).amax() / out.delta[0].numel() ** 0.5
-        rounding = 2 * eps * (largest + 1e-3 * largest.amax())
+        input_size = self._input_size(out, share)
+        rounding = 2 * eps * (largest + 1e-3 * largest.amax()) + share.noise(f"{self.name}.weight")
         off = out.delta_error.hypot(out.drift * out.delta).flatten(1).norm(dim=1)
         error = (rounding.hypot(off * input_size) + TINY)[:, None].expand_as(weight)
         name = f"{self.name}.bias"
@@ -98,8 +113,15 @@ class Conv:
             nothing = torch.zeros_like(size)[:, None]
             return torch.cat([weight, nothing], 1), torch.cat([error, nothing + torch.inf], 1)
         bias = share[name].double()
-        own = (2 * eps * (bias.abs() + size)).hypot(off) + TINY
+        own = (2 * eps * (bias.abs() + size) + share.noise(name)).hypot(off) + TINY
         return torch.cat([weight, bias[:, None]], 1), torch.cat([error, own[:, None]], 1)
+
+    def _input_size(self, out: Known, share: GradientShare) -> float:
+        """Roughly the root mean square of the input: what the largest gradient asks for."""
+        largest = share[f"{self.name}.weight"].double().flatten(1).abs().amax(1)
+        size = out.delta.flatten(1).norm(dim=1).clamp_min(TINY)
+        positions: float = out.delta[0].numel() ** 0.5
+        return float((largest / size).amax()) / positions + TINY
 
     def _delta(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """``∂L/∂h`` and its error."""
@@ -117,6 +139,7 @@ class _Solved:
     normal: Tensor
     residual: float
     factor: float
+    determined: bool
 
 
 def _solved(rows: Rows) -> _Solved:
@@ -126,4 +149,5 @@ def _solved(rows: Rows) -> _Solved:
     spare = rows.count - around.numel()
     residual = (rows.squares(solution.value) / max(spare, rows.count / 10, 1)) ** 0.5
     factor = residual if spare >= SPARE else max(1.0, residual)
-    return _Solved(solution, factored.normal, residual, factor)
+    determined = solution.determined and bool((solution.error < VAGUE * rows.reach).all())
+    return _Solved(solution, factored.normal, residual, factor, determined)

@@ -32,21 +32,33 @@ class Linear:
         if self.has_bias and f"{self.name}.bias" in share:
             bias = share[f"{self.name}.bias"].double()
             own = share.resolution(f"{self.name}.bias", self.weight.dtype) * bias.abs() + TINY
+            own = own + share.noise(f"{self.name}.bias")
             delta, error = combined(delta, error.hypot(drift * delta), bias, own)
             drift = min(drift, float((own * bias).norm() / bias.square().sum().clamp_min(TINY)))
         rows = delta.abs().topk(min(ROWS, len(delta))).indices
         d, G = delta[rows], share[f"{self.name}.weight"][rows].double()
-        size = d.square().sum().clamp_min(TINY)
+        size = d.square().sum()
+        if not size > TINY:
+            return self._nothing(out)
         x = (d @ G) / size
         # What the rows say of δ, but for its scale, tells how far off it is, and they themselves.
         said = (G @ x) / x.square().sum().clamp_min(TINY)
         off = float((d * (d - said)).norm() / size)
-        rest = float((G - said[:, None] * x).norm() / (eps * G.norm()).clamp_min(TINY))
-        rounding = rest * eps * (d.square() @ G.square()).sqrt() / size
+        noise = share.noise(f"{self.name}.weight")
+        expected = (eps * G.norm()).hypot(noise * G.new_tensor(G.numel()).sqrt()).clamp_min(TINY)
+        rest = float((G - said[:, None] * x).norm() / expected)
+        rounding = eps * (d.square() @ G.square()).sqrt() / size
+        rounding = rest * rounding.hypot(noise / size.sqrt())
         bars = rounding.hypot(math.hypot(off, drift) * x.abs()) + TINY
-        report = LayerReport(self.name, len(delta) * len(x), len(x), 1.0, rest, bool(size > TINY))
+        report = LayerReport(self.name, len(delta) * len(x), len(x), 1.0, rest, True)
         known = Known.straight(x, bars, *self._delta(delta, error, eps), drift)
         return Inverted(known, report)
+
+    def _nothing(self, out: Known) -> Inverted:
+        """Where no unit of the layer is active, no row says anything."""
+        x = torch.zeros_like(self.weight[0], dtype=torch.double)
+        report = LayerReport(self.name, 0, len(x), math.inf, 0.0, False)
+        return Inverted(Known.straight(x, x + math.inf, x, x, out.drift), report)
 
     def _delta(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """``Wᵀδ`` and its error: that of δ as a whole, and rounding."""

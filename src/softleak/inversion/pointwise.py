@@ -16,7 +16,7 @@ from softleak.share import GradientShare
 SURE = 4.0  # errors: an output of a ReLU this far from zero is positive
 TINY = 1e-300
 FAR = 1.0  # how far from where it was linearised an activation is believed to be straight
-EDGE = 1e-15  # how close to the ends of its range an output of a sigmoid is taken for
+EDGE = 1e-15  # of a range of one: what float64 tells from its end
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class Activation:
     def back(self, out: Known, share: GradientShare) -> Inverted:
         # What a ReLU has cut off is not known, and what is almost zero was probably cut off.
         hidden = (out.value <= SURE * out.error) & self.phi.cuts
-        y = torch.where(hidden, 0.0, out.value.clamp(self.phi.low + EDGE, self.phi.high - EDGE))
+        # An output too near an end of the range to tell is taken to be one error away from it.
+        margin = out.error.clamp(EDGE, (self.phi.high - self.phi.low) / 4)
+        y = out.value.maximum(self.phi.low + margin).minimum(self.phi.high - margin)
+        y = torch.where(hidden, 0.0, y)
         return Inverted(self._around(out, torch.where(hidden, 0.0, self.phi.inverse(y)), hidden))
 
     def _around(self, out: Known, a: Tensor, hidden: Tensor) -> Known:

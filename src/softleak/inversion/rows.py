@@ -7,6 +7,7 @@ K ∗ x = z                    z known, with independent errors or a precision m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,6 +38,7 @@ class Rows:
     g_error: Tensor
     precision: Tensor | None = None
     told: int | None = None  # how many rows the precision stands for
+    reach: float = math.inf  # how large inputs may be expected to be, where no row tells
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -83,7 +85,8 @@ class Rows:
         pulled = gradient / self.g_error
         outputs = self.weighted(off) + self.bend * (pulled @ self.seen(around)).view_as(off)
         back = self.geometry.transposed(outputs[None], self.kernel)[0]
-        return (back + self.geometry.gathered(pulled[:, :-1].T @ self.delta.flatten(1))).flatten()
+        seen = self.geometry.gathered(pulled[:, :-1].T @ self.delta.flatten(1))
+        return (back + seen).flatten() - x / self.reach**2
 
     def rough(self) -> Tensor:
         """An input (n,) that comes near, δ and independent errors taken as they are."""
@@ -113,6 +116,7 @@ class Rows:
         total = total + total.T
         rows = plane.flatten(0, 1)
         _add_blocks(total, (rows.T @ rows).expand(self.shape[0], -1, -1))
+        total.diagonal().add_(self.reach**-2)
         return total
 
     def _forward_precision(self) -> Tensor:

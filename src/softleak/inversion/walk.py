@@ -87,6 +87,8 @@ def _start(chain: Chain, share: GradientShare, recovery: Recovery) -> Known:
     off = min(recovery.feature_error, 1.0)
     if recovery.status is Status.UNIQUE:  # else anything within the bound is as likely
         off /= BOUND
-    error = 4 * eps * (d.abs() + d.abs().mean())
-    bars = off * x.abs() + 2 * eps * x.abs() + 1e-12 * x.abs().amax()
+    noise = share.noise(head.weight_name)
+    moved = abs(t) * noise / factors.sigma[0] * head.W.double().norm(dim=0)
+    error = moved.hypot(4 * eps * (d.abs() + d.abs().mean()))
+    bars = (off + 2 * eps) * x.abs() + 1e-12 * x.abs().amax() + noise / abs(t)
     return Known.straight(x, bars, d, error, off)

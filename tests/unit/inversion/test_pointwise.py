@@ -46,14 +46,13 @@ def test_a_better_value_moves_the_tangent():
     a = torch.tensor([0.5, 14.0], dtype=torch.double)
     y = torch.sigmoid(a) + torch.tensor([0.0, 1e-6], dtype=torch.double)
     back = Activation("phi", inverse_of(nn.Sigmoid())).back(known(y, 1e-6), NOTHING).known
-    assert abs(float(back.value[1]) - 14) > 5
+    assert float(back.value[1]) == pytest.approx(14.8, abs=0.1)  # one error from the end, and a step
     assert back.again is not None
-    again = back.again(a + 0.01)
+    again = back.again(a + 2)
     assert again is not None
-    torch.testing.assert_close(again.value[0], a[0], atol=1e-4, rtol=0)
-    assert abs(float(again.value[1]) - 14) <= 1.01
+    assert abs(float(again.value[1]) - 16) <= 1.01
     assert again.again is not None
-    assert again.again(a + 0.0101) is None
+    assert again.again(a + 2.0001) is None
 
 
 def test_what_a_relu_cut_off_is_not_known():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -60,6 +61,11 @@ class GradientShare(Mapping[str, Tensor]):
         """The relative rounding of a gradient: the coarser of what it was computed and sent in."""
         sent_in = self.gradients[name].dtype
         return max(torch.finfo(sent_in).eps, torch.finfo(computed_in).eps) / 2
+
+    def expecting(self, noise: float) -> GradientShare:
+        """The share, known to carry noise of this standard deviation on everything."""
+        known = {name: math.hypot(noise, self.noise(name)) for name in self.gradients}
+        return GradientShare(self.gradients, self.input_shape, known)
 
     def noise(self, name: str) -> float:
         """The absolute error of a gradient's entries beyond that of its dtype, if it was said."""

@@ -135,6 +135,7 @@ def _refuse(head: Head, share: GradientShare, relative: float) -> Recovery:
     return Recovery(
         Status.NOT_SINGLE,
         f"the head's gradient has numerical rank {rank}, that of one sample has rank one: it comes "
-        f"from at least {rank} samples, or carries noise; no label is claimed",
+        f"from at least {rank} samples, or carries noise (if so, say how much by share.expecting); "
+        "no label is claimed",
         samples=rank,
     )

@@ -23,6 +23,7 @@ from softleak.share import GradientShare
 WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
 DECIDED = -1  # nothing is left for a family's equations to determine
 SPARE = 4.0  # times the error of evidence: how far a family's solution may be from it
+NEAREST = 1e-3  # of τ: how close to zero an interval of evidence may come
 AROUND = 1e-3  # of τ: where a family's solution is looked for once evidence has decided
 
 
@@ -87,9 +88,10 @@ def _given(pseudo: PseudoLabels, verdict: Verdict) -> Minima:
         flat += [(client, other.scalar, other.error) for other in others]
     table = torch.tensor(flat, dtype=pseudo.u.dtype, device=pseudo.u.device)
     owner, t, error = table[:, 0].long(), table[:, 1], table[:, 2]
-    around = torch.stack([t, t - error, t + error], 1)
-    found = misfit(pseudo.take(owner), AnyLabel(), around).amin(-1)
-    return Minima(owner, t, t - error, t + error, found)
+    # Evidence that does not even tell the sign leaves the scalars of this one down to almost zero.
+    near, far = t - error.minimum(t.abs() * (1 - NEAREST)) * t.sign(), t + error * t.sign()
+    found = misfit(pseudo.take(owner), AnyLabel(), torch.stack([t, near, far], 1)).amin(-1)
+    return Minima(owner, t, near.minimum(far), near.maximum(far), found)
 
 
 def _by_family(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> Solutions:

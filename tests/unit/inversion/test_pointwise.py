@@ -46,7 +46,9 @@ def test_a_better_value_moves_the_tangent():
     a = torch.tensor([0.5, 14.0], dtype=torch.double)
     y = torch.sigmoid(a) + torch.tensor([0.0, 1e-6], dtype=torch.double)
     back = Activation("phi", inverse_of(nn.Sigmoid())).back(known(y, 1e-6), NOTHING).known
-    assert float(back.value[1]) == pytest.approx(14.8, abs=0.1)  # one error from the end, and a step
+    assert float(back.value[1]) == pytest.approx(
+        14.8, abs=0.1
+    )  # one error from the end, and a step
     assert back.again is not None
     again = back.again(a + 2)
     assert again is not None

@@ -1,0 +1,76 @@
+"""What rounding and noise cost, and whether the inversion says so beforehand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak import data, models
+from softleak.metrics import psnr
+
+PIXEL = torch.tensor(data.CIFAR10_NORM.std, dtype=torch.double).view(3, 1, 1)
+FACTOR_3 = 9.55  # in dB
+
+
+def noisy(share: sl.GradientShare, size: float) -> sl.GradientShare:
+    generator = torch.Generator().manual_seed(0)
+    changed = share.map(lambda _, g: g + size * torch.randn(g.shape, generator=generator))
+    return changed.expecting(size)
+
+
+def scores(model: nn.Module, share: sl.GradientShare, x: torch.Tensor) -> tuple[float, float]:
+    """True and predicted PSNR."""
+    inversion = sl.invert(model, share, sl.recover_label(model, share), pixel=PIXEL)
+    image = data.CIFAR10_NORM.invert(inversion.input.view_as(x))
+    return psnr(image, data.CIFAR10_NORM.invert(x.double())), inversion.psnr_predicted
+
+
+@pytest.fixture
+def sample(draw) -> data.Sample:
+    (one,) = draw(data.Smoothing(), 1)
+    return one
+
+
+@pytest.mark.parametrize("make", [models.lenet, lambda: models.mlp(3072, (512, 256))])
+def test_sixteen_bits_cost_what_was_predicted(make, sample):
+    torch.manual_seed(0)
+    model = make().eval()
+    share = sl.capture(model, sample.x, sample.y)
+    fine, _ = scores(model, share, sample.x)
+    coarse, predicted = scores(model, share.map(lambda _, g: g.half()), sample.x)
+    assert coarse < fine - 20
+    assert abs(coarse - predicted) < FACTOR_3
+
+
+def test_noise_costs_what_was_predicted(sample):
+    torch.manual_seed(0)
+    model = models.mlp(3072, (512, 256)).eval()
+    share = sl.capture(model, sample.x, sample.y)
+    found = [scores(model, noisy(share, size), sample.x) for size in (1e-5, 1e-4, 1e-3)]
+    for true, predicted in found:
+        assert abs(true - predicted) < FACTOR_3
+    qualities = [true for true, _ in found]
+    assert qualities == sorted(qualities, reverse=True)
+    assert qualities[0] - qualities[-1] > 30
+
+
+def test_noise_drowns_a_convolutional_net_and_it_says_so(sample):
+    torch.manual_seed(0)
+    model = models.lenet().eval()
+    share = sl.capture(model, sample.x, sample.y)
+    faint, predicted = scores(model, noisy(share, 1e-5), sample.x)
+    assert abs(faint - predicted) < FACTOR_3
+    assert faint > 20
+    for size in (1e-3, 1e-2):
+        true, predicted = scores(model, noisy(share, size), sample.x)
+        assert true < 15
+        assert predicted < 15
+
+
+def test_noise_that_was_not_declared_is_noticed(sample):
+    model = models.mlp(3072, (512, 256)).eval()
+    share = noisy(sl.capture(model, sample.x, sample.y), 1e-3)
+    undeclared = sl.GradientShare(share.gradients, share.input_shape)
+    assert sl.recover_label(model, undeclared).status is sl.Status.NOT_SINGLE

@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 DATA ?=
 WEIGHTS ?=
 
-.PHONY: audit test test-all lint bench accuracy clean
+.PHONY: audit test test-all lint bench accuracy inversion clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,9 @@ bench: $(INSTALLED)  ## the speed table, in ratios
 accuracy: $(INSTALLED)  ## the accuracy table at full size: make accuracy DATA=… WEIGHTS=…
 	$(BIN)/python -m benchmarks.accuracy --samples 1000 --arbitrary 100 \
 		$(if $(DATA),--data $(DATA)) $(if $(WEIGHTS),--weights $(WEIGHTS))
+
+inversion: $(INSTALLED)  ## the inversion table, 100 images a cell: make inversion DATA=…
+	$(BIN)/python -m benchmarks.inversion_accuracy --samples 100 $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

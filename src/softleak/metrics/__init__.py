@@ -2,5 +2,6 @@
 
 from softleak.metrics.images import psnr, ssim
 from softleak.metrics.labels import distance_to_set, label_error
+from softleak.metrics.perceptual import lpips
 
-__all__ = ["distance_to_set", "label_error", "psnr", "ssim"]
+__all__ = ["distance_to_set", "label_error", "lpips", "psnr", "ssim"]

@@ -112,7 +112,7 @@ def pixel(channels: int) -> Tensor:
 
 def _score(sample: data.Sample, inversion: sl.Inversion | None) -> Scored:
     truth = CIFAR10_NORM.invert(sample.x.double())
-    if inversion is None:
+    if inversion is None or not inversion.input.isfinite().all():
         nothing = torch.full_like(truth, float(truth.mean()))
         return Scored(psnr(nothing, truth), ssim(nothing, truth), math.inf)
     image = CIFAR10_NORM.invert(inversion.input.view_as(truth))

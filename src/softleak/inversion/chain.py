@@ -1,28 +1,31 @@
-"""A model as a chain of layers, seen by tracing it; what branches is refused, and named."""
+"""A model as a chain of steps that can be walked back; any other layer is refused, and named."""
 
 from __future__ import annotations
 
-import operator
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 
 from softleak.errors import ModelError
 from softleak.head import Head
 from softleak.inversion.conv import Conv
+from softleak.inversion.geometry import padding_of
+from softleak.inversion.graph import REMEDY, path_back, shape_of
 from softleak.inversion.linear import Linear
 from softleak.inversion.pointwise import RELU, SIGMOID, TANH, Activation, Inverse, inverse_of
 from softleak.inversion.pool import Pool
 from softleak.inversion.simple import Affine, Reshape
 from softleak.inversion.step import Step
 
-REMEDY = "reconstruct by gradient matching instead"
+LARGEST = 12288  # unknowns of one convolution, whose square has to be held in memory
 RESHAPES = {torch.flatten, "flatten", "view", "reshape", torch.reshape}
+LOG_SOFTMAX = {F.log_softmax, torch.log_softmax, "log_softmax"}
 FUNCTIONS: Mapping[Callable[..., Any] | str, Inverse] = {
     torch.relu: RELU, F.relu: RELU, "relu": RELU, "sigmoid": SIGMOID, torch.sigmoid: SIGMOID,
     F.sigmoid: SIGMOID, "tanh": TANH, torch.tanh: TANH, F.tanh: TANH,
@@ -35,27 +38,38 @@ class Chain:
 
     head: Head
     steps: tuple[Step, ...]
-    input_shape: tuple[int, ...]
 
     @classmethod
     def of(cls, model: nn.Module, head: Head, input_shape: tuple[int, ...]) -> Chain:
         """Trace a model in eval mode for inputs of one shape."""
-        graph = _traced(model)
-        like = next(model.parameters())
-        ShapeProp(graph).propagate(like.new_zeros(1, *input_shape))
-        nodes = list(graph.graph.nodes)
-        steps: list[Step] = []
-        node = _only_input(next(n for n in nodes if n.op == "output"))
-        if node.op != "call_module" or str(node.target) != head.name:
+        path = path_back(model, input_shape)
+        if _is_log_softmax(model, path[0]):
+            path = path[1:]
+        if path[0].op != "call_module" or str(path[0].target) != head.name:
             raise ModelError(f"the output does not come from the head {head.name!r}; {REMEDY}")
-        node = _only_input(node)
-        while node.op != "placeholder":
-            before = _only_input(node)
-            step = _step(model, node, tuple(before.meta["tensor_meta"].shape[1:]))
+        _check_sharing(model, path)
+        steps: list[Step] = []
+        for node, before in pairwise(path[1:]):
+            step = _step(model, node, shape_of(before))
             _check_order(step, steps)
             steps.append(step)
-            node = before
-        return cls(head, tuple(_marked(steps)), input_shape)
+        return cls(head, tuple(_marked(steps)))
+
+
+def _is_log_softmax(model: nn.Module, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(model.get_submodule(str(node.target)), nn.LogSoftmax)
+    return node.target in LOG_SOFTMAX
+
+
+def _check_sharing(model: nn.Module, path: list[fx.Node]) -> None:
+    """The gradient of a parameter that is used twice is the sum of two, and tells neither."""
+    seen: set[int] = set()
+    for name in (str(node.target) for node in path if node.op == "call_module"):
+        used = {id(parameter) for parameter in model.get_submodule(name).parameters()}
+        if used & seen:
+            raise ModelError(f"the parameters of {name!r} are used more than once; {REMEDY}")
+        seen |= used
 
 
 def _marked(steps: list[Step]) -> list[Step]:
@@ -67,26 +81,10 @@ def _marked(steps: list[Step]) -> list[Step]:
     return steps
 
 
-def _traced(model: nn.Module) -> fx.GraphModule:
-    try:
-        return fx.symbolic_trace(model)
-    except Exception as error:  # a forward that branches on its input fails in its own way
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"the model's forward cannot be traced ({reason}); {REMEDY}") from error
-
-
-def _only_input(node: fx.Node) -> fx.Node:
-    if len(node.all_input_nodes) != 1 or len(node.users) > 1:
-        raise ModelError(
-            f"the network is not a chain: it branches at {node.target!s} ({node.name}), which "
-            f"cannot be walked back exactly; {REMEDY}"
-        )
-    return node.all_input_nodes[0]
-
-
-def _check_order(step: Step, below: list[Step]) -> None:
+def _check_order(step: Step, above: list[Step]) -> None:
     """Averages of an activation's outputs say nothing of each of them."""
-    last = below[-1] if below else None
+    telling = [s for s in above if not isinstance(s, Reshape | Affine)]
+    last = telling[-1] if telling else None
     if isinstance(step, Activation) and isinstance(last, Pool) and not last.injective:
         raise ModelError(
             f"cannot walk back through {last.name}: it averages the outputs of an activation "
@@ -96,15 +94,15 @@ def _check_order(step: Step, below: list[Step]) -> None:
 
 def _step(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Step:
     """The step behind a node of the graph."""
-    name = str(node.target)
+    name, target = str(node.target), node.target
     if node.op == "call_module":
         return _module_step(name, model.get_submodule(name), before)
-    target = node.target
     if target in FUNCTIONS:
         return Activation(node.name, FUNCTIONS[target])
-    if target in RESHAPES or target is operator.getitem:
+    if target in RESHAPES and math.prod(shape_of(node)) == math.prod(before):
         return Reshape(node.name, before)
-    raise ModelError(f"cannot walk back through {node.name} ({target!s}); {REMEDY}")
+    called = getattr(target, "__name__", name)
+    raise ModelError(f"cannot walk back through {node.name} ({called}); {REMEDY}")
 
 
 def _module_step(name: str, module: nn.Module, before: tuple[int, ...]) -> Step:
@@ -112,19 +110,32 @@ def _module_step(name: str, module: nn.Module, before: tuple[int, ...]) -> Step:
     if phi is not None:
         return Activation(name, phi)
     match module:
-        case nn.Linear():
+        case nn.Linear() if len(before) == 1:
             return Linear(name, module.weight.detach(), module.bias is not None)
-        case nn.Conv2d() if module.padding_mode == "zeros" and not isinstance(module.padding, str):
-            channels, height, width = before
-            return Conv.of(name, module, (channels, height, width))
-        case nn.BatchNorm2d() | nn.BatchNorm1d() if not module.training:
+        case nn.Conv2d() if _can_invert(name, module, before):
+            return Conv.of(name, module, (before[0], before[1], before[2]))
+        case nn.BatchNorm2d() | nn.BatchNorm1d() if module.running_mean is not None:
             return Affine.of(name, module)
-        case nn.Flatten() | nn.Identity():
+        case nn.Flatten() | nn.Identity() | nn.Dropout() | nn.Dropout2d():
             return Reshape(name, before)
         case nn.AvgPool2d() | nn.AdaptiveAvgPool2d():
             return Pool.of(name, module, before)
-        case nn.Dropout() | nn.Dropout2d() if not module.training:
-            return Reshape(name, before)
         case _:
             kind = type(module).__name__
-            raise ModelError(f"cannot walk back through {name} ({kind}) in this mode; {REMEDY}")
+            raise ModelError(
+                f"cannot walk back through {name} ({kind}) with inputs {before}; {REMEDY}"
+            )
+
+
+def _can_invert(name: str, layer: nn.Conv2d, before: tuple[int, ...]) -> bool:
+    if layer.padding_mode != "zeros" or padding_of(layer) is None:
+        raise ModelError(
+            f"cannot walk back through {name} (Conv2d): expected zero padding, the same on both "
+            f"sides, got {layer.padding_mode}, {layer.padding!r}; {REMEDY}"
+        )
+    if math.prod(before) > LARGEST:
+        raise ModelError(
+            f"cannot walk back through {name} (Conv2d): it has {math.prod(before)} inputs, and a "
+            f"square matrix of more than {LARGEST} would not fit in memory; {REMEDY}"
+        )
+    return len(before) == 3

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from softleak.errors import ModelError, ShareError
-from softleak.inversion.chain import REMEDY, Chain
+from softleak.inversion.chain import Chain
+from softleak.inversion.graph import REMEDY
 from softleak.inversion.linear import Linear
 from softleak.inversion.pointwise import Activation
 from softleak.inversion.simple import Reshape
@@ -25,6 +26,8 @@ def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:
     if recovery.feature is None or recovery.label is None:
         raise ShareError(f"the recovery has no feature to start from: {recovery.message}")
     head = chain.head
+    if recovery.scale != 1.0:
+        share = share.scaled(1 / recovery.scale)
     like = share[head.weight_name].dtype
     x = recovery.feature.to(like)
     p = torch.softmax(head.logits(recovery.feature[None])[0] + head.b, -1)

@@ -15,10 +15,11 @@ from softleak.inversion.geometry import Geometry
 from softleak.inversion.least_squares import Factored, Solution
 from softleak.inversion.rows import TINY, Rows
 from softleak.inversion.state import Known
-from softleak.inversion.step import Inverted, LayerReport
+from softleak.inversion.step import Inverted, LayerReport, gradient
 from softleak.share import GradientShare
 
 REACH = 10.0  # times its size: where an input may be expected to be if no row tells
+FAINT = 1e-9  # of the largest |δ|: channels that say nothing of the input's size
 VAGUE = 0.5  # of the reach: an error so large says that no row tells
 ROUNDS = 3  # of linearisation, at most
 SPARE = 32  # rows beyond the unknowns from which their misfits tell how large errors really are
@@ -39,6 +40,7 @@ class Conv:
         return cls(name, layer, input_shape, Geometry.of(layer, input_shape[1:]))
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
+        gradient(share, f"{self.name}.weight", self.layer.weight)
         for _ in range(ROUNDS):
             groups = self._rows(out, share)
             found = [_solved(rows) for rows in groups]
@@ -66,7 +68,8 @@ class Conv:
             all(f.determined for f in found),
         )
         precision = found[0].normal / found[0].factor ** 2 if len(found) == 1 else None
-        return Inverted(known.with_precision(precision), report)
+        doubt = max(1.0, *(1 / max(f.factor, TINY) for f in found))
+        return Inverted(known.with_precision(precision, doubt), report)
 
     def _rows(self, out: Known, share: GradientShare) -> list[Rows]:
         layer, groups = self.layer, self.layer.groups
@@ -101,7 +104,7 @@ class Conv:
 
     def _gradients(self, out: Known, share: GradientShare, eps: float) -> tuple[Tensor, Tensor]:
         """Weight and bias gradients (Co, Ci·k+1) and their errors: rounding, and that of δ."""
-        weight = share[f"{self.name}.weight"].double().flatten(1)
+        weight = gradient(share, f"{self.name}.weight", self.layer.weight).double().flatten(1)
         largest = weight.abs().amax(1)
         size = out.delta.flatten(1).norm(dim=1).clamp_min(TINY)
         input_size = self._input_size(out, share)
@@ -112,16 +115,19 @@ class Conv:
         if self.layer.bias is None or name not in share:
             nothing = torch.zeros_like(size)[:, None]
             return torch.cat([weight, nothing], 1), torch.cat([error, nothing + torch.inf], 1)
-        bias = share[name].double()
+        bias = gradient(share, name, self.layer.bias).double()
         own = (2 * eps * (bias.abs() + size) + share.noise(name)).hypot(off) + TINY
         return torch.cat([weight, bias[:, None]], 1), torch.cat([error, own[:, None]], 1)
 
     def _input_size(self, out: Known, share: GradientShare) -> float:
         """Roughly the root mean square of the input: what the largest gradient asks for."""
-        largest = share[f"{self.name}.weight"].double().flatten(1).abs().amax(1)
-        size = out.delta.flatten(1).norm(dim=1).clamp_min(TINY)
+        weight = gradient(share, f"{self.name}.weight", self.layer.weight).double()
+        largest, size = weight.flatten(1).abs().amax(1), out.delta.flatten(1).norm(dim=1)
+        told = size > FAINT * size.max()
+        if not told.any():
+            return 1.0
         positions: float = out.delta[0].numel() ** 0.5
-        return float((largest / size).amax()) / positions + TINY
+        return float((largest[told] / size[told]).amax()) / positions or 1.0
 
     def _delta(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """``∂L/∂h`` and its error."""

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from softleak.errors import ModelError
+
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
@@ -23,7 +25,9 @@ class Geometry:
     @classmethod
     def of(cls, layer: nn.Conv2d, size: tuple[int, int]) -> Geometry:
         """That of a layer with zero padding."""
-        padding = layer.padding if isinstance(layer.padding, tuple) else (0, 0)
+        padding = padding_of(layer)
+        if padding is None:
+            raise ModelError(f"expected the same padding on both sides, got {layer.padding!r}")
         kernel, stride, dilation = (
             (a, b) for a, b in (layer.kernel_size, layer.stride, layer.dilation)
         )
@@ -33,7 +37,7 @@ class Geometry:
         seen = F.unfold(index.view(1, 1, height, width), kernel, dilation, padding, stride)
         plane = seen[0].T.long() - 1
         plane = torch.where(plane < 0, count, plane)
-        return cls(kernel, stride, (padding[0], padding[1]), dilation, size, plane)
+        return cls(kernel, stride, padding, dilation, size, plane)
 
     def forward(self, x: Tensor, kernel: Tensor, groups: int = 1) -> Tensor:
         """``K ∗ x`` for a batch of inputs (N, C, H, W)."""
@@ -59,3 +63,15 @@ class Geometry:
             patches[None], self.size, self.kernel, self.dilation, self.padding, self.stride
         )
         return found[0]
+
+
+def padding_of(layer: nn.Conv2d) -> tuple[int, int] | None:
+    """Rows and columns of zeros on either side, if it is as many on both."""
+    match layer.padding:
+        case (int(rows), int(columns)):
+            return rows, columns
+        case "valid":
+            return 0, 0
+        case _:
+            extra = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+            return None if any(e % 2 for e in extra) else (extra[0] // 2, extra[1] // 2)

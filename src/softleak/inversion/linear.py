@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from softleak.inversion.state import Known, combined
-from softleak.inversion.step import Inverted, LayerReport
+from softleak.inversion.step import Inverted, LayerReport, gradient
 from softleak.share import GradientShare
 
 ROWS = 128  # of the largest |δ|: more would add time, and hardly precision
@@ -26,17 +26,18 @@ class Linear:
     lowest: bool = False  # nothing below asks for ``∂L/∂input``
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
+        weight = gradient(share, f"{self.name}.weight", self.weight)
         eps = share.resolution(f"{self.name}.weight", self.weight.dtype)
         delta, error = out.delta, out.own_delta_error
         drift = out.drift
         if self.has_bias and f"{self.name}.bias" in share:
-            bias = share[f"{self.name}.bias"].double()
+            bias = gradient(share, f"{self.name}.bias", delta).double()
             own = share.resolution(f"{self.name}.bias", self.weight.dtype) * bias.abs() + TINY
             own = own + share.noise(f"{self.name}.bias")
             delta, error = combined(delta, error.hypot(drift * delta), bias, own)
             drift = min(drift, float((own * bias).norm() / bias.square().sum().clamp_min(TINY)))
         rows = delta.abs().topk(min(ROWS, len(delta))).indices
-        d, G = delta[rows], share[f"{self.name}.weight"][rows].double()
+        d, G = delta[rows], weight[rows].double()
         size = d.square().sum()
         if not size > TINY:
             return self._nothing(out)

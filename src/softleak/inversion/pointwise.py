@@ -41,7 +41,7 @@ class Activation:
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
         # What a ReLU has cut off is not known, and what is almost zero was probably cut off.
-        hidden = (out.value <= SURE * out.error) & self.phi.cuts
+        hidden = (out.value <= SURE * out.doubt * out.error) & self.phi.cuts
         # An output too near an end of the range to tell is taken to be one error away from it.
         margin = out.error.clamp(EDGE, (self.phi.high - self.phi.low) / 4)
         y = out.value.maximum(self.phi.low + margin).minimum(self.phi.high - margin)
@@ -89,7 +89,7 @@ def _leaky(slope: float) -> Inverse:
     return Inverse(
         lambda a: F.leaky_relu(a, slope),
         lambda y: torch.where(y > 0, y, y / slope),
-        lambda y: torch.where(y > 0, 1.0, slope).to(y),
+        lambda y: torch.where(y > 0, torch.ones_like(y), slope),
     )
 
 

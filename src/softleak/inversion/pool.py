@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from softleak.inversion.state import Known
-from softleak.inversion.step import Inverted, LayerReport
+from softleak.inversion.step import Inverted
 from softleak.share import GradientShare
 
 RANK = 1e-9  # of the largest singular value
@@ -59,5 +59,4 @@ class Pool:
             drift=out.drift,
             told=out.value.numel(),
         )
-        report = LayerReport(self.name, out.value.numel(), value.numel(), 1.0, 1.0, self.injective)
-        return Inverted(known_below, report)
+        return Inverted(known_below)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from softleak.errors import ModelError
 from softleak.inversion.state import Known
 from softleak.inversion.step import Inverted
 from softleak.share import GradientShare
@@ -35,11 +36,10 @@ class Affine:
     def of(cls, name: str, layer: nn.BatchNorm2d | nn.BatchNorm1d) -> Affine:
         """The map a normalisation with fixed statistics is."""
         mean, variance = layer.running_mean, layer.running_var
-        ones = torch.ones(layer.num_features)
-        mean = torch.zeros_like(ones) if mean is None else mean
-        variance = ones if variance is None else variance
-        gamma = ones if layer.weight is None else layer.weight.detach()
-        beta = torch.zeros_like(ones) if layer.bias is None else layer.bias.detach()
+        if mean is None or variance is None:
+            raise ModelError(f"{name} has no running statistics: it is not a fixed map")
+        gamma = torch.ones_like(mean) if layer.weight is None else layer.weight.detach()
+        beta = torch.zeros_like(mean) if layer.bias is None else layer.bias.detach()
         scale = gamma.double() / (variance.double() + layer.eps).sqrt()
         return cls(name, scale, beta.double() - scale * mean.double())
 
@@ -49,6 +49,7 @@ class Affine:
     def _before(self, out: Known) -> Known:
         shape = (-1, *[1] * (out.value.ndim - 1))
         scale, shift = self.scale.view(shape), self.shift.view(shape)
+        lost = scale == 0  # what was multiplied by zero is not known
         each = scale.expand_as(out.value).flatten()
         precision = None if out.precision is None else out.precision * each[:, None] * each
 
@@ -57,13 +58,14 @@ class Affine:
             return None if found is None else self._before(found)
 
         return Known(
-            (out.value - shift) / scale,
-            out.error / scale.abs(),
+            torch.where(lost, 0.0, (out.value - shift) / scale),
+            torch.where(lost, torch.inf, out.error / scale.abs()),
             out.delta * scale,
             out.delta_error * scale.abs(),
             out.bend * scale.square(),
             precision,
             out.drift,
             out.told,
+            out.doubt,
             again,
         )

@@ -24,6 +24,7 @@ class Known:
     precision: Tensor | None = None  # (n, n) inverse covariance of ``value``, if errors go together
     drift: float = 0.0  # the relative error that all of ``delta`` has in common
     told: int | None = None  # how many measurements it stands for, if fewer than its entries
+    doubt: float = 1.0  # by how much ``error`` was reduced, its rows having met so well
     again: Callable[[Tensor], Known | None] | None = None  # linearised around a better ``value``
 
     @classmethod
@@ -35,15 +36,20 @@ class Known:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Known:
         """The same entries in another shape, their order kept."""
+
+        def again(better: Tensor) -> Known | None:
+            found = None if self.again is None else self.again(better.reshape(self.value.shape))
+            return None if found is None else found.map(change)
+
         return replace(
             self,
             value=change(self.value), error=change(self.error), delta=change(self.delta),
-            delta_error=change(self.delta_error), bend=change(self.bend), again=None,
+            delta_error=change(self.delta_error), bend=change(self.bend), again=again,
         )  # fmt: skip
 
-    def with_precision(self, precision: Tensor | None) -> Known:
+    def with_precision(self, precision: Tensor | None, doubt: float) -> Known:
         """With errors that go together."""
-        return replace(self, precision=precision)
+        return replace(self, precision=precision, doubt=doubt)
 
     @property
     def own_delta_error(self) -> Tensor:

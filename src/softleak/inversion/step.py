@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from torch import Tensor
+
+from softleak.errors import ShareError
 from softleak.inversion.state import Known
 from softleak.share import GradientShare
 
@@ -23,6 +26,21 @@ class LayerReport:
     condition: float
     residual: float
     determined: bool
+
+
+def gradient(share: GradientShare, name: str, like: Tensor) -> Tensor:
+    """A parameter's gradient as it was sent, or why the walk ends here."""
+    if name not in share:
+        raise ShareError(
+            f"the share lacks {name!r}, without which the input of that layer is not determined; "
+            "reconstruct by gradient matching instead"
+        )
+    if share[name].shape != like.shape:
+        raise ShareError(
+            f"the gradient {name!r} should be {tuple(like.shape)} as the model's parameter, got "
+            f"{tuple(share[name].shape)}"
+        )
+    return share[name].to(like.device)
 
 
 @dataclass(frozen=True, eq=False)

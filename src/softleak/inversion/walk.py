@@ -17,6 +17,7 @@ from softleak.inversion.step import LayerReport
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
+ASTRAY = 100.0  # a misfit, in units of its expected error, that no rounding explains
 BOUND = 16.0  # standard errors in the bound of a recovery, which takes all rounding at its worst
 
 
@@ -31,8 +32,9 @@ class Inversion:
 
     @property
     def determined(self) -> bool:
-        """Whether every layer's rows determined its input."""
-        return all(layer.determined for layer in self.layers)
+        """Whether every layer's rows determined its input, and agreed on it."""
+        agreed = all(layer.determined and layer.residual < ASTRAY for layer in self.layers)
+        return agreed and bool(self.error.isfinite().all())
 
     @property
     def psnr_predicted(self) -> float:
@@ -64,6 +66,8 @@ def invert(
         if shape is None:
             raise ShareError("the share does not say its input's shape; pass input_shape")
         chain = Chain.of(model, find_head(model, None, shape), shape)
+    device = chain.head.W.device
+    share = share.map(lambda _, g: g.to(device))
     if recovery.scale != 1.0:
         share = share.scaled(1 / recovery.scale)
     known, reports = _start(chain, share, recovery), []
@@ -79,12 +83,13 @@ def _start(chain: Chain, share: GradientShare, recovery: Recovery) -> Known:
     """What the recovery says of the head's input."""
     head = chain.head
     factors = factor(head, [share])
-    x, t = recovery.feature, recovery.scalar
-    if x is None or t is None:
+    if recovery.feature is None or recovery.scalar is None:
         raise ShareError("the recovery has no feature to start from")
+    x, t = recovery.feature.to(head.W.device), recovery.scalar
     eps = factors.relative
     d = head.back(t * factors.u)[0]
-    off = min(recovery.feature_error, 1.0)
+    apart = max(abs(end / t - 1) for s in recovery.solutions for end in (s.low, s.high))
+    off = min(max(recovery.feature_error, apart), 1.0)
     if recovery.status is Status.UNIQUE:  # else anything within the bound is as likely
         off /= BOUND
     noise = share.noise(head.weight_name)

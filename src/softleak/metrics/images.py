@@ -6,13 +6,15 @@ import math
 
 from torch import Tensor
 
-from softleak.errors import MissingExtra
+from softleak.errors import DataError, MissingExtra
 
 FLOOR = 1e-30  # of a squared error: 300 dB stand for no error at all
 
 
 def psnr(image: Tensor, truth: Tensor) -> float:
     """The peak signal-to-noise ratio in dB of pixels in [0, 1], computed in float64."""
+    if image.shape != truth.shape:
+        raise DataError(f"expected two images of one shape, got {image.shape} and {truth.shape}")
     off = image.double().clamp(0, 1) - truth.to(image.device).double().clamp(0, 1)
     return -10 * math.log10(float(off.square().mean()) + FLOOR)
 

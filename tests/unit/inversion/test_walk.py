@@ -108,7 +108,7 @@ def test_averages_determine_what_is_under_a_convolution():
     share = sl.capture(model, x, torch.rand(7).double().softmax(0))
     inversion = sl.invert(model, share, sl.recover_label(model, share))
     assert float((inversion.input - x).abs().max()) < 1e-6
-    assert not inversion.determined  # the averages alone did not; the layer below had more rows
+    assert inversion.determined
 
 
 def test_averages_of_activations_are_refused():
@@ -148,3 +148,119 @@ def test_without_a_feature_there_is_no_start(trained, shares):
     batch = sl.GradientShare(mean, (3, 32, 32))
     with pytest.raises(ShareError, match="NOT_SINGLE"):
         sl.invert(trained, batch, sl.recover_label(trained, batch))
+
+
+def chain_error(model: nn.Module, x: torch.Tensor) -> tuple[float, sl.Inversion]:
+    share = sl.capture(model, x, torch.rand(5).to(x.dtype).softmax(0))
+    inversion = sl.invert(model, share, sl.recover_label(model, share))
+    return float((inversion.input.view_as(x) - x).abs().max()), inversion
+
+
+def two_convolutions(activation: nn.Module, between: nn.Module | None = None) -> nn.Module:
+    first = [nn.Conv2d(2, 24, 3, padding="same"), between or nn.Identity(), activation]
+    second = [nn.Conv2d(24, 24, 3, padding=1), activation, nn.Flatten()]
+    return nn.Sequential(*first, *second, nn.Linear(1536, 5, bias=False)).eval()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_convolutions_with_relu_lose_nothing_they_need(seed):
+    torch.manual_seed(seed)
+    error, inversion = chain_error(two_convolutions(nn.ReLU()), torch.randn(2, 8, 8))
+    assert error < 1e-4
+    assert inversion.determined
+
+
+def test_slopes_are_those_of_double_precision():
+    torch.manual_seed(0)
+    model = two_convolutions(nn.LeakyReLU()).double()
+    error, inversion = chain_error(model, torch.randn(2, 8, 8).double())
+    assert error < 1e-12
+    assert max(layer.residual for layer in inversion.layers) < 10
+
+
+def test_a_black_image_is_an_image():
+    torch.manual_seed(0)
+    error, _ = chain_error(two_convolutions(nn.Tanh()), torch.zeros(2, 8, 8))
+    assert error < 1e-4
+
+
+def test_a_channel_that_a_normalisation_cut_is_not_known():
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(24)
+    norm.weight.data[0] = 0
+    error, _ = chain_error(
+        two_convolutions(nn.Tanh(), norm).double(), torch.randn(2, 8, 8).double()
+    )
+    assert error < 1e-6
+
+
+class Written(nn.Module):
+    """Layers called from a forward that says how."""
+
+    def __init__(self, forward) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(2, 12, 3, padding=1), nn.Linear(768, 5, bias=False)
+        self.square, self.norm = nn.Linear(768, 768), nn.BatchNorm2d(2, track_running_stats=False)
+        self.how = forward
+
+    def forward(self, x):
+        return self.how(self, x)
+
+
+def test_sizes_and_a_log_softmax_are_no_branches():
+    def forward(m, x):
+        h = torch.tanh(m.conv(x))
+        return torch.log_softmax(m.head(h.view(h.size(0), -1)), -1)
+
+    torch.manual_seed(0)
+    model, x = Written(forward).double().eval(), torch.randn(2, 8, 8).double()
+    head = sl.Head.of(model, "head")
+    share = sl.capture(model, x, 1)
+    recovery = sl.recover_label(model, share, head=head)
+    chain = sl.Chain.of(model, head, (2, 8, 8))
+    inversion = sl.invert(model, share, recovery, chain=chain)
+    assert float((inversion.input - x).abs().max()) < 1e-6
+
+
+REFUSED = {
+    "getitem": lambda m, x: m.head(torch.tanh(m.conv(x[:, [1, 0]])).flatten(1)),
+    "more than once": lambda m, x: m.head(m.square(m.square(torch.tanh(m.conv(x)).flatten(1)))),
+    "BatchNorm2d": lambda m, x: m.head(torch.tanh(m.conv(m.norm(x))).flatten(1)),
+    "leaky_relu": lambda m, x: m.head(nn.functional.leaky_relu(m.conv(x)).flatten(1)),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_would_go_wrong_is_refused(reason):
+    model = Written(REFUSED[reason]).eval()
+    with pytest.raises(ModelError, match=rf"{reason}.*gradient matching"):
+        sl.Chain.of(model, sl.Head.of(model, "head"), (2, 8, 8))
+
+
+def test_padding_that_is_not_zeros_is_refused():
+    model = nn.Sequential(
+        nn.Conv2d(2, 12, 3, padding=1, padding_mode="circular"), nn.Tanh(), nn.Flatten(),
+        nn.Linear(768, 5),
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="circular"):
+        sl.Chain.of(model, sl.Head.of(model), (2, 8, 8))
+
+
+def test_train_mode_is_refused_before_anything_changes():
+    model = two_convolutions(nn.Tanh(), nn.BatchNorm2d(24)).train()
+    before = model[1].running_mean.clone()
+    with pytest.raises(ModelError, match="train mode"):
+        sl.Chain.of(model, sl.Head.of(model), (2, 8, 8))
+    assert torch.equal(model[1].running_mean, before)
+
+
+def test_a_missing_or_misshapen_gradient_is_named():
+    torch.manual_seed(0)
+    model, x = two_convolutions(nn.Tanh()), torch.randn(2, 8, 8)
+    share = sl.capture(model, x, 1)
+    recovery = sl.recover_label(model, share)
+    with pytest.raises(ShareError, match=r"lacks '3\.weight'"):
+        sl.invert(model, share.without("3.weight"), recovery)
+    other = sl.GradientShare({**share.gradients, "3.weight": torch.zeros(1)}, (2, 8, 8))
+    with pytest.raises(ShareError, match=r"should be \(24, 24, 3, 3\)"):
+        sl.invert(model, other, recovery)

@@ -1,0 +1,63 @@
+"""A model's forward as the nodes a tensor passes on its way; what branches is refused by name."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
+
+from softleak.errors import ModelError
+
+REMEDY = "reconstruct by gradient matching instead"
+MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+
+
+def path_back(model: nn.Module, input_shape: tuple[int, ...]) -> list[fx.Node]:
+    """The nodes from the model's output to its input, traced for inputs of one shape."""
+    _check_modes(model)
+    graph = _traced(model)
+    like = next(model.parameters())
+    with torch.no_grad():
+        ShapeProp(graph).propagate(like.new_zeros(1, *input_shape))
+    node = next(n for n in graph.graph.nodes if n.op == "output")
+    path = []
+    while node.op != "placeholder":
+        node = _only_input(node)
+        path.append(node)
+    return path
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...]:
+    """The shape of a node's tensor, without the batch."""
+    return tuple(node.meta["tensor_meta"].shape[1:])
+
+
+def _check_modes(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, MODES) and module.training:
+            raise ModelError(
+                f"cannot walk back through {name} ({type(module).__name__}) in train mode; if the "
+                f"client computed its gradient in eval mode call model.eval(), else {REMEDY}"
+            )
+
+
+def _traced(model: nn.Module) -> fx.GraphModule:
+    try:
+        return fx.symbolic_trace(model)
+    except Exception as error:  # a forward that branches on its input fails in its own way
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(f"the model's forward cannot be traced ({reason}); {REMEDY}") from error
+
+
+def _only_input(node: fx.Node) -> fx.Node:
+    """The tensor a node works on; sizes that it also looks at do not count."""
+    inputs, users = (
+        [n for n in some if n.op == "output" or "tensor_meta" in n.meta]
+        for some in (node.all_input_nodes, node.users)
+    )
+    if len(inputs) != 1 or len(users) > 1:
+        raise ModelError(
+            f"the network is not a chain: it branches at {node.target!s} ({node.name}), which "
+            f"cannot be walked back exactly; {REMEDY}"
+        )
+    return inputs[0]

@@ -18,7 +18,7 @@ SMALL = 1e-3  # a step that is so much less than the error
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The unknowns and their standard errors (n,); the smallest ones that fit if not ``determined``."""
+    """The unknowns and their standard errors (n,); the smallest that fit if not determined."""
 
     value: Tensor
     error: Tensor

@@ -16,12 +16,12 @@ from softleak.errors import ModelError
 from softleak.head import Head
 from softleak.inversion.conv import Conv
 from softleak.inversion.geometry import padding_of
-from softleak.inversion.graph import REMEDY, path_back, shape_of
+from softleak.inversion.graph import path_back, shape_of
 from softleak.inversion.linear import Linear
 from softleak.inversion.pointwise import RELU, SIGMOID, TANH, Activation, Inverse, inverse_of
 from softleak.inversion.pool import Pool
 from softleak.inversion.simple import Affine, Reshape
-from softleak.inversion.step import Step
+from softleak.inversion.step import REMEDY, Step
 
 LARGEST = 12288  # unknowns of one convolution, whose square has to be held in memory
 RESHAPES = {torch.flatten, "flatten", "view", "reshape", torch.reshape}

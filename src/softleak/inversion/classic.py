@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from softleak.errors import ModelError, ShareError
 from softleak.inversion.chain import Chain
-from softleak.inversion.graph import REMEDY
 from softleak.inversion.linear import Linear
 from softleak.inversion.pointwise import Activation
 from softleak.inversion.simple import Reshape
+from softleak.inversion.step import REMEDY
 from softleak.results import Recovery
 from softleak.share import GradientShare
 

@@ -6,15 +6,15 @@ problems of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from softleak.inversion.geometry import Geometry
 from softleak.inversion.least_squares import Factored, Solution
-from softleak.inversion.rows import TINY, Rows
-from softleak.inversion.state import Known
+from softleak.inversion.rows import Rows
+from softleak.inversion.state import TINY, Known
 from softleak.inversion.step import Inverted, LayerReport, gradient
 from softleak.share import GradientShare
 
@@ -74,40 +74,29 @@ class Conv:
     def _rows(self, out: Known, share: GradientShare) -> list[Rows]:
         layer, groups = self.layer, self.layer.groups
         eps = share.resolution(f"{self.name}.weight", layer.weight.dtype)
-        g, g_error = self._gradients(out, share, eps)
-        reach = REACH * self._input_size(out, share)
+        input_size = self._input_size(out, share)
+        g, g_error = self._gradients(out, share, eps, input_size)
         known = out.error + 4 * eps * out.value.abs()
         kernel = layer.weight.detach().double()
         parts = (kernel, out.value - self._bias(), known, out.delta, out.bend, g, g_error)
         split = zip(*(part.chunk(groups) for part in parts), strict=True)
         precision = out.precision if groups == 1 else None
-        return [
-            Rows(
-                self.geometry,
-                k,
-                z,
-                z_error,
-                delta,
-                bend,
-                said,
-                said_error,
-                precision,
-                out.told,
-                reach,
-            )
-            for k, z, z_error, delta, bend, said, said_error in split
-        ]
+        # The kernel, z and its error, δ and its bend, the gradients and their errors.
+        rows = [Rows(self.geometry, k, z, e, d, b, told, off) for k, z, e, d, b, told, off in split]
+        reach = REACH * input_size
+        return [replace(r, precision=precision, told=out.told, reach=reach) for r in rows]
 
     def _bias(self) -> Tensor | float:
         bias = self.layer.bias
         return 0.0 if bias is None else bias.detach().double()[:, None, None]
 
-    def _gradients(self, out: Known, share: GradientShare, eps: float) -> tuple[Tensor, Tensor]:
+    def _gradients(
+        self, out: Known, share: GradientShare, eps: float, input_size: float
+    ) -> tuple[Tensor, Tensor]:
         """Weight and bias gradients (Co, Ci·k+1) and their errors: rounding, and that of δ."""
         weight = gradient(share, f"{self.name}.weight", self.layer.weight).double().flatten(1)
         largest = weight.abs().amax(1)
         size = out.delta.flatten(1).norm(dim=1).clamp_min(TINY)
-        input_size = self._input_size(out, share)
         rounding = 2 * eps * (largest + 1e-3 * largest.amax()) + share.noise(f"{self.name}.weight")
         off = out.delta_error.hypot(out.drift * out.delta).flatten(1).norm(dim=1)
         error = (rounding.hypot(off * input_size) + TINY)[:, None].expand_as(weight)

@@ -7,8 +7,8 @@ from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
 from softleak.errors import ModelError
+from softleak.inversion.step import REMEDY
 
-REMEDY = "reconstruct by gradient matching instead"
 MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-TINY = 1e-300
+from softleak.inversion.state import TINY
+
 SINGULAR = 1e-13  # a scaled pivot this small belongs to a direction no row sees
 LIFTS = (0.0, 1e-15, SINGULAR, 1e-11, 1e-9, 1e-6)  # added to the scaled diagonal until it factors
 DRAWS = 64  # of the solution's errors: their spread is known to a tenth

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softleak.inversion.state import Known, combined
+from softleak.inversion.state import TINY, Known, combined
 from softleak.inversion.step import Inverted, LayerReport, gradient
 from softleak.share import GradientShare
 
 ROWS = 128  # of the largest |δ|: more would add time, and hardly precision
-TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak.inversion.state import Known
+from softleak.inversion.state import TINY, Known
 from softleak.inversion.step import Inverted
 from softleak.share import GradientShare
 
 SURE = 4.0  # errors: an output of a ReLU this far from zero is positive
-TINY = 1e-300
 FAR = 1.0  # how far from where it was linearised an activation is believed to be straight
 EDGE = 1e-15  # of a range of one: what float64 tells from its end
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from softleak.inversion.geometry import Geometry
 from softleak.inversion.least_squares import descend
+from softleak.inversion.state import TINY
 
-TINY = 1e-300
 ROUGH = 30  # steps to a point around which products of errors may be neglected
 
 

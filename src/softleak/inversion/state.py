@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+TINY = 1e-300  # what a divisor is at least
+
 
 @dataclass(frozen=True, eq=False)
 class Known:

@@ -11,6 +11,8 @@ from softleak.errors import ShareError
 from softleak.inversion.state import Known
 from softleak.share import GradientShare
 
+REMEDY = "reconstruct by gradient matching instead"
+
 
 @dataclass(frozen=True)
 class LayerReport:
@@ -33,7 +35,7 @@ def gradient(share: GradientShare, name: str, like: Tensor) -> Tensor:
     if name not in share:
         raise ShareError(
             f"the share lacks {name!r}, without which the input of that layer is not determined; "
-            "reconstruct by gradient matching instead"
+            f"{REMEDY}"
         )
     if share[name].shape != like.shape:
         raise ShareError(

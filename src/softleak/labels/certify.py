@@ -14,12 +14,11 @@ from softleak.labels.equations import count_equations
 from softleak.labels.evidence.weigh import Verdict
 from softleak.labels.families import KNOWN, AnyLabel, Family
 from softleak.labels.messages import why, why_none
-from softleak.labels.search import Minima
+from softleak.labels.search import SAME, Minima
 from softleak.results import Candidate, Recovery, Status
 
 PATH = 129  # labels along a wide interval
 NARROW = 1e-3  # relative width of an interval
-SAME = 1e-12  # relative: two roads to one minimum end this close together
 
 
 @dataclass(frozen=True, eq=False)

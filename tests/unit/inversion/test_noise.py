@@ -74,3 +74,20 @@ def test_noise_that_was_not_declared_is_noticed(sample):
     share = noisy(sl.capture(model, sample.x, sample.y), 1e-3)
     undeclared = sl.GradientShare(share.gradients, share.input_shape)
     assert sl.recover_label(model, undeclared).status is sl.Status.NOT_SINGLE
+
+
+def test_a_bound_is_many_standard_errors(draw):
+    """Why the scale's standard error is taken to be the recovery's bound over 16."""
+    torch.manual_seed(0)
+    model = models.mlp(3072, (256,), bias=False).eval()
+    head = sl.Head.of(model)
+    seen = []
+    model.get_submodule(head.name).register_forward_hook(lambda _, i, __: seen.append(i[0][0]))
+    squares = []
+    for sample in draw(data.Smoothing(), 24):
+        recovery = sl.recover_label(model, sl.capture(model, sample.x, sample.y), head=head)
+        model(sample.x[None])
+        x = seen[-1].detach().double()
+        scale = float(recovery.feature @ x / (x @ x)) - 1
+        squares.append((scale / recovery.feature_error) ** 2)
+    assert 1 / 64 < (sum(squares) / len(squares)) ** 0.5 < 1 / 4

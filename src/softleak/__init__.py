@@ -9,13 +9,16 @@ from softleak.inversion.walk import Inversion, invert
 from softleak.labels.evidence.probes import probe
 from softleak.labels.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
 from softleak.labels.recover import recover_label, recover_labels
+from softleak.matching import L2, Cosine, Reconstruction, reconstruct
 from softleak.results import Candidate, Evidence, Recovery, Status
 from softleak.share import GradientShare
 
 __all__ = [
+    "L2",
     "AnyLabel",
     "Candidate",
     "Chain",
+    "Cosine",
     "Evidence",
     "Family",
     "GradientShare",
@@ -23,6 +26,7 @@ __all__ = [
     "Inversion",
     "Mixed",
     "OneHot",
+    "Reconstruction",
     "Recovery",
     "Smoothed",
     "SmoothedMixed",
@@ -32,6 +36,7 @@ __all__ = [
     "capture",
     "invert",
     "probe",
+    "reconstruct",
     "recover_label",
     "recover_labels",
 ]

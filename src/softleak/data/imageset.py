@@ -67,6 +67,10 @@ class ImageSet:
             raise DataError(f"Image {index} asked for, but the set has {len(self)}.")
         return self.images[index].permute(2, 0, 1).float() / 255
 
+    def mean(self) -> Tensor:
+        """What somebody who has seen no gradient would answer: (C, H, W) in [0, 1]."""
+        return self.images.float().mean(0).permute(2, 0, 1) / 255
+
     def resized(self, size: int) -> ImageSet:
         """The same set with images of size x size, not cropped."""
         images = torch.cat([resize_bytes(part, size) for part in torch.split(self.images, _CHUNK)])

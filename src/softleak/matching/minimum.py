@@ -1,0 +1,56 @@
+"""What an optimiser answers for many problems, and what it is given to know when to stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from torch import Tensor
+
+from softleak.matching.problems import Problems
+from softleak.matching.watch import Watch
+
+
+class Ending(Enum):
+    """Why an optimiser left a problem."""
+
+    CONVERGED = "no step makes the loss smaller"
+    EXHAUSTED = "all evaluations were used"
+    DIVERGED = "the loss became NaN or infinite; the best iterate before that is kept"
+    INTERRUPTED = "interrupted, or out of time; the best iterate so far is kept"
+
+
+ENDINGS = tuple(Ending)
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """The unknowns (P, n) of the lowest loss (P,) seen, after so many evaluations (P,)."""
+
+    unknowns: Tensor
+    loss: Tensor
+    evaluations: Tensor
+    ending: Tensor  # (P,) an index into ENDINGS
+
+
+class Optimiser(Protocol):
+    """A configured way down."""
+
+    @property
+    def evaluations(self) -> int:
+        """How many evaluations of the loss and its gradient a problem may have."""
+        ...
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors of unknowns it holds for a problem."""
+        ...
+
+    def part(self, first: float, last: float) -> Optimiser:
+        """It, from one part of its evaluations to another."""
+        ...
+
+    def minimise(self, problems: Problems, start: Tensor, watch: Watch) -> Minimum:
+        """From ``start`` (P, n); every problem by itself."""
+        ...

@@ -1,0 +1,57 @@
+"""A model as a function of one input and one label: the gradient that input would send."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from softleak.head import Head
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A private copy of a model that batches of independent samples may run through."""
+
+    model: nn.Module
+    parameters: dict[str, Tensor]
+    head: Head
+
+    @classmethod
+    def of(cls, model: nn.Module, head: Head, dtype: torch.dtype) -> Network:
+        """Copy; normalisation in train mode sees one sample and remembers none."""
+        own = copy.deepcopy(model).to(dtype)
+        for module in own.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+                module.track_running_stats = False
+                module.running_mean = module.running_var = module.num_batches_tracked = None
+        return cls(own, {name: p.detach() for name, p in own.named_parameters()}, head)
+
+    def gradient(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """``∂L/∂θ`` by name, of one input and its soft label (C,)."""
+        found: dict[str, Tensor] = grad(self._loss)(self.parameters, x, y)
+        return found
+
+    def gradient_and_feature(self, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Also the head's input (I,)."""
+        seen: list[Tensor] = []
+
+        def remember(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            seen.append(inputs[0])
+
+        def loss(parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            return self._loss(parameters, x, y), seen[-1][0]
+
+        handle = self.model.get_submodule(self.head.name).register_forward_pre_hook(remember)
+        try:
+            found, feature = grad(loss, has_aux=True)(self.parameters)
+        finally:
+            handle.remove()
+        return found, feature
+
+    def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        logits = functional_call(self.model, parameters, (x[None],))
+        return -(torch.log_softmax(logits[0], -1) * y).sum()

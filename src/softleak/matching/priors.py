@@ -1,0 +1,40 @@
+"""What an input looks like before any gradient is seen: penalties that join the objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Prior(Protocol):
+    """A penalty of one input, smaller where the input is likelier."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Of an input (C, H, W), a scalar."""
+        ...
+
+
+@dataclass(frozen=True)
+class TotalVariation:
+    """The mean absolute difference of neighbours along each axis of an image."""
+
+    weight: float = 1e-2
+
+    def __call__(self, x: Tensor) -> Tensor:
+        across, down = x.diff(dim=-1).abs().mean(), x.diff(dim=-2).abs().mean()
+        return self.weight * (across + down)
+
+
+@dataclass(frozen=True)
+class Box:
+    """The mean square of how far entries are outside an interval (one number, or one a channel)."""
+
+    low: Tensor | float
+    high: Tensor | float
+    weight: float = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        below, above = (self.low - x).clamp_min(0), (x - self.high).clamp_min(0)
+        return self.weight * (below.square() + above.square()).mean()

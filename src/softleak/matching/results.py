@@ -1,0 +1,38 @@
+"""What a reconstruction answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import Tensor
+
+
+class MatchStatus(Enum):
+    """How a reconstruction ended. None of them is a proof: the loss says how near it came."""
+
+    CONVERGED = "no step makes the loss smaller"
+    EXHAUSTED = "all evaluations were used"
+    EXPLAINED = "the start explains the gradient as well as its rounding allows, and is kept"
+    INTERRUPTED = "interrupted, or out of time; the best iterate so far is kept"
+    DIVERGED = "the loss became NaN or infinite; the best iterate before that is kept"
+    NON_FINITE = "the share holds NaN or infinity: it matches nothing"
+    ZERO_GRADIENT = "every gradient is zero: any input the model is sure of matches it"
+    NO_LABEL = "no label or feature was recovered to reconstruct with"
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """An input whose gradient comes near to the share's, and the label it was found with.
+
+    ``input`` and ``label`` are None if nothing could be matched. ``misfit`` is what remains of the
+    gradient, relative to its size: how near it came, priors left aside. ``evaluations`` counts
+    those of the loss and its gradient, over all attempts.
+    """
+
+    status: MatchStatus
+    input: Tensor | None = None
+    label: Tensor | None = None
+    loss: float = float("inf")
+    misfit: float = float("inf")
+    evaluations: int = 0

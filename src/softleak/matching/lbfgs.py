@@ -126,7 +126,8 @@ class LBFGS:
         """Judge a trial of every row, and choose its next."""
         going = state.ending == GOING_ON
         sound = loss.isfinite() & slope.isfinite().all(1)
-        gained = sound & (loss <= state.loss + ENOUGH * state.step * state.down)
+        gained = loss <= state.loss + ENOUGH * state.step * state.down
+        gained = gained & sound & (loss < state.loss)
         flat = (slope * state.direction).sum(1) >= FLAT * state.down
         state.trials = state.trials + 1
         tired = state.trials >= TRIALS

@@ -66,8 +66,10 @@ class Problems:
 
     def evaluator(self) -> Evaluate:
         """Unknowns (P, n) to losses (P,) and their gradients (P, n)."""
-        one = vmap(grad_and_value(self._loss), randomness="different")
-        function = torch.compile(one) if self.compiled else one
+        function = vmap(grad_and_value(self._loss), randomness="different")
+        if self.compiled:
+            torch.compiler.reset()  # or what was compiled for other problems counts against a limit
+            function = torch.compile(function, dynamic=False)
         t = self.targets
 
         def evaluate(unknowns: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,225 @@
+import signal
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak import data, models
+from softleak.data import CIFAR10_NORM
+from softleak.errors import OptionError, ShareError
+from softleak.matching import (
+    L2,
+    LBFGS,
+    Adam,
+    Cosine,
+    GivenLabel,
+    Image,
+    MatchStatus,
+    Noise,
+    RandomLabel,
+    RecoveredLabel,
+    reconstruct,
+)
+from softleak.metrics import psnr
+
+SHORT = LBFGS(steps=3, inner=10)
+
+
+def small(classes=4, size=8):
+    """A net so small that its images are found in a moment."""
+    torch.manual_seed(1)
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.Sigmoid(), nn.Conv2d(6, 6, 3, padding=1), nn.Sigmoid(),
+        nn.Flatten(), nn.Linear(6 * size * size, classes),
+    )  # fmt: skip
+    for parameter in net.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    return net
+
+
+def victims(model, count, classes=4, size=8):
+    generator = torch.Generator().manual_seed(3)
+    inputs = [torch.rand(1, size, size, generator=generator) for _ in range(count)]
+    labels = torch.distributions.Dirichlet(torch.ones(classes)).sample((count,))
+    shares = [sl.capture(model, x, y) for x, y in zip(inputs, labels, strict=True)]
+    return inputs, labels, shares
+
+
+@pytest.mark.parametrize("objective", [L2(), Cosine(), L2(alpha=0.0, beta=2.0)], ids=str)
+def test_the_input_is_found_from_noise(objective):
+    model = small()
+    inputs, labels, shares = victims(model, 3)
+    found = reconstruct(
+        model, shares, sl.recover_labels(model, shares), objective=objective, priors=(),
+        optimiser=LBFGS(steps=150, progress=1e-3),
+    )  # fmt: skip
+    for result, x, y in zip(found, inputs, labels, strict=True):
+        assert psnr(result.input, x) > 30
+        assert torch.allclose(result.label.double(), y.double(), atol=1e-4)
+        assert result.misfit < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("name", "train"),
+    [("lenet", False), ("resnet18", False), ("resnet20", True), ("vgg", False), ("vit", False)],
+)
+def test_at_the_truth_nothing_remains_of_the_gradient(name, train, draw):
+    """The gradient that is matched is the one a client sends, on every kind of network."""
+    (sample,) = draw(data.Mixup(), 1)
+    model = models.MODELS[name]().double().train(train)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    x = sample.x.double()
+    share = sl.capture(model, x, sample.y)
+    found = reconstruct(model, share, label=GivenLabel(sample.y), start=Image(x))
+    assert found.status is MatchStatus.EXPLAINED
+    assert found.misfit < 1e-12
+    nudged = reconstruct(
+        model, share, label=GivenLabel(sample.y), start=Image(x + 0.01 * torch.randn_like(x)),
+        optimiser=LBFGS(steps=1, inner=4), objective=L2(),
+    )  # fmt: skip
+    assert 1e-9 < nudged.misfit < 1
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_one_share_or_many_in_their_order():
+    model = small()
+    _, labels, shares = victims(model, 3)
+    sources = [GivenLabel(y) for y in labels]
+    many = reconstruct(model, shares, label=sources, optimiser=SHORT, objective=L2())
+    for share, source, expected in zip(shares, sources, many, strict=True):
+        alone = reconstruct(model, share, label=source, optimiser=SHORT, objective=L2())
+        assert torch.allclose(alone.input, expected.input, atol=1e-3)
+    assert reconstruct(model, []) == ()
+
+
+def test_little_memory_changes_nothing_but_the_batches():
+    model = small().double()
+    _, labels, shares = victims(model, 4)
+    sources = [GivenLabel(y) for y in labels]
+    options = {"label": sources, "optimiser": SHORT, "objective": L2()}
+    whole, parts = (reconstruct(model, shares, memory=m, **options) for m in (2 << 30, 1))
+    for a, b in zip(whole, parts, strict=True):
+        assert torch.allclose(a.input, b.input, atol=1e-9)
+
+
+def test_what_cannot_be_matched_is_marked_and_disturbs_nobody():
+    model = small()
+    inputs, labels, shares = victims(model, 2)
+    broken = shares[0].map(lambda _, g: g * torch.nan)
+    zero = shares[0].map(lambda _, g: g * 0)
+    huge = shares[0].map(lambda _, g: g * 3e18)
+    mixed = [shares[0], broken, zero, huge, shares[1]]
+    sources = [GivenLabel(y) for y in (labels[0], labels[0], labels[0], labels[0], labels[1])]
+    found = reconstruct(model, mixed, label=sources, objective=L2(), optimiser=Adam(steps=20))
+    alone = reconstruct(
+        model, shares, label=[sources[0], sources[4]], objective=L2(), optimiser=Adam(steps=20)
+    )
+    assert [r.status for r in found[1:4]] == [
+        MatchStatus.NON_FINITE, MatchStatus.ZERO_GRADIENT, MatchStatus.DIVERGED,
+    ]  # fmt: skip
+    assert found[1].input is None
+    assert torch.allclose(found[0].input, alone[0].input, atol=1e-4)
+    assert torch.allclose(found[4].input, alone[1].input, atol=1e-4)
+
+
+def test_without_a_recovered_label_there_is_nothing_to_match_with():
+    model = small()
+    _, _, shares = victims(model, 1)
+    assert reconstruct(model, shares[0]).status is MatchStatus.NO_LABEL
+    given = GivenLabel(torch.full((4,), 0.25))
+    asked = reconstruct(model, shares[0], label=given, objective=L2(beta=1.0))
+    assert asked.status is MatchStatus.NO_LABEL
+
+
+def test_restarts_share_the_evaluations_of_one():
+    model = small()
+    _, labels, shares = victims(model, 1)
+    source = GivenLabel(labels[0])
+    for optimiser in (LBFGS(steps=20, progress=0.0), Adam(steps=400)):
+        found = reconstruct(
+            model, shares[0], label=source, objective=L2(), optimiser=optimiser, restarts=3
+        )
+        assert found.evaluations <= optimiser.evaluations
+    with pytest.raises(OptionError, match="0 to 8 restarts"):
+        reconstruct(model, shares[0], restarts=9)
+
+
+def test_a_free_label_moves_and_stays_a_label():
+    model = small()
+    _, _, shares = victims(model, 1)
+    recovery = sl.recover_label(model, shares[0])
+    for source in (RandomLabel(), RecoveredLabel(free=True)):
+        found = reconstruct(model, shares[0], recovery, label=source, optimiser=Adam(steps=30))
+        assert float(found.label.sum()) == pytest.approx(1, abs=1e-5)
+        assert bool((found.label >= 0).all())
+        start = recovery.label if source == RecoveredLabel(free=True) else None
+        assert start is None or not torch.allclose(found.label.double(), start, atol=1e-6)
+
+
+def test_a_missing_layer_is_done_without():
+    model = small()
+    _, labels, shares = victims(model, 1)
+    some = shares[0].without("0.bias", "2.weight")
+    found = reconstruct(model, some, label=GivenLabel(labels[0]), optimiser=SHORT, objective=L2())
+    assert found.misfit < 1
+
+
+def test_shares_of_another_model_are_refused():
+    model = small()
+    _, labels, _ = victims(model, 1)
+    other = sl.GradientShare({"0.weight": torch.ones(2, 2)}, (1, 8, 8))
+    with pytest.raises(ShareError, match=r"should be \(6, 1, 3, 3\)"):
+        reconstruct(model, other, label=GivenLabel(labels[0]))
+    with pytest.raises(ShareError, match="no gradient"):
+        reconstruct(model, sl.GradientShare({"x": torch.ones(2)}, (1, 8, 8)))
+
+
+@dataclass(frozen=True)
+class Interrupting:
+    """A prior during whose computation somebody presses Ctrl-C."""
+
+    def __call__(self, x):
+        signal.raise_signal(signal.SIGINT)
+        return x.sum() * 0
+
+
+def test_an_interruption_returns_the_best_so_far():
+    model = small()
+    _, labels, shares = victims(model, 1)
+    before = signal.getsignal(signal.SIGINT)
+    found = reconstruct(
+        model, shares[0], label=GivenLabel(labels[0]), priors=[Interrupting()],
+        optimiser=LBFGS(steps=100), objective=L2(),
+    )  # fmt: skip
+    assert found.status is MatchStatus.INTERRUPTED
+    assert found.input is not None
+    assert found.evaluations < 5
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_from_the_exact_inversion_nothing_gets_worse(trained, draw):
+    drawn = draw(data.Smoothing(), 2)
+    shares = [sl.capture(trained, s.x, s.y) for s in drawn]
+    recoveries = sl.recover_labels(trained, shares)
+    inputs = [
+        sl.invert(trained, share, recovery).input
+        for share, recovery in zip(shares, recoveries, strict=True)
+    ]
+    found = reconstruct(
+        trained, shares, recoveries, start=[Image(x) for x in inputs], objective=L2(),
+        optimiser=SHORT,
+    )  # fmt: skip
+    for sample, before, after in zip(drawn, inputs, found, strict=True):
+        truth = CIFAR10_NORM.invert(sample.x)
+        worth = [psnr(CIFAR10_NORM.invert(x), truth) for x in (before, after.input)]
+        assert worth[1] >= worth[0] - 1e-6
+
+
+def test_starts_are_the_same_for_all_and_new_for_every_attempt():
+    first, again, other = (Noise(4).draw((2, 3), attempt) for attempt in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    with pytest.raises(OptionError, match="shape"):
+        Image(torch.zeros(2, 2)).draw((3, 3), 0)

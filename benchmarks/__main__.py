@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from rich.console import Console
 
-from benchmarks import inversion, labels
+from benchmarks import inversion, labels, matching
 from benchmarks.goals import Goal, goals_table
 
-PARTS = (labels.run, inversion.run)
+PARTS = (labels.run, inversion.run, matching.run)
 
 
 def main() -> None:

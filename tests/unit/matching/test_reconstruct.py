@@ -106,7 +106,7 @@ def test_little_memory_changes_nothing_but_the_batches():
 
 def test_what_cannot_be_matched_is_marked_and_disturbs_nobody():
     model = small()
-    inputs, labels, shares = victims(model, 2)
+    _, labels, shares = victims(model, 2)
     broken = shares[0].map(lambda _, g: g * torch.nan)
     zero = shares[0].map(lambda _, g: g * 0)
     huge = shares[0].map(lambda _, g: g * 3e18)

@@ -91,19 +91,26 @@ def _spread(factor: Tensor) -> Tensor:
 
 
 def descend(
-    normal: Callable[[Tensor], Tensor], right: Tensor, diagonal: Tensor, steps: int
+    normal: Callable[[Tensor], Tensor],
+    right: Tensor,
+    near: Callable[[Tensor], Tensor],
+    steps: int,
+    enough: float = 0.0,
 ) -> Tensor:
-    """A rough solution of ``normal x = right`` (n,): conjugate gradients, stopped early."""
+    """A rough solution of ``normal x = right`` (n,): conjugate gradients, ``near`` an inverse.
+
+    They stop early, or where the square of what is missing, in errors, is ``enough``.
+    """
     x, rest = torch.zeros_like(right), right
-    pre = rest / diagonal
+    pre = near(rest)
     direction, size = pre, rest @ pre
     for _ in range(steps):
-        if not size > 0:
+        if not size > enough:
             break
         moved = normal(direction)
         step = size / (direction @ moved)
         x, rest = x + step * direction, rest - step * moved
-        pre = rest / diagonal
+        pre = near(rest)
         size, last = rest @ pre, size
         direction = pre + size / last * direction
     return x

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from softleak.inversion.rows import Rows
+from softleak.inversion.rows import Rows, add_blocks
 
 
 class Near(Protocol):
@@ -47,24 +47,21 @@ class Single:
         channels, plane = len(rows.kernel[0]), len(ridge)
         size = float(rows.diagonal().max())
         normal = torch.zeros(channels * plane, channels * plane, device=ridge.device)
-        rows.geometry.add_local(normal, (_local(rows) / size).float())
+        rows.geometry.add_local(normal, _local(rows, size))
         seen = (rows.plane().flatten(0, 1) / size**0.5).float()
         block = seen.T @ seen
         block.diagonal().add_((ridge / size).float())
-        for part in normal.split(plane):
-            start = part.storage_offset() // normal.shape[1]
-            part[:, start : start + plane] += block
+        add_blocks(normal, block.expand(channels, -1, -1))
         factor, failed = torch.linalg.cholesky_ex(normal)
         return None if failed else cls(factor, size)
 
     def solve(self, right: Tensor) -> Tensor:
-        scaled = (right / self.size).float()[:, None]
-        return torch.cholesky_solve(scaled, self.factor)[:, 0].double()
+        return _twice(self.factor, (right / self.size).float()[:, None])[:, 0].double()
 
     def draws(self, count: int) -> Tensor:
         noise = _noise(len(self.factor) * count, self.factor).view(-1, count)
-        drawn = torch.linalg.solve_triangular(self.factor.mT, noise, upper=True)
-        return drawn.T.double() / self.size**0.5
+        drawn: Tensor = torch.linalg.solve_triangular(self.factor.mT, noise, upper=True)
+        return drawn.T.double().div(self.size**0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,19 +102,26 @@ class LowRank:
         off = self.root * self.rows.geometry.forward(
             alone.view(-1, *self.rows.shape), self.rows.kernel
         )
-        pulled = torch.cholesky_solve(off.flatten(1).T, self.capacity).T
+        pulled = _twice(self.capacity, off.flatten(1).T).T
         return alone - self._each(self.rows.transposed(pulled * self.root.flatten()))
 
     def _each(self, right: Tensor) -> Tensor:
         return (right.view(-1, len(self.inverse)) @ self.inverse).view_as(right)
 
 
-def _local(rows: Rows) -> Tensor:
-    """(Ci, k, Ci, k, Ho, Wo): what each position adds to ``TᵀΛT``."""
+def _twice(factor: Tensor, right: Tensor) -> Tensor:
+    """``(L Lᵀ)⁻¹ right``, many times faster than by ``cholesky_solve`` for few right sides."""
+    half = torch.linalg.solve_triangular(factor, right, upper=False)
+    whole: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+    return whole
+
+
+def _local(rows: Rows, size: float) -> Tensor:
+    """(Ci, k, Ci, k, Ho, Wo): what each position adds to ``TᵀΛT`` over ``size``."""
     outputs, channels = rows.kernel.shape[:2]
-    kernel = rows.kernel.flatten(1)
+    kernel = rows.kernel.flatten(1).float()
     pairs = kernel[:, :, None] * kernel[:, None]
-    weights = rows.weighted(torch.ones_like(rows.z)).flatten(1)
+    weights = (rows.weighted(torch.ones_like(rows.z)) / size).flatten(1).float()
     blocks = pairs.view(outputs, -1).T @ weights
     return blocks.view(*(channels, kernel.shape[1] // channels) * 2, *rows.z.shape[1:])
 

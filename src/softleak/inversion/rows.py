@@ -94,9 +94,7 @@ class Rows:
         zero = torch.zeros(self.shape, dtype=self.z.dtype, device=self.z.device).flatten()
         right = rigid.slope(zero, zero)
         diagonal = rigid.diagonal()
-        return descend(
-            lambda v: right - rigid.slope(v, zero), right, lambda r: r / diagonal, ROUGH
-        )
+        return descend(lambda v: right - rigid.slope(v, zero), right, lambda r: r / diagonal, ROUGH)
 
     def diagonal(self) -> Tensor:
         """That of the normal matrix (n,), δ and independent errors taken as they are."""
@@ -115,13 +113,13 @@ class Rows:
         plane = self.plane()
         through = self.bend.flatten(1)[:, None] * self.seen(around) / self.g_error[..., None]
         inner = self._forward_precision()
-        _add_blocks(inner, through.transpose(1, 2) @ through)
+        add_blocks(inner, through.transpose(1, 2) @ through)
         half = self.transposed(inner).T.contiguous().div_(2)
         half += self._crossed(plane, through)
         total = self.transposed(half)
         total = total + total.T
         rows = plane.flatten(0, 1)
-        _add_blocks(total, (rows.T @ rows).expand(self.shape[0], -1, -1))
+        add_blocks(total, (rows.T @ rows).expand(self.shape[0], -1, -1))
         total.diagonal().add_(self.reach**-2)
         return total
 
@@ -152,7 +150,7 @@ class Rows:
         return product.permute(1, 2, 0, 3).flatten(0, 1).flatten(1)
 
 
-def _add_blocks(matrix: Tensor, blocks: Tensor) -> None:
+def add_blocks(matrix: Tensor, blocks: Tensor) -> None:
     """Add square ``blocks`` (B, s, s) to the diagonal of a matrix (B·s, B·s)."""
     size = blocks.shape[1]
     for i, block in enumerate(blocks):

@@ -7,12 +7,14 @@ the rows themselves: one in single precision, and a cheaper one where outputs ar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from softleak.inversion.least_squares import DRAWS, drawn, noise_like, solved
 from softleak.inversion.rows import Rows, add_blocks
 
 
@@ -23,14 +25,14 @@ class Near(Protocol):
         """Its product with a vector (n,)."""
         ...
 
-    def draws(self, count: int) -> Tensor:
-        """(count, n) draws with it for a covariance."""
+    def draws(self) -> Tensor:
+        """(DRAWS, n) draws with it for a covariance."""
         ...
 
 
 def near(rows: Rows, ridge: Tensor) -> Near | None:
     """The cheaper factorisation, if there is one in this precision, with a ridge (H·W,)."""
-    few = 2 * rows.z.numel() <= len(rows.kernel[0]) * len(ridge)
+    few = 2 * rows.z.numel() <= math.prod(rows.shape)
     return LowRank.of(rows, ridge) if few else Single.of(rows, ridge)
 
 
@@ -45,10 +47,10 @@ class Single:
     def of(cls, rows: Rows, ridge: Tensor) -> Single | None:
         """Local blocks from ``T``, and one of ``DᵀD`` for each channel."""
         channels, plane = len(rows.kernel[0]), len(ridge)
-        size = float(rows.diagonal().max())
+        size = float((rows.diagonal().view(channels, plane) + ridge).max())
         normal = torch.zeros(channels * plane, channels * plane, device=ridge.device)
         rows.geometry.add_local(normal, _local(rows, size))
-        seen = (rows.plane().flatten(0, 1) / size**0.5).float()
+        seen = (rows.plane().flatten(0, 1) / math.sqrt(size)).float()
         block = seen.T @ seen
         block.diagonal().add_((ridge / size).float())
         add_blocks(normal, block.expand(channels, -1, -1))
@@ -56,12 +58,10 @@ class Single:
         return None if failed else cls(factor, size)
 
     def solve(self, right: Tensor) -> Tensor:
-        return _twice(self.factor, (right / self.size).float()[:, None])[:, 0].double()
+        return solved(self.factor, (right / self.size).float()[:, None])[:, 0].double()
 
-    def draws(self, count: int) -> Tensor:
-        noise = _noise(len(self.factor) * count, self.factor).view(-1, count)
-        drawn: Tensor = torch.linalg.solve_triangular(self.factor.mT, noise, upper=True)
-        return drawn.T.double().div(self.size**0.5)
+    def draws(self) -> Tensor:
+        return drawn(self.factor).T.double() / math.sqrt(self.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +89,12 @@ class LowRank:
     def solve(self, right: Tensor) -> Tensor:
         return self._solved(right[None])[0]
 
-    def draws(self, count: int) -> Tensor:
-        unknowns = len(self.rows.kernel[0]) * len(self.block)
-        noise = _noise(count * (unknowns + self.root.numel()), self.block).view(count, -1)
+    def draws(self) -> Tensor:
+        unknowns = math.prod(self.rows.shape)
+        noise = noise_like((DRAWS, unknowns + self.root.numel()), self.block)
         seen = noise[:, :unknowns].reshape(-1, len(self.block)) @ self.block.T
         told = noise[:, unknowns:] * self.root.flatten()
-        return self._solved(seen.view(count, -1) + self.rows.transposed(told))
+        return self._solved(seen.view(DRAWS, -1) + self.rows.transposed(told))
 
     def _solved(self, right: Tensor) -> Tensor:
         """Of many right sides (R, n)."""
@@ -102,18 +102,11 @@ class LowRank:
         off = self.root * self.rows.geometry.forward(
             alone.view(-1, *self.rows.shape), self.rows.kernel
         )
-        pulled = _twice(self.capacity, off.flatten(1).T).T
+        pulled = solved(self.capacity, off.flatten(1).T).T
         return alone - self._each(self.rows.transposed(pulled * self.root.flatten()))
 
     def _each(self, right: Tensor) -> Tensor:
         return (right.view(-1, len(self.inverse)) @ self.inverse).view_as(right)
-
-
-def _twice(factor: Tensor, right: Tensor) -> Tensor:
-    """``(L Lᵀ)⁻¹ right``, many times faster than by ``cholesky_solve`` for few right sides."""
-    half = torch.linalg.solve_triangular(factor, right, upper=False)
-    whole: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
-    return whole
 
 
 def _local(rows: Rows, size: float) -> Tensor:
@@ -137,8 +130,3 @@ def _between(rows: Rows, inverse: Tensor) -> Tensor:
         total.addmm_(pairs, padded[seen[:, tap]][:, seen.T].transpose(0, 1).flatten(1))
     shaped = total.view(outputs, outputs, positions, positions)
     return shaped.transpose(1, 2).reshape(outputs * positions, -1)
-
-
-def _noise(count: int, like: Tensor) -> Tensor:
-    generator = torch.Generator(like.device).manual_seed(0)
-    return torch.randn(count, dtype=like.dtype, device=like.device, generator=generator)

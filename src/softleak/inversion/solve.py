@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from softleak.inversion.independent import near
-from softleak.inversion.least_squares import DRAWS, Factored, descend
+from softleak.inversion.least_squares import Factored, descend
 from softleak.inversion.rows import Rows
 
 VAGUE = 0.5  # of the reach: an error so large says that no row tells
@@ -66,7 +66,7 @@ def quick(rows: Rows) -> Solved:
             determined = True
             break
         x = x + step
-    error = inverse.draws(DRAWS).square().mean(0).sqrt()
+    error = inverse.draws().square().mean(0).sqrt()
     held = error.view(rows.shape[0], -1) * ridge.sqrt()  # by the ridge rather than by rows
     residual, factor = _misfit(rows, x)
     return Solved(

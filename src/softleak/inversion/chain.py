@@ -55,6 +55,12 @@ class Chain:
             steps.append(step)
         return cls(head, tuple(_marked(steps)))
 
+    @property
+    def passes(self) -> tuple[tuple[Step, ...], ...]:
+        """Ways to walk back, the cheaper one first if there is one."""
+        quick = tuple(replace(s, quick=True) if isinstance(s, Conv) else s for s in self.steps)
+        return (self.steps,) if quick == self.steps else (quick, self.steps)
+
 
 def _is_log_softmax(model: nn.Module, node: fx.Node) -> bool:
     if node.op == "call_module":

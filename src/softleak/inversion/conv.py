@@ -12,17 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from softleak.inversion.geometry import Geometry
-from softleak.inversion.least_squares import Factored, Solution
 from softleak.inversion.rows import Rows
+from softleak.inversion.solve import Solved, quick, thorough
 from softleak.inversion.state import TINY, Known
 from softleak.inversion.step import Inverted, LayerReport, gradient
 from softleak.share import GradientShare
 
 REACH = 10.0  # times its size: where an input may be expected to be if no row tells
 FAINT = 1e-9  # of the largest |δ|: channels that say nothing of the input's size
-VAGUE = 0.5  # of the reach: an error so large says that no row tells
 ROUNDS = 3  # of linearisation, at most
-SPARE = 32  # rows beyond the unknowns from which their misfits tell how large errors really are
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +31,7 @@ class Conv:
     layer: nn.Conv2d
     input_shape: tuple[int, int, int]
     geometry: Geometry
+    quick: bool = False  # whether errors are taken as independent
 
     @classmethod
     def of(cls, name: str, layer: nn.Conv2d, input_shape: tuple[int, int, int]) -> Conv:
@@ -43,15 +42,15 @@ class Conv:
         gradient(share, f"{self.name}.weight", self.layer.weight)
         for _ in range(ROUNDS):
             groups = self._rows(out, share)
-            found = [_solved(rows) for rows in groups]
+            found = [self._solved(rows) for rows in groups]
             pairs = zip(groups, found, strict=True)
-            moved = torch.cat([rows.moved(f.solution.value) for rows, f in pairs]) + self._bias()
+            moved = torch.cat([rows.moved(f.value) for rows, f in pairs]) + self._bias()
             better = None if out.again is None else out.again(moved)
             if better is None:
                 break
             out = better
-        value = torch.cat([f.solution.value for f in found])
-        error = torch.cat([f.solution.error * f.factor for f in found])
+        value = torch.cat([f.value for f in found])
+        error = torch.cat([f.error for f in found])
         # δ follows the output, which is now better known than before.
         delta = out.delta + out.bend * (moved - out.value)
         eps = share.resolution(f"{self.name}.weight", self.layer.weight.dtype)
@@ -63,17 +62,18 @@ class Conv:
             self.name,
             sum(rows.count for rows in groups),
             value.numel(),
-            max(f.solution.condition for f in found),
+            max(f.condition for f in found),
             max(f.residual for f in found),
             all(f.determined for f in found),
         )
-        precision = found[0].normal / found[0].factor ** 2 if len(found) == 1 else None
+        precision = found[0].precision if len(found) == 1 else None
         doubt = max(1.0, *(1 / max(f.factor, TINY) for f in found))
         return Inverted(known.with_precision(precision, doubt), report)
 
     def _rows(self, out: Known, share: GradientShare) -> list[Rows]:
         layer, groups = self.layer, self.layer.groups
         eps = share.resolution(f"{self.name}.weight", layer.weight.dtype)
+        out = out.apart if self.quick else out
         input_size = self._input_size(out, share)
         g, g_error = self._gradients(out, share, eps, input_size)
         known = out.error + 4 * eps * out.value.abs()
@@ -85,6 +85,9 @@ class Conv:
         rows = [Rows(self.geometry, k, z, e, d, b, told, off) for k, z, e, d, b, told, off in split]
         reach = REACH * input_size
         return [replace(r, precision=precision, told=out.told, reach=reach) for r in rows]
+
+    def _solved(self, rows: Rows) -> Solved:
+        return quick(rows) if self.quick and rows.precision is None else thorough(rows)
 
     def _bias(self) -> Tensor | float:
         bias = self.layer.bias
@@ -124,25 +127,3 @@ class Conv:
         before = self.geometry.transposed(delta[None], weight, groups)[0]
         moved = self.geometry.transposed(error.square()[None], weight.square(), groups)[0]
         return before, moved.sqrt() + 4 * eps * (before.abs() + before.abs().mean())
-
-
-@dataclass(frozen=True, eq=False)
-class _Solved:
-    """``factor`` is what the rows' misfits say of the size of all errors."""
-
-    solution: Solution
-    normal: Tensor
-    residual: float
-    factor: float
-    determined: bool
-
-
-def _solved(rows: Rows) -> _Solved:
-    around = rows.rough()
-    factored = Factored.of(rows.normal(around))
-    solution = factored.solve(lambda x: rows.slope(x, around), around)
-    spare = rows.count - around.numel()
-    residual = (rows.squares(solution.value) / max(spare, rows.count / 10, 1)) ** 0.5
-    factor = residual if spare >= SPARE else max(1.0, residual)
-    determined = solution.determined and bool((solution.error < VAGUE * rows.reach).all())
-    return _Solved(solution, factored.normal, residual, factor, determined)

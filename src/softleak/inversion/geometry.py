@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +65,37 @@ class Geometry:
             patches[None], self.size, self.kernel, self.dilation, self.padding, self.stride
         )
         return found[0]
+
+    def add_local(self, matrix: Tensor, blocks: Tensor) -> None:
+        """Add to a matrix (n, n) what each position adds to the entries it sees.
+
+        ``blocks`` (C, k, C, k, Ho, Wo): the positions that two taps share lie on one diagonal.
+        """
+        (height, width), (down, across), count = self.size, self.stride, len(matrix)
+        channels, plane = len(blocks), height * width
+        steps = (plane * count, plane, down * width * (count + 1), across * (count + 1))
+        for (a, ya, xa), (b, yb, xb) in product(self._taps(), repeat=2):
+            rows = _both(ya, yb, down, height, blocks.shape[-2])
+            columns = _both(xa, xb, across, width, blocks.shape[-1])
+            if not rows or not columns:
+                continue
+            seen = blocks[:, a, :, b, rows.start : rows.stop, columns.start : columns.stop]
+            y, x = down * rows.start, across * columns.start
+            start = ((y + ya) * width + x + xa) * count + (y + yb) * width + x + xb
+            size = (channels, channels, len(rows), len(columns))
+            matrix.as_strided(size, steps, start).add_(seen)
+
+    def _taps(self) -> Iterator[tuple[int, int, int]]:
+        """Each tap's number, and the row and column it sees from the first position."""
+        for y, x in product(*map(range, self.kernel)):
+            down, across = y * self.dilation[0], x * self.dilation[1]
+            yield y * self.kernel[1] + x, down - self.padding[0], across - self.padding[1]
+
+
+def _both(a: int, b: int, stride: int, size: int, count: int) -> range:
+    """The positions along one axis from which two taps see the input, not the padding."""
+    low, high = min(a, b), max(a, b)
+    return range(max(0, -(low // stride)), min(count, (size - 1 - high) // stride + 1))
 
 
 def padding_of(layer: nn.Conv2d) -> tuple[int, int] | None:

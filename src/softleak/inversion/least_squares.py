@@ -54,10 +54,7 @@ class Factored:
 
     def step(self, slope: Tensor) -> Tensor:
         """``N⁻¹ slope`` (n,), in units of the scale."""
-        right = (slope * self.scale)[:, None]
-        half = torch.linalg.solve_triangular(self.factor, right, upper=False)
-        step: Tensor = torch.linalg.solve_triangular(self.factor.mT, half, upper=True)[:, 0]
-        return step
+        return solved(self.factor, (slope * self.scale)[:, None])[:, 0]
 
     def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:
         """The root of ``slope(x) = Aᵀ(b − A x)``, its derivative being the matrix, or nearly.
@@ -73,37 +70,53 @@ class Factored:
         pivots = self.factor.diagonal()
         return Solution(
             x,
-            _spread(self.factor) * self.scale,
+            drawn(self.factor).square().mean(1).sqrt() * self.scale,
             float((pivots.max() / pivots.min()) ** 2),
             self.smallest > SINGULAR,
         )
 
 
-def _spread(factor: Tensor) -> Tensor:
-    """The roots of the diagonal of ``(L Lᵀ)⁻¹``, estimated from draws with that covariance."""
-    generator = torch.Generator(factor.device).manual_seed(0)
-    noise = torch.randn(
-        len(factor), DRAWS, dtype=factor.dtype, device=factor.device, generator=generator
-    )
-    drawn = torch.linalg.solve_triangular(factor.T, noise, upper=True)
-    spread: Tensor = drawn.square().mean(1).sqrt()
-    return spread
+def solved(factor: Tensor, right: Tensor) -> Tensor:
+    """``(L Lᵀ)⁻¹ right`` (n, R); for few right sides ``cholesky_solve`` is many times slower."""
+    half = torch.linalg.solve_triangular(factor, right, upper=False)
+    whole: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+    return whole
+
+
+def drawn(factor: Tensor) -> Tensor:
+    """(n, DRAWS) draws with the covariance ``(L Lᵀ)⁻¹``."""
+    noise = noise_like((len(factor), DRAWS), factor)
+    draws: Tensor = torch.linalg.solve_triangular(factor.mT, noise, upper=True)
+    return draws
+
+
+def noise_like(shape: tuple[int, int], like: Tensor) -> Tensor:
+    """Standard normal numbers, the same for everyone."""
+    generator = torch.Generator(like.device).manual_seed(0)
+    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
 def descend(
-    normal: Callable[[Tensor], Tensor], right: Tensor, diagonal: Tensor, steps: int
+    normal: Callable[[Tensor], Tensor],
+    right: Tensor,
+    near: Callable[[Tensor], Tensor],
+    steps: int,
+    enough: float = 0.0,
 ) -> Tensor:
-    """A rough solution of ``normal x = right`` (n,): conjugate gradients, stopped early."""
+    """A rough solution of ``normal x = right`` (n,): conjugate gradients, ``near`` an inverse.
+
+    They stop early, or where the square of what is missing, in errors, is ``enough``.
+    """
     x, rest = torch.zeros_like(right), right
-    pre = rest / diagonal
+    pre = near(rest)
     direction, size = pre, rest @ pre
     for _ in range(steps):
-        if not size > 0:
+        if not size > enough:
             break
         moved = normal(direction)
         step = size / (direction @ moved)
         x, rest = x + step * direction, rest - step * moved
-        pre = rest / diagonal
+        pre = near(rest)
         size, last = rest @ pre, size
         direction = pre + size / last * direction
     return x

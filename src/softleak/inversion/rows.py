@@ -93,12 +93,16 @@ class Rows:
         rigid = replace(self, bend=torch.zeros_like(self.bend), precision=None)
         zero = torch.zeros(self.shape, dtype=self.z.dtype, device=self.z.device).flatten()
         right = rigid.slope(zero, zero)
-        weights = rigid.weighted(torch.ones_like(self.z))
-        diagonal = self.geometry.transposed(weights[None], self.kernel.square())[0]
+        diagonal = rigid.diagonal()
+        return descend(lambda v: right - rigid.slope(v, zero), right, lambda r: r / diagonal, ROUGH)
+
+    def diagonal(self) -> Tensor:
+        """That of the normal matrix (n,), δ and independent errors taken as they are."""
+        weights = self.weighted(torch.ones_like(self.z))
+        forward = self.geometry.transposed(weights[None], self.kernel.square())[0]
         strength = (self.delta.flatten(1) / self.g_error[:, :1]).square().sum(0)
         taps = strength.expand(self.kernel[0].numel(), -1)
-        diagonal = (diagonal + self.geometry.gathered(taps)).flatten().clamp_min(TINY)
-        return descend(lambda v: right - rigid.slope(v, zero), right, diagonal, ROUGH)
+        return (forward + self.geometry.gathered(taps)).flatten().clamp_min(TINY)
 
     def normal(self, around: Tensor) -> Tensor:
         """(n, n) the normal matrix around an input (n,).
@@ -106,16 +110,16 @@ class Rows:
         With ``B`` for what gradients see of ``x`` itself, block by channel, ``T`` for the
         convolution and ``M T`` for what they see through δ, it is ``(B + MT)ᵀ(B + MT) + TᵀΛT``.
         """
-        plane = self._plane()
+        plane = self.plane()
         through = self.bend.flatten(1)[:, None] * self.seen(around) / self.g_error[..., None]
         inner = self._forward_precision()
-        _add_blocks(inner, through.transpose(1, 2) @ through)
-        half = self._transposed(inner).T.contiguous().div_(2)
+        add_blocks(inner, through.transpose(1, 2) @ through)
+        half = self.transposed(inner).T.contiguous().div_(2)
         half += self._crossed(plane, through)
-        total = self._transposed(half)
+        total = self.transposed(half)
         total = total + total.T
         rows = plane.flatten(0, 1)
-        _add_blocks(total, (rows.T @ rows).expand(self.shape[0], -1, -1))
+        add_blocks(total, (rows.T @ rows).expand(self.shape[0], -1, -1))
         total.diagonal().add_(self.reach**-2)
         return total
 
@@ -124,12 +128,12 @@ class Rows:
             return self.precision.clone()
         return self.weighted(torch.ones_like(self.z)).flatten().diag()
 
-    def _transposed(self, rows: Tensor) -> Tensor:
+    def transposed(self, rows: Tensor) -> Tensor:
         """``rows T`` (R, n) for rows over the outputs (R, m)."""
         shaped = rows.view(len(rows), *self.z.shape)
         return self.geometry.transposed(shaped, self.kernel).flatten(1)
 
-    def _plane(self) -> Tensor:
+    def plane(self) -> Tensor:
         """(Co, k, H·W): what weight gradients see of one input channel."""
         seen = self.geometry.plane.T  # (k, L)
         scaled = self.delta.flatten(1) / self.g_error[:, :1]
@@ -146,7 +150,7 @@ class Rows:
         return product.permute(1, 2, 0, 3).flatten(0, 1).flatten(1)
 
 
-def _add_blocks(matrix: Tensor, blocks: Tensor) -> None:
+def add_blocks(matrix: Tensor, blocks: Tensor) -> None:
     """Add square ``blocks`` (B, s, s) to the diagonal of a matrix (B·s, B·s)."""
     size = blocks.shape[1]
     for i, block in enumerate(blocks):

@@ -54,6 +54,13 @@ class Known:
         return replace(self, precision=precision, doubt=doubt)
 
     @property
+    def apart(self) -> Known:
+        """With every error taken as independent of the others, those of ``delta`` included."""
+        told = None if self.told is None else self.precision
+        still = torch.zeros_like(self.bend)
+        return replace(self, delta_error=self.own_delta_error, bend=still, precision=told)
+
+    @property
     def own_delta_error(self) -> Tensor:
         """That of each entry of ``delta``, the part that follows from ``value`` included."""
         moved = torch.where(self.bend != 0, self.bend * self.error, 0.0)

@@ -18,8 +18,9 @@ REMEDY = "reconstruct by gradient matching instead"
 class LayerReport:
     """How well one layer's input was determined.
 
-    ``condition`` is that of the scaled normal matrix; ``residual`` is the root mean square of the
-    rows' misfits in units of their expected errors, about one if all errors are as predicted.
+    ``condition`` is that of the scaled normal matrix, from below; ``residual`` is the root mean
+    square of the rows' misfits in units of their expected errors, about one if all errors are as
+    predicted.
     """
 
     name: str

@@ -13,11 +13,12 @@ from softleak.factors import factor
 from softleak.head import find_head
 from softleak.inversion.chain import Chain
 from softleak.inversion.state import Known
-from softleak.inversion.step import LayerReport
+from softleak.inversion.step import LayerReport, Step
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 ASTRAY = 100.0  # a misfit, in units of its expected error, that no rounding explains
+GOOD = 100.0  # dB: a first, cheaper pass that predicts as much is left at that
 BOUND = 16.0  # standard errors in the bound of a recovery, which takes all rounding at its worst
 
 
@@ -70,12 +71,24 @@ def invert(
     share = share.map(lambda _, g: g.to(device))
     if recovery.scale != 1.0:
         share = share.scaled(1 / recovery.scale)
-    known, reports = _start(chain, share, recovery), []
-    for step in chain.steps:
+    start = _start(chain, share, recovery)
+    worth = torch.as_tensor(pixel, dtype=torch.double, device=device)
+    for steps in chain.passes:
+        inversion = _walked(steps, start, share, worth)
+        if inversion.determined and inversion.psnr_predicted >= GOOD:
+            break
+    return inversion
+
+
+def _walked(
+    steps: tuple[Step, ...], known: Known, share: GradientShare, worth: Tensor
+) -> Inversion:
+    """One walk back through all layers."""
+    reports = []
+    for step in steps:
         inverted = step.back(known, share)
         known = inverted.known
         reports += [inverted.report] if inverted.report else []
-    worth = torch.as_tensor(pixel, dtype=torch.double, device=known.value.device)
     return Inversion(known.value, known.error, tuple(reports), worth)
 
 

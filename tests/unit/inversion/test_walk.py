@@ -85,6 +85,21 @@ def test_a_chain_is_prepared_once_and_scale_does_not_matter(draw):
         assert psnr(sl.invert(model, share, recovery, chain=chain), sample) > 100
 
 
+@pytest.mark.parametrize(("name", "enough"), [("default", True), ("trained", False)])
+def test_the_thorough_pass_is_for_what_the_first_one_leaves_open(name, enough, draw, trained):
+    model = models.lenet().eval() if name == "default" else trained
+    (sample,) = draw(data.Smoothing(), 1)
+    share = sl.capture(model, sample.x, sample.y)
+    recovery = sl.recover_label(model, share)
+    chain = sl.Chain.of(model, sl.Head.of(model), (3, 32, 32))
+    first = sl.Chain(chain.head, chain.passes[0])
+    quick, both = (sl.invert(model, share, recovery, chain=c, pixel=PIXEL) for c in (first, chain))
+    assert (quick.psnr_predicted >= 100) == enough
+    assert torch.equal(quick.input, both.input) == enough
+    assert psnr(both, sample) >= psnr(quick, sample)
+    assert abs(psnr(quick, sample) - quick.psnr_predicted) < 9.54  # a factor of 3
+
+
 def test_coarser_gradients_give_larger_predicted_errors(draw):
     model = models.mlp(3072, (512, 256), activation=nn.Sigmoid).eval()
     (sample,) = draw(data.Smoothing(), 1)

@@ -92,6 +92,13 @@ def _scored(
     )
 
 
+def no_leak(draw: str, images: Path | None) -> float:
+    """What the mean image of the data set scores: the answer of somebody who has seen nothing."""
+    _, drawn, _, _ = attacked(draw, "untrained", images)
+    nothing = _images(images).mean()
+    return mean(psnr(nothing, CIFAR10_NORM.invert(sample.x)) for sample in drawn)
+
+
 def row(cell: Cell, record: Record) -> str:
     poor = sum(value < POOR for value in record.psnr)
     return (
@@ -124,6 +131,11 @@ def main() -> None:
             with given.records.open("a") as file:
                 file.write(json.dumps(asdict(done[cell.name])) + "\n")
         console.print(row(cell, done[cell.name]))
+    for draw in DRAWS:
+        console.print(
+            f"{draw}: the mean image, which no gradient is needed for, has "
+            f"{no_leak(draw, images):.2f} dB"
+        )
 
 
 if __name__ == "__main__":

@@ -68,7 +68,8 @@ class Factors:
             return off <= UNBALANCED
         known = float(self.absolute[client] / self.sigma[client])
         entries = self.u.shape[-1] ** 0.5
-        return off * abs(t) <= RANK_TOLERANCE * entries * (self.relative + known * abs(t))
+        left: float = RANK_TOLERANCE * entries * (self.relative + known * abs(t))
+        return off * abs(t) <= left
 
 
 def head_gradients(head: Head, shares: Sequence[GradientShare]) -> list[Tensor]:

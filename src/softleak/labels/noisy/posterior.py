@@ -56,7 +56,7 @@ class Posterior:
 
     def moments(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (S, C) and covariance (S, C, C) of the probabilities, over the noise of ``a``."""
-        a = self.signal.a + _normal(len(self.b)).to(self.b) @ self.signal.a_root.T
+        a = self.signal.a + normal_draws(len(self.b)).to(self.b) @ self.signal.a_root.T
         p = torch.softmax(a / tau[:, None, None] + self.b, -1)
         mean = p.mean(1)
         off = p - mean[:, None]
@@ -76,7 +76,8 @@ class Posterior:
             best = rough.log.flatten(1).argmax(1, keepdim=True)
             size = rough.size.flatten(1).gather(1, best)[:, 0]
         found = self._fit(tau, p, covariance, size, draws)
-        prior = self.typical.log_prior(self.signal.along, self.signal.noise, tau)
+        along = tau.new_tensor(max(self.signal.along, self.signal.noise))
+        prior = self.typical.log_prior(along, self.signal.noise, tau)
         for piece in self.evidence:
             prior = prior + piece(tau)
         log = found.log + (prior - tau.abs().log())[:, None, None]
@@ -148,7 +149,7 @@ def _sum_zero(like: Tensor) -> Tensor:
     return basis[:, 1:]
 
 
-def _normal(classes: int) -> Tensor:
+def normal_draws(classes: int) -> Tensor:
     """Normal draws (M, C), the same in every run, of mean zero and covariance one exactly."""
     half = max(DRAWS // 2, classes)
     drawn = torch.randn(

@@ -55,7 +55,8 @@ def report(claims: Sequence[Claim]) -> None:
             right = sum(c.right for c in some) / len(some)
             print(f"| {low:.2f} to {min(high, 1):.2f} | {len(some)} | {mean:.3f} | {right:.3f} |")
     print(
-        "\n| std | shares | mean confidence | class right | entries in their 90 % intervals | label within `error` (90 %) |"
+        "\n| std | shares | mean confidence | class right | entries in their 90 % intervals "
+        "| labels within `error` (90 %) |"
     )
     print("|---|---|---|---|---|---|")
     for level in (*sorted({c.level for c in claims}), None):

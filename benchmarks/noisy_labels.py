@@ -24,7 +24,7 @@ from softleak.labels.classic import PUBLISHED_NOISE, Vectorised
 from softleak.labels.classic.row import Row
 from softleak.labels.evidence.relation import Relation
 
-LEVELS = (1e-4, 1e-3, 1e-2, 1e-1, 3e-1, 1.0)
+LEVELS = (1e-4, 1e-3, 1e-2, 1e-1, 3e-1)
 NOISES: Mapping[str, Callable[[float, torch.Generator], Defense]] = {
     "Gaussian": GaussianNoise,
     "Laplace": LaplaceNoise,

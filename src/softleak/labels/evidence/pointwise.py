@@ -111,8 +111,11 @@ class Pointwise:
 
     def _sure_sides(self, g: Tensor, seen: Blurred, t: Tensor) -> Tensor:
         """Entries whose side of zero noise leaves open say nothing: a ReLU has many at zero."""
-        x = seen.x * t.sign()
-        slope = self.slope(x)
-        variance = seen.noise**2 + t.square() * seen.d_variance * slope.square()
-        sure = seen.x.abs() > SIDE * seen.x_variance.sqrt()
-        return torch.where(sure, log_normal(g - t * seen.d * slope, variance), 0.0).sum(-1)
+        place = seen.x.abs() / seen.x_variance.sqrt().clamp_min(TINY)
+        sides = []
+        for sign in (1.0, -1.0):
+            slope = self.slope(sign * seen.x * t.sign())
+            variance = seen.noise**2 + t.square() * seen.d_variance * slope.square()
+            there = torch.special.log_ndtr(sign * place)  # even a sure one may be wrong
+            sides.append(there + log_normal(g - t * seen.d * slope, variance))
+        return torch.where(place > SIDE, torch.logaddexp(*sides), 0.0).sum(-1)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ NOISES: Mapping[str, Callable[[float, torch.Generator], Defense]] = {
     "Gaussian": GaussianNoise,
     "Laplace": LaplaceNoise,
 }
+PROTOCOLS = {"everything": False, "one row": True}
 SHAPE = (3, 32, 32)
 SEED = 1
 
@@ -175,18 +177,14 @@ def main() -> None:
     setting = Setting.of(given.samples, given.init)
     print("| noise on | kind | std | method | λ_r | class | median L1 | status |")
     print("|---|---|---|---|---|---|---|---|")
-    for one_row, where in ((False, "everything"), (True, "one row")):
-        for kind, noise in NOISES.items():
-            for size in given.levels:
-                generator = torch.Generator().manual_seed(SEED)
-                shares = list(sent(setting, one_row, noise(size, generator)))
-                for name, attack in ATTACKS.items():
-                    rows = [setting.row(share) for share in shares]
-                    scores = [
-                        Score.of(setting, i, row, attack(setting, share, row))
-                        for i, (share, row) in enumerate(zip(shares, rows, strict=True))
-                    ]
-                    print(line(where, kind, size, name, scores), flush=True)
+    cells = product(ATTACKS.items(), PROTOCOLS.items(), NOISES.items(), given.levels)
+    for (name, attack), (where, one_row), (kind, noise), size in cells:
+        scores = []
+        defense = noise(size, torch.Generator().manual_seed(SEED))
+        for index, share in enumerate(sent(setting, one_row, defense)):
+            row = setting.row(share)
+            scores.append(Score.of(setting, index, row, attack(setting, share, row)))
+        print(line(where, kind, size, name, scores), flush=True)
 
 
 if __name__ == "__main__":

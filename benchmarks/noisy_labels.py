@@ -94,29 +94,38 @@ class OneRow:
 
 
 Answer = tuple[float, Tensor | None, str]  # λ_r, the label, the status
-Attack = Callable[[Setting, sl.GradientShare, int], Answer]
+Attack = Callable[[Setting, Sequence[sl.GradientShare]], list[Answer]]
 
 
-def ours(setting: Setting, share: sl.GradientShare, row: int, *, evidence: bool) -> Answer:
-    found = sl.recover_label(
-        setting.model, share, family=sl.Smoothed(), head=setting.head,
+def ours(setting: Setting, shares: Sequence[sl.GradientShare], *, evidence: bool) -> list[Answer]:
+    found = sl.recover_labels(
+        setting.model, shares, family=sl.Smoothed(), head=setting.head,
         evidence=setting.relations if evidence else False,
     )  # fmt: skip
+    return [_answer(setting, r, setting.row(share)) for r, share in zip(found, shares, strict=True)]
+
+
+def _answer(setting: Setting, found: sl.Recovery, row: int) -> Answer:
     if found.label is None or found.feature is None:
         return math.inf, None, found.status.name
     p = torch.softmax(setting.head.logits(found.feature[None])[0] + setting.head.b, -1)
     return 1 / float(p[row] - found.label[row]), found.label, found.status.name
 
 
-def pso(setting: Setting, share: sl.GradientShare, row: int) -> Answer:
+def pso(setting: Setting, shares: Sequence[sl.GradientShare]) -> list[Answer]:
     """The paper's, with its settings: the best scalar of all intervals, and the label there."""
     search = replace(PUBLISHED_NOISE, objective=Vectorised)
-    best = search(setting.model, share, head=setting.head)
-    seen = Row.of(setting.model, share, head=setting.head)
-    if best.scalar is None or seen is None:
-        return math.inf, None, best.outcome.name
-    label = Vectorised(seen, search.loss).label(torch.tensor(best.scalar, dtype=torch.double))
-    return best.scalar, label, best.outcome.name
+    answers: list[Answer] = []
+    for share in shares:
+        best = search(setting.model, share, head=setting.head)
+        seen = Row.of(setting.model, share, head=setting.head)
+        if best.scalar is None or seen is None:
+            answers.append((math.inf, None, best.outcome.name))
+            continue
+        scalar = torch.tensor(best.scalar, dtype=torch.double)
+        label = Vectorised(seen, search.loss).label(scalar)
+        answers.append((best.scalar, label, best.outcome.name))
+    return answers
 
 
 @dataclass(frozen=True)
@@ -179,11 +188,13 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     cells = product(ATTACKS.items(), PROTOCOLS.items(), NOISES.items(), given.levels)
     for (name, attack), (where, one_row), (kind, noise), size in cells:
-        scores = []
-        defense = noise(size, torch.Generator().manual_seed(SEED))
-        for index, share in enumerate(sent(setting, one_row, defense)):
-            row = setting.row(share)
-            scores.append(Score.of(setting, index, row, attack(setting, share, row)))
+        shares = list(sent(setting, one_row, noise(size, torch.Generator().manual_seed(SEED))))
+        scores = [
+            Score.of(setting, index, setting.row(share), answer)
+            for index, (share, answer) in enumerate(
+                zip(shares, attack(setting, shares), strict=True)
+            )
+        ]
         print(line(where, kind, size, name, scores), flush=True)
 
 

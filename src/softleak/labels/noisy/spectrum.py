@@ -64,10 +64,11 @@ def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
     far = (expected - left[:, None]).norm(dim=0)
     row = int(far.argmin())
     found = float(far[row]) <= REPAIRED * max(1.0, float(left.norm()))
-    if not found or _holes(G) > HOLES or int(across.any(1).sum()) <= 2:
-        return None
     repaired = G.clone()
     repaired[row] -= noise
+    pruned = _holes(repaired) > HOLES or float((G[row] == 0).double().mean()) > HOLES
+    if not found or pruned or int(across.any(1).sum()) <= 2:
+        return None
     return repaired, row
 
 

@@ -44,4 +44,4 @@ class MissingExtra(SoftleakError):
 
 
 class OptionError(SoftleakError):
-    """A setting no method can run with."""
+    """A setting that makes no sense: of a defence, an objective, an optimiser."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from softleak.atomic import replacing
 from softleak.errors import FileError
 
 META = "softleak"  # where our own facts about a share live inside each format
@@ -59,18 +58,11 @@ def save(
 ) -> None:
     """Write by the path's ending, to a temporary file first: whole or not at all."""
     writer = _format(path).write
-    if not path.parent.is_dir():
-        raise FileError(f"expected a folder at {path.parent}, found none; make it first")
     # Copies: tensors that share memory, as tied weights do, are refused by some formats.
     ready = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     meta = json.dumps({"input_shape": input_shape, "rounding": dict(rounding)})
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(descriptor)
-    try:
-        writer(Path(name), ready, meta)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        writer(temporary, ready, meta)
 
 
 @dataclass(frozen=True)
@@ -81,8 +73,7 @@ class _Format:
 
 def _format(path: Path) -> _Format:
     if path.suffix not in _FORMATS:
-        expected = ", ".join(_FORMATS)
-        raise FileError(f"expected a file ending in {expected}; got {path.name!r}")
+        raise FileError(f"expected a file ending in {ENDINGS}; got {path.name!r}")
     return _FORMATS[path.suffix]
 
 
@@ -139,3 +130,4 @@ _FORMATS: Mapping[str, _Format] = {
     ".pth": _Format(_read_pt, _write_pt),
     ".npz": _Format(_read_npz, _write_npz),
 }
+ENDINGS = ", ".join(_FORMATS)

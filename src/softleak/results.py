@@ -79,6 +79,7 @@ class Recovery:
     family: object | None = None  # the simplest known family the label belongs to
     candidates: tuple[Candidate, ...] = ()
     evidence: tuple[Evidence, ...] = ()
+    complete: bool = False  # whether the solutions are all there are
 
     @property
     def solutions(self) -> tuple[Candidate, ...]:

@@ -87,6 +87,12 @@ class GradientShare(Mapping[str, Tensor]):
         kept = {name: g for name, g in self.gradients.items() if name not in names}
         return GradientShare(kept, self.input_shape, self.rounding)
 
+    def renamed(self, names: Mapping[str, str]) -> GradientShare:
+        """The share with some gradients under other names."""
+        changed = {names.get(name, name): gradient for name, gradient in self.gradients.items()}
+        rounding = {names.get(name, name): error for name, error in self.rounding.items()}
+        return GradientShare(changed, self.input_shape, rounding)
+
     def check_finite(self) -> None:
         """Raise ``NonFinite`` if a gradient holds NaN or infinity."""
         # A finite sum proves finite entries and is cheaper to have than a mask.

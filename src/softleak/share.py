@@ -15,6 +15,7 @@ from torch import Tensor
 from softleak import files
 from softleak.errors import NonFinite, ShareError
 
+COUNTERS = (torch.int32, torch.int64, torch.bool)  # what stands beside weights in a state
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Checkpoint = Mapping[str, Tensor] | str | PathLike[str]
 
@@ -112,7 +113,7 @@ class GradientShare(Mapping[str, Tensor]):
     def load(cls, path: str | PathLike[str]) -> GradientShare:
         """Read .safetensors, .pt (weights only) or .npz (no pickles); counters are left out."""
         content = files.load(Path(path))
-        gradients = {n: g for n, g in content.tensors.items() if g.is_floating_point()}
+        gradients = {n: g for n, g in content.tensors.items() if g.dtype not in COUNTERS}
         return cls(gradients, content.input_shape, content.rounding)
 
     @classmethod

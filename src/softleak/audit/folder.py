@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from softleak.audit.run import NamedShare, Options, Progress, audit_shares, prep
 from softleak.audit.subject import Subject
 from softleak.audit.truth import Truth
 from softleak.errors import FileError, SoftleakError
+from softleak.precheck import shown
 from softleak.share import GradientShare
 
 MOST = 256  # shares held at once
@@ -21,11 +23,11 @@ LARGEST = 1 << 29  # bytes held at once
 
 def share_files(path: Path) -> list[Path]:
     """The file, or those of a folder, in the order of their names."""
-    if not path.is_dir():
+    if not os.path.isdir(path):  # unlike Path.is_dir it takes any name
         return [path]
     found = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     if not found:
-        raise FileError(f"the folder {path.name} holds no files; expected {files.ENDINGS}")
+        raise FileError(f"the folder {shown(path.name)} holds no files; expected {files.ENDINGS}")
     return found
 
 
@@ -55,10 +57,10 @@ def _batches(
         try:
             share = prepared(subject, GradientShare.load(path), options)
             truth = _truth(truths, path, subject)
-            batch.append(NamedShare(path.name, share, truth, fingerprint(path)))
+            batch.append(NamedShare(shown(path.name), share, truth, fingerprint(path)))
             held += sum(g.numel() * g.element_size() for g in share.values())
         except SoftleakError as error:
-            refused.append(Refusal(path.name, str(error)))
+            refused.append(Refusal(shown(path.name), str(error)))
         if len(batch) >= MOST or held >= LARGEST:
             yield batch, refused
             batch, refused, held = [], [], 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import nn
 
 from softleak import data, models
 from softleak.errors import DataError, ModelError
+from softleak.precheck import shown
 
 NORMALISATIONS: Mapping[str, data.Normalisation] = {
     "cifar10": data.CIFAR10_NORM,
@@ -41,10 +43,11 @@ def class_names(text: str | None) -> tuple[str, ...]:
     if text.isdecimal():
         return tuple(f"class {i}" for i in range(int(text[:7])))
     path = Path(text)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(f"expected a file of class names, one a line, or a number; got {text!r}")
     try:
-        return tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+        lines = (line.strip() for line in path.read_text("utf-8").splitlines())
+        return tuple(shown(line) for line in lines if line)
     except UnicodeDecodeError as error:
         raise DataError(f"{path.name} is not a text file in UTF-8") from error
 

@@ -121,7 +121,7 @@ def _judge(
     enough = best.equations > solutions.unknowns
     # Without equations what fits is a continuum, which no grid can miss.
     found_all = enough or isinstance(solutions.family, AnyLabel)
-    complete = found_all and not (verdict.decided[client] and verdict.conflicts(client))
+    complete = found_all and not verdict.conflicts(client)
     alone = len(fitting) == 1 and enough and complete
     if best.candidate.width > tolerance:
         best = _centred(best)

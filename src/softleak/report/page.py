@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import cache
 from importlib import resources
 from os import PathLike
 from pathlib import Path
@@ -56,6 +57,7 @@ def _data(sections: list[Section]) -> dict[str, Any]:
     return {s.id: finite(s.scalar) for s in sections if s.scalar is not None}
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("softleak.report", "assets"), autoescape=True,

@@ -41,3 +41,7 @@ class DataError(SoftleakError):
 
 class MissingExtra(SoftleakError):
     """An optional library is not installed; the message names the extra that brings it."""
+
+
+class DefenseError(SoftleakError):
+    """A defence with a setting that makes no sense."""

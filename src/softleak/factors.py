@@ -17,6 +17,7 @@ NOISE = 32.0  # a residual of so many roundings is noise
 POWER_STEPS = 2
 PROBES = 2  # random directions to estimate a residual from
 RANK_TOLERANCE = 64.0  # a second singular value above this many roundings is another sample
+UNBALANCED = 1e-2  # what rounding leaves of a sum over u at the smallest t of interest
 TINY = torch.finfo(torch.double).tiny
 OWN = 8 * torch.finfo(torch.double).eps  # what our own arithmetic adds to a float64 share
 
@@ -59,6 +60,16 @@ class Factors:
     def rank_one(self) -> Tensor:
         """(N,) whether rounding explains all that is not rank one."""
         return torch.le(self.residual, RANK_TOLERANCE * self.relative + self.explained)
+
+    def balanced(self, client: int, t: float | None) -> bool:
+        """Whether ``p − y = t u`` sums to zero; without a ``t``, whether any could make it so."""
+        off = float(self.u[client].sum().abs())
+        if t is None:
+            return off <= UNBALANCED
+        known = float(self.absolute[client] / self.sigma[client])
+        entries = self.u.shape[-1] ** 0.5
+        left: float = RANK_TOLERANCE * entries * (self.relative + known * abs(t))
+        return off * abs(t) <= left
 
 
 def head_gradients(head: Head, shares: Sequence[GradientShare]) -> list[Tensor]:

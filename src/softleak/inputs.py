@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from softleak.capture import forward_one
 from softleak.errors import ModelError
@@ -33,3 +33,11 @@ def _images_of(features: int) -> Iterator[tuple[int, ...]]:
         side = round((features / channels) ** 0.5)
         if channels * side * side == features:
             yield (channels, side, side)
+
+
+def random_input(shape: tuple[int, ...], index: int, generator: torch.Generator) -> Tensor:
+    """Noise, fine or coarse in turn: coarse noise looks more like a picture to a convolution."""
+    if len(shape) == 3 and index % 2:
+        small = torch.randn(1, shape[0], 4, 4, generator=generator)
+        return nn.functional.interpolate(small, shape[1:], mode="bilinear")[0]
+    return torch.randn(shape, generator=generator)

@@ -9,13 +9,15 @@ from torch import Tensor
 
 
 class Status(Enum):
-    """How much was proved. Only ``UNIQUE`` comes with a single label."""
+    """How much was proved. Only ``UNIQUE`` is a proof; noise leaves a probability at best."""
 
     UNIQUE = "one label explains the gradient"
     AMBIGUOUS = "several labels explain the gradient equally well"
     ZERO_GRADIENT = "the head's gradient is zero: it says nothing"
     NO_SOLUTION = "no label of the assumed kind explains the gradient"
     NOT_SINGLE = "the head's gradient is not that of a single sample"
+    PROBABLE = "the share carries noise: the label has a confidence and an interval"
+    GUESS = "the share carries so much noise that even the class is a guess"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,10 @@ class Recovery:
     ``label`` (C,), ``feature`` (I,) and ``scalar`` are those of the best candidate; they are None
     unless a candidate fits. ``error`` bounds the L1 error of ``label``; ``feature_error`` is
     relative. ``scale`` is the factor the share was multiplied by, if that was searched.
+
+    Under ``noise`` (a standard deviation, estimated) the label is the mean of those of the most
+    probable class, ``confidence`` is that class's probability, ``interval`` (2, C) holds each entry
+    with a probability of 90 %, and so does ``error`` the label's.
     """
 
     status: Status
@@ -80,6 +86,9 @@ class Recovery:
     candidates: tuple[Candidate, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     complete: bool = False  # whether the solutions are all there are
+    noise: float = 0.0
+    confidence: float | None = None
+    interval: Tensor | None = None
 
     @property
     def solutions(self) -> tuple[Candidate, ...]:

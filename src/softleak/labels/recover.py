@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from softleak.errors import LabelError, ShareError
 from softleak.factors import factor, numerical_rank
@@ -14,6 +16,9 @@ from softleak.head import Head, find_head
 from softleak.labels.evidence.probes import probe
 from softleak.labels.evidence.relation import Relation
 from softleak.labels.families import Family
+from softleak.labels.noisy.features import Typical
+from softleak.labels.noisy.recover import recover_noisy
+from softleak.labels.noisy.spectrum import Spectrum, without_noisy_row
 from softleak.labels.solve import Problem, solve
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
@@ -76,11 +81,12 @@ def recover_labels(
     head = head if isinstance(head, Head) else find_head(model, head, shape)
     if isinstance(evidence, bool):
         evidence = probe(model, shape, head=head) if evidence and shares else ()
+    typical = cache(partial(Typical.of, model, head, shape))
     results: dict[int, Recovery] = {}
     for indices in _alike(head, evidence, shares):
         group = [shares[i] for i in indices]
         problem = Problem(head, tuple(evidence), family, scale == "unknown", tolerance)
-        results.update(zip(indices, _recover(problem, group), strict=True))
+        results.update(zip(indices, _recover(problem, group, typical), strict=True))
     return tuple(results[i] for i in range(len(shares)))
 
 
@@ -111,31 +117,64 @@ def _alike(
         yield from (group[i : i + most] for i in range(0, len(group), most))
 
 
-def _recover(problem: Problem, shares: Sequence[GradientShare]) -> list[Recovery]:
-    """One batch: set aside what has no single-sample solution, solve the rest."""
+def _recover(
+    problem: Problem, shares: Sequence[GradientShare], typical: Callable[[], Typical]
+) -> list[Recovery]:
+    """One batch: those that are one sample's to within rounding first, then the others."""
     factors = factor(problem.head, shares)
     rows = (factors.rank_one & ~factors.zero).nonzero()[:, 0]
     solved = solve(problem, factors.take(rows), [shares[i] for i in rows.tolist()])
-    answers = dict(zip(rows.tolist(), solved, strict=True))
+    answers = {
+        i: found
+        for i, found in zip(rows.tolist(), solved, strict=True)
+        if factors.balanced(i, found.scalar)
+    }
     return [
-        answers.get(i) or _refuse(problem.head, share, factors.relative)
+        answers.get(i) or _otherwise(problem, share, factors.relative, typical)
         for i, share in enumerate(shares)
     ]
 
 
-def _refuse(head: Head, share: GradientShare, relative: float) -> Recovery:
-    """Why there is no label: a zero gradient, or more than one sample."""
-    if not share[head.weight_name].any():
+def _otherwise(
+    problem: Problem, share: GradientShare, relative: float, typical: Callable[[], Typical]
+) -> Recovery:
+    """A zero gradient, one noisy row, more than one sample, or noise."""
+    head = problem.head
+    G = share[head.weight_name].to(head.W.device).double()
+    if not G.any():
         return Recovery(
             Status.ZERO_GRADIENT,
             "the head's gradient is exactly zero: the label equals the model's prediction to "
             "machine precision, or the feature is zero; the gradient says nothing more",
         )
-    rank = numerical_rank(head, share, relative)
+    mended = _mended(problem, share, G)
+    if mended is not None:
+        return mended
+    spectrum = Spectrum.of(G)
+    if spectrum.samples == 1:
+        return recover_noisy(problem, typical(), share, G, spectrum)
+    rank = min(spectrum.samples, numerical_rank(head, share, relative))
     return Recovery(
         Status.NOT_SINGLE,
-        f"the head's gradient has numerical rank {rank}, that of one sample has rank one: it comes "
-        f"from at least {rank} samples, or carries noise (if so, say how much by share.expecting); "
-        "no label is claimed",
+        f"{rank} singular values of the head's gradient stand out of rounding and noise, that of "
+        f"one sample has one: it comes from at least {rank} samples; no label is claimed",
         samples=rank,
     )
+
+
+def _mended(problem: Problem, share: GradientShare, G: Tensor) -> Recovery | None:
+    """The recovery without the noise of a single row, if that is all that is wrong."""
+    found = without_noisy_row(G)
+    if found is None:
+        return None
+    name, (clean, row) = problem.head.weight_name, found
+    sent = share[name].dtype
+    whole = share.map(lambda n, g: clean.to(g.device, sent) if n == name else g)
+    factors = factor(problem.head, [whole])
+    if not bool(factors.rank_one & ~factors.zero):
+        return None
+    answer = solve(problem, factors, [whole])[0]
+    if not factors.balanced(0, answer.scalar):
+        return None
+    mended = f"; row {row} of the head's gradient was altered and taken from the others"
+    return replace(answer, message=answer.message + mended)

@@ -3,7 +3,7 @@
 from softleak.models.alexnet import alexnet
 from softleak.models.checkpoint import load_weights
 from softleak.models.fcn import fcn4
-from softleak.models.initialise import uniform_
+from softleak.models.initialise import kaiming_, uniform_
 from softleak.models.lenet import lenet
 from softleak.models.mlp import mlp
 from softleak.models.registry import MODELS, ModelSpec
@@ -18,6 +18,7 @@ __all__ = [
     "ModelSpec",
     "alexnet",
     "fcn4",
+    "kaiming_",
     "lenet",
     "load_weights",
     "mlp",

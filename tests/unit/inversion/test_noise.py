@@ -73,7 +73,9 @@ def test_noise_that_was_not_declared_is_noticed(sample):
     model = models.mlp(3072, (512, 256)).eval()
     share = noisy(sl.capture(model, sample.x, sample.y), 1e-3)
     undeclared = sl.GradientShare(share.gradients, share.input_shape)
-    assert sl.recover_label(model, undeclared).status is sl.Status.NOT_SINGLE
+    recovery = sl.recover_label(model, undeclared)
+    assert recovery.status is sl.Status.PROBABLE
+    assert recovery.noise == pytest.approx(1e-3, rel=0.1)
 
 
 def test_a_bound_is_many_standard_errors(draw):

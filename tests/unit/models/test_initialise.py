@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from softleak.errors import ModelError
-from softleak.models import resnet20, uniform_
+from softleak.models import kaiming_, resnet20, uniform_
 
 
 def test_every_parameter_is_filled_and_no_buffer() -> None:
@@ -30,3 +30,11 @@ def test_the_generator_decides() -> None:
 def test_bound_must_be_positive(bound: float) -> None:
     with pytest.raises(ModelError, match="bound"):
         uniform_(resnet20(), bound)
+
+
+def test_kaiming_gives_every_convolution_the_gain_of_a_relu() -> None:
+    model = kaiming_(resnet20(), torch.Generator().manual_seed(0))
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv2d) and module.weight.numel() > 5000:
+            fan_out = module.weight.shape[0] * module.weight[0, 0].numel()
+            assert float(module.weight.std()) == pytest.approx((2 / fan_out) ** 0.5, rel=0.05)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from softleak.factors import Factors
 from softleak.head import Head
-from softleak.labels.evidence.relation import Estimate, least_squares
+from softleak.labels.evidence.relation import Blurred, Estimate, least_squares, log_normal
 
 
 @dataclass(frozen=True)
@@ -23,3 +23,7 @@ class HeadBias:
 
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         return least_squares(g, factors.u, factors)
+
+    def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
+        variance = seen.noise**2 + tau.square()[:, None] * seen.u_variance
+        return log_normal(g - tau[:, None] * seen.u, variance).sum(-1)

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from softleak.factors import Factors
 from softleak.head import Head
-from softleak.labels.evidence.relation import TINY, Estimate, least_squares
+from softleak.labels.evidence.relation import (
+    TINY,
+    Blurred,
+    Estimate,
+    least_squares,
+    log_normal,
+)
 
 ON_LATTICE = 0.02  # root mean square distance from a lattice point, in units of its spacing
 HEARD = 0.05  # channels with a smaller part of the largest |Wᵀδ| have a ratio full of rounding
@@ -58,3 +64,13 @@ class Lattice:
         spoken = ((g != 0) & heard).sum(-1)
         misfit = torch.where(spoken >= CHANNELS, misfit, math.inf)
         return Estimate(estimate.scalar, estimate.error, misfit)
+
+    def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
+        """Every number of active positions is as likely, in each channel."""
+        part = torch.arange(self.positions + 1, dtype=g.dtype, device=g.device) / self.positions
+        return torch.stack([self._at(g, seen, t, part) for t in tau])
+
+    def _at(self, g: Tensor, seen: Blurred, t: Tensor, part: Tensor) -> Tensor:
+        variance = seen.noise**2 + t.square() * seen.d_variance[:, None] * part.square()
+        rest = g[:, None] - t * seen.d[:, None] * part
+        return log_normal(rest, variance).logsumexp(-1).sum()

@@ -11,7 +11,13 @@ from torch import Tensor
 from softleak.factors import Factors
 from softleak.head import Head
 from softleak.labels.evidence.activations import Activation
-from softleak.labels.evidence.relation import TINY, Estimate, least_squares
+from softleak.labels.evidence.relation import (
+    TINY,
+    Blurred,
+    Estimate,
+    least_squares,
+    log_normal,
+)
 
 GRID = 6  # points per factor e of the feature's size
 SPAN = 1e3  # how much larger or smaller a feature may be than it was on probes
@@ -90,3 +96,25 @@ class Pointwise:
         rest = g[:, None] - self._predict(d, factors, tau)
         misfit = rest.norm(dim=-1) / g.norm(dim=-1, keepdim=True).clamp_min(TINY)
         return torch.nan_to_num(misfit, nan=math.inf)
+
+    def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
+        t = tau[:, None]
+        if self.activation.homogeneous and len(g) == len(seen.d):
+            return self._either_side(g, seen, t)
+        x, blur = seen.x / t, seen.x_variance.sqrt() / t.abs()
+        slope = self.slope(x)
+        bend = (self.slope(x + blur) - self.slope(x - blur)) / 2
+        spread = seen.d_variance * slope.square() + (seen.d * bend).square()
+        variance = seen.noise**2 + t.square() * self.gather(spread)
+        return log_normal(g - t * self.gather(seen.d * slope), variance).sum(-1)
+
+    def _either_side(self, g: Tensor, seen: Blurred, t: Tensor) -> Tensor:
+        """Each entry is on one side of zero or the other, as probable as noise leaves it."""
+        place = seen.x / t * t.abs() / seen.x_variance.sqrt().clamp_min(TINY)
+        sides = []
+        for sign in (1.0, -1.0):
+            slope = self.slope(torch.full_like(seen.d, sign))
+            variance = seen.noise**2 + t.square() * seen.d_variance * slope.square()
+            there = torch.special.log_ndtr(sign * place)
+            sides.append(there + log_normal(g - t * seen.d * slope, variance))
+        return torch.logaddexp(*sides).sum(-1)

@@ -18,7 +18,7 @@ from softleak.capture import capture
 from softleak.errors import ModelError
 from softleak.factors import factor
 from softleak.head import Head
-from softleak.inputs import accepted_shapes
+from softleak.inputs import accepted_shapes, random_input
 from softleak.labels.evidence.activations import ACTIVATIONS, Activation
 from softleak.labels.evidence.head_bias import HeadBias
 from softleak.labels.evidence.lattice import Lattice
@@ -87,7 +87,7 @@ def _runs(model: nn.Module, head: Head, shape: tuple[int, ...], seed: int) -> It
         label = label / label.sum()
         with torch.random.fork_rng(devices), _Watch(model, head) as watch:
             torch.manual_seed(seed + index)  # for dropout in train mode
-            share = capture(model, _input(shape, index, generator), label)
+            share = capture(model, random_input(shape, index, generator), label)
         feature, logits = watch.seen
         delta = logits.softmax(-1) - label.to(logits.device)
         yield Probe(share, feature, delta, head.back(delta[None])[0], watch.positions)
@@ -118,14 +118,6 @@ class _Watch:
         if isinstance(output, Tensor) and output.ndim > 2:
             for parameter, _ in module.named_parameters(name, recurse=False):
                 self.positions[parameter] = output[0, 0].numel()
-
-
-def _input(shape: tuple[int, ...], index: int, generator: torch.Generator) -> Tensor:
-    """Noise, fine or coarse in turn: coarse noise looks more like a picture to a convolution."""
-    if len(shape) == 3 and index % 2:
-        small = torch.randn(1, shape[0], 4, 4, generator=generator)
-        return nn.functional.interpolate(small, shape[1:], mode="bilinear")[0]
-    return torch.randn(shape, generator=generator)
 
 
 def _relation(name: str, channels: int, head: Head, runs: Sequence[Probe]) -> Relation | None:

@@ -7,7 +7,7 @@ Each relation turns one parameter's gradient into ``τ = κ t``, κ being the un
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -57,6 +57,41 @@ class Relation(Protocol):
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         """``τ`` from the gradients ``g`` (N, m)."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class Blurred:
+    """What noise of standard deviation ``noise`` leaves of one client's factors.
+
+    Means and variances of ``u`` (C,), ``d = Wᵀu`` (I,) and ``σ v`` (I,).
+    """
+
+    u: Tensor
+    u_variance: Tensor
+    d: Tensor
+    d_variance: Tensor
+    x: Tensor
+    x_variance: Tensor
+    noise: float
+
+
+@runtime_checkable
+class NoisyRelation(Protocol):
+    """A relation that can also be weighed against noise; one that cannot is then left out."""
+
+    @property
+    def parameter(self) -> str:
+        """Its name in the share."""
+        ...
+
+    def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
+        """(S,) of scalars τ (S,), given the noisy gradient ``g`` (m,); constants left out."""
+        ...
+
+
+def log_normal(rest: Tensor, variance: Tensor) -> Tensor:
+    """The log density of a normal variable, but for a constant."""
+    return -(variance.log() + rest.square() / variance) / 2
 
 
 def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float = 0.0) -> Estimate:

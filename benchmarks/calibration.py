@@ -1,0 +1,92 @@
+"""Whether confidences and intervals under noise are what they say, pooled over levels.
+
+python -m benchmarks.calibration [--samples 200] [--evidence]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+import softleak as sl
+from benchmarks.noisy_labels import NOISES, SEED, Setting, sent
+
+LEVELS = (1e-2, 1e-1, 3e-1, 1.0, 2.0)
+BINS = (0.0, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.01)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What was said of one share, and what was so."""
+
+    level: float
+    confidence: float
+    right: bool
+    covered: bool  # the true class's entry of the label is in its interval
+    bounded: bool  # the label's L1 error is within ``error``
+    proved: bool  # UNIQUE
+
+
+def claim(level: float, recovery: sl.Recovery, y_true: torch.Tensor) -> Claim | None:
+    if recovery.label is None or recovery.interval is None or recovery.confidence is None:
+        return None
+    index = int(y_true.argmax())
+    low, high = recovery.interval[:, index].tolist()
+    error = float((recovery.label - y_true).abs().sum())
+    return Claim(
+        level, recovery.confidence, recovery.class_index == index,
+        low <= float(y_true[index]) <= high, error <= recovery.error,
+        recovery.status is sl.Status.UNIQUE,
+    )  # fmt: skip
+
+
+def report(claims: Sequence[Claim]) -> None:
+    print("| confidence | shares | mean confidence | class right |\n|---|---|---|---|")
+    for low, high in zip(BINS[:-1], BINS[1:], strict=True):
+        some = [c for c in claims if low <= c.confidence < high]
+        if some:
+            mean = sum(c.confidence for c in some) / len(some)
+            right = sum(c.right for c in some) / len(some)
+            print(f"| {low:.2f} to {min(high, 1):.2f} | {len(some)} | {mean:.3f} | {right:.3f} |")
+    print("\n| std | shares | mean confidence | class right | in the 90 % interval | error bound |")
+    print("|---|---|---|---|---|---|")
+    for level in (*sorted({c.level for c in claims}), None):
+        some = [c for c in claims if level is None or c.level == level]
+        means = [
+            sum(values) / len(some)
+            for values in zip(
+                *((c.confidence, c.right, c.covered, c.bounded) for c in some), strict=True
+            )
+        ]
+        cells = " | ".join(f"{mean:.3f}" for mean in means)
+        print(f"| {'all' if level is None else f'{level:.0e}'} | {len(some)} | {cells} |")
+    print(f"\n{sum(c.proved for c in claims)} called UNIQUE")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--init", choices=["kaiming", "default"], default="kaiming")
+    parser.add_argument("--noise", choices=list(NOISES), default="Gaussian")
+    parser.add_argument("--levels", type=float, nargs="+", default=LEVELS)
+    parser.add_argument("--evidence", action="store_true")
+    given = parser.parse_args()
+    setting = Setting.of(given.samples, given.init)
+    claims: list[Claim] = []
+    for level in given.levels:
+        noise = NOISES[given.noise](level, torch.Generator().manual_seed(SEED))
+        found = sl.recover_labels(
+            setting.model, list(sent(setting, False, noise)), family=sl.Smoothed(),
+            head=setting.head, evidence=setting.relations if given.evidence else False,
+        )  # fmt: skip
+        said = (claim(level, r, y) for r, y in zip(found, setting.truths, strict=True))
+        claims += [one for one in said if one is not None]
+    report(claims)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What the head's gradient says of the noise on it, before any label is looked for.
+
+The rows of a head gradient sum to zero, for one sample or many: what they do sum to is noise. And
+noise fills all singular values evenly (Marchenko and Pastur), a second sample one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EDGE = 1.5  # times the largest singular value of noise alone: the next one is a sample
+EVEN = 3.0  # in variance: how far the noise of two parts may differ and still be of one kind
+REPAIRED = 1e-3  # of a row: what finding the noisy one may leave
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Noise of a head gradient ``G`` (C, I): its standard deviation, and what stands out of it."""
+
+    noise: float
+    samples: int  # singular values above the noise
+    even: bool  # the same size in every direction: independent noise is, pruning is not
+
+    @classmethod
+    def of(cls, G: Tensor) -> Spectrum:
+        """The noise of ``G``, from the sums of its columns and from all but its leading pair."""
+        classes, inputs = G.shape
+        sums = G.sum(0)
+        values = torch.linalg.svdvals(G - sums / classes).square()
+        beside = float(sums.square().sum()) / (classes * inputs)
+        freedom = max(classes - 2, 0) * (inputs - 1)
+        rest = float(values[1:].sum())
+        noise = (rest + beside * inputs) / (freedom + inputs)
+        edge = EDGE**2 * beside * (math.sqrt(inputs) + math.sqrt(classes - 1)) ** 2
+        above = int((values > edge).sum())
+        even = freedom == 0 or beside / EVEN <= rest / freedom <= beside * EVEN
+        return cls(math.sqrt(noise), max(above, 1), even)
+
+
+def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
+    """``G`` with its only noisy row replaced by minus the sum of the others, and which it is.
+
+    With noise ``n`` on row r the columns sum to ``n``. Across that direction ``G`` is clean and
+    gives ``u``; along it, what ``u`` leaves of ``G`` is ``e_r − u_r u``.
+    """
+    noise = G.sum(0)
+    size = float(noise @ noise)
+    if size == 0:
+        return None
+    along = G @ noise / size
+    across = G - torch.outer(along, noise)
+    if not float(across.norm()) > REPAIRED * float(G.norm()):  # nothing is left without it
+        return None
+    u = torch.linalg.eigh(across @ across.T).eigenvectors[:, -1]
+    expected = torch.eye(len(u), dtype=u.dtype, device=u.device) - torch.outer(u, u)
+    left = along - u * (u @ along)
+    far = (expected - left[:, None]).norm(dim=0)
+    row = int(far.argmin())
+    if not float(far[row]) <= REPAIRED * max(1.0, float(left.norm())):
+        return None
+    repaired = G.clone()
+    repaired[row] -= noise
+    return repaired, row

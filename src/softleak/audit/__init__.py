@@ -7,12 +7,12 @@ from softleak.audit.findings import (
     InputFinding,
     LabelFinding,
     LabelLeak,
-    Leak,
     Method,
     Provenance,
     Refusal,
     Score,
 )
+from softleak.audit.rates import Leak
 from softleak.audit.run import NamedShare, Options, audit, audit_shares, prepared
 from softleak.audit.subject import Subject
 from softleak.audit.truth import Truth

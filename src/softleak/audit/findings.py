@@ -9,6 +9,7 @@ from os import PathLike
 from torch import Tensor
 
 from softleak.audit.pixels import PixelMap
+from softleak.audit.rates import Leak, WhatIf
 from softleak.audit.scalar import ScalarView
 from softleak.inversion.step import LayerReport
 from softleak.results import Recovery, Status
@@ -17,21 +18,13 @@ PRECISE = 1e-2  # a relative error of the feature below which it counts as known
 RECOGNISABLE = 20.0  # dB: an image predicted to be this close shows what it is of
 
 
-class Leak(Enum):
-    """What a pipeline can be told to fail on."""
-
-    LABEL = "label"
-    CLASS = "class"
-    FEATURE = "feature"
-    INPUT = "input"
-
-
 class LabelLeak(Enum):
     """How much of the label was proved."""
 
     UNIQUE = "the label, exactly"
     AMBIGUOUS = "a set of labels"
     CLASS = "the class only"
+    PROBABLE = "the class, probably"
     NOTHING = "nothing"
 
 
@@ -47,6 +40,8 @@ class LabelFinding:
         """What was proved, without any truth."""
         if self.recovery.status is Status.UNIQUE:
             return LabelLeak.UNIQUE
+        if self.recovery.status is Status.PROBABLE:
+            return LabelLeak.PROBABLE
         if self.class_index is not None:
             return LabelLeak.CLASS
         one_of_these = self.recovery.status is Status.AMBIGUOUS and self.recovery.complete
@@ -54,8 +49,10 @@ class LabelFinding:
 
     @property
     def class_index(self) -> int | None:
-        """The class every label that fits has on top, if they agree and nothing else fits."""
+        """The class every label that fits has on top, or that noise leaves probable."""
         recovery = self.recovery
+        if recovery.status is Status.PROBABLE:
+            return recovery.class_index
         if recovery.label is None or not recovery.complete:
             return None
         if recovery.status is Status.UNIQUE:
@@ -186,6 +183,7 @@ class Audit:
     model: str = ""
     evidence: tuple[str, ...] = ()
     provenance: Provenance = Provenance()
+    what_if: WhatIf | None = None
 
     def count(self, leak: Leak) -> int:
         """How many shares leaked this."""

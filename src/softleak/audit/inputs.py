@@ -30,6 +30,8 @@ def recover_input(
     if subject.chain is None:
         return InputFinding(Method.NONE, subject.no_chain)
     start = time.perf_counter()
+    if recovery.noise and not share.rounding:
+        share = share.expecting(recovery.noise)
     try:
         found = invert(subject.model, share, recovery, chain=subject.chain)
     except ShareError as error:

@@ -22,6 +22,7 @@ from softleak.labels.recover import Scale, recover_labels
 from softleak.naming import aligned
 from softleak.share import GradientShare
 
+LARGEST = 1e9  # of a gradient's entries: features of a network are not larger
 Progress = Callable[[str], None]
 
 
@@ -80,6 +81,12 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
             f"{tuple(share[name].shape)}; is it of this model?"
         )
     head_gradients(subject.head, [share])
+    huge = [n for n, g in share.items() if g.numel() and float(g.abs().max()) > LARGEST]
+    if huge:
+        raise ShareError(
+            f"the gradient {min(huge)!r} has entries above {LARGEST:.0e}, as no cross-entropy "
+            "gives; the file is damaged, or not of gradients"
+        )
     return share.expecting(options.noise) if options.noise else share
 
 

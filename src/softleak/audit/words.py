@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from softleak.audit.findings import Audit, AuditReport, InputFinding, LabelLeak, Leak
+from softleak.audit.findings import Audit, AuditReport, InputFinding, LabelLeak
+from softleak.audit.rates import Leak
 from softleak.results import Recovery, Status
 
 SHOWN = 3  # entries of a label
@@ -27,6 +28,8 @@ def assumptions(
         else "The share was not multiplied by a factor (clipping, learning rate, averaging).",
         f"Every entry carries independent noise of standard deviation {noise:g}, as declared."
         if noise
+        else "What is not that of one sample is noise, alike on every entry."
+        if recovery.noise
         else "The share carries no noise beyond the rounding of its number format.",
     ]
     if recovery.status is Status.UNIQUE:
@@ -72,6 +75,13 @@ def label_words(report: AuditReport, names: Sequence[str]) -> str:
     if leak is LabelLeak.CLASS and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
         return f"the class is {name}; its weight is not determined: {recovery.message}"
+    if leak is LabelLeak.PROBABLE and recovery.label is not None:
+        name = class_name(int(recovery.label.argmax()), names)
+        return (
+            f"the class is {name} with a probability of {recovery.confidence or 0:.1%}: the share "
+            f"carries noise of standard deviation {written(recovery.noise)}; the likeliest label "
+            f"is {describe(recovery.label, names)}"
+        )
     if leak is LabelLeak.AMBIGUOUS:
         return f"one of a set of labels: {recovery.message}"
     return f"no label: {recovery.message}; {FAILED}"

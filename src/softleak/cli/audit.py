@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from softleak.audit import Audit, Leak, Options
 from softleak.cli import jobs
 from softleak.cli import options as o
-from softleak.cli.tables import audit_table, closing_words, refusal_table
+from softleak.cli.tables import audit_table, closing_words, refusal_table, what_if_table
 from softleak.errors import SoftleakError
 from softleak.report import as_data, write_json, write_page
 
@@ -49,6 +49,8 @@ def audit(
     train_mode: o.TrainMode = False,
     truth: o.TruthFile = None,
     labels_only: o.LabelsOnly = False,
+    what_if: o.WhatIf = False,
+    seeds: o.Seeds = 2,
     out: o.Out = Path("softleak-audit"),
     as_json: o.Json = False,
     fail_on: o.FailOn = None,
@@ -67,7 +69,7 @@ def audit(
     job = jobs.Request(
         model, weights, share, before, after, lr, each, seed, input_shape, classes, normalise,
         Options(scale="unknown" if unknown_scale else "known", noise=noise, inputs=not labels_only),
-        train_mode, truth, shlex.join(["softleak", *sys.argv[1:]]),
+        train_mode, truth, seeds if what_if else 0, shlex.join(["softleak", *sys.argv[1:]]),
     )  # fmt: skip
     try:
         with _progress(console) as step:
@@ -104,6 +106,8 @@ def _show(console: Console, found: Audit, out: Path, as_json: bool) -> None:
     console.print(audit_table(found))
     if found.refused:
         console.print(refusal_table(found))
+    if found.what_if is not None:
+        console.print(what_if_table(found.what_if))
     console.print(closing_words(found))
     console.print(f"The page: {escape(str(out / 'index.html'))}", highlight=False)
 
@@ -119,6 +123,9 @@ def _progress(console: Console) -> Iterator[jobs.Step]:
         task = bar.add_task("reading", total=None)
 
         def step(name: str, total: int) -> None:
-            bar.update(task, description=escape(name), total=total, advance=1 if name else 0)
+            if total:
+                bar.update(task, description=escape(name), total=total, advance=1 if name else 0)
+            else:  # nobody knows how many more
+                bar.update(task, description=escape(name), completed=0, total=None)
 
         yield step

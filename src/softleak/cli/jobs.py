@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,13 +23,16 @@ from softleak.audit import (
 from softleak.audit.folder import audit_files, fingerprint, share_files
 from softleak.audit.sample import NORMALISATION, sample_shares
 from softleak.audit.truth import Truth
+from softleak.audit.whatif import Target, what_if
 from softleak.cli import parse
 from softleak.cli.system import versions
 from softleak.data import embedded
 from softleak.errors import DataError, SoftleakError
+from softleak.precheck import shown
 from softleak.share import GradientShare
 
 Step = Callable[[str, int], None]
+TRIED = 4  # shares that defences are tried on
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Request:
     options: Options
     train_mode: bool
     truth: Path | None
+    seeds: int  # of what-if; none if nobody asks
     command: str
 
     @property
@@ -73,23 +77,44 @@ def run(request: Request, step: Step) -> Audit:
     if names and len(names) != subject.head.classes:
         raise DataError(f"got {len(names)} class names for {subject.head.classes} classes")
     asked = replace(request.options, normalisation=parse.normalisation(request.normalise))
-    if request.share is not None:
-        if any(two):
-            raise SoftleakError("give --share, or --before, --after and --lr, not both")
-        reports, refused = _files(request, request.share, subject, asked, step)
-    else:
-        reports, refused = (_update(request, subject, asked, step),), ()
-    return _audit(request, subject, model, names, reports, refused)
+    if request.share is None:
+        named = _update(request, subject, asked)
+        reports = tuple(audit_shares(subject, [named], asked, lambda name: step(name, 1)))
+        return _audit(request, subject, model, names, reports, (), [named], asked, step)
+    if any(two):
+        raise SoftleakError("give --share, or --before, --after and --lr, not both")
+    reports, refused = _files(request, request.share, subject, asked, step)
+    shares = _again(request, subject, reports, asked) if request.seeds else []
+    return _audit(request, subject, model, names, reports, refused, shares, asked, step)
 
 
 def _audit(
     request: Request, subject: Subject, model: str, names: tuple[str, ...],
-    reports: tuple[AuditReport, ...], refused: tuple[Refusal, ...] = (),
+    reports: tuple[AuditReport, ...], refused: tuple[Refusal, ...],
+    shares: Sequence[NamedShare], options: Options, step: Step,
 ) -> Audit:  # fmt: skip
     inputs = tuple((path.name, fingerprint(path)) for path in request.files)
     found = tuple(f"{r.parameter}: {r.explanation}" for r in subject.relations)
     provenance = Provenance(request.command, versions(), inputs)
-    return Audit(reports, refused, names, model, found, provenance)
+    tried = None
+    if request.seeds and shares:
+        by_name = {report.name: report for report in reports}
+        targets = [Target.of(share, by_name[share.name]) for share in shares[:TRIED]]
+        tried = what_if(subject, targets, options, request.seeds, lambda name: step(name, 0))
+    return Audit(reports, refused, names, model, found, provenance, tried)
+
+
+def _again(
+    request: Request, subject: Subject, reports: Sequence[AuditReport], options: Options
+) -> list[NamedShare]:
+    """The first shares that were audited, read once more."""
+    if request.share is None:
+        return []
+    by_name = {shown(path.name): path for path in share_files(request.share)}
+    return [
+        NamedShare(r.name, prepared(subject, GradientShare.load(by_name[r.name]), options))
+        for r in reports[:TRIED]
+    ]
 
 
 def _subject(request: Request, classes: int | None) -> Subject:
@@ -115,7 +140,7 @@ def _files(
     return tuple(one for one in found if isinstance(one, AuditReport)), refused
 
 
-def _update(request: Request, subject: Subject, options: Options, step: Step) -> AuditReport:
+def _update(request: Request, subject: Subject, options: Options) -> NamedShare:
     """The share behind two checkpoints."""
     if request.before is None or request.after is None or request.lr is None:
         raise SoftleakError("--before, --after and --lr belong together; give all three")
@@ -124,8 +149,7 @@ def _update(request: Request, subject: Subject, options: Options, step: Step) ->
     fitted = truth.fitted(subject.head.classes, subject.input_shape)
     name = f"{request.before.name} → {request.after.name}"
     known = None if request.truth is None else fitted
-    named = NamedShare(name, prepared(subject, share, options), known)
-    return next(audit_shares(subject, [named], options, lambda name: step(name, 1)))
+    return NamedShare(name, prepared(subject, share, options), known)
 
 
 def _sample(request: Request, step: Step) -> Audit:
@@ -136,5 +160,7 @@ def _sample(request: Request, step: Step) -> Audit:
     asked = replace(request.options, normalisation=NORMALISATION)
     step("", len(shares))
     reports = tuple(audit_shares(subject, shares, asked, lambda name: step(name, len(shares))))
-    return _audit(request, subject, "the trained LeNet that comes with softleak",
-                  embedded().class_names, reports)  # fmt: skip
+    name, classes = "the trained LeNet that comes with softleak", embedded().class_names
+    return _audit(
+        request, subject, name, classes, reports, (), shares[:: request.each], asked, step
+    )

@@ -110,6 +110,16 @@ LabelsOnly = Annotated[
         help="Do not recover inputs: thousands of shares in seconds.",
     ),
 ]  # fmt: skip
+WhatIf = Annotated[
+    bool,
+    Option(
+        "--what-if", rich_help_panel=TO,
+        help="Try defences on up to four shares and say where each attack ends; takes minutes.",
+    ),
+]  # fmt: skip
+Seeds = Annotated[
+    int, Option(min=1, max=100, rich_help_panel=TO, help="Of --what-if: seeds of random defences.")
+]
 Out = Annotated[
     Path, Option(metavar="DIR", rich_help_panel=TO, help="Where index.html and audit.json go.")
 ]

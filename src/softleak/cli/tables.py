@@ -7,12 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from softleak.audit import Audit, AuditReport, LabelLeak
+from softleak.audit.rates import WhatIf
 from softleak.audit.words import class_name, describe, summary
+from softleak.report.chart import chart
 
 ROWS = 60  # of many shares the first; the files have all
 STYLES = {
     LabelLeak.UNIQUE: "bold red",
     LabelLeak.CLASS: "magenta",
+    LabelLeak.PROBABLE: "magenta",
     LabelLeak.AMBIGUOUS: "yellow",
     LabelLeak.NOTHING: "cyan",
 }
@@ -49,6 +52,20 @@ def refusal_table(audit: Audit) -> Table:
     table.add_column("reason", overflow="fold")
     for refusal in audit.refused[:ROWS]:
         table.add_row(Text(refusal.name), Text(refusal.reason))
+    return table
+
+
+def what_if_table(tried: WhatIf) -> Table:
+    """Where each attack ends, by defence."""
+    table = Table(
+        title="What would stop it", title_justify="left", box=SIMPLE_HEAD, caption_justify="left",
+        caption=f"{tried.shares} shares, {tried.seeds} seeds; another attack may do better",
+    )  # fmt: skip
+    for column in ("defence", "label", "class", "input"):
+        table.add_column(column, overflow="fold")
+    for row in map(chart, tried.responses):
+        name = f"{row.response.name}, {row.response.unit}".removesuffix(", ")
+        table.add_row(name, *(Text(c.words, "cyan" if c.stopped else "red") for c in row.cells))
     return table
 
 

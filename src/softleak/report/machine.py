@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from softleak.atomic import write_text
-from softleak.audit.findings import Audit, AuditReport, InputFinding, LabelFinding, Leak, Score
+from softleak.audit.findings import Audit, AuditReport, InputFinding, LabelFinding, Score
+from softleak.audit.rates import Leak, Point, WhatIf
 from softleak.audit.words import headline, summary
 
 FORMAT = 1  # raised when a field changes its meaning
@@ -30,6 +31,7 @@ def as_data(audit: Audit) -> dict[str, Any]:
         "reports": [_report(report) for report in audit.reports],
         "refused": [asdict(refusal) for refusal in audit.refused],
         "provenance": asdict(audit.provenance),
+        "what_if": None if audit.what_if is None else _what_if(audit.what_if),
     }
     return {key: finite(value) for key, value in data.items()}
 
@@ -54,6 +56,24 @@ def _report(report: AuditReport) -> dict[str, Any]:
     }
 
 
+def _what_if(tried: WhatIf) -> dict[str, Any]:
+    defences = [
+        {
+            "name": response.name,
+            "setting": response.unit or None,
+            "points": [_point(point) for point in response.points],
+            "did_not_succeed_from": {leak.value: s for leak, s in response.stops.items()},
+        }
+        for response in tried.responses
+    ]
+    return {"shares": tried.shares, "seeds": tried.seeds, "defences": defences}
+
+
+def _point(point: Point) -> dict[str, Any]:
+    rates = {leak.value: [rate.hits, rate.trials] for leak, rate in point.rates.items()}
+    return {"setting": point.setting, **rates}
+
+
 def _label(finding: LabelFinding) -> dict[str, Any]:
     recovery = finding.recovery
     return {
@@ -66,6 +86,8 @@ def _label(finding: LabelFinding) -> dict[str, Any]:
         "scalar": recovery.scalar,
         "scale": recovery.scale,
         "samples": recovery.samples,
+        "noise": recovery.noise,
+        "confidence": recovery.confidence,
         "family": repr(recovery.family) if recovery.family else None,
         "solutions": [
             {"scalar": c.scalar, "low": c.low, "high": c.high, "label": numbers(c.label)}

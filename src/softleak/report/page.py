@@ -14,8 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from softleak._version import __version__
 from softleak.atomic import write_text
-from softleak.audit.findings import Audit, LabelLeak, Leak
+from softleak.audit.findings import Audit, LabelLeak
+from softleak.audit.rates import Leak
 from softleak.audit.words import summary, written
+from softleak.report.chart import chart
 from softleak.report.machine import finite
 from softleak.report.section import Section, section
 
@@ -47,6 +49,7 @@ def render(audit: Audit) -> str:
             style=_asset("page.css"),
             script=script,
             script_hash=_hash(script),
+            charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
             version=__version__,
         )
     )

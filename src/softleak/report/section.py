@@ -84,7 +84,10 @@ def _bars(report: AuditReport, names: Sequence[str]) -> tuple[tuple[Bar, ...], i
     recovery = report.label.recovery
     if recovery.label is None:
         return (), 0
-    every = torch.cat([c.labels for c in recovery.solutions]).clamp(0, 1)
+    fitting = [c.labels for c in recovery.solutions]
+    if recovery.interval is not None:
+        fitting.append(recovery.interval)
+    every = torch.cat([*fitting, recovery.label[None]]).clamp(0, 1)
     low, high = every.amin(0), every.amax(0)
     true = None if report.score is None else report.score.label_true
     order = range(len(high)) if len(high) <= BARS else high.topk(BARS).indices.tolist()

@@ -6,20 +6,23 @@ INSTALLED := $(VENV)/.installed
 DATA ?=
 WEIGHTS ?=
 
-.PHONY: audit test test-all lint bench accuracy inversion clean
+.PHONY: audit test test-all lint browser bench accuracy inversion clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
 	touch $@
 
-audit: $(INSTALLED)  ## recover the labels behind gradients of the embedded images
+audit: $(INSTALLED)  ## what gradients of the embedded images give away: a table and a page
 	$(BIN)/softleak audit
 
-test: $(INSTALLED) lint  ## lint, types, and every test that is not slow
+browser: $(INSTALLED)  ## a Chromium to test the page in, fetched if there is none
+	$(BIN)/python tools/browser.py
+
+test: $(INSTALLED) lint browser  ## lint, types, and every test that is not slow
 	$(BIN)/pytest -m "not slow"
 
-test-all: $(INSTALLED) lint  ## the slow tests too
+test-all: $(INSTALLED) lint browser  ## the slow tests too
 	$(BIN)/pytest
 
 lint: $(INSTALLED)

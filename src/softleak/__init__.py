@@ -1,6 +1,7 @@
 """softleak: what a shared gradient gives away, soft labels included."""
 
 from softleak._version import __version__
+from softleak.audit import AuditReport, audit
 from softleak.capture import capture
 from softleak.errors import SoftleakError
 from softleak.head import Head
@@ -16,6 +17,7 @@ from softleak.share import GradientShare
 __all__ = [
     "L2",
     "AnyLabel",
+    "AuditReport",
     "Candidate",
     "Chain",
     "Cosine",
@@ -33,6 +35,7 @@ __all__ = [
     "SoftleakError",
     "Status",
     "__version__",
+    "audit",
     "capture",
     "invert",
     "probe",

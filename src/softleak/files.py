@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +13,17 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from softleak.atomic import replacing
 from softleak.errors import FileError
+from softleak.precheck import (
+    check_file,
+    check_npz,
+    check_safetensors,
+    check_tensors,
+    check_zip,
+    checked_shape,
+    shown,
+)
 
 META = "softleak"  # where our own facts about a share live inside each format
 
@@ -31,23 +39,25 @@ class Content:
 
 def load(path: Path) -> Content:
     """Read a file by its ending; raises ``FileError`` with the reason."""
-    reader = _format(path).read
-    if not path.is_file():
-        raise FileError(f"expected a file at {path}, found none; check the path")
+    form = _format(path)
+    check_file(path)
     try:
-        tensors, meta = reader(path)
+        form.check(path)
+        tensors, meta = form.read(path)
+        check_tensors(tensors)
         facts = json.loads(meta) if meta else {}
-        shape = facts.get("input_shape")
         rounding = {str(k): float(v) for k, v in facts.get("rounding", {}).items()}
-        return Content(tensors, tuple(int(n) for n in shape) if shape else None, rounding)
-    except FileError:
-        raise
+        return Content(tensors, checked_shape(facts.get("input_shape")), rounding)
     except Exception as error:  # three formats and their decompressors each raise their own
-        reason = str(error).strip().splitlines()
+        lines = str(error).strip().splitlines()
+        reason = shown(lines[0]) if lines else type(error).__name__
+        hint = (
+            "" if isinstance(error, FileError)
+            else "; it may be truncated, or hold objects other than tensors, which are refused"
+        )  # fmt: skip
         raise FileError(
-            f"{path.name} is not a readable {path.suffix} file of tensors by name "
-            f"({reason[0] if reason else type(error).__name__}); it may be truncated, or hold "
-            "objects other than tensors, which are refused"
+            f"{shown(path.name)} is not a readable {path.suffix} file of tensors by name "
+            f"({reason}){hint}"
         ) from error
 
 
@@ -59,30 +69,23 @@ def save(
 ) -> None:
     """Write by the path's ending, to a temporary file first: whole or not at all."""
     writer = _format(path).write
-    if not path.parent.is_dir():
-        raise FileError(f"expected a folder at {path.parent}, found none; make it first")
     # Copies: tensors that share memory, as tied weights do, are refused by some formats.
     ready = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     meta = json.dumps({"input_shape": input_shape, "rounding": dict(rounding)})
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(descriptor)
-    try:
-        writer(Path(name), ready, meta)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        writer(temporary, ready, meta)
 
 
 @dataclass(frozen=True)
 class _Format:
+    check: Callable[[Path], None]
     read: Callable[[Path], tuple[dict[str, Tensor], str]]
     write: Callable[[Path, dict[str, Tensor], str], None]
 
 
 def _format(path: Path) -> _Format:
     if path.suffix not in _FORMATS:
-        expected = ", ".join(_FORMATS)
-        raise FileError(f"expected a file ending in {expected}; got {path.name!r}")
+        raise FileError(f"expected a file ending in {ENDINGS}; got {shown(path.name)!r}")
     return _FORMATS[path.suffix]
 
 
@@ -99,16 +102,14 @@ def _write_safetensors(path: Path, tensors: dict[str, Tensor], meta: str) -> Non
 def _read_pt(path: Path) -> tuple[dict[str, Tensor], str]:
     content = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(content, Mapping):
-        raise FileError(
-            f"{path.name} should hold a dict of tensors, holds {type(content).__name__}"
-        )
+        raise FileError(f"it should hold a dict of tensors, holds {type(content).__name__}")
     meta = content.get(META, "")
     for wrapper in ("state_dict", "model_state_dict", "gradients"):
         if isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
     tensors = {str(n): t for n, t in content.items() if isinstance(t, Tensor)}
     if not tensors:
-        raise FileError(f"{path.name} holds no tensors; expected a dict of tensors by name")
+        raise FileError("it holds no tensors; expected a dict of tensors by name")
     return tensors, meta if isinstance(meta, str) else ""
 
 
@@ -120,7 +121,8 @@ def _read_npz(path: Path) -> tuple[dict[str, Tensor], str]:
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     meta = arrays.pop(META, np.array("")).item()
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}, str(meta)
+    native = {n: a.astype(a.dtype.newbyteorder("="), copy=False) for n, a in arrays.items()}
+    return {name: torch.from_numpy(array) for name, array in native.items()}, str(meta)
 
 
 def _write_npz(path: Path, tensors: dict[str, Tensor], meta: str) -> None:
@@ -134,8 +136,9 @@ def _write_npz(path: Path, tensors: dict[str, Tensor], meta: str) -> None:
 
 
 _FORMATS: Mapping[str, _Format] = {
-    ".safetensors": _Format(_read_safetensors, _write_safetensors),
-    ".pt": _Format(_read_pt, _write_pt),
-    ".pth": _Format(_read_pt, _write_pt),
-    ".npz": _Format(_read_npz, _write_npz),
+    ".safetensors": _Format(check_safetensors, _read_safetensors, _write_safetensors),
+    ".pt": _Format(check_zip, _read_pt, _write_pt),
+    ".pth": _Format(check_zip, _read_pt, _write_pt),
+    ".npz": _Format(check_npz, _read_npz, _write_npz),
 }
+ENDINGS = ", ".join(_FORMATS)

@@ -85,6 +85,7 @@ class Recovery:
     family: object | None = None  # the simplest known family the label belongs to
     candidates: tuple[Candidate, ...] = ()
     evidence: tuple[Evidence, ...] = ()
+    complete: bool = False  # whether the solutions are all there are
     noise: float = 0.0
     confidence: float | None = None
     interval: Tensor | None = None

@@ -15,6 +15,7 @@ from torch import Tensor
 from softleak import files
 from softleak.errors import NonFinite, ShareError
 
+COUNTERS = (torch.int32, torch.int64, torch.bool)  # what stands beside weights in a state
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Checkpoint = Mapping[str, Tensor] | str | PathLike[str]
 
@@ -87,6 +88,12 @@ class GradientShare(Mapping[str, Tensor]):
         kept = {name: g for name, g in self.gradients.items() if name not in names}
         return GradientShare(kept, self.input_shape, self.rounding)
 
+    def renamed(self, names: Mapping[str, str]) -> GradientShare:
+        """The share with some gradients under other names."""
+        changed = {names.get(name, name): gradient for name, gradient in self.gradients.items()}
+        rounding = {names.get(name, name): error for name, error in self.rounding.items()}
+        return GradientShare(changed, self.input_shape, rounding)
+
     def check_finite(self) -> None:
         """Raise ``NonFinite`` if a gradient holds NaN or infinity."""
         # A finite sum proves finite entries and is cheaper to have than a mask.
@@ -106,7 +113,7 @@ class GradientShare(Mapping[str, Tensor]):
     def load(cls, path: str | PathLike[str]) -> GradientShare:
         """Read .safetensors, .pt (weights only) or .npz (no pickles); counters are left out."""
         content = files.load(Path(path))
-        gradients = {n: g for n, g in content.tensors.items() if g.is_floating_point()}
+        gradients = {n: g for n, g in content.tensors.items() if g.dtype not in COUNTERS}
         return cls(gradients, content.input_shape, content.rounding)
 
     @classmethod

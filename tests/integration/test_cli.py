@@ -1,22 +1,151 @@
 from __future__ import annotations
 
-import re
+import json
 
+import pytest
+import torch
 from typer.testing import CliRunner
 
 import softleak
+from softleak import data
+from softleak.audit import Truth
 from softleak.cli import app
 
+MODEL = ["--model", "softleak.models:trained_lenet"]
 
-def test_audit_of_the_embedded_images():
-    done = CliRunner().invoke(app, ["audit", "--each", "2"], env={"COLUMNS": "200"})
+
+def run(*arguments: str | object, **kwargs):
+    texts = [str(argument) for argument in arguments]
+    return CliRunner().invoke(app, texts, env={"COLUMNS": "200"}, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, trained, draw):
+    """Three shares with their truth, and a file that is none."""
+    made = tmp_path_factory.mktemp("audit")
+    (made / "shares").mkdir()
+    (made / "truth").mkdir()
+    kinds = {"hard": data.Hard(), "mixed": data.Mixup(), "any": data.Dirichlet()}
+    for name, kind in kinds.items():
+        (sample,) = draw(kind, 1)
+        softleak.capture(trained, sample.x, sample.y).save(made / "shares" / f"{name}.safetensors")
+        Truth(sample.y, sample.x).save(made / "truth" / f"{name}.npz")
+    (made / "shares" / "broken.pt").write_bytes(b"not a share")
+    return made
+
+
+def test_audit_of_the_embedded_images(tmp_path):
+    done = run("audit", "--each", "1", "--out", tmp_path)
     assert done.exit_code == 0, done.output
-    assert done.output.count("UNIQUE") >= 8
-    assert "8 of 8 labels follow uniquely" in done.output
-    errors = [float(e) for e in re.findall(r"\d+e-\d+", done.output)]
-    assert max(errors) < 1e-3
+    assert "All 4 shares give away their exact label" in done.output
+    report = json.loads((tmp_path / "audit.json").read_text())
+    assert [r["name"] for r in report["reports"]][-1] == "arbitrary 1"
+    for one in report["reports"]:
+        assert one["leaks"] == ["label", "class", "feature", "input"]
+        assert one["score"]["label_error"] < 1e-3
+        assert one["score"]["psnr"] >= 60
+        assert abs(one["score"]["psnr"] - one["input"]["psnr_predicted"]) < 6
+    assert (tmp_path / "index.html").stat().st_size > 10_000
 
 
-def test_version():
-    done = CliRunner().invoke(app, ["--version"])
-    assert done.output.strip() == f"softleak {softleak.__version__}"
+def test_a_folder_is_worked_through_and_the_bad_file_named(tmp_path, folder):
+    done = run(
+        "audit", *MODEL, "--share", folder / "shares", "--truth", folder / "truth",
+        "--labels-only", "--json", "--out", tmp_path,
+    )  # fmt: skip
+    assert done.exit_code == 4, done.output
+    report = json.loads(done.stdout)
+    assert report["counts"] == {"label": 3, "class": 3, "feature": 3, "input": 0}
+    assert [r["name"] for r in report["refused"]] == ["broken.pt"]
+    assert "not a readable" in report["refused"][0]["reason"]
+    assert max(r["score"]["label_error"] for r in report["reports"]) < 1e-3
+    assert all(len(r["sha256"]) == 64 for r in report["reports"])
+    assert report == json.loads((tmp_path / "audit.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("leak", "code"), [("label", 3), ("class", 3), ("feature", 3), ("input", 0)]
+)
+def test_fail_on_sets_the_exit_code(tmp_path, folder, leak, code):
+    share = folder / "shares" / "any.safetensors"
+    done = run(
+        "audit", *MODEL, "--share", share, "--labels-only", "--fail-on", leak, "--out", tmp_path
+    )
+    assert done.exit_code == code, done.output
+
+
+def test_two_checkpoints_and_a_learning_rate(tmp_path, trained, draw):
+    (sample,) = draw(data.Smoothing(), 1)
+    share = softleak.capture(trained, sample.x, sample.y)
+    before = {name: p.detach().double() for name, p in trained.named_parameters()}
+    torch.save({f"module.{n}": p for n, p in before.items()}, tmp_path / "before.pt")
+    torch.save(
+        {f"module.{n}": p - 0.1 * share[n].double() for n, p in before.items()},
+        tmp_path / "after.pt",
+    )
+    Truth(sample.y).save(tmp_path / "truth.pt")
+    done = run(
+        "audit", *MODEL, "--before", tmp_path / "before.pt", "--after", tmp_path / "after.pt",
+        "--lr", "0.1", "--truth", tmp_path / "truth.pt", "--labels-only", "--json",
+        "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    (report,) = json.loads(done.stdout)["reports"]
+    assert report["label"]["proved"] == "UNIQUE"
+    assert report["score"]["label_error"] < 1e-3
+
+
+MISTAKES = [
+    (["--model", "lenet"], "which update"),
+    (["--share", "missing.pt"], "which model"),
+    ([*MODEL, "--share", "missing.pt"], "found none"),
+    ([*MODEL, "--share", "missing.pt", "--lr", "0.1"], "not both"),
+    ([*MODEL, "--before", "a.pt"], "belong together"),
+    (["--model", "nonsense", "--share", "x.pt"], "expected lenet"),
+    (["--model", "nowhere:factory", "--share", "x.pt"], "could not make a model"),
+    (["--model", "math:pi", "--share", "x.pt"], "could not make a model"),
+    ([*MODEL, "--share", "x.pt", "--input-shape", "big"], "3,32,32"),
+    ([*MODEL, "--share", "x.pt", "--normalise", "0.5"], "mean/std"),
+    ([*MODEL, "--share", "x.pt", "--classes", "none.txt"], "class names"),
+    ([*MODEL, "--share", "x.pt", "--classes", "7"], "7 class names for 10"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), MISTAKES)
+def test_mistakes_are_one_clear_line(tmp_path, options, words):
+    done = run("audit", *options, "--out", tmp_path)
+    assert done.exit_code == 2
+    assert words in done.output
+    assert "Traceback" not in done.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path):
+    (tmp_path / "taken").write_text("")
+    done = run("audit", "--each", "1", "--labels-only", "--out", tmp_path / "taken")
+    assert done.exit_code == 2
+    assert "cannot make the folder" in done.output
+
+
+def test_version_models_and_doctor():
+    assert run("--version").output.strip() == f"softleak {softleak.__version__}"
+    doctor = run("doctor")
+    assert doctor.exit_code == 0
+    assert torch.__version__ in doctor.output
+    assert "extra metrics" in doctor.output
+
+
+def test_models_are_listed_with_what_can_be_done():
+    done = run("models")
+    assert done.exit_code == 0
+    (lenet,) = (line for line in done.output.splitlines() if " lenet " in line)
+    assert "15,816" in lenet
+    assert "features.4.bias" in lenet
+    assert "exact inversion" in lenet
+
+
+def test_help_names_the_exit_codes_and_every_option():
+    text = run("audit", "--help").output
+    for word in ("--share", "--before", "--fail-on", "--truth", "Exit codes", "label|class"):
+        assert word in text
+    assert "--install-completion" in run("--help").output

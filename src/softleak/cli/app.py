@@ -8,12 +8,14 @@ import typer
 from rich.console import Console
 
 from softleak._version import __version__
-from softleak.audit import audit_embedded
-from softleak.cli.tables import audit_table, closing_words
+from softleak.cli.audit import audit
+from softleak.cli.system import doctor, models
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="What a shared gradient gives away, soft labels included.",
 )
 
@@ -30,17 +32,13 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version.")
     ] = False,
 ) -> None:
-    """What a shared gradient gives away, soft labels included."""
+    """What a shared gradient gives away, soft labels included.
+
+    A defender's instrument: audit your own models and updates before they leave.
+    Start with [bold]softleak audit[/bold], which needs nothing else.
+    """
 
 
-@app.command()
-def audit(
-    each: Annotated[int, typer.Option(min=1, help="Shares of each kind of label.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Which images and labels are drawn.")] = 2,
-) -> None:
-    """Recover the labels behind gradients of the embedded images and print what was proved."""
-    console = Console()
-    with console.status("A trained LeNet computes gradients of real images…"):
-        report = audit_embedded(each, seed)
-    console.print(audit_table(report))
-    console.print(closing_words(report))
+app.command(rich_help_panel="Audit")(audit)
+app.command(rich_help_panel="About this installation")(models)
+app.command(rich_help_panel="About this installation")(doctor)

@@ -2,71 +2,103 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
-from softleak.audit import AuditedShare, EmbeddedAudit
-from softleak.results import Recovery, Status
+from softleak.audit import Audit, AuditReport, LabelLeak
+from softleak.audit.rates import WhatIf
+from softleak.audit.words import class_name, describe, summary
+from softleak.report.chart import chart
 
-SHOWN = 3  # entries of a label
-WORTH = 5e-4  # smaller entries are not worth a place
-COLOURS = {Status.UNIQUE: "bold red", Status.AMBIGUOUS: "yellow", Status.NO_SOLUTION: "cyan"}
+ROWS = 60  # of many shares the first; the files have all
+STYLES = {
+    LabelLeak.UNIQUE: "bold red",
+    LabelLeak.CLASS: "magenta",
+    LabelLeak.PROBABLE: "magenta",
+    LabelLeak.AMBIGUOUS: "yellow",
+    LabelLeak.NOTHING: "cyan",
+}
 
 
-def audit_table(report: EmbeddedAudit) -> Table:
+def audit_table(audit: Audit) -> Table:
     """One row a share."""
-    table = Table(title="What each gradient gave away", caption_justify="left")
-    for column in ("kind", "true label", "head alone", "whole share"):
-        table.add_column(column)
-    table.add_column("L1 error", justify="right")
-    for share in report.shares:
-        table.add_row(*_row(share, report.class_names))
-    table.caption = "evidence: " + "; ".join(report.evidence)
+    scored = any(report.score for report in audit.reports)
+    table = Table(
+        title="What each gradient gave away", title_justify="left", caption_justify="left",
+        box=SIMPLE_HEAD, padding=(0, 1),
+    )  # fmt: skip
+    table.add_column("share", overflow="fold", min_width=11)
+    table.add_column("label", no_wrap=True)
+    table.add_column("recovered", overflow="fold", min_width=16)
+    for column in ("feature", "input"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("L1", "PSNR") if scored else ():
+        table.add_column(column, justify="right", no_wrap=True, header_style="dim")
+    for report in audit.reports[:ROWS]:
+        table.add_row(*_row(report, audit.class_names, scored))
+    hidden = len(audit.reports) - ROWS
+    more = [f"{hidden} more rows are in audit.json"] if hidden > 0 else []
+    known = [f"evidence: {'; '.join(audit.evidence)}"] if audit.evidence else []
+    truth = ["L1 and PSNR: scored against the truth, which no attack saw"] if scored else []
+    table.caption = "\n".join(more + known + truth)
     return table
 
 
-def closing_words(report: EmbeddedAudit) -> Text:
-    """The verdict, in a sentence."""
-    exact = sum(share.whole.status is Status.UNIQUE for share in report.shares)
-    head = sum(share.head_only.status is Status.UNIQUE for share in report.shares)
-    total = len(report.shares)
-    worst = max(share.error for share in report.shares)
-    pace = 1000 * report.seconds / (2 * total)
-    return Text(
-        f"{exact} of {total} labels follow uniquely from the gradient ({head} from the head alone, "
-        f"assuming a smoothed mix of at most two classes). Largest error {worst:.0e}; "
-        f"{pace:.1f} ms a label. The attack saw the model and the gradient, nothing else."
-    )
+def refusal_table(audit: Audit) -> Table:
+    """The files that could not be audited, and why."""
+    table = Table(title=f"{len(audit.refused)} files refused", title_justify="left")
+    table.add_column("file", overflow="fold")
+    table.add_column("reason", overflow="fold")
+    for refusal in audit.refused[:ROWS]:
+        table.add_row(Text(refusal.name), Text(refusal.reason))
+    return table
 
 
-def _row(share: AuditedShare, names: tuple[str, ...]) -> list[Text | str]:
-    return [
-        share.kind,
-        _label(share.y_true, names),
-        _status(share.head_only),
-        _answer(share.whole, names),
-        f"{share.error:.0e}" if share.whole.label is not None else "–",
+def what_if_table(tried: WhatIf) -> Table:
+    """Where each attack ends, by defence."""
+    table = Table(
+        title="What would stop it", title_justify="left", box=SIMPLE_HEAD, caption_justify="left",
+        caption=f"{tried.shares} shares, {tried.seeds} seeds; another attack may do better",
+    )  # fmt: skip
+    for column in ("defence", "label", "class", "input"):
+        table.add_column(column, overflow="fold")
+    for row in map(chart, tried.responses):
+        name = f"{row.response.name}, {row.response.unit}".removesuffix(", ")
+        table.add_row(name, *(Text(c.words, "cyan" if c.stopped else "red") for c in row.cells))
+    return table
+
+
+def closing_words(audit: Audit) -> Text:
+    """The verdict, in a sentence or two."""
+    labels = sum(report.label.seconds for report in audit.reports)
+    inputs = sum(report.input.seconds for report in audit.reports)
+    pace = f" Labels took {1000 * labels / max(len(audit.reports), 1):.1f} ms each"
+    pace += f", inputs {inputs:.0f} s together." if inputs else "."
+    return Text(f"{summary(audit)}{pace} The attack saw the model and the gradient, nothing else.")
+
+
+def _row(report: AuditReport, names: tuple[str, ...], scored: bool) -> list[Text | str]:
+    leak, predicted = report.label.leak, report.input.psnr_predicted
+    row: list[Text | str] = [
+        Text(report.name),
+        Text(leak.name, style=STYLES[leak]),
+        Text(_recovered(report, names)),
+        f"±{report.feature.error:.0e}" if report.feature.proved else "–",
+        f"{predicted:.0f} dB" if report.input.leaked and predicted is not None else "–",
     ]
+    score = report.score
+    if scored:
+        error, psnr = (None, None) if score is None else (score.label_error, score.psnr)
+        row.append(Text("–" if error is None else f"{error:.0e}", style="dim"))
+        row.append(Text("–" if psnr is None else f"{psnr:.0f} dB", style="dim"))
+    return row
 
 
-def _status(recovery: Recovery) -> Text:
-    return Text(recovery.status.name, style=COLOURS.get(recovery.status, ""))
-
-
-def _answer(recovery: Recovery, names: tuple[str, ...]) -> Text:
-    if recovery.status is not Status.UNIQUE or recovery.label is None:
-        return _status(recovery)
-    return _status(recovery).append(f"  {_label(recovery.label, names)}", style="default")
-
-
-def _label(y: Tensor, names: tuple[str, ...]) -> str:
-    """The largest entries by name, and how many others share the rest."""
-    values, indices = y.sort(descending=True)
-    shown = [(float(v), names[int(i)]) for v, i in zip(values, indices, strict=True)][:SHOWN]
-    level = float(values[-1])
-    parts = [f"{name} {value:.4f}" for value, name in shown if value - level > WORTH]
-    rest = len(y) - len(parts)
-    return ", ".join(parts) + (
-        f", {rest} others" if rest > 0 and float(values[len(parts)]) > WORTH else ""
-    )
+def _recovered(report: AuditReport, names: tuple[str, ...]) -> str:
+    recovery = report.label.recovery
+    if report.label.leak is LabelLeak.UNIQUE and recovery.label is not None:
+        return describe(recovery.label, names)
+    if report.label.class_index is not None:
+        return class_name(report.label.class_index, names)
+    return recovery.status.value

@@ -119,9 +119,10 @@ def _judge(
         )  # fmt: skip
     best = fitting[0]
     enough = best.equations > solutions.unknowns
-    alone = (
-        len(fitting) == 1 and enough and not (verdict.decided[client] and verdict.conflicts(client))
-    )
+    # Without equations what fits is a continuum, which no grid can miss.
+    found_all = enough or isinstance(solutions.family, AnyLabel)
+    complete = found_all and not verdict.conflicts(client)
+    alone = len(fitting) == 1 and enough and complete
     if best.candidate.width > tolerance:
         best = _centred(best)
     label = solutions.family.project(best.candidate.label).clamp_min(0)
@@ -142,6 +143,7 @@ def _judge(
         family=_simplest(label, error) if unique else None,
         candidates=candidates,
         evidence=evidence,
+        complete=complete,
     )
 
 

@@ -14,14 +14,19 @@ def why(
 ) -> str:
     """Why the answer is what it is, given the candidates that fit."""
     decided, conflicts = bool(verdict.decided[client]), verdict.conflicts(client)
-    if decided and conflicts:
+    if conflicts:
         names = ", ".join(piece.parameter for piece in conflicts)
-        return f"pieces of evidence disagree: {names} contradicts the rest; the share was altered"
-    if unique and decided:
-        return "one label explains the gradient, by evidence from other layers"
+        if decided:
+            return (
+                f"pieces of evidence disagree: {names} contradicts the rest; the share was altered"
+            )
+        return (
+            f"a label of the assumed family fits, but the evidence of {names} does not hold: the "
+            "share was altered, carries noise, or was computed in another mode of the model"
+        )
     if unique:
-        found = "; the evidence of other layers does not hold" if verdict.pieces[client] else ""
-        return f"one label explains the gradient, by the assumed family{found}"
+        by = "evidence from other layers" if decided else "the assumed family"
+        return f"one label explains the gradient, by {by}"
     width = max(candidate.width for candidate in fitting)
     several = "" if len(fitting) == 1 else f"{len(fitting)} separate solutions, among them "
     found = f"{several}a continuum of scalars whose labels differ by up to {width:.2g} in L1"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from softleak.errors import LabelError, ShareError
@@ -23,6 +24,7 @@ from softleak.labels.solve import Problem, solve
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
+BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 Scale = Literal["known", "unknown"]
 BATCH = 1 << 25  # entries of head gradients held at once, in float64
 TOLERANCE = 1e-3  # labels closer than this in L1 are one answer
@@ -152,7 +154,14 @@ def _otherwise(
         return mended
     spectrum = Spectrum.of(G)
     if spectrum.samples == 1:
-        return recover_noisy(problem, typical(), share, G, spectrum)
+        try:
+            return recover_noisy(problem, typical(), share, G, spectrum)
+        except (ArithmeticError, IndexError, BROKEN):
+            return Recovery(
+                Status.NO_SOLUTION,
+                "the head's gradient is that of no sample with noise alike on every entry; the "
+                "share was altered",
+            )
     rank = min(spectrum.samples, numerical_rank(head, share, relative))
     return Recovery(
         Status.NOT_SINGLE,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from softleak import files
 from softleak.errors import ModelError
+from softleak.naming import own_names
 
 # BatchNorm counts batches for its cumulative average; inference does not read the count.
 _OPTIONAL = "num_batches_tracked"
@@ -19,7 +20,9 @@ _OPTIONAL = "num_batches_tracked"
 def load_weights(model: nn.Module, path: str | PathLike[str]) -> nn.Module:
     """Copy the weights in a .safetensors, .pt, .pth or .npz file into model and return it."""
     file = Path(path)
-    return copy_state(model, files.load(file).tensors, file.name)
+    held = files.load(file).tensors
+    names = own_names(held, model)
+    return copy_state(model, {names[name]: tensor for name, tensor in held.items()}, file.name)
 
 
 def copy_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> nn.Module:

@@ -1,0 +1,128 @@
+"""Shares in, reports out: labels all at once, then the input behind each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from softleak.audit.findings import AuditReport, FeatureFinding, InputFinding, LabelFinding, Method
+from softleak.audit.inputs import recover_input
+from softleak.audit.scalar import ScalarView
+from softleak.audit.subject import Subject
+from softleak.audit.truth import Truth
+from softleak.audit.words import assumptions
+from softleak.data import Normalisation
+from softleak.errors import ShareError
+from softleak.factors import head_gradients
+from softleak.labels.families import Family
+from softleak.labels.recover import Scale, recover_labels
+from softleak.naming import aligned
+from softleak.share import GradientShare
+
+LARGEST = 1e9  # of a gradient's entries: features of a network are not larger
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked, and what is known beforehand."""
+
+    family: Family | None = None  # of the labels, if known
+    scale: Scale = "known"
+    noise: float = 0.0  # the standard deviation of noise the share is known to carry
+    inputs: bool = True
+    views: bool = True
+    normalisation: Normalisation | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class NamedShare:
+    """A share, where it came from, and the truth behind it if somebody has it."""
+
+    name: str
+    share: GradientShare
+    truth: Truth | None = None
+    fingerprint: str = ""
+
+
+def audit(
+    model: nn.Module,
+    share: GradientShare,
+    *,
+    options: Options | None = None,
+    truth: Truth | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    name: str = "share",
+) -> AuditReport:
+    """Everything one share gives away, by the strongest method that applies.
+
+    ``truth`` is read after the answer, only to score it.
+    """
+    options = options or Options()
+    subject = Subject.of(model, input_shape or share.input_shape, inputs=options.inputs)
+    fitted = None if truth is None else truth.fitted(subject.head.classes, subject.input_shape)
+    ready = NamedShare(name, prepared(subject, share, options), fitted)
+    return next(audit_shares(subject, [ready], options))
+
+
+def prepared(subject: Subject, share: GradientShare, options: Options) -> GradientShare:
+    """The share under the model's names, checked; raises ``ShareError`` with what is wrong."""
+    share = aligned(share, subject.model)
+    share.check_finite()
+    shapes = {name: parameter.shape for name, parameter in subject.model.named_parameters()}
+    wrong = [n for n in share.keys() & shapes.keys() if share[n].shape != shapes[n]]
+    if wrong:
+        name = min(wrong)
+        raise ShareError(
+            f"the gradient {name!r} should have its parameter's shape {tuple(shapes[name])}, got "
+            f"{tuple(share[name].shape)}; is it of this model?"
+        )
+    head_gradients(subject.head, [share])
+    huge = [n for n, g in share.items() if g.numel() and float(g.abs().max()) > LARGEST]
+    if huge:
+        raise ShareError(
+            f"the gradient {min(huge)!r} has entries above {LARGEST:.0e}, as no cross-entropy "
+            "gives; the file is damaged, or not of gradients"
+        )
+    return share.expecting(options.noise) if options.noise else share
+
+
+def audit_shares(
+    subject: Subject,
+    shares: Sequence[NamedShare],
+    options: Options,
+    progress: Progress = lambda _: None,
+) -> Iterator[AuditReport]:
+    """A report each, in order, of shares that were ``prepared``."""
+    start = time.perf_counter()
+    recoveries = recover_labels(
+        subject.model,
+        [named.share for named in shares],
+        family=options.family,
+        evidence=subject.relations,
+        scale=options.scale,
+        head=subject.head,
+        input_shape=subject.input_shape,
+    )
+    each = (time.perf_counter() - start) / max(len(shares), 1)
+    for named, recovery in zip(shares, recoveries, strict=True):
+        progress(named.name)
+        label = LabelFinding(recovery, each)
+        found = InputFinding(Method.NONE, "inputs were not asked for")
+        if options.inputs:
+            found = recover_input(subject, named.share, recovery, options.normalisation)
+        view = ScalarView.of(subject.head, named.share, recovery) if options.views else None
+        truth = named.truth
+        yield AuditReport(
+            named.name,
+            label,
+            FeatureFinding.of(recovery),
+            found,
+            assumptions(recovery, found, options.scale == "unknown", options.noise),
+            view,
+            None if truth is None else truth.score(recovery, found, options.normalisation),
+            named.fingerprint,
+        )

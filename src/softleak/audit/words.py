@@ -1,0 +1,153 @@
+"""The verdict in plain words. What did not succeed is called that, never "safe"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from softleak.audit.findings import Audit, AuditReport, InputFinding, LabelLeak
+from softleak.audit.rates import Leak
+from softleak.results import Recovery, Status
+
+SHOWN = 3  # entries of a label
+WORTH = 5e-4  # smaller entries are not worth a place
+FAILED = "this attack did not succeed"
+
+
+def assumptions(
+    recovery: Recovery, found: InputFinding, scale_unknown: bool, noise: float
+) -> tuple[str, ...]:
+    """What the proofs rest on."""
+    said = [
+        "The gradient is that of the cross-entropy of one sample, with this model and these weights"
+        ", in the mode it was audited in.",
+        "The share was multiplied by an unknown positive factor."
+        if scale_unknown
+        else "The share was not multiplied by a factor (clipping, learning rate, averaging).",
+        f"Every entry carries independent noise of standard deviation {noise:g}, as declared."
+        if noise
+        else "What is not that of one sample is noise, alike on every entry."
+        if recovery.noise
+        else "The share carries no noise beyond the rounding of its number format.",
+    ]
+    if recovery.status is Status.UNIQUE:
+        decided = any(piece.agrees for piece in recovery.evidence)
+        said.append(
+            "Nothing is assumed of the label: evidence from other layers decides."
+            if decided
+            else "The label is one-hot, smoothed, or a smoothed mix of two classes."
+        )
+    if found.pixels is not None:
+        said.append("A predicted error is evidence that the input leaks, not a proof.")
+    return tuple(said)
+
+
+def headline(report: AuditReport) -> str:
+    """The verdict of one share in one sentence."""
+    parts = [word for leak, word in _LEAKED.items() if leak in report.leaks]
+    if report.label.leak is LabelLeak.UNIQUE:
+        parts = [part for part in parts if part != "its class"]
+    if not parts:
+        if report.label.leak is LabelLeak.AMBIGUOUS:
+            return "This share narrows the label down to a set, and proves no more."
+        return f"Nothing was proved: {FAILED}."
+    return f"This share gives away {_listed(parts)}."
+
+
+_LEAKED = {
+    Leak.LABEL: "its exact label",
+    Leak.CLASS: "its class",
+    Leak.FEATURE: "the feature before the last layer",
+    Leak.INPUT: "the input itself",
+}
+
+
+def label_words(report: AuditReport, names: Sequence[str]) -> str:
+    """What was proved of the label."""
+    recovery, leak = report.label.recovery, report.label.leak
+    if leak is LabelLeak.UNIQUE and recovery.label is not None:
+        return (
+            f"{describe(recovery.label, names)}; off by at most {written(recovery.error)} in L1, "
+            "proved without the truth"
+        )
+    if leak is LabelLeak.CLASS and report.label.class_index is not None:
+        name = class_name(report.label.class_index, names)
+        return f"the class is {name}; its weight is not determined: {recovery.message}"
+    if leak is LabelLeak.PROBABLE and recovery.label is not None:
+        name = class_name(int(recovery.label.argmax()), names)
+        return (
+            f"the class is {name} with a probability of {recovery.confidence or 0:.1%}: the share "
+            f"carries noise of standard deviation {written(recovery.noise)}; the likeliest label "
+            f"is {describe(recovery.label, names)}"
+        )
+    if leak is LabelLeak.AMBIGUOUS:
+        return f"one of a set of labels: {recovery.message}"
+    return f"no label: {recovery.message}; {FAILED}"
+
+
+def input_words(found: InputFinding) -> str:
+    """What was recovered of the input."""
+    if found.pixels is None or found.psnr_predicted is None:
+        return f"not recovered: {found.message}; {FAILED}"
+    quality = f"predicted {found.psnr_predicted:.0f} dB"
+    if not found.leaked:
+        return f"not determined ({quality}): {found.message}; {FAILED}"
+    return f"{quality}, by {found.method.value}: {found.message}"
+
+
+def summary(audit: Audit) -> str:
+    """The verdict of many shares in one sentence."""
+    total = len(audit.reports)
+    if not total:
+        return "No share could be audited."
+    if total == 1:
+        return headline(audit.reports[0])
+    if not any(report.leaks for report in audit.reports):
+        return f"Of {total} shares none was proved to leak: {FAILED}."
+    counts = {word: audit.count(leak) for leak, word in _COUNTED.items()}
+    every = [word for word, count in counts.items() if count == total]
+    if len(every) == len(counts):
+        return f"All {total} shares give away {_listed(every)}."
+    return f"Of {total} shares, {_listed([f'{n} give away {word}' for word, n in counts.items()])}."
+
+
+_COUNTED = {
+    Leak.LABEL: "their exact label",
+    Leak.FEATURE: "the feature before the last layer",
+    Leak.INPUT: "the input itself",
+}
+
+
+def class_name(index: int, names: Sequence[str]) -> str:
+    """The name of a class, or its number."""
+    return names[index] if index < len(names) else f"class {index}"
+
+
+def describe(y: Tensor, names: Sequence[str]) -> str:
+    """The largest entries of a label by name, and how many others share the rest."""
+    values, indices = y.sort(descending=True)
+    level = float(values[-1])
+    top = [(float(v), int(i)) for v, i in zip(values, indices, strict=True)][:SHOWN]
+    parts = [f"{class_name(i, names)} {v:.4f}" for v, i in top if v - level > WORTH]
+    rest = len(y) - len(parts)
+    if not parts:
+        return f"all {len(y)} classes alike"
+    others = rest > 0 and float(values[len(parts)]) > WORTH
+    return ", ".join(parts) + (f", {rest} others" if others else "")
+
+
+def written(value: float) -> str:
+    """A number as people write it: three digits, a power of ten if it is small or large."""
+    if not math.isfinite(value):
+        return "∞"
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.3g}"
+    digits, _, power = f"{value:.1e}".partition("e")
+    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{digits}·10{raised}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

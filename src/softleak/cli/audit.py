@@ -1,0 +1,131 @@
+"""``softleak audit``: from update files to a verdict, a page and an exit code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from softleak.audit import Audit, Leak, Options
+from softleak.cli import jobs
+from softleak.cli import options as o
+from softleak.cli.tables import audit_table, closing_words, refusal_table, what_if_table
+from softleak.errors import SoftleakError
+from softleak.report import as_data, write_json, write_page
+
+
+class Exit(IntEnum):
+    """What the exit code says."""
+
+    DONE = 0
+    MISTAKE = 2  # nothing was audited: a wrong option, an unreadable file
+    LEAK = 3  # something named by --fail-on leaks
+    INCOMPLETE = 4  # some files of a folder could not be audited
+
+
+def audit(
+    model: o.Model = None,
+    weights: o.Weights = None,
+    share: o.Share = None,
+    before: o.Before = None,
+    after: o.After = None,
+    lr: o.Rate = None,
+    each: o.Each = 2,
+    seed: o.Seed = 2,
+    input_shape: o.InputShape = None,
+    classes: o.Classes = None,
+    normalise: o.Normalise = None,
+    unknown_scale: o.UnknownScale = False,
+    noise: o.Noise = 0.0,
+    train_mode: o.TrainMode = False,
+    truth: o.TruthFile = None,
+    labels_only: o.LabelsOnly = False,
+    what_if: o.WhatIf = False,
+    seeds: o.Seeds = 2,
+    out: o.Out = Path("softleak-audit"),
+    as_json: o.Json = False,
+    fail_on: o.FailOn = None,
+) -> None:
+    """Say what an update gives away: its label, its feature, its input.
+
+    Without options it audits the sample that comes with softleak: a trained LeNet and gradients
+    of real images with one-hot, smoothed, mixed and arbitrary labels.
+
+    [bold]softleak audit --model lenet --weights w.safetensors --share update.safetensors[/bold]
+
+    Nothing in a file is executed. Exit codes: 0 done; 2 nothing was audited (a wrong option, an
+    unreadable file); 3 something named by --fail-on leaks; 4 some files of a folder were refused.
+    """
+    console = Console(stderr=as_json)
+    job = jobs.Request(
+        model, weights, share, before, after, lr, each, seed, input_shape, classes, normalise,
+        Options(scale="unknown" if unknown_scale else "known", noise=noise, inputs=not labels_only),
+        train_mode, truth, seeds if what_if else 0, shlex.join(["softleak", *sys.argv[1:]]),
+    )  # fmt: skip
+    try:
+        with _progress(console) as step:
+            found = jobs.run(job, step)
+        _write(out, found)
+    except SoftleakError as error:
+        Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
+        raise typer.Exit(Exit.MISTAKE) from None
+    _show(console, found, out, as_json)
+    raise typer.Exit(_exit_code(found, frozenset(fail_on or ())))
+
+
+def _exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
+    if not found.reports:
+        return Exit.MISTAKE
+    if any(report.leaks & fail_on for report in found.reports):
+        return Exit.LEAK
+    return Exit.INCOMPLETE if found.refused else Exit.DONE
+
+
+def _write(out: Path, found: Audit) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SoftleakError(f"cannot make the folder {out} ({error.strerror})") from error
+    write_page(out / "index.html", found)
+    write_json(out / "audit.json", found)
+
+
+def _show(console: Console, found: Audit, out: Path, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(as_data(found), allow_nan=False) + "\n")
+        return
+    console.print(audit_table(found))
+    if found.refused:
+        console.print(refusal_table(found))
+    if found.what_if is not None:
+        console.print(what_if_table(found.what_if))
+    console.print(closing_words(found))
+    console.print(f"The page: {escape(str(out / 'index.html'))}", highlight=False)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[jobs.Step]:
+    """A bar that counts shares, on the error stream."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+    )  # fmt: skip
+    quiet = Console(stderr=True)
+    with Progress(*columns, console=quiet, transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+
+        def step(name: str, total: int) -> None:
+            if total:
+                bar.update(task, description=escape(name), total=total, advance=1 if name else 0)
+            else:  # nobody knows how many more
+                bar.update(task, description=escape(name), completed=0, total=None)
+
+        yield step

@@ -1,0 +1,166 @@
+"""What the options of ``softleak audit`` ask for, carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import nn
+
+from softleak import models
+from softleak.audit import (
+    Audit,
+    AuditReport,
+    NamedShare,
+    Options,
+    Provenance,
+    Refusal,
+    Subject,
+    audit_shares,
+    prepared,
+)
+from softleak.audit.folder import audit_files, fingerprint, share_files
+from softleak.audit.sample import NORMALISATION, sample_shares
+from softleak.audit.truth import Truth
+from softleak.audit.whatif import Target, what_if
+from softleak.cli import parse
+from softleak.cli.system import versions
+from softleak.data import embedded
+from softleak.errors import DataError, SoftleakError
+from softleak.precheck import shown
+from softleak.share import GradientShare
+
+Step = Callable[[str, int], None]
+TRIED = 4  # shares that defences are tried on
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options as they were given."""
+
+    model: str | None
+    weights: Path | None
+    share: Path | None
+    before: Path | None
+    after: Path | None
+    lr: float | None
+    each: int
+    seed: int
+    input_shape: str | None
+    classes: str | None
+    normalise: str | None
+    options: Options
+    train_mode: bool
+    truth: Path | None
+    seeds: int  # of what-if; none if nobody asks
+    command: str
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What is read, the shares of a folder apart."""
+        given = (self.weights, self.before, self.after, self.share, self.truth)
+        return tuple(path for path in given if path is not None and path.is_file())
+
+
+def run(request: Request, step: Step) -> Audit:
+    """Audit what was asked for: files, two checkpoints, or the embedded sample."""
+    two = (request.before, request.after, request.lr)
+    if request.share is None and not any(two):
+        if request.model or request.weights or request.truth:
+            raise SoftleakError("say which update to audit: --share, or --before, --after and --lr")
+        return _sample(request, step)
+    if request.model is None:
+        raise SoftleakError("say which model the update is of: --model NAME or MODULE:FACTORY")
+    names = parse.class_names(request.classes)
+    subject, model = _subject(request, len(names) or None), request.model
+    if names and len(names) != subject.head.classes:
+        raise DataError(f"got {len(names)} class names for {subject.head.classes} classes")
+    asked = replace(request.options, normalisation=parse.normalisation(request.normalise))
+    if request.share is None:
+        named = _update(request, subject, asked)
+        reports = tuple(audit_shares(subject, [named], asked, lambda name: step(name, 1)))
+        return _audit(request, subject, model, names, reports, (), [named], asked, step)
+    if any(two):
+        raise SoftleakError("give --share, or --before, --after and --lr, not both")
+    reports, refused = _files(request, request.share, subject, asked, step)
+    shares = _again(request, subject, reports, asked) if request.seeds else []
+    return _audit(request, subject, model, names, reports, refused, shares, asked, step)
+
+
+def _audit(
+    request: Request, subject: Subject, model: str, names: tuple[str, ...],
+    reports: tuple[AuditReport, ...], refused: tuple[Refusal, ...],
+    shares: Sequence[NamedShare], options: Options, step: Step,
+) -> Audit:  # fmt: skip
+    inputs = tuple((path.name, fingerprint(path)) for path in request.files)
+    found = tuple(f"{r.parameter}: {r.explanation}" for r in subject.relations)
+    provenance = Provenance(request.command, versions(), inputs)
+    tried = None
+    if request.seeds and shares:
+        by_name = {report.name: report for report in reports}
+        targets = [Target.of(share, by_name[share.name]) for share in shares[:TRIED]]
+        tried = what_if(subject, targets, options, request.seeds, lambda name: step(name, 0))
+    return Audit(reports, refused, names, model, found, provenance, tried)
+
+
+def _again(
+    request: Request, subject: Subject, reports: Sequence[AuditReport], options: Options
+) -> list[NamedShare]:
+    """The first shares that were audited, read once more."""
+    if request.share is None:
+        return []
+    by_name = {shown(path.name): path for path in share_files(request.share)}
+    return [
+        NamedShare(r.name, prepared(subject, GradientShare.load(by_name[r.name]), options))
+        for r in reports[:TRIED]
+    ]
+
+
+def _subject(request: Request, classes: int | None) -> Subject:
+    shape = parse.input_shape(request.input_shape)
+    model, shape = parse.build_model(request.model or "", classes, shape)
+    if request.weights is not None:
+        models.load_weights(model, request.weights)
+    model.train(request.train_mode)
+    return Subject.of(model, shape, inputs=request.options.inputs)
+
+
+def _files(
+    request: Request, share: Path, subject: Subject, options: Options, step: Step
+) -> tuple[tuple[AuditReport, ...], tuple[Refusal, ...]]:
+    paths = share_files(share)
+    step("", len(paths))
+    found = list(
+        audit_files(subject, paths, options, request.truth, lambda name: step(name, len(paths)))
+    )
+    refused = tuple(one for one in found if isinstance(one, Refusal))
+    if refused and not share.is_dir():
+        raise SoftleakError(refused[0].reason)
+    return tuple(one for one in found if isinstance(one, AuditReport)), refused
+
+
+def _update(request: Request, subject: Subject, options: Options) -> NamedShare:
+    """The share behind two checkpoints."""
+    if request.before is None or request.after is None or request.lr is None:
+        raise SoftleakError("--before, --after and --lr belong together; give all three")
+    share = GradientShare.from_update(request.before, request.after, lr=request.lr)
+    truth = Truth() if request.truth is None else Truth.load(request.truth)
+    fitted = truth.fitted(subject.head.classes, subject.input_shape)
+    name = f"{request.before.name} → {request.after.name}"
+    known = None if request.truth is None else fitted
+    return NamedShare(name, prepared(subject, share, options), known)
+
+
+def _sample(request: Request, step: Step) -> Audit:
+    """The embedded sample: everything that is proved, and the truth beside it."""
+    model: nn.Module = models.trained_lenet()
+    subject = Subject.of(model, (3, 32, 32), inputs=request.options.inputs)
+    shares = list(sample_shares(request.each, request.seed))
+    asked = replace(request.options, normalisation=NORMALISATION)
+    step("", len(shares))
+    reports = tuple(audit_shares(subject, shares, asked, lambda name: step(name, len(shares))))
+    name, classes = "the trained LeNet that comes with softleak", embedded().class_names
+    return _audit(
+        request, subject, name, classes, reports, (), shares[:: request.each], asked, step
+    )

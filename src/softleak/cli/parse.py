@@ -1,0 +1,102 @@
+"""Strings become objects: models, shapes, class names, normalisations."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import nn
+
+from softleak import data, models
+from softleak.errors import DataError, ModelError
+from softleak.precheck import shown
+
+NORMALISATIONS: Mapping[str, data.Normalisation] = {
+    "cifar10": data.CIFAR10_NORM,
+    "imagenet": data.IMAGENET_NORM,
+}
+LARGEST_INPUT = 1 << 24  # entries of one input
+
+
+def input_shape(text: str | None) -> tuple[int, ...] | None:
+    """``3,32,32``."""
+    if text is None:
+        return None
+    try:
+        shape = tuple(int(part) for part in text.lower().replace("x", ",").split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1 or math.prod(shape) > LARGEST_INPUT:
+        raise DataError(f"expected an input shape such as 3,32,32; got {text!r}")
+    return shape
+
+
+def class_names(text: str | None) -> tuple[str, ...]:
+    """The lines of a file, or ``class 0`` … for a number of classes."""
+    if text is None:
+        return ()
+    if text.isdecimal():
+        return tuple(f"class {i}" for i in range(int(text[:7])))
+    path = Path(text)
+    if not os.path.isfile(path):
+        raise DataError(f"expected a file of class names, one a line, or a number; got {text!r}")
+    try:
+        lines = (line.strip() for line in path.read_text("utf-8").splitlines())
+        return tuple(shown(line) for line in lines if line)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path.name} is not a text file in UTF-8") from error
+
+
+def normalisation(text: str | None) -> data.Normalisation | None:
+    """``cifar10``, ``imagenet`` or ``0.5,0.5,0.5/0.2,0.2,0.2``."""
+    if text is None or text in NORMALISATIONS:
+        return NORMALISATIONS[text] if text else None
+    try:
+        mean, std = (tuple(float(v) for v in part.split(",")) for part in text.split("/"))
+    except ValueError as error:
+        known = ", ".join(NORMALISATIONS)
+        raise DataError(
+            f"expected mean/std such as 0.5,0.5,0.5/0.2,0.2,0.2, or {known}; got {text!r}"
+        ) from error
+    return data.Normalisation(mean, std)
+
+
+def build_model(
+    text: str, classes: int | None, shape: tuple[int, ...] | None
+) -> tuple[nn.Module, tuple[int, ...] | None]:
+    """A model by name, or by ``package.module:factory``, and the shape of its input if known."""
+    if text in models.MODELS:
+        spec = models.MODELS[text]
+        return spec(**_accepted(spec.factory, classes, shape)), shape or spec.input_shape
+    if ":" not in text:
+        known = ", ".join(models.MODELS)
+        raise ModelError(f"expected {known} or package.module:factory; got {text!r}")
+    module_name, _, attribute = text.partition(":")
+    # A console script does not see modules beside the user, as `python -m` would.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)
+        model = made if isinstance(made, nn.Module) else made()
+    except Exception as error:  # the user's own code may raise anything
+        raise ModelError(f"could not make a model of {text!r}: {error!r}") from error
+    finally:
+        sys.path.pop(0)
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{text!r} should make an nn.Module, made a {type(model).__name__}")
+    return model, shape
+
+
+def _accepted(
+    factory: object, classes: int | None, shape: tuple[int, ...] | None
+) -> dict[str, int]:
+    """What a factory of ours takes of what is known."""
+    wanted: dict[str, int] = {} if classes is None else {"classes": classes}
+    if shape is not None and len(shape) == 3:
+        wanted |= {"in_channels": shape[0], "image": shape[1]}
+    takes = inspect.signature(factory).parameters  # type: ignore[arg-type]
+    return {name: value for name, value in wanted.items() if name in takes}

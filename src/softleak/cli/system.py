@@ -1,0 +1,101 @@
+"""What is installed: models by name, extras, devices."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from importlib.metadata import PackageNotFoundError, requires, version
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from softleak._version import __version__
+from softleak.errors import ModelError
+from softleak.head import Head
+from softleak.inversion.chain import Chain
+from softleak.models import MODELS
+
+EXTRAS = {  # what each brings, by the module it is imported as
+    "images": ("PIL", "folders and packs of photos"),
+    "metrics": ("skimage", "structural similarity"),
+    "plots": ("matplotlib", "pictures of the benchmarks"),
+}
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """What an audit depends on."""
+    return (
+        ("softleak", __version__),
+        ("torch", torch.__version__),
+        ("numpy", version("numpy")),
+        ("safetensors", version("safetensors")),
+        ("Python", platform.python_version()),
+        ("system", f"{platform.system()} {platform.machine()}"),
+    )
+
+
+def models() -> None:
+    """List the models --model knows by name, and what an audit can do with each."""
+    table = Table(title="Models by name", title_justify="left")
+    for column in ("--model", "input", "parameters", "head", "the input is found by"):
+        table.add_column(column, justify="right" if column == "parameters" else "left")
+    for name, spec in MODELS.items():
+        with torch.device("meta"):  # nothing is computed, so nothing is allocated
+            model = spec().eval()
+        count = sum(p.numel() for p in model.parameters())
+        shape, (head, _) = "x".join(map(str, spec.input_shape)), _last_linear(model)
+        table.add_row(name, shape, f"{count:,}", head, _way_to_the_input(model, spec.input_shape))
+    console = Console()
+    console.print(table)
+    console.print("Your own: --model package.module:factory, any classifier ending in nn.Linear.")
+
+
+def _last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
+    return [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)][-1]
+
+
+def _way_to_the_input(model: nn.Module, shape: tuple[int, ...]) -> str:
+    name, linear = _last_linear(model)
+    try:
+        Chain.of(model, Head(name, linear.weight, linear.weight, False, 0.0, 0.0), shape)
+    except ModelError:
+        return "gradient matching"
+    return "exact inversion"
+
+
+def doctor() -> None:
+    """Say what is installed, which extras, and which device an audit would run on."""
+    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 2))
+    for name, value in versions():
+        table.add_row(name, value)
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU"
+    table.add_row("device", f"{device}, {torch.get_num_threads()} threads")
+    for extra, (module, purpose) in EXTRAS.items():
+        there = importlib.util.find_spec(module) is not None
+        state = "[green]installed[/green]" if there else "missing"
+        remedy = "" if there else f": pip install 'softleak\\[{extra}]'"
+        table.add_row(f"extra {extra}", f"{state} ({purpose}){remedy}")
+    console.print(table)
+    console.print(_outdated() or "Everything an audit needs is here.")
+
+
+def _outdated() -> str:
+    """A sentence on requirements that are not met; without metadata (a checkout) there is none."""
+    try:
+        needed = [line for line in requires("softleak") or [] if "extra ==" not in line]
+    except PackageNotFoundError:
+        return "softleak runs from a checkout; what it requires was not checked."
+    missing = [name for name in needed if not _installed(name)]
+    return f"Missing: {', '.join(missing)}." if missing else ""
+
+
+def _installed(requirement: str) -> bool:
+    name = requirement.split(";")[0].split(">")[0].split("=")[0].split("[")[0].strip()
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True

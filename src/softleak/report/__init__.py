@@ -1,0 +1,6 @@
+"""What an audit leaves behind: a page for people and a file for machines."""
+
+from softleak.report.machine import as_data, write_json
+from softleak.report.page import write_page
+
+__all__ = ["as_data", "write_json", "write_page"]

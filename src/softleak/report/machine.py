@@ -1,0 +1,135 @@
+"""An audit as plain data, for JSON. Numbers that are not finite become null."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from softleak.atomic import write_text
+from softleak.audit.findings import Audit, AuditReport, InputFinding, LabelFinding, Score
+from softleak.audit.rates import Leak, Point, WhatIf
+from softleak.audit.words import headline, summary
+
+FORMAT = 1  # raised when a field changes its meaning
+
+
+def as_data(audit: Audit) -> dict[str, Any]:
+    """Everything but the pictures."""
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "verdict": summary(audit),
+        "counts": {leak.value: audit.count(leak) for leak in Leak},
+        "shares": len(audit.reports),
+        "model": audit.model,
+        "evidence": list(audit.evidence),
+        "class_names": list(audit.class_names),
+        "reports": [_report(report) for report in audit.reports],
+        "refused": [asdict(refusal) for refusal in audit.refused],
+        "provenance": asdict(audit.provenance),
+        "what_if": None if audit.what_if is None else _what_if(audit.what_if),
+    }
+    return {key: finite(value) for key, value in data.items()}
+
+
+def write_json(path: Path, audit: Audit) -> None:
+    """Write it, whole or not at all."""
+    write_text(path, json.dumps(as_data(audit), indent=1, allow_nan=False) + "\n")
+
+
+def _report(report: AuditReport) -> dict[str, Any]:
+    return {
+        "name": report.name,
+        "sha256": report.fingerprint or None,
+        "verdict": headline(report),
+        "leaks": [leak.value for leak in Leak if leak in report.leaks],
+        "label": _label(report.label),
+        "feature": asdict(report.feature),
+        "input": _input(report.input),
+        "assumptions": list(report.assumptions),
+        "seconds": report.seconds,
+        "score": _score(report.score),
+    }
+
+
+def _what_if(tried: WhatIf) -> dict[str, Any]:
+    defences = [
+        {
+            "name": response.name,
+            "setting": response.unit or None,
+            "points": [_point(point) for point in response.points],
+            "did_not_succeed_from": {leak.value: s for leak, s in response.stops.items()},
+        }
+        for response in tried.responses
+    ]
+    return {"shares": tried.shares, "seeds": tried.seeds, "defences": defences}
+
+
+def _point(point: Point) -> dict[str, Any]:
+    rates = {leak.value: [rate.hits, rate.trials] for leak, rate in point.rates.items()}
+    return {"setting": point.setting, **rates}
+
+
+def _label(finding: LabelFinding) -> dict[str, Any]:
+    recovery = finding.recovery
+    return {
+        "proved": finding.leak.name,
+        "status": recovery.status.name,
+        "message": recovery.message,
+        "label": numbers(recovery.label),
+        "error": recovery.error,
+        "class_index": finding.class_index,
+        "scalar": recovery.scalar,
+        "scale": recovery.scale,
+        "samples": recovery.samples,
+        "noise": recovery.noise,
+        "confidence": recovery.confidence,
+        "family": repr(recovery.family) if recovery.family else None,
+        "solutions": [
+            {"scalar": c.scalar, "low": c.low, "high": c.high, "label": numbers(c.label)}
+            for c in recovery.solutions
+        ],
+        "evidence": [asdict(piece) for piece in recovery.evidence],
+        "seconds": finding.seconds,
+    }
+
+
+def _input(finding: InputFinding) -> dict[str, Any]:
+    return {
+        "leaked": finding.leaked,
+        "method": finding.method.name,
+        "message": finding.message,
+        "psnr_predicted": finding.psnr_predicted,
+        "determined": finding.determined,
+        "shape": None if finding.pixels is None else list(finding.pixels.shape),
+        "layers": [asdict(layer) for layer in finding.layers],
+        "seconds": finding.seconds,
+    }
+
+
+def _score(score: Score | None) -> dict[str, Any] | None:
+    if score is None:
+        return None
+    return {
+        "label_error": score.label_error,
+        "set_distance": score.set_distance,
+        "psnr": score.psnr,
+    }
+
+
+def numbers(tensor: Tensor | None) -> list[float] | None:
+    """The entries of a vector."""
+    return None if tensor is None else [float(entry) for entry in tensor]
+
+
+def finite(data: Any) -> Any:  # noqa: ANN401
+    """The same data without what JSON cannot say."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -1,0 +1,79 @@
+"""The page: one self-contained file that needs no network and runs nothing from the inputs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from softleak._version import __version__
+from softleak.atomic import write_text
+from softleak.audit.findings import Audit, LabelLeak
+from softleak.audit.rates import Leak
+from softleak.audit.words import summary, written
+from softleak.report.chart import chart
+from softleak.report.machine import finite
+from softleak.report.section import Section, section
+
+IN_FULL = 48  # shares shown with everything; the others have a row each
+
+
+def write_page(path: str | PathLike[str], audit: Audit) -> None:
+    """Write the page, whole or not at all."""
+    write_text(Path(path), render(audit))
+
+
+def render(audit: Audit) -> str:
+    """The page as text. Whatever comes from a file is escaped by the template."""
+    sections = [
+        section(report, number, audit.class_names)
+        for number, report in enumerate(audit.reports[:IN_FULL], 1)
+    ]
+    script = _asset("page.js")
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            audit=audit,
+            summary=summary(audit),
+            leaks=list(Leak),
+            label_leaks=list(LabelLeak),
+            sections=sections,
+            data=_data(sections),
+            style=_asset("page.css"),
+            script=script,
+            script_hash=_hash(script),
+            charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
+            version=__version__,
+        )
+    )
+
+
+def _data(sections: list[Section]) -> dict[str, Any]:
+    """What the interactive views need, by the id of their section."""
+    return {s.id: finite(s.scalar) for s in sections if s.scalar is not None}
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("softleak.report", "assets"), autoescape=True,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["size"] = written
+    return environment
+
+
+def _asset(name: str) -> str:
+    return resources.files("softleak.report").joinpath("assets", name).read_text("utf-8")
+
+
+def _hash(script: str) -> str:
+    """What the page's policy allows to run: this script and no other."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

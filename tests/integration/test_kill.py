@@ -1,0 +1,71 @@
+"""Killed at any moment, the command leaves the last complete report or none."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import softleak as sl
+from softleak import data
+
+CODE = """
+import sys, json, pathlib, softleak as sl
+from softleak.audit import Audit, NamedShare, Options, Subject, audit_shares
+from softleak.models import trained_lenet
+from softleak.report import write_json, write_page
+out, share = map(pathlib.Path, sys.argv[1:])
+model = trained_lenet()
+subject = Subject.of(model, (3, 32, 32))
+named = [NamedShare("x" * 50, sl.GradientShare.load(share))] * 40
+found = Audit(tuple(audit_shares(subject, named, Options(inputs=False))))
+print("ready", flush=True)
+while True:
+    write_page(out / "index.html", found)
+    write_json(out / "audit.json", found)
+"""
+KILLS = 6
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_report_is_whole_or_absent(tmp_path, trained, draw, number):
+    """Only files being written all the time show a torn one: the writing is what is repeated."""
+    (sample,) = draw(data.Hard(), 1)
+    sl.capture(trained, sample.x, sample.y).save(tmp_path / "x.safetensors")
+    out = tmp_path / "out"
+    out.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE, out, tmp_path / "x.safetensors"], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.013 * number**2)
+        process.send_signal(signal.SIGKILL)
+    names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
+    assert names <= {"index.html", "audit.json"}
+    if "index.html" in names:
+        assert (out / "index.html").read_text().rstrip().endswith("</html>")
+    if "audit.json" in names:
+        assert json.loads((out / "audit.json").read_text())["shares"] == 40
+
+
+def test_the_command_itself_leaves_the_last_report(tmp_path, trained, draw):
+    """Interrupted while it works, it leaves what was there before."""
+    (sample,) = draw(data.Hard(), 1)
+    sl.capture(trained, sample.x, sample.y).save(tmp_path / "x.safetensors")
+    code = "from softleak.cli import app; app()"
+    command = [
+        sys.executable, "-c", code, "audit", "--model", "softleak.models:trained_lenet",
+        "--share", tmp_path / "x.safetensors", "--out", tmp_path / "out",
+    ]  # fmt: skip
+    done = subprocess.run([*command, "--labels-only"], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert set(before) == {"index.html", "audit.json"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        time.sleep(3)
+        process.send_signal(signal.SIGKILL)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before

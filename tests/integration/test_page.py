@@ -1,0 +1,189 @@
+"""The page in a real Chromium, opened from disk."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from playwright.sync_api import sync_playwright
+
+import softleak as sl
+from softleak import data
+from softleak.audit import (
+    Audit,
+    NamedShare,
+    Options,
+    Provenance,
+    Refusal,
+    Subject,
+    Truth,
+    audit_shares,
+)
+from softleak.report import write_page
+from tools.browser import browser
+
+EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+NAMES = (EVIL, "</script><script>document.title='owned'</script>", *"cdefghij")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=browser(), args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory, trained, draw):
+    """A page of four shares: an image with its truth, hostile names, a set, and nothing."""
+    subject = Subject.of(trained, (3, 32, 32))
+    (mixed,), (hard,), (other,) = (draw(k, 1) for k in (data.Mixup(), data.Hard(), data.Hard()))
+    shares = [sl.capture(trained, s.x, s.y) for s in (mixed, hard, other)]
+    both = sl.GradientShare({n: shares[0][n] + shares[1][n] for n in shares[0]}, (3, 32, 32))
+    first = NamedShare("mixed", shares[0], Truth(mixed.y, mixed.x), "0" * 64)
+    rest = [NamedShare(EVIL, shares[2]), NamedShare("two samples", both)]
+    options = Options(normalisation=data.CIFAR10_NORM)
+    reports = (
+        *audit_shares(subject, [first], options),
+        *audit_shares(subject, rest, Options(inputs=False)),
+    )
+    refused = (Refusal(EVIL, f"bad name {EVIL}"),)
+    made = Audit(reports, refused, NAMES, EVIL, (EVIL,), Provenance(EVIL, (("x", EVIL),)))
+    path = tmp_path_factory.mktemp("page") / "index.html"
+    write_page(path, made)
+    return path
+
+
+@pytest.fixture
+def opened(chromium, page_file):
+    """The page, with everything it asked for or complained about."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.requests, page.complaints = [], []
+    page.on("request", lambda request: page.requests.append(request.url))
+    page.on("console", lambda message: page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.goto(page_file.as_uri())
+    yield page
+    context.close()
+
+
+def bars(page) -> list[float]:
+    texts = page.locator("#share-1 .moving .bar-value").all_inner_texts()
+    return [float(text.replace("−", "-")) for text in texts]
+
+
+def test_nothing_is_loaded_nothing_complains_and_no_name_is_run(opened, page_file):
+    urls = [url for url in opened.requests if not url.startswith("data:")]
+    assert urls == [page_file.as_uri()]
+    assert opened.complaints == []
+    assert opened.title().startswith("softleak audit")
+    assert opened.locator("img[src='x']").count() == 0
+    assert opened.locator("script").count() == 2
+    assert EVIL in opened.locator("#share-2 h2").inner_text()
+    assert EVIL in opened.locator("#share-1 .bar-name").first.inner_text()
+
+
+def test_the_verdict_comes_first(opened):
+    assert "Of 3 shares, 2 give away their exact label" in opened.locator("h1").inner_text()
+    numbers = opened.locator(".tile-number").all_inner_texts()
+    assert [re.sub(r"\s+", " ", n) for n in numbers] == ["2 of 3", "2 of 3", "2 of 3", "1 of 3"]
+    assert "did not succeed" in opened.locator("#share-3").inner_text()
+
+
+def test_the_slider_starts_at_the_solution_and_moves_the_bars(opened, draw):
+    (mixed,) = draw(data.Mixup(), 1)
+    assert bars(opened) == pytest.approx(mixed.y.tolist(), abs=1e-4)
+    slider = opened.locator("#share-1 input[type=range]")
+    slider.fill("30")
+    moved = bars(opened)
+    assert moved != pytest.approx(mixed.y.tolist(), abs=1e-2)
+    assert sum(moved) == pytest.approx(1, abs=1e-3)
+    assert "impossible" in opened.locator("#share-1 .readout").inner_text()
+    assert "impossible" in slider.get_attribute("aria-valuetext")
+    opened.locator("#share-1 .jumps button").click()
+    assert bars(opened) == pytest.approx(mixed.y.tolist(), abs=1e-4)
+
+
+def test_it_can_be_used_by_keyboard(opened, draw):
+    (mixed,) = draw(data.Mixup(), 1)
+    opened.keyboard.press("Tab")
+    assert opened.evaluate("document.activeElement.className") == "skip"
+    slider = opened.locator("#share-1 input[type=range]")
+    slider.focus()
+    opened.keyboard.press("ArrowRight")
+    away = bars(opened)
+    assert away != pytest.approx(mixed.y.tolist(), abs=1e-4)
+    opened.keyboard.press("ArrowLeft")
+    assert bars(opened) == pytest.approx(mixed.y.tolist(), abs=1e-4)
+    opened.keyboard.press("Tab")
+    assert opened.evaluate("document.activeElement.tagName") == "BUTTON"
+
+
+def test_the_image_is_there_and_exact(opened, draw):
+    (mixed,) = draw(data.Mixup(), 1)
+    assert opened.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+    pixels = opened.evaluate(
+        """() => {
+        const image = document.querySelector("#share-1 figure img");
+        const canvas = document.createElement("canvas");
+        [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+        const context = canvas.getContext("2d");
+        context.drawImage(image, 0, 0);
+        return [...context.getImageData(0, 0, canvas.width, canvas.height).data];
+        }"""
+    )
+    shown = torch.tensor(pixels).reshape(32, 32, 4)[..., :3].permute(2, 0, 1) / 255
+    truth = data.CIFAR10_NORM.invert(mixed.x)
+    assert (shown - truth.clamp(0, 1)).abs().max() < 1.1 / 255
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390, 320])
+def test_it_fits_every_screen_in_light_and_dark(chromium, page_file, scheme, width):
+    context = chromium.new_context(
+        viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (int(re.findall(r"\d+", background)[0]) > 128) == (scheme == "light")
+    assert page.evaluate(CONTRAST) == []
+    context.close()
+
+
+# Texts whose contrast with what they stand on is below 4.5 (WCAG AA), by their computed colours.
+CONTRAST = """() => {
+  const rgb = (text) => text.match(/[0-9.]+/g).map(Number);
+  const linear = (v) => (v <= 10 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const c = rgb(getComputedStyle(node).backgroundColor);
+      if (c.length === 3 || c[3] > 0) return c;
+    }
+    return [255, 255, 255];
+  };
+  const speaks = (node) => [...node.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+  return [...document.querySelectorAll("body *:not(script, style, noscript, svg *)")]
+    .filter(speaks)
+    .map((node) => {
+      const [a, b] = [light(rgb(getComputedStyle(node).color)), light(ground(node))];
+      return [node.className || node.tagName, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];
+    })
+    .filter(([, contrast]) => contrast < 4.5);
+}"""
+
+
+def test_without_scripts_everything_but_the_curve_is_there(chromium, page_file):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    assert page.locator("#share-1 .bars:not(.moving) .bar-value").count() == 10
+    assert page.locator("#share-1 figure img").count() == 3
+    context.close()

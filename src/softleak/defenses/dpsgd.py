@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softleak.defenses.defense import positive
-from softleak.errors import OptionError, MissingExtra, ModelError
+from softleak.errors import MissingExtra, ModelError, OptionError
 from softleak.share import GradientShare
 
 

@@ -87,6 +87,7 @@ class Method(Enum):
 
     NONE = "not attempted"
     INVERSION = "exact inversion, layer by layer"
+    MATCHING = "gradient matching"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +101,7 @@ class InputFinding:
     determined: bool = False
     layers: tuple[LayerReport, ...] = ()
     to_pixels: PixelMap | None = None
+    misfit: float | None = None  # of a matched gradient, relative to its size
     seconds: float = 0.0
 
     @property

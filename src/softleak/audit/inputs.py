@@ -1,6 +1,6 @@
-"""The input behind a share: computed exactly where the model is a chain.
+"""The input behind a share: computed exactly where the model is a chain, else searched for.
 
-The one place where the method is chosen: invert, or else whatever else can be done.
+The one place where the method is chosen: invert, or else match gradients for a while.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from softleak.audit.subject import Subject
 from softleak.data import Normalisation
 from softleak.errors import ShareError
 from softleak.inversion.walk import Inversion, invert
+from softleak.matching import reconstruct
 from softleak.results import Recovery
 from softleak.share import GradientShare
 
@@ -23,20 +24,50 @@ def recover_input(
     share: GradientShare,
     recovery: Recovery,
     normalisation: Normalisation | None,
+    seconds: float = 0.0,
 ) -> InputFinding:
-    """The input by the strongest method that applies, and in how long."""
+    """The input by the strongest method that applies; at most so many ``seconds`` of matching."""
     if recovery.feature is None:
         return InputFinding(Method.NONE, "no feature was recovered to start from")
-    if subject.chain is None:
-        return InputFinding(Method.NONE, subject.no_chain)
     start = time.perf_counter()
     if recovery.noise and not share.rounding:
         share = share.expecting(recovery.noise)
-    try:
-        found = invert(subject.model, share, recovery, chain=subject.chain)
-    except ShareError as error:
-        return InputFinding(Method.NONE, str(error))
-    return replace(_described(found, normalisation), seconds=time.perf_counter() - start)
+    if subject.chain is None:
+        found = InputFinding(Method.NONE, subject.no_chain)
+    else:
+        try:
+            inverted = invert(subject.model, share, recovery, chain=subject.chain)
+            found = _described(inverted, normalisation)
+        except ShareError as error:
+            found = InputFinding(Method.NONE, str(error))
+    if found.method is Method.NONE and seconds > 0 and subject.input_shape is not None:
+        found = _matched(subject, share, recovery, normalisation, seconds, found.message)
+    return replace(found, seconds=time.perf_counter() - start)
+
+
+def _matched(
+    subject: Subject,
+    share: GradientShare,
+    recovery: Recovery,
+    normalisation: Normalisation | None,
+    seconds: float,
+    why: str,
+) -> InputFinding:
+    """An input whose gradient is near the share's: a candidate, and no more."""
+    found = reconstruct(
+        subject.model, share, recovery, seconds=seconds, head=subject.head,
+        input_shape=subject.input_shape,
+    )  # fmt: skip
+    if found.input is None:
+        return InputFinding(Method.NONE, f"{why}; and {found.status.value}")
+    pixels = PixelMap.of(found.input, normalisation)
+    message = (
+        f"{why.partition(';')[0]}, so gradients were matched: that of this image differs from the "
+        f"share's by {found.misfit:.0%}, which does not tell how near the image is"
+    )
+    return InputFinding(
+        Method.MATCHING, message, pixels(found.input), to_pixels=pixels, misfit=found.misfit
+    )
 
 
 def _described(found: Inversion, normalisation: Normalisation | None) -> InputFinding:

@@ -34,6 +34,7 @@ class Options:
     scale: Scale = "known"
     noise: float = 0.0  # the standard deviation of noise the share is known to carry
     inputs: bool = True
+    seconds: float = 30.0  # a share, for matching gradients where a model cannot be inverted
     views: bool = True
     normalisation: Normalisation | None = None
 
@@ -113,7 +114,9 @@ def audit_shares(
         label = LabelFinding(recovery, each)
         found = InputFinding(Method.NONE, "inputs were not asked for")
         if options.inputs:
-            found = recover_input(subject, named.share, recovery, options.normalisation)
+            found = recover_input(
+                subject, named.share, recovery, options.normalisation, options.seconds
+            )
         view = ScalarView.of(subject.head, named.share, recovery) if options.views else None
         truth = named.truth
         yield AuditReport(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from softleak.audit.findings import Audit, AuditReport, InputFinding, LabelLeak
+from softleak.audit.findings import Audit, AuditReport, InputFinding, LabelLeak, Method
 from softleak.audit.rates import Leak
 from softleak.results import Recovery, Status
 
@@ -39,7 +39,9 @@ def assumptions(
             if decided
             else "The label is one-hot, smoothed, or a smoothed mix of two classes."
         )
-    if found.pixels is not None:
+    if found.method is Method.MATCHING:
+        said.append("The image that was found by matching gradients is a candidate, not a proof.")
+    elif found.pixels is not None:
         said.append("A predicted error is evidence that the input leaks, not a proof.")
     return tuple(said)
 
@@ -89,8 +91,10 @@ def label_words(report: AuditReport, names: Sequence[str]) -> str:
 
 def input_words(found: InputFinding) -> str:
     """What was recovered of the input."""
-    if found.pixels is None or found.psnr_predicted is None:
+    if found.pixels is None:
         return f"not recovered: {found.message}; {FAILED}"
+    if found.psnr_predicted is None:
+        return f"a candidate, by {found.method.value}: {found.message}"
     quality = f"predicted {found.psnr_predicted:.0f} dB"
     if not found.leaked:
         return f"not determined ({quality}): {found.message}; {FAILED}"

@@ -49,6 +49,7 @@ def audit(
     train_mode: o.TrainMode = False,
     truth: o.TruthFile = None,
     labels_only: o.LabelsOnly = False,
+    match_seconds: o.MatchSeconds = 30.0,
     what_if: o.WhatIf = False,
     seeds: o.Seeds = 2,
     out: o.Out = Path("softleak-audit"),
@@ -68,7 +69,10 @@ def audit(
     console = Console(stderr=as_json)
     job = jobs.Request(
         model, weights, share, before, after, lr, each, seed, input_shape, classes, normalise,
-        Options(scale="unknown" if unknown_scale else "known", noise=noise, inputs=not labels_only),
+        Options(
+            scale="unknown" if unknown_scale else "known", noise=noise, inputs=not labels_only,
+            seconds=match_seconds,
+        ),
         train_mode, truth, seeds if what_if else 0, shlex.join(["softleak", *sys.argv[1:]]),
     )  # fmt: skip
     try:

@@ -110,6 +110,13 @@ LabelsOnly = Annotated[
         help="Do not recover inputs: thousands of shares in seconds.",
     ),
 ]  # fmt: skip
+MatchSeconds = Annotated[
+    float,
+    Option(
+        min=0, metavar="SECONDS", rich_help_panel=TO,
+        help="Of gradient matching, a share, where a model cannot be inverted; 0 leaves it out.",
+    ),
+]  # fmt: skip
 WhatIf = Annotated[
     bool,
     Option(

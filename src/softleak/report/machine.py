@@ -105,6 +105,7 @@ def _input(finding: InputFinding) -> dict[str, Any]:
         "message": finding.message,
         "psnr_predicted": finding.psnr_predicted,
         "determined": finding.determined,
+        "misfit": finding.misfit,
         "shape": None if finding.pixels is None else list(finding.pixels.shape),
         "layers": [asdict(layer) for layer in finding.layers],
         "seconds": finding.seconds,

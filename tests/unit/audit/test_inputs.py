@@ -1,0 +1,53 @@
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak.audit import Method, Options
+from softleak.audit.inputs import recover_input
+from softleak.audit.subject import Subject
+from softleak.audit.words import input_words
+
+
+class Branching(nn.Module):
+    """A skip connection, which nothing walks back through."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(1, 6, 3, padding=1)
+        self.second = nn.Conv2d(6, 6, 3, padding=1)
+        self.head = nn.Linear(6 * 36, 5)
+
+    def forward(self, x):
+        x = torch.sigmoid(self.first(x))
+        return self.head((x + torch.sigmoid(self.second(x))).flatten(1))
+
+
+@pytest.fixture
+def case():
+    torch.manual_seed(0)
+    model, x = Branching(), torch.rand(1, 6, 6)
+    share = sl.capture(model, x, torch.tensor([0.1, 0.6, 0.1, 0.1, 0.1]))
+    return Subject.of(model, (1, 6, 6)), share, sl.recover_label(model, share)
+
+
+def test_what_cannot_be_inverted_is_matched_and_called_a_candidate(case):
+    found = recover_input(*case, None, seconds=2.0)
+    assert found.method is Method.MATCHING
+    assert 0 <= found.misfit < 1
+    assert found.pixels.shape == (1, 6, 6)
+    assert found.seconds < 10
+    assert not found.leaked  # nothing was proved
+    assert "candidate" in input_words(found)
+
+
+def test_without_time_it_is_left_at_why_it_cannot_be_inverted(case):
+    found = recover_input(*case, None)
+    assert found.method is Method.NONE
+    assert "did not succeed" in input_words(found)
+
+
+def test_the_audit_passes_the_time_on(case):
+    subject, share, _ = case
+    report = sl.audit(subject.model, share, options=Options(seconds=1.0))
+    assert report.input.method is Method.MATCHING

@@ -24,7 +24,10 @@ class Adam:
     steps: int = 4800
     first: float = 0.0
     last: float = 1.0
-    vectors: int = 6
+
+    @property
+    def vectors(self) -> int:
+        return 6
 
     @property
     def evaluations(self) -> int:

@@ -99,10 +99,10 @@ class Problems:
         self, found: dict[str, Tensor], sent: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Both sides, the head's weight gradient times the root of its weight, or left out."""
-        ours, theirs = [], []
-        for name, g in zip(self.names, sent, strict=True):
-            weight = self.objective.alpha if name == self.network.head.weight_name else 1.0
-            if weight:
-                ours.append(found[name] * weight**0.5)
-                theirs.append(g * weight**0.5)
-        return ours, theirs
+        alpha, head = self.objective.alpha, self.network.head.weight_name
+        pairs = {name: (found[name], g) for name, g in zip(self.names, sent, strict=True)}
+        if alpha != 1 and head in pairs:
+            ours, theirs = pairs.pop(head)
+            if alpha:
+                pairs[head] = (ours * alpha**0.5, theirs * alpha**0.5)
+        return [ours for ours, _ in pairs.values()], [theirs for _, theirs in pairs.values()]

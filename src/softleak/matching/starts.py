@@ -29,7 +29,10 @@ class Noise:
     """N(0, 1), the same for every share, so that only what they hold makes a difference."""
 
     seed: int = 0
-    near: bool = False
+
+    @property
+    def near(self) -> bool:
+        return False
 
     def draw(self, shape: tuple[int, ...], attempt: int) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed + 7919 * attempt)
@@ -41,7 +44,10 @@ class Image:
     """An input such as exact inversion returns; further attempts begin from noise."""
 
     input: Tensor
-    near: bool = True
+
+    @property
+    def near(self) -> bool:
+        return True
 
     def draw(self, shape: tuple[int, ...], attempt: int) -> Tensor:
         if tuple(self.input.shape) != shape:

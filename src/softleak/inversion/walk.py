@@ -88,7 +88,8 @@ def _start(chain: Chain, share: GradientShare, recovery: Recovery) -> Known:
     x, t = recovery.feature.to(head.W.device), recovery.scalar
     eps = factors.relative
     d = head.back(t * factors.u)[0]
-    apart = max(abs(end / t - 1) for s in recovery.solutions for end in (s.low, s.high))
+    ends = [end for s in recovery.solutions for end in (s.low, s.high)]  # none under noise
+    apart = max((abs(end / t - 1) for end in ends), default=0.0)
     off = min(max(recovery.feature_error, apart), 1.0)
     if recovery.status is Status.UNIQUE:  # else anything within the bound is as likely
         off /= BOUND

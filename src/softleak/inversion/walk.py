@@ -68,6 +68,8 @@ def invert(
         chain = Chain.of(model, find_head(model, None, shape), shape)
     device = chain.head.W.device
     share = share.map(lambda _, g: g.to(device))
+    if recovery.noise:
+        share = share.expecting(recovery.noise)
     if recovery.scale != 1.0:
         share = share.scaled(1 / recovery.scale)
     known, reports = _start(chain, share, recovery), []
@@ -88,8 +90,8 @@ def _start(chain: Chain, share: GradientShare, recovery: Recovery) -> Known:
     x, t = recovery.feature.to(head.W.device), recovery.scalar
     eps = factors.relative
     d = head.back(t * factors.u)[0]
-    ends = [end for s in recovery.solutions for end in (s.low, s.high)]  # none under noise
-    apart = max((abs(end / t - 1) for end in ends), default=0.0)
+    ends = (end for s in recovery.solutions for end in (s.low, s.high))
+    apart = max((abs(end / t - 1) for end in ends), default=0.0)  # noise leaves no solutions
     off = min(max(recovery.feature_error, apart), 1.0)
     if recovery.status is Status.UNIQUE:  # else anything within the bound is as likely
         off /= BOUND

@@ -22,6 +22,7 @@ from softleak.labels.evidence.relation import (
 GRID = 6  # points per factor e of the feature's size
 SPAN = 1e3  # how much larger or smaller a feature may be than it was on probes
 STEPS = 8  # of Gauss–Newton
+SIDE = 3.0  # standard deviations from zero: then an entry is surely on its side
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Pointwise:
     def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
         t = tau[:, None]
         if self.activation.homogeneous and len(g) == len(seen.d):
-            return self._either_side(g, seen, t)
+            return self._sure_sides(g, seen, t)
         x, blur = seen.x / t, seen.x_variance.sqrt() / t.abs()
         slope = self.slope(x)
         bend = (self.slope(x + blur) - self.slope(x - blur)) / 2
@@ -114,13 +115,13 @@ class Pointwise:
         variance = seen.noise**2 + t.square() * self.gather(spread)
         return log_normal(g - t * self.gather(seen.d * slope), variance).sum(-1)
 
-    def _either_side(self, g: Tensor, seen: Blurred, t: Tensor) -> Tensor:
-        """Each entry is on one side of zero or the other, as probable as noise leaves it."""
-        place = seen.x / t * t.abs() / seen.x_variance.sqrt().clamp_min(TINY)
+    def _sure_sides(self, g: Tensor, seen: Blurred, t: Tensor) -> Tensor:
+        """Entries whose side of zero noise leaves open say nothing: a ReLU has many at zero."""
+        place = seen.x.abs() / seen.x_variance.sqrt().clamp_min(TINY)
         sides = []
         for sign in (1.0, -1.0):
-            slope = self.slope(torch.full_like(seen.d, sign))
+            slope = self.slope(sign * seen.x * t.sign())
             variance = seen.noise**2 + t.square() * seen.d_variance * slope.square()
-            there = torch.special.log_ndtr(sign * place)
+            there = torch.special.log_ndtr(sign * place)  # even a sure one may be wrong
             sides.append(there + log_normal(g - t * seen.d * slope, variance))
-        return torch.logaddexp(*sides).sum(-1)
+        return torch.where(place > SIDE, torch.logaddexp(*sides), 0.0).sum(-1)

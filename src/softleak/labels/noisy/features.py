@@ -31,13 +31,14 @@ class Typical:
     length: float = 0.0
     doubt: float = math.inf
 
-    def log_prior(self, along: float, error: float, tau: Tensor) -> Tensor:
+    def log_prior(self, along: Tensor, error: float, tau: Tensor) -> Tensor:
         """(S,) of scalars τ, if the gradient is ``along`` in the usual direction, by d log τ."""
-        if math.isinf(self.doubt) or along <= 0:
+        if math.isinf(self.doubt):
             return torch.zeros_like(tau)
-        width = math.hypot(self.doubt, error / along)
-        far = (math.log(along) - tau.abs().log() - self.length) / width
-        return torch.where(tau > 0, 0.0, OPPOSED) - far.square() / 2 - math.log(width)
+        variance = self.doubt**2 + (error / along).square()
+        far = along.log() - tau.abs().log() - self.length
+        log = -(far.square() / variance + variance.log()) / 2
+        return torch.where(tau > 0, log, log + OPPOSED)
 
     @classmethod
     def unknown(cls, head: Head) -> Typical:

@@ -11,8 +11,8 @@ from torch import Tensor
 LOG = Callable[[Tensor], Tensor]  # log densities (S,) at scalars (S,)
 
 COARSE = 160  # points a sign
-PEAKS = 12  # that are looked at
-ZOOMS, SECTION = 9, 17  # levels of 8-fold zoom onto each
+PEAKS = 6  # that are looked at
+ZOOMS, SECTION = 13, 9  # levels of 4-fold zoom onto each
 NEGLIGIBLE = 40.0  # in logarithm: peaks so much lower have no weight
 SHELLS = 48  # points a side, evenly in logarithm, to tell a peak's width
 NEAREST, FARTHEST = 1e-10, 0.5  # of the peak's scalar

@@ -56,7 +56,7 @@ class Posterior:
 
     def moments(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (S, C) and covariance (S, C, C) of the probabilities, over the noise of ``a``."""
-        a = self.signal.a + _normal(len(self.b)).to(self.b) @ self.signal.a_root.T
+        a = self.signal.a + normal_draws(len(self.b)).to(self.b) @ self.signal.a_root.T
         p = torch.softmax(a / tau[:, None, None] + self.b, -1)
         mean = p.mean(1)
         off = p - mean[:, None]
@@ -76,10 +76,12 @@ class Posterior:
             best = rough.log.flatten(1).argmax(1, keepdim=True)
             size = rough.size.flatten(1).gather(1, best)[:, 0]
         found = self._fit(tau, p, covariance, size, draws)
-        prior = self.typical.log_prior(self.signal.along, self.signal.noise, tau)
+        along = tau.new_tensor(max(self.signal.along, self.signal.noise))
+        prior = self.typical.log_prior(along, self.signal.noise, tau)
         for piece in self.evidence:
             prior = prior + piece(tau)
         log = found.log + (prior - tau.abs().log())[:, None, None]
+        log = log.nan_to_num(nan=-math.inf, neginf=-math.inf)  # nothing is to be had there
         return Points(log, found.weights, found.size, found.misfit)
 
     def _fit(self, tau: Tensor, p: Tensor, covariance: Tensor, size: Tensor, draws: int) -> Points:
@@ -87,7 +89,7 @@ class Posterior:
         spread = covariance + size.square()[:, None, None] * self.signal.u_covariance
         basis = _sum_zero(p)
         inner = basis.T @ spread @ basis
-        root = torch.linalg.cholesky(inner + FLOOR * torch.eye(len(inner[0])).to(p))
+        root = torch.linalg.cholesky(inner + FLOOR * torch.eye(inner.shape[-1]).to(p))
         u = self.signal.u * tau.sign()[:, None]
         target = p if self.scale_unknown else p - size[:, None] * u
         columns = self.patches.directions.to(p).expand(len(tau), -1, -1, -1)  # (S, P, d, C)
@@ -137,7 +139,7 @@ def _whiten(root: Tensor, basis: Tensor, rows: Tensor) -> Tensor:
     """Rows (S, P, d, C) in units of their noise, (S, P, d, C − 1)."""
     flat = (rows @ basis).flatten(1, 2).mT
     white: Tensor = torch.linalg.solve_triangular(root, flat, upper=False)
-    return white.mT.reshape(*rows.shape[:3], -1)
+    return white.mT.reshape(*rows.shape[:3], basis.shape[1])
 
 
 def _sum_zero(like: Tensor) -> Tensor:
@@ -148,7 +150,7 @@ def _sum_zero(like: Tensor) -> Tensor:
     return basis[:, 1:]
 
 
-def _normal(classes: int) -> Tensor:
+def normal_draws(classes: int) -> Tensor:
     """Normal draws (M, C), the same in every run, of mean zero and covariance one exactly."""
     half = max(DRAWS // 2, classes)
     drawn = torch.randn(

@@ -12,6 +12,7 @@ from torch import Tensor
 from softleak.labels.evidence.relation import Blurred, NoisyRelation
 from softleak.labels.families import AnyLabel, Family
 from softleak.labels.noisy.answer import Draws, answer, fits
+from softleak.labels.noisy.broad import broad_draws
 from softleak.labels.noisy.features import Typical
 from softleak.labels.noisy.integrate import quadrature
 from softleak.labels.noisy.patches import Patches, patches_of
@@ -24,6 +25,7 @@ from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 SMALLEST = 1e-4  # a smaller t changes no label by as much as noise does
+KNOWN = 0.95  # of u, for its neighbourhood to be small
 LABELS = 32  # draws at every scalar
 EVERY, LEADING = 12, 4  # with more classes, only those that lead in some way are looked at
 DEEPEST, FLATTEST = 1e-2, 1e4  # of the logits' size: τ of an unknown scale, nothing else known
@@ -44,9 +46,11 @@ def recover_noisy(
             signal, problem.head.b, _patches(family, signal), problem.scale_unknown, typical,
             evidence,
         )  # fmt: skip
+        if signal.known < KNOWN and typical.doubt < math.inf:
+            return answer(posterior, broad_draws(posterior), spectrum.even)
         tau, width = quadrature(posterior.density, *_bounds(posterior))
         points = posterior.at(tau, LABELS)
-        if fits(posterior, points) or not spectrum.even:
+        if fits(posterior, points) or (not spectrum.even and bool(points.log.isfinite().any())):
             return answer(posterior, Draws.of(posterior, points, tau, width), spectrum.even)
     return Recovery(
         Status.NO_SOLUTION,

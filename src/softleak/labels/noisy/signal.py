@@ -36,6 +36,14 @@ class Signal:
     a_root: Tensor
     noise: float
     along: float  # of σ v, in the usual direction of features
+    mean: Tensor  # (C,) G in that direction
+    gram: Tensor  # (C, C) the density of u is exp(uᵀ gram u / 2s²)
+    response: Tensor  # (C, C) a = response u
+
+    @property
+    def known(self) -> float:
+        """How much is known of ``u``: the square of its mean, one if all."""
+        return float(self.u.square().sum())
 
     @property
     def sigma(self) -> float:
@@ -66,8 +74,10 @@ class Signal:
         flat = W @ usual
         spread = part * (W @ W.T) + (1 - part) * torch.outer(flat, flat)
         return cls(
-            u, covariance, x, part * noise**2, W @ x, noise * _root(spread), noise, float(u @ mean)
-        )
+            u, covariance, x, part * noise**2, W @ x, noise * _root(spread), noise,
+            float(u @ mean), mean, level + part * rest,
+            part * (W @ centred.T) + (1 - part) * torch.outer(flat, mean),
+        )  # fmt: skip
 
 
 def _spike(energy: Tensor, noise: float, classes: int, inputs: int) -> float:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 EDGE = 1.5  # times the largest singular value of noise alone: the next one is a sample
 EVEN = 3.0  # in variance: how far the noise of two parts may differ and still be of one kind
+HOLES = 0.01  # entries that are zero, their rows and columns not: pruned, or rounded to zero
 REPAIRED = 1e-3  # of a row: what finding the noisy one may leave
 
 
@@ -23,7 +24,7 @@ class Spectrum:
 
     noise: float
     samples: int  # singular values above the noise
-    even: bool  # the same size in every direction: independent noise is, pruning is not
+    even: bool  # of one size everywhere: independent noise is, what pruning leaves out is not
 
     @classmethod
     def of(cls, G: Tensor) -> Spectrum:
@@ -37,6 +38,8 @@ class Spectrum:
         noise = (rest + beside * inputs) / (freedom + inputs)
         edge = EDGE**2 * beside * (math.sqrt(inputs) + math.sqrt(classes - 1)) ** 2
         above = int((values > edge).sum())
+        if _holes(G) > HOLES:
+            return cls(math.sqrt(noise), 1, False)
         even = freedom == 0 or beside / EVEN <= rest / freedom <= beside * EVEN
         return cls(math.sqrt(noise), max(above, 1), even)
 
@@ -60,8 +63,17 @@ def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
     left = along - u * (u @ along)
     far = (expected - left[:, None]).norm(dim=0)
     row = int(far.argmin())
-    if not float(far[row]) <= REPAIRED * max(1.0, float(left.norm())):
-        return None
+    found = float(far[row]) <= REPAIRED * max(1.0, float(left.norm()))
     repaired = G.clone()
     repaired[row] -= noise
+    pruned = _holes(repaired) > HOLES or float((G[row] == 0).double().mean()) > HOLES
+    if not found or pruned or int(across.any(1).sum()) <= 2:
+        return None
     return repaired, row
+
+
+def _holes(G: Tensor) -> float:
+    """The part of entries that are zero in rows and columns that are not."""
+    seen = G != 0
+    inner = seen[seen.any(1)][:, seen.any(0)]
+    return 1 - float(inner.double().mean()) if inner.numel() else 0.0

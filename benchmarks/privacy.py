@@ -1,0 +1,111 @@
+"""What is left to read of a share made by Opacus's DP-SGD, against its ε.
+
+    python -m benchmarks.privacy docs [--samples 40] [--images 8]
+
+An untrained network of two hidden layers and the embedded images, smoothed labels; one sample a
+share, clipped to norm one; one release at δ = 1e-5. The reader knows neither the noise nor by how
+much the share was clipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor, nn
+
+import softleak as sl
+from softleak import data, models
+from softleak.data import CIFAR10_NORM
+from softleak.defenses.dpsgd import DPSGD
+from softleak.metrics import label_error, psnr
+
+MULTIPLIERS = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+NORM = 1.0
+SHAPE = (3, 32, 32)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read at one ε: parts of the classes, the labels' median L1 error, mean PSNR."""
+
+    multiplier: float
+    epsilon: float
+    right: float
+    sure: float  # PROBABLE or UNIQUE
+    error: float
+    psnr: float
+
+
+def image_of(model: nn.Module, share: sl.GradientShare, found: sl.Recovery) -> Tensor:
+    """The inverted image, grey where there is nothing to invert."""
+    if found.feature is None:
+        return torch.full(SHAPE, 0.5, dtype=torch.double)
+    inverted = sl.invert(model, share, found).input.view(SHAPE)
+    return CIFAR10_NORM.invert(inverted).nan_to_num(0.5)
+
+
+def read(multiplier: float, samples: Sequence[data.Sample], images: int) -> Reading:
+    torch.manual_seed(0)
+    model = models.mlp(3 * 32 * 32, (512, 256)).eval()
+    client = DPSGD(multiplier, NORM, torch.Generator().manual_seed(0))
+    shares = [client.capture(model, s.x[None], s.y[None]) for s in samples]
+    found = sl.recover_labels(model, shares, family=sl.Smoothed(), scale="unknown")
+    right = [r.class_index == int(s.y.argmax()) for r, s in zip(found, samples, strict=True)]
+    sure = [r.status in (sl.Status.PROBABLE, sl.Status.UNIQUE) for r in found]
+    errors = [label_error(r, s.y) for r, s in zip(found, samples, strict=True)]
+    scores = [
+        psnr(image_of(model, share, r), CIFAR10_NORM.invert(s.x.double()))
+        for share, r, s in list(zip(shares, found, samples, strict=True))[:images]
+    ]
+    return Reading(
+        multiplier, client.epsilon(), statistics.fmean(right), statistics.fmean(sure),
+        statistics.median(errors), statistics.fmean(scores),
+    )  # fmt: skip
+
+
+def draw(readings: Sequence[Reading], path: Path) -> None:
+    figure, panels = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+    epsilons = [r.epsilon for r in readings]
+
+    def panel(axes: Axes, title: str, values: Sequence[float]) -> None:
+        axes.plot(epsilons, values, "o-")
+        axes.set(xscale="log", xlabel="ε (one release, δ = 1e-5)", title=title)
+        axes.grid(alpha=0.3)
+
+    panel(panels[0], "class right", [r.right for r in readings])
+    panels[0].axhline(0.1, linestyle=":", color="grey")
+    panel(panels[1], "median L1 error of the label", [r.error for r in readings])
+    panels[1].set_yscale("log")
+    panel(panels[2], "mean PSNR of the image, dB", [r.psnr for r in readings])
+    figure.savefig(path / "privacy.png", dpi=110)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--samples", type=int, default=40)
+    parser.add_argument("--images", type=int, default=8)
+    given = parser.parse_args()
+    drawn = data.samples(data.embedded(), data.Smoothing(), given.samples, 0, CIFAR10_NORM)
+    samples = list(drawn)
+    print("| noise multiplier | ε | class right | called PROBABLE | median L1 | image |")
+    print("|---|---|---|---|---|---|")
+    readings = []
+    for multiplier in MULTIPLIERS:
+        r = read(multiplier, samples, given.images)
+        readings.append(r)
+        figures = f"{100 * r.right:.0f} % | {100 * r.sure:.0f} % | {r.error:.1e} | {r.psnr:.1f} dB"
+        print(f"| {r.multiplier:.0e} | {r.epsilon:.3g} | {figures} |", flush=True)
+    draw(readings, given.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""DP-SGD by Opacus: every sample's gradient clipped, noise on the sum, and the (ε, δ) it buys.
+
+Needs the extra ``dp``: ``pip install 'softleak[dp]'``.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from softleak.defenses.defense import positive
+from softleak.errors import DefenseError, MissingExtra, ModelError
+from softleak.share import GradientShare
+
+
+@dataclass(frozen=True)
+class DPSGD:
+    """One client's side of DP-SGD: not a function of a share, for it clips sample by sample.
+
+    Noise of ``noise_multiplier × max_norm`` is added to the sum of the clipped gradients. The
+    accountant needs to know how often (``steps``) and with which probability (``sample_rate``)
+    one person's sample is used.
+    """
+
+    noise_multiplier: float
+    max_norm: float
+    generator: torch.Generator
+    steps: int = 1
+    sample_rate: float = 1.0
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        positive(self.noise_multiplier, "the noise multiplier")
+        positive(self.max_norm, "the largest norm")
+        if not 0 < self.sample_rate <= 1 or not 0 < self.delta < 1 or self.steps < 1:
+            raise DefenseError(
+                "expected a sample rate above 0 and up to 1, a delta between 0 and 1 and at least "
+                f"one step, got {self.sample_rate!r}, {self.delta!r} and {self.steps!r}"
+            )
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the noise on the sum of gradients."""
+        return self.noise_multiplier * self.max_norm
+
+    def capture(self, model: nn.Module, x: Tensor, y: Tensor) -> GradientShare:
+        """What a client sends for a batch ``x`` (B, …) with soft labels ``y`` (B, C).
+
+        The sum over the batch, divided by its size. Runs a copy of the model, in train mode.
+        """
+        opacus = _opacus()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of hooks and of generators that are not for secrecy
+            trained = copy.deepcopy(model).train()
+            problems = opacus.validators.ModuleValidator.validate(trained, strict=False)
+            if problems:
+                raise ModelError(f"Opacus cannot clip this model sample by sample: {problems[0]}")
+            private = opacus.GradSampleModule(trained)
+            optimiser = opacus.optimizers.DPOptimizer(
+                torch.optim.SGD(private.parameters(), lr=1.0),
+                noise_multiplier=self.noise_multiplier,
+                max_grad_norm=self.max_norm,
+                expected_batch_size=len(x),
+                generator=self.generator,
+            )
+            F.cross_entropy(private(x), y.to(x.dtype)).backward()  # type: ignore[no-untyped-call]
+            optimiser.pre_step()
+        names = [name for name, p in model.named_parameters() if p.requires_grad]
+        sent = zip(names, (p.grad for p in private.parameters() if p.requires_grad), strict=True)
+        return GradientShare({n: g for n, g in sent if g is not None}, tuple(x.shape[1:]))
+
+    def epsilon(self) -> float:
+        """ε at ``delta``, by Opacus's accountant of Rényi differential privacy."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the best order being the smallest or largest
+            accountant = _opacus().accountants.RDPAccountant()
+            accountant.history = [(self.noise_multiplier, self.sample_rate, self.steps)]
+            return float(accountant.get_epsilon(self.delta))
+
+
+def _opacus() -> ModuleType:
+    try:
+        opacus = import_module("opacus")
+        import_module("opacus.validators")
+    except ImportError as error:
+        raise MissingExtra("DP-SGD needs Opacus: pip install 'softleak[dp]'") from error
+    return opacus

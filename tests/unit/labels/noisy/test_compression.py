@@ -1,0 +1,75 @@
+"""Fewer bits and fewer entries: what is still recovered, and nothing wrong is called UNIQUE."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import softleak as sl
+from softleak import data, models
+from softleak.defenses import Cast, Int8, Prune, Sign
+from softleak.metrics import label_error
+
+EXACT = 1e-3
+
+
+@pytest.fixture(scope="module")
+def case(draw, trained):
+    torch.manual_seed(0)
+    nets = []
+    for model in (trained, models.mlp(3072, (128,)).eval()):
+        head = sl.Head.of(model)
+        relations = sl.probe(model, (3, 32, 32), head=head)
+        for kind in (data.Smoothing(), data.Hard()):
+            samples = draw(kind, 4)
+            nets.append((model, head, relations, samples))
+    return nets
+
+
+def recoveries(case, defense):
+    for model, head, relations, samples in case:
+        sent = [defense(sl.capture(model, s.x, s.y)) for s in samples]
+        for evidence in (False, relations):
+            found = sl.recover_labels(
+                model, sent, family=sl.Smoothed(), head=head, evidence=evidence
+            )
+            yield from zip(found, (s.y for s in samples), strict=True)
+
+
+def assert_no_wrong_proof(found) -> None:
+    for recovery, y in found:
+        if recovery.status is sl.Status.UNIQUE:
+            assert label_error(recovery, y) < EXACT
+
+
+def classes_right(found) -> float:
+    return sum(r.class_index == int(y.argmax()) for r, y in found) / len(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bits_give_away_the_label_to_within_their_rounding(case, dtype):
+    found = list(recoveries(case, Cast(dtype)))
+    assert_no_wrong_proof(found)
+    assert classes_right(found) == 1
+    assert all(label_error(recovery, y) <= recovery.error for recovery, y in found)
+
+
+def test_eight_bits_give_away_the_class(case):
+    found = list(recoveries(case, Int8()))
+    assert_no_wrong_proof(found)
+    assert classes_right(found) > 0.8
+    errors = [label_error(r, y) for r, y in found if r.label is not None]
+    assert sorted(errors)[len(errors) // 2] < 0.05
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.01])
+def test_pruning_gives_away_most_classes_and_no_label(case, kept):
+    found = list(recoveries(case, Prune(kept)))
+    assert_no_wrong_proof(found)
+    assert classes_right(found) > 0.5
+    assert all(r.status is not sl.Status.PROBABLE for r, _ in found)
+
+
+def test_signs_prove_nothing(case):
+    found = list(recoveries(case, Sign()))
+    assert not any(recovery.status is sl.Status.UNIQUE for recovery, _ in found)

@@ -1,0 +1,124 @@
+"""Labels from noisy shares: what is said, and whether it is so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import softleak as sl
+from softleak import data, models
+from softleak.defenses import Clip, Composed, GaussianNoise, LaplaceNoise
+from softleak.metrics import label_error
+
+
+@pytest.fixture(scope="module")
+def case(draw):
+    """An untrained network, its head and evidence, and shares with their truths."""
+    torch.manual_seed(0)
+    model = models.mlp(3072, (256,)).eval()
+    head = sl.Head.of(model)
+    samples = draw(data.Smoothing(), 12)
+    shares = [sl.capture(model, s.x, s.y) for s in samples]
+    return model, head, sl.probe(model, (3, 32, 32), head=head), shares, [s.y for s in samples]
+
+
+def recover(case, defense, **options):
+    model, head, _, shares, truths = case
+    options = {"family": sl.Smoothed(), "evidence": False, **options}
+    sent = [defense(share) for share in shares]
+    return list(zip(sl.recover_labels(model, sent, head=head, **options), truths, strict=True))
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+@pytest.mark.parametrize("kind", [GaussianNoise, LaplaceNoise])
+@pytest.mark.parametrize("size", [1e-5, 1e-3])
+def test_little_noise_leaves_the_label(case, kind, size):
+    found = recover(case, kind(size, generator()))
+    for recovery, y in found:
+        assert recovery.status is sl.Status.PROBABLE
+        assert recovery.noise == pytest.approx(size, rel=0.1)
+        assert recovery.class_index == int(y.argmax())
+        assert recovery.confidence > 0.99
+        assert float(recovery.label.sum()) == pytest.approx(1)
+        assert float(recovery.label.min()) >= 0
+    inside = sum(label_error(recovery, y) <= recovery.error for recovery, y in found)
+    assert inside >= 8  # of twelve, at 90 % each: fewer than one time in four hundred
+    assert sum(label_error(r, y) for r, y in found) / len(found) < 100 * size
+
+
+def test_evidence_narrows_the_answer(case):
+    noise = GaussianNoise(1e-3, 5)
+    alone = recover(case, noise)
+    helped = recover(case, noise, evidence=case[2])
+    assert sum(r.error for r, _ in helped) < sum(r.error for r, _ in alone)
+    assert sum(label_error(r, y) <= r.error for r, y in helped) >= 8
+
+
+def test_an_arbitrary_label_is_found_by_evidence(case, draw):
+    model, head, relations, *_ = case
+    for sample in draw(data.Dirichlet(), 4):
+        share = GaussianNoise(1e-5, 1)(sl.capture(model, sample.x, sample.y))
+        recovery = sl.recover_label(model, share, evidence=relations, head=head)
+        assert recovery.status is sl.Status.PROBABLE
+        assert label_error(recovery, sample.y) < 0.01
+        smoothed = sl.recover_label(model, share, family=sl.Smoothed(), head=head, evidence=False)
+        assert smoothed.status is sl.Status.NO_SOLUTION
+
+
+def test_clipping_and_noise_together(case):
+    both = Composed((Clip(0.1), GaussianNoise(1e-5, generator())))
+    for recovery, y in recover(case, both, scale="unknown"):
+        assert recovery.status is sl.Status.PROBABLE
+        assert recovery.class_index == int(y.argmax())
+        assert label_error(recovery, y) <= 4 * recovery.error
+        assert 0 < recovery.scale < 1
+
+
+def test_much_noise_makes_a_guess_and_says_so(case):
+    found = recover(case, GaussianNoise(10.0, generator()))
+    assert all(recovery.status is sl.Status.GUESS for recovery, _ in found)
+    assert all(recovery.confidence < 0.9 for recovery, _ in found)
+
+
+def test_a_noisy_row_costs_nothing(case):
+    head, name = case[1], case[1].weight_name
+
+    def one_row(share: sl.GradientShare) -> sl.GradientShare:
+        noisy = GaussianNoise(0.5, 2)(share)[name]
+        chosen = (torch.arange(head.classes) == 4)[:, None]
+        return share.map(lambda n, g: torch.where(chosen, noisy, g) if n == name else g)
+
+    for recovery, y in recover(case, one_row):
+        assert recovery.status is sl.Status.UNIQUE
+        assert "row 4" in recovery.message
+        assert label_error(recovery, y) < 1e-4
+
+
+def test_several_samples_under_noise_are_no_single_one(case):
+    model, head, _, shares, _ = case
+    mean = shares[0].map(lambda n, g: (g + shares[1][n]) / 2)
+    noisy = GaussianNoise(1e-4, 0)(mean)
+    recovery = sl.recover_label(model, noisy, head=head, evidence=False)
+    assert recovery.status is sl.Status.NOT_SINGLE
+    assert recovery.samples == 2
+
+
+def test_a_noisy_share_can_be_inverted(case, draw):
+    model, _, _, shares, _ = case
+    noisy = GaussianNoise(1e-5, 0)(shares[0])
+    recovery = sl.recover_label(model, noisy, family=sl.Smoothed())
+    inverted = sl.invert(model, noisy, recovery)
+    truth = draw(data.Smoothing(), 12)[0].x
+    assert float((inverted.input.view_as(truth) - truth).abs().mean()) < 0.1
+
+
+def test_a_family_without_corners_is_refused(case):
+    class Odd:
+        def project(self, y: torch.Tensor) -> torch.Tensor:
+            return y
+
+    with pytest.raises(sl.SoftleakError, match="corners"):
+        recover(case, GaussianNoise(1e-3, 0), family=Odd())

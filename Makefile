@@ -17,7 +17,7 @@ audit: $(INSTALLED)  ## what gradients of the embedded images give away: a table
 	$(BIN)/softleak audit
 
 browser: $(INSTALLED)  ## a Chromium to test the page in, fetched if there is none
-	$(BIN)/python tools/browser.py
+	$(BIN)/python -m tools.browser
 
 test: $(INSTALLED) lint browser  ## lint, types, and every test that is not slow
 	$(BIN)/pytest -m "not slow"

@@ -1,6 +1,6 @@
 """Make sure there is a Chromium to test the page in, and say where.
 
-python tools/browser.py
+python -m tools.browser
 """
 
 from __future__ import annotations

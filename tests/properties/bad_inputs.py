@@ -30,7 +30,7 @@ from softleak.audit import (
 from softleak.audit.folder import audit_files
 from softleak.report.page import render
 
-PATIENCE = 10.0  # seconds
+PATIENCE = 10.0  # seconds of work
 ENDINGS = (".safetensors", ".pt", ".npz")
 Rng = np.random.Generator
 
@@ -175,10 +175,10 @@ def attack(stock: Stock, folder: Path, seed: int) -> str:
     ending, content, which = bad_file(stock, rng)
     path = folder / f"bad{ending}"
     path.write_bytes(content)
-    start = time.monotonic()
+    start = time.process_time()  # a busy machine is no hang
     found = list(audit_files(stock.subject, [path], Options(inputs=False)))
     render(Audit(tuple(f for f in found if not isinstance(f, Refusal))))
-    took = time.monotonic() - start
+    took = time.process_time() - start
     assert took < PATIENCE, f"seed {seed}: {took:.1f} s"
     (one,) = found
     if isinstance(one, Refusal):

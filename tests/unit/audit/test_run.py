@@ -8,6 +8,7 @@ import softleak as sl
 from softleak import data, models
 from softleak.audit import LabelLeak, Leak, Method, Options, Truth, audit
 from softleak.audit.words import headline, input_words, label_words
+from softleak.defenses import GaussianNoise
 from softleak.errors import DataError, MissingGradient, ShareError
 
 
@@ -112,6 +113,20 @@ def test_declared_noise_is_heeded(trained, draw):
     report = audit(trained, noisy, options=Options(noise=1e-7, inputs=False))
     assert Leak.CLASS in report.leaks
     assert any("as declared" in line for line in report.assumptions)
+
+
+def test_undeclared_noise_leaves_a_probable_class_and_a_blurred_input(trained, draw):
+    (sample,) = draw(data.Hard(), 1)
+    share = GaussianNoise(1e-4, 0)(sl.capture(trained, sample.x, sample.y))
+    report = audit(
+        trained, share, options=Options(normalisation=data.CIFAR10_NORM),
+        truth=Truth(sample.y, sample.x),
+    )  # fmt: skip
+    assert report.label.leak is LabelLeak.PROBABLE
+    assert report.label.class_index == int(sample.y.argmax())
+    assert Leak.LABEL not in report.leaks
+    assert "with a probability" in label_words(report, ())
+    assert report.score.psnr < 60
 
 
 def test_mistakes_are_named(trained, draw):

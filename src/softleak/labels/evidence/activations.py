@@ -18,11 +18,13 @@ class Activation:
     """``φ'`` in terms of ``φ``: a linear combination of ``basis(x)``, one entry a coefficient.
 
     ``homogeneous`` says that the basis only sees the sign of ``x``: then ``t`` follows linearly.
+    ``powers`` says that it is made of powers of ``x``: then a sum over entries scales by itself.
     """
 
     name: str
     basis: Callable[[Tensor], tuple[Tensor, ...]]
     homogeneous: bool = False
+    powers: tuple[int, ...] = ()
 
     def derivative(self, x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
         """``φ'`` at the places where the output is ``x``."""
@@ -46,8 +48,8 @@ def _softsign(x: Tensor) -> tuple[Tensor, ...]:
 # The simplest first: the first basis that explains the probes is taken.
 ACTIVATIONS: tuple[Activation, ...] = (
     Activation("piecewise linear", _sides, homogeneous=True),  # identity, ReLU, leaky, dropout gain
-    Activation("sigmoid", lambda x: (x, x * x)),
-    Activation("tanh", lambda x: (torch.ones_like(x), x * x)),
+    Activation("sigmoid", lambda x: (x, x * x), powers=(1, 2)),
+    Activation("tanh", lambda x: (torch.ones_like(x), x * x), powers=(0, 2)),
     Activation("ELU", _exponential_below),  # also SELU and CELU
     Activation("softplus", lambda x: (torch.ones_like(x), torch.exp(-x.clamp_min(0.0)))),
     Activation("softsign", _softsign),

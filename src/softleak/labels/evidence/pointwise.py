@@ -90,8 +90,14 @@ class Pointwise:
 
     def _predict(self, d: Tensor, factors: Factors, tau: Tensor) -> Tensor:
         """(N, S, m) the gradient at scalars ``tau`` (N, S)."""
-        x = (factors.sigma[:, None] / tau)[..., None] * factors.v[:, None]
-        return tau[..., None] * self.gather(d[:, None] * self.slope(x))
+        size = (factors.sigma[:, None] / tau)[..., None]
+        if not self.activation.powers:
+            x = size * factors.v[:, None]
+            return tau[..., None] * self.gather(d[:, None] * self.slope(x))
+        total = torch.zeros_like(size)
+        for coefficient, k in zip(self.coefficients, self.activation.powers, strict=True):
+            total = total + coefficient * size**k * self.gather(d * factors.v**k)[:, None]
+        return tau[..., None] * total
 
     def _misfit(self, g: Tensor, d: Tensor, factors: Factors, tau: Tensor) -> Tensor:
         rest = g[:, None] - self._predict(d, factors, tau)

@@ -88,6 +88,8 @@ def answer(posterior: Posterior, draws: Draws, even: bool) -> Recovery:
 
 def fits(posterior: Posterior, points: Points) -> bool:
     """Whether noise explains how far the best label is from the family."""
+    if not points.log.isfinite().any():
+        return False
     best = int(points.log.amax(-1).argmax())
     misfit = points.misfit.flatten()[best]
     weights = points.weights.shape[-1] + int(posterior.scale_unknown)

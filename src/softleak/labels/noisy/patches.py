@@ -60,10 +60,10 @@ def patches_of(family: Family, classes: int, likely: Sequence[int]) -> Patches:
             )
     sets = list(combinations(likely, min(k, len(likely))))
     corners = torch.eye(classes, dtype=torch.double)[torch.tensor(sets)]
-    weights = torch.ones(corners.shape[1] + smoothed, dtype=torch.double)
-    if smoothed:
+    if smoothed and k < classes:  # else the flat label is among the mixes
         flat = torch.full((len(sets), 1, classes), 1 / classes, dtype=torch.double)
         corners = torch.cat([corners, flat], 1)
-        if k == 1:
-            weights[0] = FLAT
+    weights = torch.ones(corners.shape[1], dtype=torch.double)
+    if smoothed and k == 1:
+        weights[0] = FLAT
     return Patches(corners, weights)

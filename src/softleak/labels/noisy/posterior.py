@@ -81,6 +81,7 @@ class Posterior:
         for piece in self.evidence:
             prior = prior + piece(tau)
         log = found.log + (prior - tau.abs().log())[:, None, None]
+        log = log.nan_to_num(nan=-math.inf, neginf=-math.inf)  # nothing is to be had there
         return Points(log, found.weights, found.size, found.misfit)
 
     def _fit(self, tau: Tensor, p: Tensor, covariance: Tensor, size: Tensor, draws: int) -> Points:
@@ -88,7 +89,7 @@ class Posterior:
         spread = covariance + size.square()[:, None, None] * self.signal.u_covariance
         basis = _sum_zero(p)
         inner = basis.T @ spread @ basis
-        root = torch.linalg.cholesky(inner + FLOOR * torch.eye(len(inner[0])).to(p))
+        root = torch.linalg.cholesky(inner + FLOOR * torch.eye(inner.shape[-1]).to(p))
         u = self.signal.u * tau.sign()[:, None]
         target = p if self.scale_unknown else p - size[:, None] * u
         columns = self.patches.directions.to(p).expand(len(tau), -1, -1, -1)  # (S, P, d, C)
@@ -138,7 +139,7 @@ def _whiten(root: Tensor, basis: Tensor, rows: Tensor) -> Tensor:
     """Rows (S, P, d, C) in units of their noise, (S, P, d, C − 1)."""
     flat = (rows @ basis).flatten(1, 2).mT
     white: Tensor = torch.linalg.solve_triangular(root, flat, upper=False)
-    return white.mT.reshape(*rows.shape[:3], -1)
+    return white.mT.reshape(*rows.shape[:3], basis.shape[1])
 
 
 def _sum_zero(like: Tensor) -> Tensor:

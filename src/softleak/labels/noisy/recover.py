@@ -50,7 +50,7 @@ def recover_noisy(
             return answer(posterior, broad_draws(posterior), spectrum.even)
         tau, width = quadrature(posterior.density, *_bounds(posterior))
         points = posterior.at(tau, LABELS)
-        if fits(posterior, points) or not spectrum.even:
+        if fits(posterior, points) or (not spectrum.even and bool(points.log.isfinite().any())):
             return answer(posterior, Draws.of(posterior, points, tau, width), spectrum.even)
     return Recovery(
         Status.NO_SOLUTION,

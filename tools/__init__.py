@@ -1,0 +1,1 @@
+"""Tools of the developers: training, pictures, a browser for the tests."""

@@ -17,7 +17,7 @@ def test_in_one_dimension_the_mass_is_exact(mean, std):
         LEVELS,
     )
     ends = torch.tensor([place - 0.5, place + 0.5], dtype=torch.double) / std
-    exact = torch.special.ndtr(ends).diff()
+    exact = torch.erfc(-ends / 2**0.5).diff() / 2
     assert torch.allclose(mass.exp(), exact.expand_as(mass), rtol=1e-6, atol=1e-60)
     assert float(draws.min()) >= 0
     assert float(draws.max()) <= 1

@@ -26,6 +26,7 @@ from softleak.share import GradientShare
 
 SMALLEST = 1e-4  # a smaller t changes no label by as much as noise does
 KNOWN = 0.95  # of u, for its neighbourhood to be small
+SURE = 0.999  # of u, if |t| is to be told as well: a small one hides in the noise of p
 LABELS = 32  # draws at every scalar
 EVERY, LEADING = 12, 4  # with more classes, only those that lead in some way are looked at
 DEEPEST, FLATTEST = 1e-2, 1e4  # of the logits' size: τ of an unknown scale, nothing else known
@@ -46,7 +47,8 @@ def recover_noisy(
             signal, problem.head.b, _patches(family, signal), problem.scale_unknown, typical,
             evidence,
         )  # fmt: skip
-        if signal.known < KNOWN and typical.doubt < math.inf:
+        known = SURE if problem.scale_unknown else KNOWN
+        if signal.known < known and typical.doubt < math.inf:
             return answer(posterior, broad_draws(posterior), spectrum.even)
         tau, width = quadrature(posterior.density, *_bounds(posterior))
         points = posterior.at(tau, LABELS)

@@ -3,6 +3,8 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# A process a core, each with one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 DATA ?=
 WEIGHTS ?=
 
@@ -20,10 +22,10 @@ browser: $(INSTALLED)  ## a Chromium to test the page in, fetched if there is no
 	$(BIN)/python -m tools.browser
 
 test: $(INSTALLED) lint browser  ## lint, types, and every test that is not slow
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(INSTALLED) lint browser  ## the slow tests too
-	$(BIN)/pytest
+	$(PYTEST)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -142,7 +142,7 @@ def test_several_samples_are_never_given_a_label(trained, shares, batch):
 
 
 def test_noise_is_never_given_a_wrong_label(trained, shares):
-    captured, truth = shares(data.Smoothing(), 20)
+    captured, truth = shares(data.Smoothing(), 8)
     for size in (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-1):
         noisy = [s.map(lambda _, g, size=size: g + size * torch.randn_like(g)) for s in captured]
         for recovery, y in zip(sl.recover_labels(trained, noisy), truth, strict=True):

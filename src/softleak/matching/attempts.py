@@ -52,29 +52,45 @@ class Runner:
             self.network, names, self.objective, priors, jobs[0].shape,
             targets(jobs, names, self.network), self.compiled,
         )  # fmt: skip
-        found = self._explained(problems, jobs) if near else {}
-        rows = [i for i in range(len(jobs)) if i not in found]
+        found = self._begun(problems, jobs) if near else {}
+        rows = [
+            i for i, job in enumerate(jobs) if i not in found or not self._explains(found[i], job)
+        ]
         if rows:
             chosen = problems.select(torch.tensor(rows, device=problems.targets.label.device))
             minimum = self._minimise(chosen, [jobs[i] for i in rows])
-            found |= dict(zip(rows, _results(chosen, minimum), strict=True))
+            for i, result in zip(rows, _results(chosen, minimum), strict=True):
+                found[i] = self._better(found.get(i), result, jobs[i])
         return [found[i] for i in range(len(jobs))]
 
-    def _explained(self, problems: Problems, jobs: Sequence[Job]) -> dict[int, Reconstruction]:
-        """Those whose start leaves nothing to explain: going on could only fit the rounding."""
+    def _begun(self, problems: Problems, jobs: Sequence[Job]) -> dict[int, Reconstruction]:
+        """The starts as if they were answers."""
         start = _starts(problems, jobs, 0)
-        misfits = _misfits(problems, start)
-        rounding = EXPLAINED * torch.finfo(start.dtype).eps
+        told = zip(jobs, problems.labels(start), _misfits(problems, start), strict=True)
         return {
             i: Reconstruction(
                 MatchStatus.EXPLAINED, job.start.draw(job.shape, 0), label, misfit=misfit,
                 evaluations=1,
             )
-            for i, (job, label, misfit) in enumerate(
-                zip(jobs, problems.labels(start), misfits, strict=True)
-            )
-            if misfit < max(rounding, job.noise)
+            for i, (job, label, misfit) in enumerate(told)
         }  # fmt: skip
+
+    def _unexplained(self, job: Job) -> float:
+        """The misfit that rounding, or noise the share is known to carry, leaves of the truth."""
+        dtype = next(iter(self.network.parameters.values())).dtype
+        return max(EXPLAINED * torch.finfo(dtype).eps, job.noise)
+
+    def _explains(self, start: Reconstruction, job: Job) -> bool:
+        """Whether a start leaves nothing to explain: going on could only fit the rounding."""
+        return start.misfit < self._unexplained(job)
+
+    def _better(
+        self, start: Reconstruction | None, result: Reconstruction, job: Job
+    ) -> Reconstruction:
+        """The result, unless it gained no more on the start than rounding may."""
+        if start is None or result.misfit < start.misfit - self._unexplained(job):
+            return result
+        return replace(start, status=result.status, evaluations=result.evaluations)
 
     def _minimise(self, problems: Problems, jobs: Sequence[Job]) -> Minimum:
         """All attempts for a while, then the best of each job to the end."""

@@ -217,6 +217,19 @@ def test_from_the_exact_inversion_nothing_gets_worse(trained, draw):
         assert worth[1] >= worth[0] - 1e-6
 
 
+def test_a_start_that_gains_no_more_than_rounding_is_kept_to_the_last_digit():
+    model = small()
+    inputs, labels, shares = victims(model, 1)
+    near = inputs[0].double() + 1e-5 * torch.randn(1, 8, 8, dtype=torch.double)
+    source = GivenLabel(labels[0])
+    asked = {"label": source, "start": Image(near), "objective": L2()}
+    idle = reconstruct(model, shares[0], optimiser=LBFGS(steps=1, inner=1), **asked)
+    assert torch.equal(idle.input, near)
+    busy = reconstruct(model, shares[0], optimiser=LBFGS(steps=20), **asked)
+    assert busy.misfit < idle.misfit
+    assert psnr(busy.input, inputs[0]) > psnr(near, inputs[0])
+
+
 def test_starts_are_the_same_for_all_and_new_for_every_attempt():
     first, again, other = (Noise(4).draw((2, 3), attempt) for attempt in (0, 0, 1))
     assert torch.equal(first, again)

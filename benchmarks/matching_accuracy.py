@@ -25,7 +25,7 @@ from benchmarks.matching_cells import DRAWS, NETWORKS, Cell, table3, table4
 from benchmarks.networks import CIFAR
 from softleak import data
 from softleak.data import CIFAR10_NORM, ImageSet, Sample
-from softleak.matching import LBFGS, Adam, Cosine, Optimiser, reconstruct
+from softleak.matching import LBFGS, Adam, Cosine, Noise, Optimiser, reconstruct
 from softleak.metrics import lpips, psnr, ssim
 
 POOR = 15.0  # dB: hardly better than the mean image
@@ -44,13 +44,23 @@ class Record:
     status: list[str]
 
 
+@dataclass(frozen=True)
+class Setup:
+    """How cells are run: on which images, with what part of the evaluations, which repetition."""
+
+    images: Path | None
+    part: float
+    compiled: bool
+    seed: int
+
+
 @cache
-def attacked(draw: str, network: str, images: Path | None) -> tuple[
+def attacked(draw: str, network: str, setup: Setup) -> tuple[
     nn.Module, list[Sample], list[sl.GradientShare], list[sl.Recovery]
 ]:  # fmt: skip
     """The samples of one repetition, their shares, and what was recovered from them."""
     model = NETWORKS[network][0]()
-    drawn = list(DRAWS[draw](_images(images), torch.Generator().manual_seed(0)))
+    drawn = list(DRAWS[draw](_images(setup.images), torch.Generator().manual_seed(setup.seed)))
     shares = [sl.capture(model, sample.x, sample.y) for sample in drawn]
     return model, drawn, shares, list(sl.recover_labels(model, shares))
 
@@ -60,16 +70,16 @@ def _images(path: Path | None) -> ImageSet:
     return data.load(path) if path else data.embedded()
 
 
-def measure(cell: Cell, images: Path | None, part: float, compiled: bool) -> Record:
+def measure(cell: Cell, setup: Setup) -> Record:
     """Reconstruct, then score."""
-    model, drawn, shares, recoveries = attacked(cell.draw, cell.network, images)
+    model, drawn, shares, recoveries = attacked(cell.draw, cell.network, setup)
     way: Optimiser = Adam() if isinstance(cell.objective, Cosine) else LBFGS()
     found = reconstruct(
         model, shares, recoveries, objective=cell.objective, priors=[cell.prior],
-        label=[cell.source(sample) for sample in drawn], optimiser=way.part(0.0, part),
-        compiled=compiled,
+        label=[cell.source(sample) for sample in drawn], optimiser=way.part(0.0, setup.part),
+        start=Noise(setup.seed), compiled=setup.compiled,
     )  # fmt: skip
-    return _scored(cell, drawn, found, _images(images).mean())
+    return _scored(cell, drawn, found, _images(setup.images).mean())
 
 
 def _scored(
@@ -92,10 +102,10 @@ def _scored(
     )
 
 
-def no_leak(draw: str, images: Path | None) -> float:
+def no_leak(draw: str, setup: Setup) -> float:
     """What the mean image of the data set scores: the answer of somebody who has seen nothing."""
-    _, drawn, _, _ = attacked(draw, "untrained", images)
-    nothing = _images(images).mean()
+    _, drawn, _, _ = attacked(draw, "untrained", setup)
+    nothing = _images(setup.images).mean()
     return mean(psnr(nothing, CIFAR10_NORM.invert(sample.x)) for sample in drawn)
 
 
@@ -115,6 +125,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a folder of data packs")
     parser.add_argument("--only", nargs="*", default=[], help="cells whose name has all of these")
     parser.add_argument("--part", type=float, default=1.0, help="of the evaluations")
+    parser.add_argument("--seed", type=int, default=0, help="of the repetition")
     parser.add_argument("--compiled", action="store_true", help="by torch.compile: twice as fast")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
@@ -123,18 +134,19 @@ def main() -> None:
     lines = given.records.read_text().splitlines() if given.records.exists() else []
     done = {record.cell: record for record in (Record(**json.loads(entry)) for entry in lines)}
     images = given.data / CIFAR if given.data else None
+    setup = Setup(images, given.part, given.compiled, given.seed)
     for cell in {cell.name: cell for cell in (*table3(), *table4())}.values():
         if not all(word in cell.name for word in given.only):
             continue
         if cell.name not in done:
-            done[cell.name] = measure(cell, images, given.part, given.compiled)
+            done[cell.name] = measure(cell, setup)
             with given.records.open("a") as file:
                 file.write(json.dumps(asdict(done[cell.name])) + "\n")
         console.print(row(cell, done[cell.name]))
     for draw in DRAWS:
         console.print(
             f"{draw}: the mean image, which no gradient is needed for, has "
-            f"{no_leak(draw, images):.2f} dB"
+            f"{no_leak(draw, setup):.2f} dB"
         )
 
 

@@ -105,6 +105,17 @@ class GradientShare(Mapping[str, Tensor]):
                 "the client's loss diverged or the file is damaged"
             )
 
+    def check_shapes(self, parameters: Mapping[str, Tensor]) -> None:
+        """Raise ``ShareError`` if a gradient has another shape than its parameter."""
+        shared = sorted(self.gradients.keys() & parameters.keys())
+        for name in shared:
+            came, expected = tuple(self.gradients[name].shape), tuple(parameters[name].shape)
+            if came != expected:
+                raise ShareError(
+                    f"the gradient {name!r} should have its parameter's shape {expected}, got "
+                    f"{came}; is it of this model?"
+                )
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write to .safetensors, .pt or .npz, whole or not at all."""
         files.save(Path(path), self.gradients, self.input_shape, self.rounding)

@@ -73,14 +73,7 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
     """The share under the model's names, checked; raises ``ShareError`` with what is wrong."""
     share = aligned(share, subject.model)
     share.check_finite()
-    shapes = {name: parameter.shape for name, parameter in subject.model.named_parameters()}
-    wrong = [n for n in share.keys() & shapes.keys() if share[n].shape != shapes[n]]
-    if wrong:
-        name = min(wrong)
-        raise ShareError(
-            f"the gradient {name!r} should have its parameter's shape {tuple(shapes[name])}, got "
-            f"{tuple(share[name].shape)}; is it of this model?"
-        )
+    share.check_shapes(dict(subject.model.named_parameters()))
     head_gradients(subject.head, [share])
     huge = [n for n, g in share.items() if g.numel() and float(g.abs().max()) > LARGEST]
     if huge:

@@ -129,11 +129,17 @@ def class_name(index: int, names: Sequence[str]) -> str:
     return names[index] if index < len(names) else f"class {index}"
 
 
-def describe(y: Tensor, names: Sequence[str]) -> str:
+def in_a_line(y: Tensor, names: Sequence[str]) -> str:
+    """Short enough for a table: the entries that stand out if they are two at most, else one."""
+    telling = int((y - y.min() > WORTH).sum())
+    return describe(y, names, telling if telling <= 2 else 1)
+
+
+def describe(y: Tensor, names: Sequence[str], most: int = SHOWN) -> str:
     """The largest entries of a label by name, and how many others share the rest."""
     values, indices = y.sort(descending=True)
     level = float(values[-1])
-    top = [(float(v), int(i)) for v, i in zip(values, indices, strict=True)][:SHOWN]
+    top = [(float(v), int(i)) for v, i in zip(values, indices, strict=True)][:most]
     parts = [f"{class_name(i, names)} {v:.4f}" for v, i in top if v - level > WORTH]
     rest = len(y) - len(parts)
     if not parts:

@@ -67,13 +67,15 @@ def audit(
     unreadable file); 3 something named by --fail-on leaks; 4 some files of a folder were refused.
     """
     console = Console(stderr=as_json)
+    asked = Options(
+        scale="unknown" if unknown_scale else "known", noise=noise, inputs=not labels_only,
+        seconds=match_seconds,
+    )  # fmt: skip
     job = jobs.Request(
-        model, weights, share, before, after, lr, each, seed, input_shape, classes, normalise,
-        Options(
-            scale="unknown" if unknown_scale else "known", noise=noise, inputs=not labels_only,
-            seconds=match_seconds,
-        ),
-        train_mode, truth, seeds if what_if else 0, shlex.join(["softleak", *sys.argv[1:]]),
+        model=model, weights=weights, share=share, before=before, after=after, lr=lr, each=each,
+        seed=seed, input_shape=input_shape, classes=classes, normalise=normalise, options=asked,
+        train_mode=train_mode, truth=truth, seeds=seeds if what_if else 0,
+        command=shlex.join(["softleak", *sys.argv[1:]]),
     )  # fmt: skip
     try:
         with _progress(console) as step:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from softleak.audit import Audit, AuditReport, LabelLeak
 from softleak.audit.rates import WhatIf
-from softleak.audit.words import class_name, describe, summary
+from softleak.audit.words import class_name, in_a_line, summary
 from softleak.report.chart import chart
 
 ROWS = 60  # of many shares the first; the files have all
@@ -26,7 +26,7 @@ def audit_table(audit: Audit) -> Table:
     scored = any(report.score for report in audit.reports)
     table = Table(
         title="What each gradient gave away", title_justify="left", caption_justify="left",
-        box=SIMPLE_HEAD, padding=(0, 1),
+        box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False,
     )  # fmt: skip
     table.add_column("share", overflow="fold", min_width=11)
     table.add_column("label", no_wrap=True)
@@ -98,7 +98,7 @@ def _row(report: AuditReport, names: tuple[str, ...], scored: bool) -> list[Text
 def _recovered(report: AuditReport, names: tuple[str, ...]) -> str:
     recovery = report.label.recovery
     if report.label.leak is LabelLeak.UNIQUE and recovery.label is not None:
-        return describe(recovery.label, names)
+        return in_a_line(recovery.label, names)
     if report.label.class_index is not None:
         return class_name(report.label.class_index, names)
     return recovery.status.value

@@ -94,15 +94,10 @@ def recover_labels(
 
 def _check(model: nn.Module, shares: Sequence[GradientShare]) -> None:
     """Every gradient is finite and has its parameter's shape; layers may be missing."""
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    parameters = dict(model.named_parameters())
     for share in shares:
         share.check_finite()
-        for name in share.keys() & shapes.keys():
-            if share[name].shape != shapes[name]:
-                raise ShareError(
-                    f"the gradient {name!r} should have its parameter's shape "
-                    f"{tuple(shapes[name])}, got {tuple(share[name].shape)}; is it of this model?"
-                )
+        share.check_shapes(parameters)
 
 
 def _alike(

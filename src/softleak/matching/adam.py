@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.matching.minimum import ENDINGS, Ending, Minimum
+from softleak.matching.minimum import STATUSES, Minimum
 from softleak.matching.problems import Problems
+from softleak.matching.results import MatchStatus
 from softleak.matching.watch import Watch
 
 FALLS = (3 / 8, 5 / 8, 7 / 8)  # of the steps, after which the learning rate is a tenth
@@ -61,8 +62,8 @@ class Adam:
             moved = self._rate(step) * mean / (1 - KEPT[0] ** number) / root
             x = torch.where(sound[:, None], x - moved, x)
             watch.tell(len(start), lowest, int(sound.sum()))
-        ended = Ending.INTERRUPTED if watch.over else Ending.EXHAUSTED
-        index = torch.where(sound, ENDINGS.index(ended), ENDINGS.index(Ending.DIVERGED))
+        ended = MatchStatus.INTERRUPTED if watch.over else MatchStatus.EXHAUSTED
+        index = torch.where(sound, STATUSES.index(ended), STATUSES.index(MatchStatus.DIVERGED))
         return Minimum(best, lowest, count, index)
 
     def _rate(self, step: int) -> float:

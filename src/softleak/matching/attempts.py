@@ -11,7 +11,7 @@ from torch import Tensor
 
 from softleak.matching.budget import at_once
 from softleak.matching.jobs import Job, targets
-from softleak.matching.minimum import ENDINGS, Minimum, Optimiser
+from softleak.matching.minimum import STATUSES, Minimum, Optimiser
 from softleak.matching.network import Network
 from softleak.matching.objectives import L2, Objective
 from softleak.matching.priors import Prior, TotalVariation
@@ -131,7 +131,7 @@ def _results(problems: Problems, minimum: Minimum) -> list[Reconstruction]:
     inputs, misfits = problems.inputs(minimum.unknowns), _misfits(problems, minimum.unknowns)
     return [
         Reconstruction(
-            MatchStatus[ENDINGS[int(ending)].name], inputs[i], labels[i],
+            STATUSES[int(ending)], inputs[i], labels[i],
             _finite(minimum.loss[i]), _finite(misfits[i]), int(minimum.evaluations[i]),
         )
         for i, ending in enumerate(minimum.ending)

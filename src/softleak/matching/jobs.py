@@ -79,12 +79,7 @@ class Asked:
         known = dict(self.model.named_parameters())
         if not share.keys() & known.keys():
             raise ShareError("the share holds no gradient of the model's parameters")
-        for name in share.keys() & known.keys():
-            if share[name].shape != known[name].shape:
-                raise ShareError(
-                    f"the gradient {name!r} should be {tuple(known[name].shape)} as the model's "
-                    f"parameter, got {tuple(share[name].shape)}"
-                )
+        share.check_shapes(known)
 
 
 def targets(jobs: Sequence[Job], names: Sequence[str], network: Network) -> Targets:

@@ -7,14 +7,15 @@ conditions by bisection (Lewis and Overton), which also holds where total variat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from softleak.matching.history import History
-from softleak.matching.minimum import ENDINGS, Ending, Minimum
+from softleak.matching.minimum import STATUSES, Minimum
 from softleak.matching.problems import Problems
+from softleak.matching.results import MatchStatus
 from softleak.matching.watch import Watch
 
 ENOUGH, FLAT = 1e-4, 0.9  # of the slope: what a step gains at least, and what may be left of it
@@ -66,9 +67,7 @@ class LBFGS:
         return 2 * self.history + 8
 
     def part(self, first: float, last: float) -> LBFGS:
-        return LBFGS(
-            self.lr, self.steps, self.inner, self.history, first, last, self.patience, self.progress
-        )
+        return replace(self, first=first, last=last)
 
     def minimise(self, problems: Problems, start: Tensor, watch: Watch) -> Minimum:
         """Finished problems leave the batch as soon as they are half of it."""
@@ -95,7 +94,7 @@ class LBFGS:
                 self._settle(state)
             watch.tell(len(state.x), state.loss, int((state.ending == GOING_ON).sum()))
         _store(done, state)
-        ended = ENDINGS.index(Ending.INTERRUPTED if watch.over else Ending.EXHAUSTED)
+        ended = STATUSES.index(MatchStatus.INTERRUPTED if watch.over else MatchStatus.EXHAUSTED)
         done.ending[done.ending == GOING_ON] = ended
         return done
 
@@ -105,7 +104,7 @@ class LBFGS:
         state = _State(
             torch.arange(len(x), device=x.device), x.clone(), loss, slope, -slope,
             down=nothing, step=nothing, low=nothing, high=endless, trials=nothing, marked=endless,
-            ending=torch.where(sound, GOING_ON, ENDINGS.index(Ending.DIVERGED)),
+            ending=torch.where(sound, GOING_ON, STATUSES.index(MatchStatus.DIVERGED)),
         )  # fmt: skip
         self._head_for(state, torch.ones_like(sound), -slope, fresh=torch.ones_like(sound))
         return state
@@ -160,7 +159,7 @@ class LBFGS:
         if not bool((taken | lost).any()):
             return
         steepest = history.bare
-        state.ending[lost & steepest] = ENDINGS.index(Ending.CONVERGED)
+        state.ending[lost & steepest] = STATUSES.index(MatchStatus.CONVERGED)
         history.forget(lost)
         direction = history.step(state.slope)
         uphill = (direction * state.slope).sum(1) >= 0
@@ -169,12 +168,12 @@ class LBFGS:
         fresh = history.bare
         self._head_for(state, taken | lost, direction, fresh)
         still = taken & (state.slope.abs().amax(1) == 0)
-        state.ending[still] = ENDINGS.index(Ending.CONVERGED)
+        state.ending[still] = STATUSES.index(MatchStatus.CONVERGED)
 
     def _settle(self, state: _State) -> None:
         """Leave those whose loss has hardly fallen since it was last looked at."""
         settled = state.marked - state.loss < self.progress * state.loss
-        state.ending[settled & (state.ending == GOING_ON)] = ENDINGS.index(Ending.CONVERGED)
+        state.ending[settled & (state.ending == GOING_ON)] = STATUSES.index(MatchStatus.CONVERGED)
         state.marked = state.loss.clone()
 
 

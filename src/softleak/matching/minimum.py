@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from torch import Tensor
 
 from softleak.matching.problems import Problems
+from softleak.matching.results import MatchStatus
 from softleak.matching.watch import Watch
 
-
-class Ending(Enum):
-    """Why an optimiser left a problem."""
-
-    CONVERGED = "no step makes the loss smaller"
-    EXHAUSTED = "all evaluations were used"
-    DIVERGED = "the loss became NaN or infinite; the best iterate before that is kept"
-    INTERRUPTED = "interrupted, or out of time; the best iterate so far is kept"
-
-
-ENDINGS = tuple(Ending)
+STATUSES = tuple(MatchStatus)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +21,7 @@ class Minimum:
     unknowns: Tensor
     loss: Tensor
     evaluations: Tensor
-    ending: Tensor  # (P,) an index into ENDINGS
+    ending: Tensor  # (P,) an index into STATUSES
 
 
 class Optimiser(Protocol):

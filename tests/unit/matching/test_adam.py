@@ -1,7 +1,8 @@
 import torch
 
 from softleak.matching.adam import Adam
-from softleak.matching.minimum import ENDINGS, Ending
+from softleak.matching.minimum import STATUSES
+from softleak.matching.results import MatchStatus
 from softleak.matching.watch import Watch
 from tests.unit.matching.problems import Known, blown, bowl, valley
 
@@ -34,7 +35,7 @@ def test_it_takes_the_steps_torch_takes():
 def test_a_diverging_problem_is_marked_and_left_at_its_best():
     start = torch.zeros(2, 3, dtype=torch.double)
     found = minimise(Known([blown, bowl(centre=1.0)]), start, Adam(lr=0.1, steps=500))
-    assert [ENDINGS[int(i)] for i in found.ending] == [Ending.DIVERGED, Ending.EXHAUSTED]
+    assert [STATUSES[int(i)] for i in found.ending] == [MatchStatus.DIVERGED, MatchStatus.EXHAUSTED]
     assert found.loss[0].isfinite()
     assert int(found.evaluations[0]) < int(found.evaluations[1]) == 500
     assert torch.allclose(found.unknowns[1], torch.ones(3).double(), atol=1e-3)

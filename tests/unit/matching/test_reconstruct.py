@@ -170,7 +170,7 @@ def test_shares_of_another_model_are_refused():
     model = small()
     _, labels, _ = victims(model, 1)
     other = sl.GradientShare({"0.weight": torch.ones(2, 2)}, (1, 8, 8))
-    with pytest.raises(ShareError, match=r"should be \(6, 1, 3, 3\)"):
+    with pytest.raises(ShareError, match=r"shape \(6, 1, 3, 3\), got \(2, 2\)"):
         reconstruct(model, other, label=GivenLabel(labels[0]))
     with pytest.raises(ShareError, match="no gradient"):
         reconstruct(model, sl.GradientShare({"x": torch.ones(2)}, (1, 8, 8)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import platform
 from importlib.metadata import PackageNotFoundError, requires, version
 
 import torch
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from softleak._version import __version__
+from softleak.environment import versions
 from softleak.errors import ModelError
 from softleak.head import Head
 from softleak.inversion.chain import Chain
@@ -22,18 +21,6 @@ EXTRAS = {  # what each brings, by the module it is imported as
     "metrics": ("skimage", "structural similarity"),
     "plots": ("matplotlib", "pictures of the benchmarks"),
 }
-
-
-def versions() -> tuple[tuple[str, str], ...]:
-    """What an audit depends on."""
-    return (
-        ("softleak", __version__),
-        ("torch", torch.__version__),
-        ("numpy", version("numpy")),
-        ("safetensors", version("safetensors")),
-        ("Python", platform.python_version()),
-        ("system", f"{platform.system()} {platform.machine()}"),
-    )
 
 
 def models() -> None:

@@ -1,0 +1,87 @@
+"""Cells of Tables 1 and 2: labels from the head's gradient alone, and from the whole share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import softleak as sl
+from softleak.data import Sample
+from softleak.experiments.experiment import Attack, Column, Unit
+from softleak.experiments.kinds import ONE_HOT, Kind
+from softleak.experiments.networks import NETWORKS, Network
+from softleak.experiments.shelf import Shelf
+from softleak.experiments.target import Target
+from softleak.labels.classic import idlg
+from softleak.labels.evidence.relation import Relation
+from softleak.metrics import label_error
+from softleak.sweep import Measures
+
+SAME = 1e-3  # in L1: the paper's labels are told apart by less
+ACCURACY, ERROR, IDLG = "accuracy", "L1", "iDLG"
+ACCURACIES = (
+    Column("head only", "head_exact", Unit.PERCENT, ACCURACY),
+    Column("whole share", "whole_exact", Unit.PERCENT, ACCURACY),
+)
+ERRORS = (
+    Column("L1, head only", "head_L1", Unit.SMALL, ERROR, higher=False),
+    Column("L1, whole share", "whole_L1", Unit.SMALL, ERROR, higher=False),
+)
+
+
+@dataclass(frozen=True)
+class LabelCell:
+    """A network and a kind of label."""
+
+    subject: str
+    kind: Kind
+    paper: Mapping[str, float] = field(hash=False)
+    samples: int = 1000
+
+    @property
+    def name(self) -> str:
+        return f"{self.subject}, {self.kind.name}"
+
+    @property
+    def network(self) -> Network:
+        return NETWORKS[self.subject]
+
+    def prepare(self, shelf: Shelf) -> Attack:
+        target = Target.of(self.network, shelf)
+
+        def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
+            for number in numbers:
+                sample = target.sample(self.kind.augmentation, number, repeat)
+                yield self._measured(target, sample)
+
+        return attack
+
+    def _measured(self, target: Target, sample: Sample) -> Measures:
+        share = target.share(sample)
+        ways: dict[str, bool | Sequence[Relation]] = {"head": False, "whole": target.relations}
+        found = {
+            way: sl.recover_label(
+                target.model, share, family=self.kind.family, evidence=evidence, head=target.head
+            )
+            for way, evidence in ways.items()
+        }
+        measures = {
+            f"{way}_{name}": value
+            for way, recovery in found.items()
+            for name, value in scored(recovery, sample).items()
+        }
+        if self.kind is not ONE_HOT:
+            return measures
+        guess = idlg(target.model, share, head=target.head).row
+        return {**measures, "idlg_exact": guess == int(sample.y.argmax())}
+
+
+def scored(recovery: sl.Recovery, sample: Sample) -> dict[str, float | str | bool | None]:
+    """An answer beside the truth. The paper's mean error, too, is that of answers alone."""
+    unique = recovery.status is sl.Status.UNIQUE
+    error = label_error(recovery, sample.y)
+    return {
+        "status": recovery.status.name,
+        "exact": unique and error < SAME,
+        "L1": error if unique else None,
+    }

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from softleak._version import __version__
 from softleak.cli.audit import audit
+from softleak.cli.reproduce import reproduce_command
 from softleak.cli.system import doctor, models
 
 app = typer.Typer(
@@ -40,5 +41,6 @@ def main(
 
 
 app.command(rich_help_panel="Audit")(audit)
+app.command("reproduce", rich_help_panel="The paper")(reproduce_command)
 app.command(rich_help_panel="About this installation")(models)
 app.command(rich_help_panel="About this installation")(doctor)

@@ -62,6 +62,11 @@ class Cell(Protocol):
         ...
 
     @property
+    def together(self) -> int:
+        """Samples in one batch: always whole batches, as rounding depends on them."""
+        ...
+
+    @property
     def paper(self) -> Mapping[str, float]:
         """What the paper reports, by the name a column refers to."""
         ...
@@ -80,7 +85,6 @@ class Experiment:
     cells: tuple[Cell, ...]
     columns: tuple[Column, ...]
     samples: int  # unless said otherwise
-    together: int = 1  # samples in one batch: always whole batches, as rounding depends on them
     paper_repeats: int = 1
 
     def cell(self, name: str) -> Cell:
@@ -95,8 +99,8 @@ class Experiment:
         count = size.samples or (cell.samples if size.full else self.samples)
         repeats = size.repeats or (self.paper_repeats if size.full else 1)
         for repeat in range(repeats):
-            for first in range(0, count, self.together):
-                numbers = tuple(range(first, first + self.together))
+            for first in range(0, count, cell.together):
+                numbers = tuple(range(first, first + cell.together))
                 yield Piece(self.name, cell.name, repeat, numbers)
 
 

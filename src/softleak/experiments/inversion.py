@@ -29,6 +29,7 @@ class InversionCell:
     kind: Kind
     paper: Mapping[str, float] = field(hash=False)
     samples: int = 100
+    together: int = 1
 
     @property
     def name(self) -> str:

@@ -12,8 +12,8 @@ from softleak.experiments.kinds import ONE_HOT, Kind
 from softleak.experiments.networks import NETWORKS, Network
 from softleak.experiments.shelf import Shelf
 from softleak.experiments.target import Target
-from softleak.labels.classic import idlg
 from softleak.labels.evidence.relation import Relation
+from softleak.matching.label_sources import HardLabel, Seen
 from softleak.metrics import label_error
 from softleak.sweep import Measures
 
@@ -37,6 +37,7 @@ class LabelCell:
     kind: Kind
     paper: Mapping[str, float] = field(hash=False)
     samples: int = 1000
+    together: int = 1
 
     @property
     def name(self) -> str:
@@ -72,8 +73,15 @@ class LabelCell:
         }
         if self.kind is not ONE_HOT:
             return measures
-        guess = idlg(target.model, share, head=target.head).row
-        return {**measures, "idlg_exact": guess == int(sample.y.argmax())}
+        return {**measures, "idlg_exact": _idlg(target, share) == int(sample.y.argmax())}
+
+
+def _idlg(target: Target, share: sl.GradientShare) -> int | None:
+    """The class as published code reads it, from the lowest row; of a zero gradient none."""
+    if not share[target.head.weight_name].any():
+        return None
+    found = HardLabel().start(Seen(target.model, target.head, share, None), 0)
+    return None if found is None else int(found.value.argmax())
 
 
 def scored(recovery: sl.Recovery, sample: Sample) -> dict[str, float | str | bool | None]:

@@ -103,6 +103,8 @@ class LeNetCell:
 class ExactCell(LeNetCell):
     """The input computed, which the paper cannot; beside the best it has in this setting."""
 
+    together: int = 1
+
     @property
     def name(self) -> str:
         return f"{self.protocol.name}, {self.subject}, exact inversion"
@@ -126,6 +128,7 @@ class MatchingCell(LeNetCell):
     method: str
     source: LabelSource | None
     optimiser: Optimiser | None = None  # the paper's for the objective
+    together: int = 5
 
     @property
     def name(self) -> str:

@@ -101,6 +101,7 @@ class NoiseCell:
     std: float
     paper: Mapping[str, float] = field(hash=False)
     samples: int = 100
+    together: int = 1
     subject: str = "resnet18 kaiming"
 
     @property

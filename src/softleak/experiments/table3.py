@@ -80,6 +80,5 @@ TABLE3 = Experiment(
     (*_exact(), *_matched()),
     (*QUALITIES, Column("label's L1", "L1", Unit.SMALL, L1, higher=False)),
     samples=5,
-    together=5,
     paper_repeats=10,
 )

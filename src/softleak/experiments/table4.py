@@ -43,6 +43,5 @@ TABLE4 = Experiment(
     ),
     QUALITIES,
     samples=5,
-    together=5,
     paper_repeats=10,
 )  # fmt: skip

@@ -19,7 +19,8 @@ from softleak.models import MODELS
 EXTRAS = {  # what each brings, by the module it is imported as
     "images": ("PIL", "folders and packs of photos"),
     "metrics": ("skimage", "structural similarity"),
-    "plots": ("matplotlib", "pictures of the benchmarks"),
+    "plots": ("matplotlib", "the paper's figures, pictures of the benchmarks"),
+    "ray": ("ray", "cells on a cluster"),
 }
 
 

@@ -25,11 +25,12 @@ from softleak.cli.audit import Exit
 from softleak.cli.tables import omission_table, results_table
 from softleak.errors import SoftleakError
 from softleak.experiments import EXPERIMENTS, Outcome, Shelf, Size, reproduce, tabulated
+from softleak.report.figures import FIGURES, Drawing
 from softleak.report.results import Results, splice, write_results
 from softleak.sweep import Cluster, Engine, Local, Piece, Processes, Records
 
 ALL = "all"
-What = Enum("What", {name: name for name in (*EXPERIMENTS, ALL)}, type=str)  # type: ignore[misc]
+What = Enum("What", {name: name for name in (*EXPERIMENTS, *FIGURES, ALL)}, type=str)  # type: ignore[misc]
 
 
 class EngineName(str, Enum):
@@ -49,7 +50,7 @@ class EngineName(str, Enum):
 
 
 def reproduce_command(
-    what: Annotated[What, Argument(help="Which of the paper's tables.")],
+    what: Annotated[What, Argument(help="Which of the paper's tables or figures.")],
     samples: Annotated[int | None, Option(min=1, help="Samples of each cell.")] = None,
     repeats: Annotated[int | None, Option(min=1, help="Each of other samples.")] = None,
     full: Annotated[bool, Option("--full", help="As many as the paper has.")] = False,
@@ -78,7 +79,7 @@ def reproduce_command(
         Option(metavar="FILE", help="Also put the results between the marks of this .md file."),
     ] = None,
 ) -> None:  # fmt: skip
-    """Run a table of the paper and print ours beside the paper's.
+    """Run a table or draw a figure of the paper, ours beside the paper's.
 
     [bold]softleak reproduce table2 --samples 50[/bold]
 
@@ -86,14 +87,17 @@ def reproduce_command(
     same command goes on where it was. Cells whose data or weights are not at hand are named.
     """
     console = Console()
-    names = list(EXPERIMENTS) if what.value == ALL else [what.value]
-    chosen = [EXPERIMENTS[name] for name in names]
+    chosen = [e for name, e in EXPERIMENTS.items() if what.value in (name, ALL)]
+    figures = [name for name in FIGURES if what.value in (name, ALL)]
+    shelf = Shelf(data, weights)
     try:
         with Records(out) as records, _progress() as begin:
             outcome = reproduce(
-                chosen, Size(samples, repeats, full), Shelf(data, weights), records,
+                chosen, Size(samples, repeats, full), shelf, records,
                 engine.engine(workers, address), only, begin,
             )  # fmt: skip
+            for name in figures:
+                FIGURES[name](Drawing(shelf, records, out / f"{name}.png", samples, full))
             results = Results.of(records)
             write_results(out, results)
             if page is not None:

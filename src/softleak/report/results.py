@@ -68,10 +68,14 @@ def write_results(folder: Path, results: Results) -> None:
     """Write ``RESULTS.md`` and ``index.html``, each whole or not at all."""
     write_text(folder / "RESULTS.md", f"# The paper's tables\n\n{markdown(results)}")
     page = environment().get_template("results.html").render(
-        results=results, facts=FACTS, legend=LEGEND, marks=MARKS, style=asset("page.css"),
-        version=__version__,
+        results=results, facts=FACTS, pictures=_pictures(folder), legend=LEGEND,
+        marks=MARKS, style=asset("page.css"), version=__version__,
     )  # fmt: skip
     write_text(folder / "index.html", page)
+
+
+def _pictures(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("figure?.png"))
 
 
 def splice(path: Path, results: Results) -> None:

@@ -49,36 +49,41 @@ class EngineName(str, Enum):
         return Processes(workers) if workers else Processes()
 
 
+DataFolder = Annotated[
+    Path | None,
+    Option(metavar="DIR", exists=True, file_okay=False, help="A folder of data packs."),
+]
+WeightsFolder = Annotated[
+    Path | None,
+    Option(
+        metavar="DIR", exists=True, file_okay=False,
+        help="A folder of trained networks, as `softleak train` writes them.",
+    ),
+]  # fmt: skip
+Address = Annotated[
+    str | None, Option(help="Of a Ray cluster; `auto`: the one this machine is part of.")
+]
+Page = Annotated[
+    Path | None,
+    Option(metavar="FILE", help="Also put the results between the marks of this .md file."),
+]
+Out = Annotated[Path, Option(metavar="DIR", help="Records and results; a run there is continued.")]
+
+
 def reproduce_command(
     what: Annotated[What, Argument(help="Which of the paper's tables or figures.")],
     samples: Annotated[int | None, Option(min=1, help="Samples of each cell.")] = None,
     repeats: Annotated[int | None, Option(min=1, help="Each of other samples.")] = None,
     full: Annotated[bool, Option("--full", help="As many as the paper has.")] = False,
     only: Annotated[str, Option(metavar="TEXT", help="Cells whose name contains this.")] = "",
-    data: Annotated[
-        Path | None,
-        Option(metavar="DIR", exists=True, file_okay=False, help="A folder of data packs."),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        Option(
-            metavar="DIR", exists=True, file_okay=False,
-            help="A folder of trained networks, as `softleak train` writes them.",
-        ),
-    ] = None,
+    data: DataFolder = None,
+    weights: WeightsFolder = None,
     engine: Annotated[EngineName, Option(help="Where to compute.")] = EngineName.LOCAL,
     workers: Annotated[int | None, Option(min=1, help="How many; as many as cores.")] = None,
-    address: Annotated[
-        str | None, Option(help="Of a Ray cluster; `auto`: the one this machine is part of.")
-    ] = None,
-    out: Annotated[
-        Path, Option(metavar="DIR", help="Records and results; a run there is continued.")
-    ] = Path("softleak-results"),
-    page: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Also put the results between the marks of this .md file."),
-    ] = None,
-) -> None:  # fmt: skip
+    address: Address = None,
+    out: Out = Path("softleak-results"),
+    page: Page = None,
+) -> None:
     """Run a table or draw a figure of the paper, ours beside the paper's.
 
     [bold]softleak reproduce table2 --samples 50[/bold]

@@ -13,7 +13,7 @@ import softleak as sl
 from softleak.data import ImageSet, Normalisation, Sample, numbered_generator
 from softleak.data.augment import mixup, one_hot, smooth
 from softleak.experiments.experiment import Attack
-from softleak.experiments.images import qualities
+from softleak.experiments.images import finite, qualities
 from softleak.experiments.inversion import inverted, inverter, mean_image
 from softleak.experiments.networks import NETWORKS, Network
 from softleak.experiments.shelf import Shelf
@@ -148,6 +148,7 @@ class MatchingCell(LeNetCell):
                     **qualities(found.input, sample, norm, nothing),
                     "L1": None if error is None else float(error),
                     "status": found.status.name,
+                    "misfit": finite(found.misfit),
                     "evaluations": found.evaluations,
                 }
 

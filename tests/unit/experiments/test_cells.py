@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from softleak.experiments import EXPERIMENTS, Shelf
 from softleak.experiments.laboratory import Laboratory
 from softleak.experiments.noise import NoiseCell
@@ -48,25 +46,24 @@ def test_an_input_comes_back_from_a_fully_connected_network():
     assert found["determined"]
 
 
-@pytest.mark.parametrize("kind", PAPER)
-def test_noise_costs_what_it_must(kind):
-    noise, _ = PAPER[kind]
-    (found,) = measured(NoiseCell(kind, noise, 1e-4, {}, subject="lenet"), [0])
+def test_noise_costs_what_it_must():
+    noise, _ = PAPER["Laplace"]
+    (found,) = measured(NoiseCell("Laplace", noise, 1e-4, {}, subject="lenet"), [0])
     for way in ("head", "whole", "one_row"):
         assert found[f"{way}_close"]
         assert found[f"{way}_class"]
     assert found["one_row_gap"] < found["head_L1"] + 1e-3  # one noisy row is mended
 
 
-def test_matching_improves_with_steps_and_counts_every_image():
+def test_matching_comes_nearer_with_every_step():
     cell = EXPERIMENTS["table3"].cell("smoothed, lenet trained, Cosine α=1 β=0, ours")
-    short, longer = (
-        measured(replace(cell, optimiser=Adam(steps=steps)), [0, 29]) for steps in (2, 60)
+    (short,), (longer,) = (
+        measured(replace(cell, optimiser=Adam(steps=steps)), [29]) for steps in (2, 30)
     )
-    assert [found["status"] for found in short] == ["EXHAUSTED", "EXHAUSTED"]
-    for before, after in zip(short, longer, strict=True):
-        assert after["PSNR"] > before["PSNR"]
-        assert after["L1"] < 1e-5
+    assert longer["status"] == "EXHAUSTED"
+    assert longer["evaluations"] == 30
+    assert longer["misfit"] < short["misfit"]
+    assert longer["L1"] < 1e-5
 
 
 def test_samples_of_a_repetition_cover_every_class_and_every_pair():

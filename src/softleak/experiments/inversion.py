@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from softleak.data import Normalisation, Sample
 from softleak.data.imageset import resize
 from softleak.experiments.experiment import Attack
 from softleak.experiments.images import finite, qualities
-from softleak.experiments.kinds import Kind
-from softleak.experiments.networks import NETWORKS, Network
+from softleak.experiments.kind_cell import KindCell
 from softleak.experiments.shelf import Shelf
 from softleak.experiments.target import Target
 from softleak.metrics import label_error
@@ -22,33 +21,19 @@ from softleak.sweep import Measures
 
 
 @dataclass(frozen=True)
-class InversionCell:
-    """A network that is a chain, and a kind of label."""
+class InversionCell(KindCell):
+    """Inputs of a network that is a chain."""
 
-    subject: str
-    kind: Kind
-    paper: Mapping[str, float] = field(hash=False)
     samples: int = 100
-    together: int = 1
-
-    @property
-    def name(self) -> str:
-        return f"{self.subject}, {self.kind.name}"
-
-    @property
-    def network(self) -> Network:
-        return NETWORKS[self.subject]
 
     def prepare(self, shelf: Shelf) -> Attack:
         target = Target.of(self.network, shelf, everything=True)
         inverse, nothing = inverter(target), mean_image(target)
 
-        def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
-            for number in numbers:
-                sample = target.sample(self.kind.augmentation, number, repeat)
-                yield inverted(*inverse(target.share(sample)), sample, target, nothing)
+        def measured(sample: Sample) -> Measures:
+            return inverted(*inverse(target.share(sample)), sample, target, nothing)
 
-        return attack
+        return self.one_by_one(target, measured)
 
 
 Inverse = Callable[[sl.GradientShare], tuple[sl.Recovery, sl.Inversion | None]]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import softleak as sl
 from softleak.data import Sample
 from softleak.experiments.experiment import Attack, Column, Unit
-from softleak.experiments.kinds import ONE_HOT, Kind
-from softleak.experiments.networks import NETWORKS, Network
+from softleak.experiments.kind_cell import KindCell
+from softleak.experiments.kinds import ONE_HOT
 from softleak.experiments.shelf import Shelf
 from softleak.experiments.target import Target
 from softleak.labels.evidence.relation import Relation
@@ -30,32 +31,12 @@ ERRORS = (
 
 
 @dataclass(frozen=True)
-class LabelCell:
-    """A network and a kind of label."""
-
-    subject: str
-    kind: Kind
-    paper: Mapping[str, float] = field(hash=False)
-    samples: int = 1000
-    together: int = 1
-
-    @property
-    def name(self) -> str:
-        return f"{self.subject}, {self.kind.name}"
-
-    @property
-    def network(self) -> Network:
-        return NETWORKS[self.subject]
+class LabelCell(KindCell):
+    """Labels of a kind that the attacker knows."""
 
     def prepare(self, shelf: Shelf) -> Attack:
         target = Target.of(self.network, shelf)
-
-        def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
-            for number in numbers:
-                sample = target.sample(self.kind.augmentation, number, repeat)
-                yield self._measured(target, sample)
-
-        return attack
+        return self.one_by_one(target, partial(self._measured, target))
 
     def _measured(self, target: Target, sample: Sample) -> Measures:
         share = target.share(sample)

@@ -10,7 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 
 from softleak.sweep.engine import TRIES, Done, in_one_thread
 from softleak.sweep.piece import Compute, Piece, Record
@@ -20,6 +21,15 @@ _held: list[Compute] = []  # what this worker computes with, sent to it once
 
 def _begin(packed: bytes) -> None:
     _held[:] = [pickle.loads(packed)]
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot tell its workers to end."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(piece: Piece) -> Sequence[Record]:

@@ -25,8 +25,8 @@ from softleak.audit.sample import NORMALISATION, sample_shares
 from softleak.audit.truth import Truth
 from softleak.audit.whatif import Target, what_if
 from softleak.cli import parse
-from softleak.cli.system import versions
 from softleak.data import embedded
+from softleak.environment import versions
 from softleak.errors import DataError, SoftleakError
 from softleak.precheck import shown
 from softleak.share import GradientShare

@@ -132,6 +132,7 @@ class NoiseCell:
             "head": _ours(target, everything, evidence=False),
             "whole": _ours(target, everything, evidence=True),
             "one_row": _ours(target, one_row, evidence=False),
+            "pso": pso(target, everything),
             "pso_one_row": pso(target, one_row),
         }
         with torch.no_grad():

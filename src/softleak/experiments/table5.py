@@ -38,9 +38,12 @@ TABLE5 = Experiment(
         Column("noise on all, head only", "head_close", Unit.PERCENT, CLOSE),
         Column("noise on all, whole share", "whole_close", Unit.PERCENT, CLOSE),
         Column("noise on one row", "one_row_close", Unit.PERCENT, CLOSE),
-        Column("one row, the paper's PSO by us", "pso_one_row_close", Unit.PERCENT, CLOSE),
+        Column("PSO by us, on all", "pso_close", Unit.PERCENT, CLOSE),
+        Column("PSO by us, on one row", "pso_one_row_close", Unit.PERCENT, CLOSE),
         Column("L_s, one row", "one_row_gap", Unit.SMALL, GAP, higher=False),
         Column("class right, noise on all", "head_class", Unit.PERCENT),
+        Column("label's L1, noise on all", "head_L1", Unit.SMALL),
+        Column("label's L1, whole share", "whole_L1", Unit.SMALL),
     ),
     samples=20,
 )

@@ -128,7 +128,7 @@ class MatchingCell(LeNetCell):
     method: str
     source: LabelSource | None
     optimiser: Optimiser | None = None  # the paper's for the objective
-    together: int = 5
+    together: int = 15
 
     @property
     def name(self) -> str:

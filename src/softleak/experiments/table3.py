@@ -79,6 +79,6 @@ TABLE3 = Experiment(
     "Table 3: inputs of LeNet; exact inversion stands beside the best of the paper's five",
     (*_exact(), *_matched()),
     (*QUALITIES, Column("label's L1", "L1", Unit.SMALL, L1, higher=False)),
-    samples=5,
+    samples=15,
     paper_repeats=10,
 )

@@ -42,6 +42,6 @@ TABLE4 = Experiment(
         for weights, values in zip(WEIGHTS, zip(*images, strict=True), strict=True)
     ),
     QUALITIES,
-    samples=5,
+    samples=15,
     paper_repeats=10,
 )  # fmt: skip

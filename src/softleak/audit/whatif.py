@@ -27,7 +27,7 @@ from softleak.results import Recovery
 __all__ = ["Target", "Trial", "stages", "what_if"]
 
 STEPS = 3  # of bisection, in the logarithm of the setting
-INPUTS = 2  # shares whose input is attacked: a walk takes a second, a thorough one several
+INPUTS = 2  # shares whose input is attacked; with more seeds one for each, as it takes seconds
 
 
 def what_if(
@@ -93,12 +93,16 @@ class Trial:
         return walks(self.subject) if self.options.inputs else ()
 
     def _shots(self, setting: float) -> list[Shot]:
-        inverted = INPUTS if self._walks else 0
+        seeds = self.seeds if self.sweep.random else 1
+        walked = max(INPUTS, seeds) if self._walks else 0
+        inverted = {(n % seeds, n % len(self.targets)) for n in range(walked)}
         return [
-            Shot.at(target, self.sweep.make(setting, seed), self.options, number < inverted)
-            for seed in range(self.seeds if self.sweep.random else 1)
+            Shot.at(
+                target, self.sweep.make(setting, seed), self.options, (seed, number) in inverted
+            )
+            for seed in range(seeds)
             for number, target in enumerate(self.targets)
-        ]
+        ]  # fmt: skip
 
     def _recover(self, shots: Sequence[Shot]) -> tuple[Recovery, ...]:
         if not shots:

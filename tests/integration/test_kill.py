@@ -125,4 +125,4 @@ def test_killed_at_random_moments(tmp_path, trained, draw):
         env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= MANY // 2  # the others had ended before
+    assert int(done.stdout) >= 20  # the others had ended before

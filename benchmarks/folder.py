@@ -20,7 +20,12 @@ from softleak import data, models
 from softleak.audit import Options, Subject
 from softleak.audit.folder import audit_files, share_files
 
-KINDS = (data.Hard(), data.Smoothing(), data.Mixup(), data.Dirichlet())
+KINDS: tuple[data.Augmentation, ...] = (
+    data.Hard(),
+    data.Smoothing(),
+    data.Mixup(),
+    data.Dirichlet(),
+)
 IMPORT = "from softleak.cli import app"
 REPEATS = 3
 

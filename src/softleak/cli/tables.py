@@ -64,7 +64,8 @@ def what_if_table(tried: WhatIf) -> Table:
     """Where each attack ends, by defence."""
     table = Table(
         title="What would stop it", title_justify="left", box=SIMPLE_HEAD, caption_justify="left",
-        caption=f"{tried.shares} shares, {tried.seeds} seeds; another attack may do better",
+        caption=f"{tried.shares} shares, {tried.seeds} seeds of what is random; as far as settings "
+        "were tried; another attack may do better",
     )  # fmt: skip
     for column in ("defence", "label", "class", "input"):
         table.add_column(column, overflow="fold")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -119,7 +120,15 @@ VERDICTS = {
 
 
 def results_table(results: Results) -> Table:
-    """A table of the paper's: ours, and the paper's in brackets, coloured by which is better."""
+    """A table of the paper's: ours, and the paper's in brackets, coloured by which is better.
+
+    The page has every column; here there is room for those the paper has, too.
+    """
+    compared = [
+        any(entry.verdict is not Verdict.NONE for entry in column)
+        for column in zip(*(row.entries for row in results.rows), strict=True)
+    ]
+    shown = compared if any(compared) else [True] * len(compared)
     notes = {
         note: f"[{i}]" for i, note in enumerate(dict.fromkeys(r.note for r in results.rows), 1)
     }
@@ -129,11 +138,14 @@ def results_table(results: Results) -> Table:
         caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1),
     )  # fmt: skip
     table.add_column("cell", overflow="fold", min_width=16)
-    for column in results.columns:
+    for column in compress(results.columns, shown):
         table.add_column(column, justify="right")
     table.add_column("note", style="dim")
     for row in results.rows:
-        entries = [Text(written(entry), style=VERDICTS[entry.verdict]) for entry in row.entries]
+        entries = [
+            Text(written(entry), style=VERDICTS[entry.verdict])
+            for entry in compress(row.entries, shown)
+        ]
         table.add_row(row.cell, *entries, Text(notes[row.note] if row.note else ""))
     return table
 

@@ -35,10 +35,10 @@ TABLE5 = Experiment(
     "Table 5: labels recovered under noise",
     tuple(_cells()),
     (
-        Column("noise on all, head only", "head_close", Unit.PERCENT, CLOSE),
-        Column("noise on all, whole share", "whole_close", Unit.PERCENT, CLOSE),
+        Column("noise on all, head", "head_close", Unit.PERCENT, CLOSE),
+        Column("noise on all, whole", "whole_close", Unit.PERCENT, CLOSE),
         Column("noise on one row", "one_row_close", Unit.PERCENT, CLOSE),
-        Column("PSO by us, on all", "pso_close", Unit.PERCENT, CLOSE),
+        Column("PSO by us, on all", "pso_close", Unit.PERCENT),
         Column("PSO by us, on one row", "pso_one_row_close", Unit.PERCENT, CLOSE),
         Column("L_s, one row", "one_row_gap", Unit.SMALL, GAP, higher=False),
         Column("class right, noise on all", "head_class", Unit.PERCENT),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from softleak.factors import Factors
 from softleak.head import Head
-from softleak.labels.evidence.relation import Blurred, Estimate, least_squares, log_normal
+from softleak.labels.evidence.relation import Blurred, Estimate, least_squares
 
 
 @dataclass(frozen=True)
@@ -26,4 +26,4 @@ class HeadBias:
 
     def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
         variance = seen.noise**2 + tau.square()[:, None] * seen.u_variance
-        return log_normal(g - tau[:, None] * seen.u, variance).sum(-1)
+        return seen.density(g - tau[:, None] * seen.u, variance).sum(-1)

@@ -18,7 +18,6 @@ from softleak.labels.evidence.relation import (
     Blurred,
     Estimate,
     least_squares,
-    log_normal,
 )
 
 ON_LATTICE = 0.02  # root mean square distance from a lattice point, in units of its spacing
@@ -73,4 +72,4 @@ class Lattice:
     def _at(self, g: Tensor, seen: Blurred, t: Tensor, part: Tensor) -> Tensor:
         variance = seen.noise**2 + t.square() * seen.d_variance[:, None] * part.square()
         rest = g[:, None] - t * seen.d[:, None] * part
-        return log_normal(rest, variance).logsumexp(-1).sum()
+        return seen.density(rest, variance).logsumexp(-1).sum()

@@ -16,13 +16,11 @@ from softleak.labels.evidence.relation import (
     Blurred,
     Estimate,
     least_squares,
-    log_normal,
 )
 
 GRID = 6  # points per factor e of the feature's size
 SPAN = 1e3  # how much larger or smaller a feature may be than it was on probes
 STEPS = 8  # of Gauss–Newton
-SIDE = 3.0  # standard deviations from zero: then an entry is surely on its side
 
 
 @dataclass(frozen=True)
@@ -107,21 +105,41 @@ class Pointwise:
     def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
         t = tau[:, None]
         if self.activation.homogeneous and len(g) == len(seen.d):
-            return self._sure_sides(g, seen, t)
+            return self._both_sides(g, seen, t)
         x, blur = seen.x / t, seen.x_variance.sqrt() / t.abs()
         slope = self.slope(x)
         bend = (self.slope(x + blur) - self.slope(x - blur)) / 2
         spread = seen.d_variance * slope.square() + (seen.d * bend).square()
         variance = seen.noise**2 + t.square() * self.gather(spread)
-        return log_normal(g - t * self.gather(seen.d * slope), variance).sum(-1)
+        return seen.density(g - t * self.gather(seen.d * slope), variance).sum(-1)
 
-    def _sure_sides(self, g: Tensor, seen: Blurred, t: Tensor) -> Tensor:
-        """Entries whose side of zero noise leaves open say nothing: a ReLU has many at zero."""
-        place = seen.x.abs() / seen.x_variance.sqrt().clamp_min(TINY)
-        sides = []
-        for sign in (1.0, -1.0):
-            slope = self.slope(sign * seen.x * t.sign())
-            variance = seen.noise**2 + t.square() * seen.d_variance * slope.square()
-            there = torch.special.log_ndtr(sign * place)  # even a sure one may be wrong
-            sides.append(there + log_normal(g - t * seen.d * slope, variance))
-        return torch.where(place > SIDE, torch.logaddexp(*sides), 0.0).sum(-1)
+    def _both_sides(self, g: Tensor, seen: Blurred, t: Tensor) -> Tensor:
+        """An entry lies on either side of zero, with the probability that what is seen gives it."""
+        entries = t.sign() * seen.x
+        places = [
+            _log_place(side * entries, seen.x_variance.sqrt(), abs(slope) / self._steepest)
+            for side, slope in zip((1, -1), self.coefficients, strict=True)
+        ]
+        either = torch.logaddexp(*places)
+        found = []
+        for place, slope in zip(places, self.coefficients, strict=True):
+            variance = seen.noise**2 + t.square() * seen.d_variance * slope**2
+            found.append(place - either + seen.density(g - t * seen.d * slope, variance))
+        return torch.logaddexp(*found).sum(-1)
+
+    @property
+    def _steepest(self) -> float:
+        return max(TINY, *(abs(slope) for slope in self.coefficients))
+
+
+def _log_place(x: Tensor, error: Tensor, gain: float) -> Tensor:
+    """The log density of entries seen at ``x`` with an ``error``, if they are not below zero.
+
+    They are half of a normal distribution as wide as entries are, times ``gain``: below a ReLU
+    that is nothing, and all of them are zero.
+    """
+    error = error.clamp_min(TINY)
+    width = gain * x.square().mean(-1, keepdim=True).sqrt()
+    whole = width.hypot(error)
+    inside: Tensor = torch.special.log_ndtr(x / error * (width / whole))
+    return inside - (x / whole).square() / 2 - whole.log()

@@ -6,6 +6,7 @@ Each relation turns one parameter's gradient into ``τ = κ t``, κ being the un
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -63,7 +64,8 @@ class Relation(Protocol):
 class Blurred:
     """What noise of standard deviation ``noise`` leaves of one client's factors.
 
-    Means and variances of ``u`` (C,), ``d = Wᵀu`` (I,) and ``σ v`` (I,).
+    Means and variances of ``u`` (C,), ``d = Wᵀu`` (I,) and ``σ v`` (I,). ``density`` is the log
+    density of noise, of deviations and their variance.
     """
 
     u: Tensor
@@ -73,6 +75,7 @@ class Blurred:
     x: Tensor
     x_variance: Tensor
     noise: float
+    density: Callable[[Tensor, Tensor], Tensor]
 
 
 @runtime_checkable
@@ -92,6 +95,11 @@ class NoisyRelation(Protocol):
 def log_normal(rest: Tensor, variance: Tensor) -> Tensor:
     """The log density of a normal variable, but for a constant."""
     return -(variance.log() + rest.square() / variance) / 2
+
+
+def log_laplace(rest: Tensor, variance: Tensor) -> Tensor:
+    """The log density of Laplace's distribution, constants left out."""
+    return -rest.abs() * (2 / variance).sqrt() - variance.log() / 2
 
 
 def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float = 0.0) -> Estimate:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from softleak.labels.evidence.relation import Blurred, NoisyRelation
+from softleak.labels.evidence.relation import Blurred, NoisyRelation, log_laplace, log_normal
 from softleak.labels.families import AnyLabel, Family
 from softleak.labels.noisy.answer import Draws, answer, fits
 from softleak.labels.noisy.broad import broad_draws
@@ -38,7 +38,7 @@ def recover_noisy(
 ) -> Recovery:
     """The most probable label behind one share, whose head gradient ``G`` (C, I) is noisy."""
     signal = Signal.of(problem.head, G, spectrum.noise, typical)
-    evidence = tuple(_evidence(problem, share, signal))
+    evidence = tuple(_evidence(problem, share, signal, spectrum))
     families = (
         (problem.family,) if problem.family else (WIDEST, *([AnyLabel()] if evidence else []))
     )
@@ -62,13 +62,16 @@ def recover_noisy(
     )
 
 
-def _evidence(problem: Problem, share: GradientShare, signal: Signal) -> Iterator[Evidence]:
+def _evidence(
+    problem: Problem, share: GradientShare, signal: Signal, spectrum: Spectrum
+) -> Iterator[Evidence]:
     """The log likelihood of every relation that can be weighed and whose gradient was sent."""
     W = problem.head.W.double()
     seen = Blurred(
         signal.u, signal.u_covariance.diagonal(),
         W.T @ signal.u, (W * (signal.u_covariance @ W)).sum(0).clamp_min(0.0),
         signal.x, torch.full_like(signal.x, signal.x_variance), signal.noise,
+        log_laplace if spectrum.heavy else log_normal,
     )  # fmt: skip
     for relation in problem.relations:
         if relation.parameter in share and isinstance(relation, NoisyRelation):

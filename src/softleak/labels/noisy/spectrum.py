@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+TINY = 1e-300
 EDGE = 1.5  # times the largest singular value of noise alone: the next one is a sample
 EVEN = 3.0  # in variance: how far the noise of two parts may differ and still be of one kind
 HOLES = 0.01  # entries that are zero, their rows and columns not: pruned, or rounded to zero
+HEAVY = 4.2  # a kurtosis between that of the normal distribution, 3, and that of Laplace's, 6
 REPAIRED = 1e-3  # of a row: what finding the noisy one may leave
 
 
@@ -25,6 +27,7 @@ class Spectrum:
     noise: float
     samples: int  # singular values above the noise
     even: bool  # of one size everywhere: independent noise is, what pruning leaves out is not
+    heavy: bool  # tails as Laplace's distribution has them
 
     @classmethod
     def of(cls, G: Tensor) -> Spectrum:
@@ -38,10 +41,11 @@ class Spectrum:
         noise = (rest + beside * inputs) / (freedom + inputs)
         edge = EDGE**2 * beside * (math.sqrt(inputs) + math.sqrt(classes - 1)) ** 2
         above = int((values > edge).sum())
+        heavy = _kurtosis(G - sums / classes) > HEAVY
         if _holes(G) > HOLES:
-            return cls(math.sqrt(noise), 1, False)
+            return cls(math.sqrt(noise), 1, False, heavy)
         even = freedom == 0 or beside / EVEN <= rest / freedom <= beside * EVEN
-        return cls(math.sqrt(noise), max(above, 1), even)
+        return cls(math.sqrt(noise), max(above, 1), even, heavy)
 
 
 def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
@@ -70,6 +74,13 @@ def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
     if not found or pruned or int(across.any(1).sum()) <= 2:
         return None
     return repaired, row
+
+
+def _kurtosis(G: Tensor) -> float:
+    """Of what is not rank one in ``G`` (C, I)."""
+    u = torch.linalg.eigh(G @ G.T).eigenvectors[:, -1]
+    rest = G - torch.outer(u, u @ G)
+    return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(TINY))
 
 
 def _holes(G: Tensor) -> float:

@@ -38,7 +38,9 @@ def recover_noisy(
 ) -> Recovery:
     """The most probable label behind one share, whose head gradient ``G`` (C, I) is noisy."""
     signal = Signal.of(problem.head, G, spectrum.noise, typical)
-    evidence = tuple(_evidence(problem, share, signal, spectrum))
+    # Other layers speak of ``Wᵀu``: to whoever hardly knows ``u`` they say nothing.
+    known = signal.known >= KNOWN
+    evidence = tuple(_evidence(problem, share, signal, spectrum)) if known else ()
     families = (
         (problem.family,) if problem.family else (WIDEST, *([AnyLabel()] if evidence else []))
     )
@@ -47,8 +49,8 @@ def recover_noisy(
             signal, problem.head.b, _patches(family, signal), problem.scale_unknown, typical,
             evidence,
         )  # fmt: skip
-        known = SURE if problem.scale_unknown else KNOWN
-        if signal.known < known and typical.doubt < math.inf:
+        enough = signal.known >= SURE if problem.scale_unknown else known
+        if not enough and typical.doubt < math.inf:
             return answer(posterior, broad_draws(posterior), spectrum.even)
         tau, width = quadrature(posterior.density, *_bounds(posterior))
         points = posterior.at(tau, LABELS)

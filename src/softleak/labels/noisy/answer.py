@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from softleak.labels.noisy.posterior import Points, Posterior
+from softleak.labels.noisy.spectrum import Spectrum
 from softleak.results import Recovery, Status
 
 SURE = 0.9  # a class less probable than this is a guess
@@ -56,7 +57,7 @@ class Draws:
         return values.gather(0, order.gather(0, first))[0]
 
 
-def answer(posterior: Posterior, draws: Draws, even: bool) -> Recovery:
+def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
     """The recovery that the draws of a posterior amount to."""
     signal = posterior.signal
     probable = draws.classes()
@@ -72,15 +73,15 @@ def answer(posterior: Posterior, draws: Draws, even: bool) -> Recovery:
     blur = signal.x_variance * len(signal.x) / signal.sigma**2
     ends = [draws.quantile(draws.labels, level) for level in INTERVAL]
     return Recovery(
-        Status.PROBABLE if even and confidence >= SURE else Status.GUESS,
-        _why(signal.noise, even, index, confidence),
+        Status.PROBABLE if spectrum.even and confidence >= SURE else Status.GUESS,
+        _why(spectrum, index, confidence),
         label=label,
         feature=signal.x / tau,
         scalar=size if tau > 0 else -size,
         error=float(draws.quantile(far, INTERVAL[1] - INTERVAL[0])),
         feature_error=(spread + blur) ** 0.5,
         scale=abs(tau) / size,
-        noise=signal.noise,
+        noise=spectrum.noise,
         confidence=confidence,
         interval=torch.stack(ends),
     )
@@ -100,9 +101,9 @@ def fits(posterior: Posterior, points: Points) -> bool:
     return bool(torch.special.gammaincc(half, misfit / 2) > UNFIT)
 
 
-def _why(noise: float, even: bool, index: int, confidence: float) -> str:
-    found = f"noise of standard deviation {noise:.2g} on the head's gradient"
-    if not even:
+def _why(spectrum: Spectrum, index: int, confidence: float) -> str:
+    found = f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient"
+    if not spectrum.even:
         return (
             f"what is not rank one ({found}) is no independent noise: the share was pruned, "
             f"rounded or altered otherwise; class {index} is a guess"

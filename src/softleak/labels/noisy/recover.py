@@ -37,7 +37,7 @@ def recover_noisy(
     problem: Problem, typical: Typical, share: GradientShare, G: Tensor, spectrum: Spectrum
 ) -> Recovery:
     """The most probable label behind one share, whose head gradient ``G`` (C, I) is noisy."""
-    signal = Signal.of(problem.head, G, spectrum.noise, typical)
+    signal = Signal.of(problem.head, *spectrum.light(G), typical)
     # Other layers speak of ``Wᵀu``: to whoever hardly knows ``u`` they say nothing.
     known = signal.known >= KNOWN
     evidence = tuple(_evidence(problem, share, signal, spectrum)) if known else ()
@@ -51,11 +51,11 @@ def recover_noisy(
         )  # fmt: skip
         enough = signal.known >= SURE if problem.scale_unknown else known
         if not enough and typical.doubt < math.inf:
-            return answer(posterior, broad_draws(posterior), spectrum.even)
+            return answer(posterior, broad_draws(posterior), spectrum)
         tau, width = quadrature(posterior.density, *_bounds(posterior))
         points = posterior.at(tau, LABELS)
         if fits(posterior, points) or (not spectrum.even and bool(points.log.isfinite().any())):
-            return answer(posterior, Draws.of(posterior, points, tau, width), spectrum.even)
+            return answer(posterior, Draws.of(posterior, points, tau, width), spectrum)
     return Recovery(
         Status.NO_SOLUTION,
         f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient does not explain "
@@ -72,7 +72,7 @@ def _evidence(
     seen = Blurred(
         signal.u, signal.u_covariance.diagonal(),
         W.T @ signal.u, (W * (signal.u_covariance @ W)).sum(0).clamp_min(0.0),
-        signal.x, torch.full_like(signal.x, signal.x_variance), signal.noise,
+        signal.x, torch.full_like(signal.x, signal.x_variance), spectrum.noise,
         log_laplace if spectrum.heavy else log_normal,
     )  # fmt: skip
     for relation in problem.relations:

@@ -17,6 +17,7 @@ EDGE = 1.5  # times the largest singular value of noise alone: the next one is a
 EVEN = 3.0  # in variance: how far the noise of two parts may differ and still be of one kind
 HOLES = 0.01  # entries that are zero, their rows and columns not: pruned, or rounded to zero
 HEAVY = 4.2  # a kurtosis between that of the normal distribution, 3, and that of Laplace's, 6
+FAR = 2.0  # standard deviations: beyond, tails as Laplace's are drawn in, and are normal then
 REPAIRED = 1e-3  # of a row: what finding the noisy one may leave
 
 
@@ -28,6 +29,7 @@ class Spectrum:
     samples: int  # singular values above the noise
     even: bool  # of one size everywhere: independent noise is, what pruning leaves out is not
     heavy: bool  # tails as Laplace's distribution has them
+    clear: bool  # the leading pair stands out of the noise
 
     @classmethod
     def of(cls, G: Tensor) -> Spectrum:
@@ -43,9 +45,17 @@ class Spectrum:
         above = int((values > edge).sum())
         heavy = _kurtosis(G - sums / classes) > HEAVY
         if _holes(G) > HOLES:
-            return cls(math.sqrt(noise), 1, False, heavy)
+            return cls(math.sqrt(noise), 1, False, heavy, above > 0)
         even = freedom == 0 or beside / EVEN <= rest / freedom <= beside * EVEN
-        return cls(math.sqrt(noise), max(above, 1), even, heavy)
+        return cls(math.sqrt(noise), max(above, 1), even, heavy, above > 0)
+
+    def light(self, G: Tensor) -> tuple[Tensor, float]:
+        """``G`` and the noise on it, with heavy tails drawn in: they only blur what it says."""
+        if not self.heavy:
+            return G, self.noise
+        beside = _beside(G) if self.clear else G
+        near = G - beside + beside.clamp(-FAR * self.noise, FAR * self.noise)
+        return near, Spectrum.of(near).noise
 
 
 def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
@@ -78,9 +88,14 @@ def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
 
 def _kurtosis(G: Tensor) -> float:
     """Of what is not rank one in ``G`` (C, I)."""
-    u = torch.linalg.eigh(G @ G.T).eigenvectors[:, -1]
-    rest = G - torch.outer(u, u @ G)
+    rest = _beside(G)
     return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(TINY))
+
+
+def _beside(G: Tensor) -> Tensor:
+    """What is not rank one."""
+    u = torch.linalg.eigh(G @ G.T).eigenvectors[:, -1]
+    return G - torch.outer(u, u @ G)
 
 
 def _holes(G: Tensor) -> float:

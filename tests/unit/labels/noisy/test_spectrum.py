@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import softleak as sl
+from softleak.defenses import GaussianNoise, LaplaceNoise
 from softleak.labels.noisy.spectrum import Spectrum, without_noisy_row
 
 CLASSES, INPUTS = 10, 200
@@ -65,3 +67,21 @@ def test_other_noise_is_not_mistaken_for_a_noisy_row():
     single = torch.zeros_like(G)
     single[3] = G[3]
     assert without_noisy_row(single) is None
+
+
+@pytest.mark.parametrize("size", [1e-4, 10.0])
+def test_tails_are_told_and_drawn_in(size):
+    generator = torch.Generator().manual_seed(3)
+    u = torch.randn(10, generator=generator, dtype=torch.double)
+    signal = torch.outer(u - u.mean(), torch.rand(512, generator=generator, dtype=torch.double))
+    share = sl.GradientShare({"head": signal})
+    normal = GaussianNoise(size, generator)(share)["head"]
+    heavy = LaplaceNoise(size, generator)(share)["head"]
+    assert not Spectrum.of(normal).heavy
+    assert Spectrum.of(normal).light(normal)[0] is normal
+    found = Spectrum.of(heavy)
+    light, noise = found.light(heavy)
+    assert found.heavy
+    assert found.clear == (size < 1)
+    assert noise < 0.95 * found.noise
+    assert float((light - signal).norm()) < 0.95 * float((heavy - signal).norm())

@@ -1,0 +1,58 @@
+"""The federation: its size, its network, and who holds which image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from softleak import data, models
+
+NORM = data.CIFAR10_NORM
+HELD_OUT = 50  # images no client has
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every client takes one step on one image a round."""
+
+    clients: int = 50
+    rounds: int = 4
+    size: int = 32  # pixels a side
+    images: int = 4  # updates a round whose image the server attacks
+    lr: float = 0.1
+    seeds: int = 3  # trials of the guard's search
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of an input."""
+        return 3, self.size, self.size
+
+    def network(self) -> nn.Module:
+        """The paper's LeNet with tanh: one that learns something within a few rounds."""
+        with torch.random.fork_rng():
+            torch.manual_seed(SEED)
+            return models.lenet(image=self.size, activation=nn.Tanh)
+
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        """Images (N, 3, H, W) and classes (N,) nobody trains on."""
+        return _pictures(self.size, _order()[:HELD_OUT])
+
+    def sample(self, partition: int, number: int) -> tuple[Tensor, Tensor]:
+        """The image (3, H, W) and class a client trains on in a round."""
+        order = _order()[HELD_OUT:]
+        chosen = order[(partition + (number - 1) * self.clients) % len(order)]
+        x, y = _pictures(self.size, chosen[None])
+        return x[0], y[0]
+
+
+def _order() -> Tensor:
+    return torch.randperm(len(data.embedded()), generator=torch.Generator().manual_seed(SEED))
+
+
+def _pictures(size: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    images = data.embedded().resized(size).subset(chosen)
+    x = torch.stack([images.pixels(index) for index in range(len(images))])
+    return NORM.apply(x), images.labels

@@ -32,12 +32,12 @@ def client_app(settings: Settings, *, guarded: bool) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         config = message.content.config_records["config"]
         partition = int(context.node_config["partition-id"])
-        x, y = settings.sample(partition, int(str(config["server-round"])))
+        x, y = (part[partition : partition + 1] for part in settings.images())
         model = settings.network()
         arrays = message.content.array_records["arrays"]
         model.load_state_dict(arrays.to_torch_state_dict())
         optimiser = torch.optim.SGD(model.parameters(), lr=float(str(config["lr"])))
-        F.cross_entropy(model(x[None]), y[None]).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         metrics = MetricRecord({"num-examples": 1, "partition": partition})
         content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
@@ -62,7 +62,7 @@ class Run:
 
         @app.main()
         def main(grid: Grid, context: Context) -> None:
-            question = Question(self.settings.images, self.settings.shape, NORM)
+            question = Question(self.settings.attacked, self.settings.shape, NORM)
             model = self.settings.network()
             self.monitor = LeakageMonitor(
                 _Remembering(self.partitions), model, question=question, folder=self.folder,
@@ -77,14 +77,13 @@ class Run:
         return app
 
     def _evaluate(self, _: int, arrays: ArrayRecord) -> MetricRecord:
-        """Loss and accuracy on images nobody trains on."""
+        """The loss on the clients' images, and on images nobody trains on."""
         model = self.settings.network()
         model.load_state_dict(arrays.to_torch_state_dict())
-        x, y = self.settings.held_out()
+        sets = {"loss": self.settings.images(), "loss-held-out": self.settings.held_out()}
         with torch.no_grad():
-            logits = model(x)
-        accuracy = float((logits.argmax(1) == y).double().mean())
-        return MetricRecord({"loss": float(F.cross_entropy(logits, y)), "accuracy": accuracy})
+            losses = {name: float(F.cross_entropy(model(x), y)) for name, (x, y) in sets.items()}
+        return MetricRecord(dict(losses))
 
 
 class _Remembering(FedAvg):

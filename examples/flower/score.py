@@ -25,7 +25,8 @@ class Score:
     worst_psnr: float
     best_psnr: float
     bound: float | None  # of the class accuracy, as the guards state it
-    loss: tuple[float, float]  # on held-out images, before and after
+    loss: tuple[float, float]  # on the clients' images, before and after
+    held_out: tuple[float, float]
     monitor: float  # seconds of all rounds
 
     @property
@@ -36,7 +37,8 @@ class Score:
             ("right class named, sure or not", f"{self.classes} of {self.updates}"),
             ("images at 20 dB or better", f"{self.images} of {self.attacked} attacked"),
             ("their PSNR", f"{self.worst_psnr:.1f} to {self.best_psnr:.1f} dB"),
-            ("loss on held-out images", f"{self.loss[0]:.3f} before, {self.loss[1]:.3f} after"),
+            ("loss on the clients' images", "{:.3f} before, {:.3f} after".format(*self.loss)),
+            ("loss on other images", "{:.3f} before, {:.3f} after".format(*self.held_out)),
         ]
         if self.bound is not None:
             stated = f"{self.bound:.0%} (95 %, this attack)"
@@ -47,30 +49,33 @@ class Score:
 def score(run: Run) -> tuple[Score, list[Picture]]:
     """Compare every update of a run with the image behind it."""
     labels, classes, quality, pictures = 0, 0, [], []
-    names = data.embedded().class_names
-    updates = [
-        (a.number, c) for a in (run.monitor.rounds if run.monitor else ()) for c in a.audited
-    ]
+    names, truth = data.embedded().class_names, run.settings.images()
+    rounds = run.monitor.rounds if run.monitor else []
+    updates = [(audit.number, client) for audit in rounds for client in audit.audited]
     for number, client in updates:
-        x, y = run.settings.sample(run.partitions[client.node], number)
+        x, y = (part[run.partitions[client.node]] for part in truth)
         labels += _exact(client, int(y))
         classes += _guess(client) == int(y)
         report = client.report
-        if report is None or not report.input.seconds:
-            continue
-        true, found = NORM.invert(x), report.input.pixels
-        quality.append(float("-inf") if found is None else psnr(found, true))
-        pictures.append(picture(number, client, names, true))
-    losses = [float(str(m["loss"])) for m in run.result.evaluate_metrics_serverapp.values()]
-    told = [m.get("guard-class-bound") for m in run.result.train_metrics_clientapp.values()]
-    bounds = [float(str(bound)) for bound in told if bound is not None]
+        if report is not None and report.input.seconds:
+            true, found = NORM.invert(x), report.input.pixels
+            quality.append(float("-inf") if found is None else psnr(found, true))
+            pictures.append(picture(number, client, names, true))
+    seen = sum(dB >= RECOGNISABLE for dB in quality)
+    losses = (_ends(run, "loss"), _ends(run, "loss-held-out"))
     seconds = sum(run.monitor.seconds.values()) if run.monitor else 0.0
     found_score = Score(
-        len(updates), labels, classes, len(quality),
-        sum(q >= RECOGNISABLE for q in quality), min(quality), max(quality),
-        sum(bounds) / len(bounds) if bounds else None, (losses[0], losses[-1]), seconds,
+        len(updates), labels, classes, len(quality), seen, min(quality), max(quality),
+        _stated(run), *losses, seconds,
     )  # fmt: skip
     return found_score, pictures
+
+
+def _stated(run: Run) -> float | None:
+    """The mean of the bounds the guards put into their replies."""
+    told = [m.get("guard-class-bound") for m in run.result.train_metrics_clientapp.values()]
+    bounds = [float(str(bound)) for bound in told if bound is not None]
+    return sum(bounds) / len(bounds) if bounds else None
 
 
 def _exact(client: ClientAudit, true: int) -> bool:
@@ -83,3 +88,9 @@ def _exact(client: ClientAudit, true: int) -> bool:
 
 def _guess(client: ClientAudit) -> int | None:
     return client.report.label.recovery.class_index if client.report else None
+
+
+def _ends(run: Run, name: str) -> tuple[float, float]:
+    """A loss before the first round and after the last."""
+    measured = [float(str(m[name])) for m in run.result.evaluate_metrics_serverapp.values()]
+    return measured[0], measured[-1]

@@ -16,13 +16,13 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Settings:
-    """Every client takes one step on one image a round."""
+    """Every client has one image, and takes one step on it a round."""
 
     clients: int = 50
     rounds: int = 4
     size: int = 32  # pixels a side
-    images: int = 4  # updates a round whose image the server attacks
-    lr: float = 0.1
+    attacked: int = 4  # updates a round whose image the server attacks
+    lr: float = 0.2
     seeds: int = 3  # trials of the guard's search
 
     @property
@@ -40,12 +40,10 @@ class Settings:
         """Images (N, 3, H, W) and classes (N,) nobody trains on."""
         return _pictures(self.size, _order()[:HELD_OUT])
 
-    def sample(self, partition: int, number: int) -> tuple[Tensor, Tensor]:
-        """The image (3, H, W) and class a client trains on in a round."""
+    def images(self) -> tuple[Tensor, Tensor]:
+        """Images (clients, 3, H, W) and classes (clients,): one a client."""
         order = _order()[HELD_OUT:]
-        chosen = order[(partition + (number - 1) * self.clients) % len(order)]
-        x, y = _pictures(self.size, chosen[None])
-        return x[0], y[0]
+        return _pictures(self.size, order[torch.arange(self.clients) % len(order)])
 
 
 def _order() -> Tensor:

@@ -8,23 +8,30 @@ no harm. Success is scored against what the undefended share gave away. Where it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
-from softleak.audit.findings import AuditReport
+from softleak.audit.findings import RECOGNISABLE, AuditReport, LabelFinding
+from softleak.audit.inputs import recover_input
 from softleak.audit.rates import Leak, Rate
 from softleak.audit.run import NamedShare, Options
 from softleak.audit.subject import Subject
-from softleak.audit.whatif import Shot, Target
+from softleak.audit.whatif import Target
 from softleak.defenses import Defense, GaussianNoise
 from softleak.defenses.noise import Source
 from softleak.errors import OptionError
+from softleak.inversion.chain import Chain
 from softleak.labels.recover import recover_label
+from softleak.metrics import label_error, psnr
 from softleak.results import Recovery
 from softleak.share import GradientShare
 
-POWERS = range(-12, 10)  # of FACTOR: noise from far below the share's entries to far above
+POWERS = range(-12, 12)  # of FACTOR: noise from far below the share's entries to far above
 FACTOR = 2.0
+HIDES_CLASS, HIDES_INPUT = 16, 4  # powers at which looking begins: where it often ends
+CLOSE = 0.01  # L1: a label this close is the label
+GAIN = 15.0  # dB: what a thorough walk may add to what a quick one predicts
 STOPPABLE = frozenset({Leak.LABEL, Leak.CLASS, Leak.INPUT})
 Make = Callable[[float, Source], Defense]
 
@@ -55,6 +62,7 @@ class Search:
     leaks: frozenset[Leak]
     seeds: int = 3
     make: Make = GaussianNoise
+    known: dict[tuple[float, int], _Trial] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.leaks or self.leaks - STOPPABLE:
@@ -84,43 +92,76 @@ class Search:
         unit = root_mean_square(self.target.share.share)
         grid = [unit * FACTOR**power for power in POWERS]
         names = self.leaks - {Leak.INPUT}
-        first = _bisect(grid, lambda setting: self._names_hidden(setting, names)) if names else 0
-        grid = grid[first:]
-        if Leak.INPUT in self.leaks and grid and not self._input_hidden(grid[0]):
-            grid = grid[_bisect(grid[1:], self._input_hidden) + 1 :]
-        return Stopped(grid[0], self.guesses(grid[0])) if grid else None
+        if names:
+            grid = _from_first(grid, HIDES_CLASS, lambda setting: not self._hit(setting, names))
+        if Leak.INPUT in self.leaks:
+            seen = frozenset({Leak.INPUT})
+            start = HIDES_INPUT if not names else 0
+            # An inversion takes seconds, so that one trial has to do.
+            grid = _from_first(grid, start, lambda setting: not self._hit(setting, seen, 1))
+        return self.at(grid[0]) if grid else None
+
+    def at(self, setting: float) -> Stopped:
+        """A setting, and how often the attack names the right class behind it, sure or not."""
+        true = None if self.target.label is None else int(self.target.label.argmax())
+        found = [trial.recovery.class_index for trial in self._trials(setting)]
+        hits = sum(index is not None and index == true for index in found)
+        return Stopped(setting, Rate(hits, len(found)))
 
     def stops(self, sent: GradientShare) -> bool:
         """Whether the attacks fail on what is really sent."""
-        return not self._hit(sent, self.leaks)
+        return not self._leaks(_Trial(sent, self._recover(sent)), self.leaks)
 
-    def guesses(self, setting: float) -> Rate:
-        """How often the attack names the right class, sure or not."""
-        label = self.target.label
-        true = None if label is None else int(label.argmax())
-        found = [self._recover(sent).class_index for sent in self._sent(setting)]
-        return Rate(sum(index is not None and index == true for index in found), len(found))
+    def _hit(self, setting: float, leaks: frozenset[Leak], trials: int | None = None) -> bool:
+        return any(self._leaks(trial, leaks) for trial in islice(self._trials(setting), trials))
 
-    def _names_hidden(self, setting: float, leaks: frozenset[Leak]) -> bool:
-        return not any(self._hit(sent, leaks) for sent in self._sent(setting))
+    def _leaks(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
+        label, recovery = self.target.label, trial.recovery
+        claimed = LabelFinding(recovery, 0.0).class_index  # a guess that is right is no success
+        if label is not None and claimed is not None:
+            if Leak.CLASS in leaks and claimed == int(label.argmax()):
+                return True
+            if Leak.LABEL in leaks and label_error(recovery, label) <= CLOSE:
+                return True
+        return Leak.INPUT in leaks and self._seen(trial)
 
-    def _input_hidden(self, setting: float) -> bool:
-        first = next(iter(self._sent(setting)))  # an inversion takes seconds
-        return not self._hit(first, frozenset({Leak.INPUT}))
+    def _seen(self, trial: _Trial) -> bool:
+        """Whether the input is recognised: by a quick walk, or a thorough one if it comes near."""
+        chain, true = self.subject.chain, self.target.pixels
+        if chain is None or true is None:
+            return False
+        for steps in chain.passes:
+            walked = replace(self.subject, chain=Chain(chain.head, steps))
+            found = recover_input(walked, trial.sent, trial.recovery, self.options.normalisation)
+            if found.pixels is None or found.pixels.shape != true.shape:
+                return False
+            if psnr(found.pixels, true) >= RECOGNISABLE:
+                return True
+            if (found.psnr_predicted or 0.0) < RECOGNISABLE - GAIN:
+                return False
+        return False
 
-    def _sent(self, setting: float) -> Iterable[GradientShare]:
-        share = self.target.share.share
-        return (self.make(setting, seed)(share) for seed in range(self.seeds))
-
-    def _hit(self, sent: GradientShare, leaks: frozenset[Leak]) -> bool:
-        shot = Shot(self.target, sent, sent, self.options, inverted=True)
-        return any(hit for _, hit in shot.hits(self.subject, self._recover(sent), leaks))
+    def _trials(self, setting: float) -> Iterator[_Trial]:
+        """Every seed, recovered once however often it is asked for."""
+        for seed in range(self.seeds):
+            if (setting, seed) not in self.known:
+                sent = self.make(setting, seed)(self.target.share.share)
+                self.known[setting, seed] = _Trial(sent, self._recover(sent))
+            yield self.known[setting, seed]
 
     def _recover(self, sent: GradientShare) -> Recovery:
         return recover_label(
             self.subject.model, sent, family=self.options.family, evidence=self.subject.relations,
             scale=self.options.scale, head=self.subject.head, input_shape=self.subject.input_shape,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """What was sent behind noise, and what the attack makes of its label."""
+
+    sent: GradientShare
+    recovery: Recovery
 
 
 def stronger(stopped: Stopped) -> Stopped:
@@ -134,10 +175,15 @@ def root_mean_square(share: GradientShare) -> float:
     return math.sqrt(total / max(sum(g.numel() for g in share.values()), 1)) or 1.0
 
 
-def _bisect(grid: list[float], hidden: Callable[[float], bool]) -> int:
-    """The index of the first setting that hides, stronger ones taken to; the length if none."""
-    low, high = 0, len(grid)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if hidden(grid[middle]) else (middle + 1, high)
-    return low
+def _from_first(grid: list[float], start: int, hidden: Callable[[float], bool]) -> list[float]:
+    """The grid from the weakest setting that hides on, looked for step by step from ``start``.
+
+    Stronger settings are taken to hide as well.
+    """
+    index = min(start, len(grid) - 1) if grid else 0
+    while index < len(grid) and not hidden(grid[index]):
+        index += 1
+    if index == start:
+        while index > 0 and hidden(grid[index - 1]):
+            index -= 1
+    return grid[index:]

@@ -214,4 +214,4 @@ def _remembered(context: Context, search: Search) -> Stopped | None:
     setting = None if held is None else held.get("setting")
     if not isinstance(setting, float):
         return None
-    return Stopped(setting, search.guesses(setting))
+    return search.at(setting)

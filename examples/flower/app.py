@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,14 @@ from flwr.serverapp.strategy import FedAvg, Result
 from examples.flower.settings import NORM, Settings
 from softleak import data
 from softleak.audit import Leak
-from softleak.integrations.flower import Action, LeakageGuard, LeakageMonitor, Question, Unfit
+from softleak.integrations.flower import (
+    Action,
+    Engine,
+    LeakageGuard,
+    LeakageMonitor,
+    Question,
+    Unfit,
+)
 
 
 def client_app(settings: Settings, *, guarded: bool) -> ClientApp:
@@ -52,9 +60,11 @@ class Run:
 
     settings: Settings
     folder: Path
+    engine: Engine
     monitor: LeakageMonitor | None = None
     result: Result = field(default_factory=Result)
     partitions: dict[int, int] = field(default_factory=dict)  # by node: for the score, afterwards
+    clock: list[float] = field(default_factory=list)  # before the first round and after each
 
     def server_app(self) -> ServerApp:
         """FedAvg with a monitor around it."""
@@ -66,18 +76,19 @@ class Run:
             model = self.settings.network()
             self.monitor = LeakageMonitor(
                 _Remembering(self.partitions), model, question=question, folder=self.folder,
-                class_names=data.embedded().class_names, unfit=Unfit.LEAVE_OUT,
+                class_names=data.embedded().class_names, unfit=Unfit.LEAVE_OUT, engine=self.engine,
             )  # fmt: skip
             self.result = self.monitor.start(
                 grid, ArrayRecord(model.state_dict()), num_rounds=self.settings.rounds,
                 train_config=ConfigRecord({"lr": self.settings.lr}), evaluate_fn=self._evaluate,
             )  # fmt: skip
-            self.monitor.finish()
+            self.monitor.finish()  # before the simulation takes its Ray away
 
         return app
 
     def _evaluate(self, _: int, arrays: ArrayRecord) -> MetricRecord:
-        """The loss on the clients' images, and on images nobody trains on."""
+        """The loss on the clients' images, and on images nobody trains on; and the time."""
+        self.clock.append(perf_counter())
         model = self.settings.network()
         model.load_state_dict(arrays.to_torch_state_dict())
         sets = {"loss": self.settings.images(), "loss-held-out": self.settings.held_out()}

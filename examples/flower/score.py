@@ -27,7 +27,8 @@ class Score:
     bound: float | None  # of the class accuracy, as the guards state it
     loss: tuple[float, float]  # on the clients' images, before and after
     held_out: tuple[float, float]
-    monitor: float  # seconds of all rounds
+    seconds: float  # of all rounds
+    monitor: float  # of them in the monitor
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -39,6 +40,10 @@ class Score:
             ("their PSNR", f"{self.worst_psnr:.1f} to {self.best_psnr:.1f} dB"),
             ("loss on the clients' images", "{:.3f} before, {:.3f} after".format(*self.loss)),
             ("loss on other images", "{:.3f} before, {:.3f} after".format(*self.held_out)),
+            (
+                "of the rounds' time in the monitor",
+                f"{self.monitor:.2f} of {self.seconds:.1f} s ({self.monitor / self.seconds:.1%})",
+            ),
         ]
         if self.bound is not None:
             stated = f"{self.bound:.0%} (95 %, this attack)"
@@ -63,10 +68,10 @@ def score(run: Run) -> tuple[Score, list[Picture]]:
             pictures.append(picture(number, client, names, true))
     seen = sum(dB >= RECOGNISABLE for dB in quality)
     losses = (_ends(run, "loss"), _ends(run, "loss-held-out"))
-    seconds = sum(run.monitor.seconds.values()) if run.monitor else 0.0
+    times = (run.clock[-1] - run.clock[0], sum(run.monitor.seconds.values()) if run.monitor else 0)
     found_score = Score(
         len(updates), labels, classes, len(quality), seen, min(quality), max(quality),
-        _stated(run), *losses, seconds,
+        _stated(run), *losses, *times,
     )  # fmt: skip
     return found_score, pictures
 

@@ -42,12 +42,16 @@ class Group:
     state: State
     updates: tuple[Update, ...]
 
+    def first(self, count: int) -> Group:
+        """The first few of which there is a share."""
+        return Group(self.state, tuple(u for u in self.updates if u.share is not None)[:count])
+
 
 @dataclass(frozen=True)
 class Question:
     """What is asked of every round, and what is known beforehand."""
 
-    inputs: int = 0  # updates a round whose input is computed as well: seconds each
+    inputs: int = 0  # updates a round whose input is computed as well: later, for it takes seconds
     input_shape: tuple[int, ...] | None = None
     normalisation: Normalisation | None = None
     seconds: float = 0.0  # an input, for matching gradients where the model is no chain
@@ -69,17 +73,17 @@ class Auditor:
         self._model = copy.deepcopy(model)
         self._first: Subject | None = None
 
-    def audit(self, number: int, groups: Sequence[Group]) -> RoundAudit:
-        """What the updates of one round give away."""
+    def audit(self, number: int, groups: Sequence[Group], *, inputs: int = 0) -> RoundAudit:
+        """What the updates of one round give away; of a group the first few ``inputs`` as well."""
         start = time.perf_counter()
-        clients = [client for group in groups for client in self._group(group)]
+        clients = [client for group in groups for client in self._group(group, inputs)]
         return RoundAudit(number, tuple(clients), time.perf_counter() - start)
 
-    def _group(self, group: Group) -> list[ClientAudit]:
+    def _group(self, group: Group, inputs: int) -> list[ClientAudit]:
         if all(update.share is None for update in group.updates):
             return [ClientAudit(u.node, reason=u.reason) for u in group.updates]
         try:
-            return self._clients(self.subject(group.state), group.updates)
+            return self._clients(self.subject(group.state), group.updates, inputs)
         except SoftleakError as error:  # of the model or of what it was sent: nobody's update
             return [ClientAudit(u.node, reason=u.reason or str(error)) for u in group.updates]
 
@@ -100,7 +104,9 @@ class Auditor:
         ready = replace(update, share=prepared(subject, update.share, options))
         return self._alike(subject, [ready], options, int(inputs))[0]
 
-    def _clients(self, subject: Subject, updates: Sequence[Update]) -> list[ClientAudit]:
+    def _clients(
+        self, subject: Subject, updates: Sequence[Update], inputs: int
+    ) -> list[ClientAudit]:
         ready, found = [], {u.node: ClientAudit(u.node, reason=u.reason) for u in updates}
         for update in updates:
             try:
@@ -109,11 +115,11 @@ class Auditor:
                     ready.append(replace(update, share=prepared(subject, update.share, options)))
             except SoftleakError as error:
                 found[update.node] = ClientAudit(update.node, reason=str(error))
-        chained = with_chain(subject) if self.question.inputs else subject
+        chained = with_chain(subject) if inputs else subject
         for known in (True, False):
             alike = [update for update in ready if update.scale_known is known]
             options = self.question.options(known)
-            for client in self._alike(chained, alike, options, self.question.inputs):
+            for client in self._alike(chained, alike, options, inputs):
                 found[client.node] = client
         return [found[update.node] for update in updates]
 

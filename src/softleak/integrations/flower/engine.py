@@ -18,8 +18,8 @@ ACTORS = 2
 class Engine(Enum):
     """Where the monitor's audits run."""
 
-    INLINE = "in the server, before it aggregates"
-    RAY = "on Ray actors; a round's findings come when they are ready"
+    INLINE = "labels in the server, before it aggregates; inputs when the run is over"
+    RAY = "all on Ray actors; a round's findings come when they are ready"
 
 
 class Runner(Protocol):
@@ -30,22 +30,31 @@ class Runner(Protocol):
         ...
 
     def ready(self, *, wait: bool) -> list[RoundAudit]:
-        """The audits that are done since the last call; all that are left if one is to wait."""
+        """The audits that are done since the last call; all that are left if one is to wait.
+
+        A round may come twice, the second time with some of its clients and their inputs.
+        """
         ...
 
 
 class Inline:
-    """Audits at once."""
+    """Labels at once; inputs, which take seconds, when somebody waits for them."""
 
     def __init__(self, auditor: Auditor) -> None:
-        self._auditor = auditor
+        self._auditor, self._inputs = auditor, auditor.question.inputs
         self._done: list[RoundAudit] = []
+        self._later: list[tuple[int, list[Group]]] = []
 
     def submit(self, number: int, groups: Sequence[Group]) -> None:
         self._done.append(self._auditor.audit(number, groups))
+        if self._inputs:
+            self._later.append((number, [group.first(self._inputs) for group in groups]))
 
     def ready(self, *, wait: bool) -> list[RoundAudit]:
         done, self._done = self._done, []
+        if wait:
+            later, self._later = self._later, []
+            done += [self._auditor.audit(n, groups, inputs=self._inputs) for n, groups in later]
         return done
 
 
@@ -85,7 +94,7 @@ class _Actor:
         self._auditor = auditor
 
     def audit(self, number: int, groups: Sequence[Group]) -> RoundAudit:
-        return self._auditor.audit(number, groups)
+        return self._auditor.audit(number, groups, inputs=self._auditor.question.inputs)
 
 
 def runner(engine: Engine, auditor: Auditor) -> Runner:

@@ -58,6 +58,12 @@ class RoundAudit:
         """Those whose update could be read."""
         return tuple(client for client in self.clients if client.report is not None)
 
+    def with_later(self, later: RoundAudit) -> RoundAudit:
+        """The round with some of its clients looked at again."""
+        again = {client.node: client for client in later.clients}
+        clients = tuple(again.get(client.node, client) for client in self.clients)
+        return RoundAudit(self.number, clients, self.seconds + later.seconds)
+
     def count(self, leak: Leak) -> int:
         """How many updates were proved to give this away."""
         return sum(leak in client.leaks for client in self.clients)

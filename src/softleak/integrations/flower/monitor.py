@@ -64,13 +64,18 @@ class LeakageMonitor(Strategy):
         engine: Engine = Engine.INLINE,
     ) -> None:
         self.strategy = strategy
-        self.rounds: list[RoundAudit] = []
         self.seconds: dict[int, float] = {}  # spent here, by round
         self._lr, self._unfit = lr, unfit
         self._runner = runner(engine, Auditor(model, question or Question()))
         self._folder = None if folder is None else Path(folder)
         self._class_names = tuple(class_names)
         self._sent: dict[int, _Sent] = {}
+        self._rounds: dict[int, RoundAudit] = {}
+
+    @property
+    def rounds(self) -> list[RoundAudit]:
+        """The rounds audited so far, in order."""
+        return [self._rounds[number] for number in sorted(self._rounds)]
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -110,7 +115,7 @@ class LeakageMonitor(Strategy):
         self.strategy.summary()
 
     def finish(self) -> list[RoundAudit]:
-        """Wait for audits that are still under way; all rounds, in order."""
+        """Wait for what is under way, and for inputs that were left for later; all rounds."""
         self._collect(wait=True)
         return self.rounds
 
@@ -150,12 +155,13 @@ class LeakageMonitor(Strategy):
             LOGGER.exception("findings of an audit were lost")
             return []
         for audit in done:
-            _say(audit)
-            self.rounds.append(audit)
+            known = self._rounds.get(audit.number)
+            self._rounds[audit.number] = audit if known is None else known.with_later(audit)
+            if known is None:
+                _say(audit)
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 log.append(self._folder / LOG, audit)
-        self.rounds.sort(key=lambda audit: audit.number)
         if done and self._folder is not None:
             write_rounds(self._folder / PAGE, self.rounds, self._class_names)
         return done

@@ -135,8 +135,8 @@ class Search:
             found = recover_input(walked, trial.sent, trial.recovery, self.options.normalisation)
             if found.pixels is None or found.pixels.shape != true.shape:
                 return False
-            if psnr(found.pixels, true) >= RECOGNISABLE:
-                return True
+            if found.leaked or psnr(found.pixels, true) >= RECOGNISABLE:
+                return True  # what an attacker would believe counts as well as what is true
             if (found.psnr_predicted or 0.0) < RECOGNISABLE - GAIN:
                 return False
         return False
@@ -176,14 +176,17 @@ def root_mean_square(share: GradientShare) -> float:
 
 
 def _from_first(grid: list[float], start: int, hidden: Callable[[float], bool]) -> list[float]:
-    """The grid from the weakest setting that hides on, looked for step by step from ``start``.
+    """The grid from the weakest setting that hides on; stronger ones are taken to hide as well.
 
-    Stronger settings are taken to hide as well.
+    Looked for from ``start`` in steps that double, then by bisection.
     """
-    index = min(start, len(grid) - 1) if grid else 0
-    while index < len(grid) and not hidden(grid[index]):
-        index += 1
-    if index == start:
-        while index > 0 and hidden(grid[index - 1]):
-            index -= 1
-    return grid[index:]
+    low, high, step = -1, len(grid), 1  # the last known not to hide, the first known to
+    index = min(start, high - 1)
+    while high - low > 1:
+        if hidden(grid[index]):
+            high, ahead = index, index - step
+        else:
+            low, ahead = index, index + step
+        index = ahead if low < ahead < high else (low + high) // 2
+        step *= 2
+    return grid[high:]

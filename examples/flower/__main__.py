@@ -6,8 +6,9 @@ python -m examples.flower [--clients 50] [--rounds 4] [--out federation]
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -67,6 +68,8 @@ def federate(settings: Settings, folder: Path) -> tuple[Score, Score]:
         f"{after.images} of {after.attacked}."
     )
     write_federations(folder / "index.html", title, runs)
+    found = {"without": asdict(before), "with": asdict(after)}
+    (folder / "scores.json").write_text(json.dumps(found, indent=1), "utf-8")
     return before, after
 
 

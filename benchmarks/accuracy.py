@@ -20,8 +20,10 @@ from rich.console import Console
 from torch import nn
 
 import softleak as sl
-from benchmarks.networks import NETWORKS, Network, Shelf
 from softleak import data
+from softleak.experiments.networks import NETWORKS, Network
+from softleak.experiments.shelf import Shelf
+from softleak.experiments.target import Target
 from softleak.metrics import distance_to_set, label_error
 
 COLUMNS = (
@@ -118,34 +120,22 @@ def cells() -> Iterator[Cell]:
 
 def measure(cell: Cell, network: Network, shelf: Shelf, samples: int, seed: int = 1) -> Score:
     """Draw the cell's samples, attack their gradients, and only then look at the labels."""
-    torch.manual_seed(0)
-    model = network.build(shelf).to(cell.dtype).train(cell.training)
-    shape = (3, network.size, network.size)
-    head = sl.Head.of(model, network.head)
-    relations = sl.probe(model, shape, head=head) if cell.whole_share else ()
-    # The gradients nobody reads need not be computed.
-    read = {head.weight_name, *(relation.parameter for relation in relations)} - {head.bias_name}
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in read)
+    target = Target.of(
+        network, shelf, evidence=cell.whole_share, dtype=cell.dtype, training=cell.training
+    )
     features: list[torch.Tensor] = []
-    hook = model.get_submodule(head.name).register_forward_hook(_keep(features))
+    hook = target.model.get_submodule(target.head.name).register_forward_hook(_keep(features))
     generator = torch.Generator().manual_seed(seed)
     shares, truth = [], []
-    for sample in data.samples(
-        shelf.images(network),
-        cell.augmentation,
-        samples,
-        seed,
-        network.normalisation,
-        network.resize,
-    ):
+    for number in range(samples):
+        sample = network.sample(shelf, cell.augmentation, number, seed)
         factor = 10 ** (4 * float(torch.rand((), generator=generator)) - 2)
-        share = sl.capture(model, sample.x, sample.y)
+        share = target.share(sample)
         shares.append(share.scaled(factor) if cell.unknown_scale else share)
         truth.append(sample.y)
     hook.remove()
     found = sl.recover_labels(
-        model, shares, family=cell.family, evidence=relations, head=head,
+        target.model, shares, family=cell.family, evidence=target.relations, head=target.head,
         scale="unknown" if cell.unknown_scale else "known", tolerance=cell.tolerance,
     )  # fmt: skip
     return _score(found, truth, features, cell.tolerance)
@@ -208,7 +198,7 @@ def _line(row: Sequence[str]) -> str:
 def _row(cell: Cell, shelf: Shelf, samples: int, arbitrary: int) -> list[str]:
     network = NETWORKS[cell.network]
     start = [cell.title, type(cell.augmentation).__name__, cell.share]
-    if lacking := shelf.lacks(network):
+    if lacking := network.lacking(shelf):
         return [*start, f"not run: needs {lacking}"]
     few = cell.whole_share and network is not NETWORKS["alexnet"]
     count = arbitrary if few or cell.unknown_scale or cell.family is None else samples

@@ -13,8 +13,15 @@ from itertools import pairwise
 import torch
 
 import softleak as sl
-from benchmarks.noisy_labels import NOISES, SEED, Setting, sent
+from softleak import data
+from softleak.experiments.networks import NETWORKS
+from softleak.experiments.noise import NOISE_SEED
+from softleak.experiments.shelf import Shelf
+from softleak.experiments.table5 import PAPER
+from softleak.experiments.target import Target
 
+NOISES = {kind: noise for kind, (noise, _) in PAPER.items()}
+NETWORK = {"kaiming": "resnet18 kaiming", "default": "resnet18"}
 LEVELS = (1e-2, 1e-1, 3e-1, 1.0, 2.0)
 ROUNDING = 1e-6
 BINS = (0.0, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.01)
@@ -81,15 +88,17 @@ def main() -> None:
     parser.add_argument("--levels", type=float, nargs="+", default=LEVELS)
     parser.add_argument("--evidence", action="store_true")
     given = parser.parse_args()
-    setting = Setting.of(given.samples, given.init)
+    target = Target.of(NETWORKS[NETWORK[given.init]], Shelf())
+    drawn = [target.sample(data.Smoothing(), number) for number in range(given.samples)]
+    shares = [target.share(sample) for sample in drawn]
     claims: list[Claim] = []
     for level in given.levels:
-        noise = NOISES[given.noise](level, torch.Generator().manual_seed(SEED))
+        noise = NOISES[given.noise](level, torch.Generator().manual_seed(NOISE_SEED))
         found = sl.recover_labels(
-            setting.model, list(sent(setting, False, noise)), family=sl.Smoothed(),
-            head=setting.head, evidence=setting.relations if given.evidence else False,
+            target.model, [noise(share) for share in shares], family=sl.Smoothed(),
+            head=target.head, evidence=target.relations if given.evidence else False,
         )  # fmt: skip
-        said = (claim(level, r, y) for r, y in zip(found, setting.truths, strict=True))
+        said = (claim(level, r, sample.y) for r, sample in zip(found, drawn, strict=True))
         claims += [one for one in said if one is not None]
     report(claims)
 

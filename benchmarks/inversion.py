@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 import softleak as sl
 from benchmarks.goals import Goal, goals_table, ratio
-from benchmarks.inversion_accuracy import pixel
 from benchmarks.optimisers import by_cosine, l2, match
 from benchmarks.timing import Contestant, race, timed
 from softleak import data, models
+from softleak.experiments.inversion import pixels
 from softleak.inversion.classic import one_index
 from softleak.labels.classic import PUBLISHED_SMOOTHING
 from softleak.labels.evidence.relation import Relation
@@ -61,7 +61,7 @@ class Case:
 
     def image(self, i: int, recovery: sl.Recovery) -> Tensor:
         return sl.invert(
-            self.model, self.shares[i], recovery, chain=self.chain, pixel=pixel(3)
+            self.model, self.shares[i], recovery, chain=self.chain, pixel=pixels(data.CIFAR10_NORM)
         ).input
 
 

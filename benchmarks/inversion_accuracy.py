@@ -19,12 +19,13 @@ from statistics import mean, median
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 import softleak as sl
-from benchmarks.networks import CIFAR, FLOWERS
 from softleak import data, models
 from softleak.data import CIFAR10_NORM, ImageSet
+from softleak.experiments.inversion import pixels
+from softleak.experiments.shelf import CIFAR10, FLOWERS17, DataSet
 from softleak.labels.evidence.relation import Relation
 from softleak.metrics import psnr, ssim
 
@@ -40,7 +41,7 @@ class Cell:
     network: str
     make: Callable[[], nn.Module]
     augmentation: data.Augmentation
-    images: str = CIFAR
+    images: DataSet = CIFAR10
     size: int = 32
 
 
@@ -60,19 +61,19 @@ class Scored:
 ACTIVATIONS = {"": nn.ReLU, ", sigmoid": nn.Sigmoid, ", tanh": nn.Tanh, ", leaky": nn.LeakyReLU}
 
 
-def networks() -> Iterator[tuple[str, Callable[[], nn.Module], str, int]]:
+def networks() -> Iterator[tuple[str, Callable[[], nn.Module], DataSet, int]]:
     """Name, maker, data set and image size."""
-    for images, size, classes in ((FLOWERS, 64, 17), (CIFAR, 32, 10)):
+    for images, size, classes in ((FLOWERS17, 64, 17), (CIFAR10, 32, 10)):
         for name, activation in ACTIVATIONS.items():
             make = partial(models.fcn4, classes, size, activation=activation)
             yield f"fcn4 {size}×{size}{name}", make, images, size
         make = partial(models.fcn4, classes, size, bias=True)
         yield f"fcn4 {size}×{size}, with biases", make, images, size
-    yield "lenet uniform", lambda: models.uniform_(models.lenet()), CIFAR, 32
-    yield "lenet default", models.lenet, CIFAR, 32
-    yield "lenet trained", models.trained_lenet, CIFAR, 32
-    yield "lenet leaky", partial(models.lenet, activation=nn.LeakyReLU), CIFAR, 32
-    yield "lenet tanh", partial(models.lenet, activation=nn.Tanh), CIFAR, 32
+    yield "lenet uniform", lambda: models.uniform_(models.lenet()), CIFAR10, 32
+    yield "lenet default", models.lenet, CIFAR10, 32
+    yield "lenet trained", models.trained_lenet, CIFAR10, 32
+    yield "lenet leaky", partial(models.lenet, activation=nn.LeakyReLU), CIFAR10, 32
+    yield "lenet tanh", partial(models.lenet, activation=nn.Tanh), CIFAR10, 32
 
 
 def cells() -> Iterator[Cell]:
@@ -89,7 +90,7 @@ def measure(cell: Cell, images: ImageSet, samples: int, seed: int = 1) -> list[S
     head = sl.Head.of(model)
     evidence = sl.probe(model, shape, head=head)
     chain = sl.Chain.of(model, head, shape)
-    resize = None if cell.images == CIFAR else cell.size
+    resize = None if cell.images == CIFAR10 else cell.size
     drawn = data.samples(images, cell.augmentation, samples, seed, CIFAR10_NORM, resize)
     return [_score(sample, _attack(model, sample, head, evidence, chain)) for sample in drawn]
 
@@ -102,12 +103,7 @@ def _attack(
     recovery = sl.recover_label(model, share, evidence=evidence, head=head)
     if recovery.feature is None:
         return None
-    return sl.invert(model, share, recovery, chain=chain, pixel=pixel(sample.x.shape[0]))
-
-
-def pixel(channels: int) -> Tensor:
-    """What one unit of a normalised input is worth."""
-    return torch.tensor(CIFAR10_NORM.std[:channels], dtype=torch.double).view(-1, 1, 1)
+    return sl.invert(model, share, recovery, chain=chain, pixel=pixels(CIFAR10_NORM))
 
 
 def _score(sample: data.Sample, inversion: sl.Inversion | None) -> Scored:
@@ -149,9 +145,9 @@ def main() -> None:
     for cell in cells():
         if given.only not in cell.network:
             continue
-        path = given.data / cell.images if given.data else None
-        if path is None and cell.images != CIFAR:
-            console.print(f"{cell.network}: left out, {cell.images} is not at hand")
+        path = given.data / cell.images.file if given.data else None
+        if path is None and cell.images != CIFAR10:
+            console.print(f"{cell.network}: left out, {cell.images.file} is not at hand")
             continue
         images = data.load(path) if path else data.embedded()
         scores = measure(cell, images, given.samples)

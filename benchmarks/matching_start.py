@@ -16,9 +16,9 @@ from rich.console import Console
 
 import softleak as sl
 from benchmarks.inversion_accuracy import Cell, cells
-from benchmarks.networks import CIFAR
 from softleak import data
 from softleak.data import CIFAR10_NORM, ImageSet
+from softleak.experiments.shelf import CIFAR10
 from softleak.matching import L2, LBFGS, Image, MatchStatus, reconstruct
 from softleak.metrics import psnr
 
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--only", default="lenet", help="cells whose name contains this")
     given = parser.parse_args()
     console = Console(width=120, highlight=False)
-    images = data.load(given.data / CIFAR) if given.data else data.embedded()
+    images = data.load(given.data / CIFAR10.file) if given.data else data.embedded()
     for cell in cells():
         if "lenet" not in cell.network or given.only not in cell.network:
             continue

@@ -68,8 +68,8 @@ def federate(settings: Settings, folder: Path) -> tuple[Score, Score]:
         f"{after.images} of {after.attacked}."
     )
     write_federations(folder / "index.html", title, runs)
-    found = {"without": asdict(before), "with": asdict(after)}
-    (folder / "scores.json").write_text(json.dumps(found, indent=1), "utf-8")
+    numbers = {"without": asdict(before), "with": asdict(after)}
+    (folder / "scores.json").write_text(json.dumps(numbers, indent=1), "utf-8")
     return before, after
 
 

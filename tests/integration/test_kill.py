@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ while True:
     write_page(out / "index.html", found)
     write_json(out / "audit.json", found)
 """
-KILLS = 6
+KILLS, MANY = 6, 30
 
 
 @pytest.mark.parametrize("number", range(KILLS))
@@ -69,3 +70,59 @@ def test_the_command_itself_leaves_the_last_report(tmp_path, trained, draw):
         time.sleep(3)
         process.send_signal(signal.SIGKILL)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+MOMENTS = """
+import json, os, pathlib, random, signal, sys, time
+from softleak.cli import app
+out, kills, command = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+moments = random.Random(0)
+
+def started():
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        app(command)
+    return child
+
+def whole():
+    html, found = out / "index.html", out / "audit.json"
+    assert not html.exists() or html.read_text().rstrip().endswith("</html>")
+    assert not found.exists() or json.loads(found.read_text())["shares"] == 1
+    return html.exists(), found.exists()
+
+begun = time.monotonic()
+os.waitpid(started(), 0)
+took = time.monotonic() - begun
+assert whole() == (True, True)
+killed = 0
+for number in range(kills):
+    if number % 2:  # a report to lose, or none
+        for path in out.iterdir():
+            path.unlink()
+    before = whole()
+    child = started()
+    time.sleep(moments.uniform(0, 1.1) * took)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    killed += os.WIFSIGNALED(status)
+    assert all(was <= has for was, has in zip(before, whole()))
+print(killed)
+"""
+
+
+def test_killed_at_random_moments(tmp_path, trained, draw):
+    """The command over and over, from start to end, with a report to lose and without."""
+    (sample,) = draw(data.Hard(), 1)
+    sl.capture(trained, sample.x, sample.y).save(tmp_path / "x.safetensors")
+    out = tmp_path / "out"
+    command = [
+        "audit", "--model", "softleak.models:trained_lenet", "--labels-only",
+        "--share", tmp_path / "x.safetensors", "--out", out,
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", MOMENTS, out, str(MANY), *command], capture_output=True, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 20  # the others had ended before

@@ -8,10 +8,10 @@ from statistics import median
 import pytest
 
 from benchmarks.inversion_accuracy import Cell, Scored, cells, measure
-from benchmarks.networks import CIFAR
 from softleak import data
+from softleak.experiments.shelf import CIFAR10
 
-CELLS = [cell for cell in cells() if cell.images == CIFAR]  # the images that are embedded
+CELLS = [cell for cell in cells() if cell.images == CIFAR10]  # the images that are embedded
 NAMES = [f"{cell.network}, {type(cell.augmentation).__name__}" for cell in CELLS]
 
 

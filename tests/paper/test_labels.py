@@ -7,10 +7,12 @@ import torch
 
 import softleak as sl
 from benchmarks.accuracy import WRONG, Cell, cells, measure
-from benchmarks.networks import NETWORKS, Shelf
+from softleak import models
+from softleak.experiments.networks import NETWORKS
+from softleak.experiments.shelf import Shelf
 
 SMALL = {"alexnet": 6, "resnet50 at 224": 2, "resnet50 at 224, uniform": 2}
-NEEDS_WEIGHTS = ("resnet18 trained", "resnet18_cifar trained")  # trained by tools/train.py
+NEEDS_WEIGHTS = ("resnet18 trained", "resnet18_cifar trained")  # by `softleak train`
 # A float64 share leaves this much to rounding once the softmax has all but converged (see
 # tests/unit/labels/test_limits.py), unless only what is certified to 1e-11 may be called UNIQUE.
 CONVERGED_FLOAT64 = 1e-6
@@ -34,7 +36,7 @@ def check(cell: Cell, packs, samples: int) -> None:
         arbitrary = cell.unknown_scale and cell.family is None  # the label is then a segment
         certain = samples - tally[sl.Status.ZERO_GRADIENT]
         # A softmax that is one-hot to the last bit leaves the scale, and the label, open.
-        saturated = cell.unknown_scale and NETWORKS[cell.network].uniform
+        saturated = cell.unknown_scale and NETWORKS[cell.network].initialise is models.uniform_
         assert arbitrary or saturated or score.exact == certain
         assert not score.worst_error >= 1e-4
     elif score.exact:

@@ -30,8 +30,6 @@ def recover_input(
     if recovery.feature is None:
         return InputFinding(Method.NONE, "no feature was recovered to start from")
     start = time.perf_counter()
-    if recovery.noise and not share.rounding:
-        share = share.expecting(recovery.noise)
     if subject.chain is None:
         found = InputFinding(Method.NONE, subject.no_chain)
     else:

@@ -12,26 +12,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from softleak.audit.findings import RECOGNISABLE, AuditReport, LabelFinding
+from softleak.audit.findings import RECOGNISABLE, AuditReport
 from softleak.audit.inputs import recover_input
 from softleak.audit.rates import Leak, Rate
 from softleak.audit.run import NamedShare, Options
+from softleak.audit.shots import GAIN, Shot, Target, walks
 from softleak.audit.subject import Subject
-from softleak.audit.whatif import Target
 from softleak.defenses import Defense, GaussianNoise
 from softleak.defenses.noise import Source
 from softleak.errors import OptionError
-from softleak.inversion.chain import Chain
 from softleak.labels.recover import recover_label
-from softleak.metrics import label_error, psnr
+from softleak.metrics import psnr
 from softleak.results import Recovery
 from softleak.share import GradientShare
 
 POWERS = range(-12, 12)  # of FACTOR: noise from far below the share's entries to far above
 FACTOR = 2.0
 HIDES_CLASS, HIDES_INPUT = 16, 4  # powers at which looking begins: where it often ends
-CLOSE = 0.01  # L1: a label this close is the label
-GAIN = 15.0  # dB: what a thorough walk may add to what a quick one predicts
 STOPPABLE = frozenset({Leak.LABEL, Leak.CLASS, Leak.INPUT})
 Make = Callable[[float, Source], Defense]
 
@@ -116,28 +113,25 @@ class Search:
         return any(self._leaks(trial, leaks) for trial in islice(self._trials(setting), trials))
 
     def _leaks(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
-        label, recovery = self.target.label, trial.recovery
-        claimed = LabelFinding(recovery, 0.0).class_index  # a guess that is right is no success
-        if label is not None and claimed is not None:
-            if Leak.CLASS in leaks and claimed == int(label.argmax()):
-                return True
-            if Leak.LABEL in leaks and label_error(recovery, label) <= CLOSE:
-                return True
-        return Leak.INPUT in leaks and self._seen(trial)
+        shot = Shot(self.target, trial.sent, trial.sent, self.options, leaks)
+        named = (shot.hits(leak, trial.recovery, ()) for leak in leaks - {Leak.INPUT})
+        return any(named) or (Leak.INPUT in leaks and self._seen(trial))
 
     def _seen(self, trial: _Trial) -> bool:
-        """Whether the input is recognised: by a quick walk, or a thorough one if it comes near."""
-        chain, true = self.subject.chain, self.target.pixels
-        if chain is None or true is None:
+        """Whether the input is recognised: by a quick walk, or a thorough one if it comes near.
+
+        What an attacker would believe counts as well as what is true.
+        """
+        true = self.target.pixels
+        if true is None:
             return False
-        for steps in chain.passes:
-            walked = replace(self.subject, chain=Chain(chain.head, steps))
-            found = recover_input(walked, trial.sent, trial.recovery, self.options.normalisation)
-            if found.pixels is None or found.pixels.shape != true.shape:
+        for subject in walks(self.subject):
+            found = recover_input(subject, trial.sent, trial.recovery, self.options.normalisation)
+            if found.pixels is None or found.psnr_predicted is None:
                 return False
             if found.leaked or psnr(found.pixels, true) >= RECOGNISABLE:
-                return True  # what an attacker would believe counts as well as what is true
-            if (found.psnr_predicted or 0.0) < RECOGNISABLE - GAIN:
+                return True
+            if found.psnr_predicted < RECOGNISABLE - GAIN:
                 return False
         return False
 

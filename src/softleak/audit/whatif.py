@@ -2,50 +2,32 @@
 
 Success is scored against what the undefended share gave away, or the truth if it is known. Where
 it ends the words are "this attack did not succeed": another attack may.
+
+Leakage need not fall steadily: what a pruned share gives away can come back as more is pruned. So
+every setting of the grid is tried, an end has no success beyond it, and bisection only narrows the
+gap between the strongest setting that leaked and the next; failures before it are no end.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from torch import Tensor
-
-from softleak.audit.findings import RECOGNISABLE, AuditReport, InputFinding, LabelFinding
-from softleak.audit.inputs import recover_input
 from softleak.audit.rates import Leak, Point, Rate, Response, WhatIf
-from softleak.audit.run import NamedShare, Options
+from softleak.audit.run import Options
+from softleak.audit.shots import Shot, Target, walks
 from softleak.audit.subject import Subject
-from softleak.audit.sweeps import Sweep, known_to_the_attacker, length, sweeps
-from softleak.defenses import Defense
+from softleak.audit.sweeps import Sweep, length, sweeps
 from softleak.labels.recover import recover_labels
-from softleak.metrics import label_error, psnr
 from softleak.results import Recovery
-from softleak.share import GradientShare
 
-CLOSE = 0.01  # L1: a label this close is the label
+__all__ = ["Target", "Trial", "stages", "what_if"]
+
 STEPS = 3  # of bisection, in the logarithm of the setting
-INPUTS = 2  # shares whose input is attacked at every setting: seconds each
-TRIED = (Leak.LABEL, Leak.CLASS, Leak.INPUT)
-
-
-@dataclass(frozen=True, eq=False)
-class Target:
-    """A share, and what an attack on it has to reach."""
-
-    share: NamedShare
-    label: Tensor | None
-    pixels: Tensor | None
-
-    @classmethod
-    def of(cls, share: NamedShare, report: AuditReport) -> Target:
-        """By the truth if there is one, else by what the share gave away undefended."""
-        recovery, score = report.label.recovery, report.score
-        label = score.label_true if score and score.label_true is not None else recovery.label
-        pixels = score.pixels_true if score and score.pixels_true is not None else None
-        return cls(share, label, report.input.pixels if pixels is None else pixels)
+INPUTS = 2  # shares whose input is attacked; with more seeds one for each, as it takes seconds
 
 
 def what_if(
@@ -55,13 +37,18 @@ def what_if(
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> WhatIf:
-    """Try every defence on every target."""
+    """Try every defence on every target; ``progress`` is told of each of the ``stages``."""
     norm = max(length(target.share.share) for target in targets)
     responses = []
     for sweep in sweeps(norm):
         trial = Trial(subject, tuple(targets), options, sweep, seeds)
         responses.append(trial.response(progress))
     return WhatIf(tuple(responses), len(targets), seeds)
+
+
+def stages() -> int:
+    """How often ``what_if`` reports progress: at every setting, and once to narrow down ends."""
+    return sum(len(sweep.every) + bool(sweep.settings) for sweep in sweeps(1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,30 +64,45 @@ class Trial:
     def response(self, progress: Callable[[str], None]) -> Response:
         """Every setting, then the end of each attack by bisection."""
         points: list[Point] = []
-        tried = set(TRIED if self.options.inputs else TRIED[:2])
         for setting in self.sweep.every:
-            progress(f"{self.sweep.name} {setting:.2g}")
-            points.append(self.at(setting, frozenset(tried)))
-            if Leak.INPUT in tried and _gone(points, Leak.INPUT):
-                tried.discard(Leak.INPUT)  # an inversion takes seconds
-        stops = {leak: end for leak in TRIED if (end := self._end(points, leak)) is not None}
+            progress(f"{self.sweep.name} {setting:.2g}" if self.sweep.unit else self.sweep.name)
+            points.append(self.at(setting))
+        if self.sweep.settings:
+            progress(f"{self.sweep.name}: where attacks end")
+        stops = {leak: end for leak in Leak if (end := self._end(points, leak)) is not None}
         return Response(self.sweep.name, self.sweep.unit, tuple(points), stops)
 
-    def at(self, setting: float, tried: frozenset[Leak]) -> Point:
+    def at(self, setting: float) -> Point:
         """How often each attack succeeds at one setting."""
-        seeds = range(self.seeds if self.sweep.random else 1)
-        shots = [
-            Shot.at(target, self.sweep.make(setting, seed), self.options, seed == 0 and n < INPUTS)
-            for seed in seeds
-            for n, target in enumerate(self.targets)
-        ]
+        shots = self._shots(setting)
         hits: dict[Leak, list[bool]] = defaultdict(list)
         for scale in ("known", "unknown"):  # at once, as what they have in common takes a while
             group = [shot for shot in shots if shot.options.scale == scale]
             for shot, recovery in zip(group, self._recover(group), strict=True):
-                for leak, hit in shot.hits(self.subject, recovery, tried):
-                    hits[leak].append(hit)
+                for leak in shot.aims:
+                    hits[leak].append(shot.hits(leak, recovery, self._walks))
         return Point(setting, {leak: Rate(sum(h), len(h)) for leak, h in hits.items()})
+
+    def succeeds(self, setting: float, leak: Leak) -> bool:
+        """Whether one attack succeeds at all: no share is looked at beyond the first that leaks."""
+        shots = (shot for shot in self._shots(setting) if leak in shot.aims)
+        return any(shot.hits(leak, self._recover([shot])[0], self._walks) for shot in shots)
+
+    @cached_property
+    def _walks(self) -> tuple[Subject, ...]:
+        return walks(self.subject) if self.options.inputs else ()
+
+    def _shots(self, setting: float) -> list[Shot]:
+        seeds = self.seeds if self.sweep.random else 1
+        walked = max(INPUTS, seeds) if self._walks else 0
+        inverted = {(n % seeds, n % len(self.targets)) for n in range(walked)}
+        return [
+            Shot.at(
+                target, self.sweep.make(setting, seed), self.options, (seed, number) in inverted
+            )
+            for seed in range(seeds)
+            for number, target in enumerate(self.targets)
+        ]  # fmt: skip
 
     def _recover(self, shots: Sequence[Shot]) -> tuple[Recovery, ...]:
         if not shots:
@@ -124,49 +126,8 @@ class Trial:
         weak, strong = known[gone - 1].setting, known[gone].setting
         for _ in range(STEPS):
             middle = math.sqrt(weak * strong)
-            rate = self.at(middle, frozenset({leak})).rates.get(leak)
-            weak, strong = (middle, strong) if rate and rate.hits else (weak, middle)
+            if self.succeeds(middle, leak):
+                weak = middle
+            else:
+                strong = middle
         return strong
-
-
-@dataclass(frozen=True, eq=False)
-class Shot:
-    """One defended share, with what its attacker knows of it."""
-
-    target: Target
-    sent: GradientShare
-    declared: GradientShare
-    options: Options
-    inverted: bool  # whether its input is attacked too
-
-    @classmethod
-    def at(cls, target: Target, defense: Defense, options: Options, inverted: bool) -> Shot:
-        """A target behind a defence."""
-        return cls(target, *known_to_the_attacker(defense, target.share.share, options), inverted)
-
-    def hits(
-        self, subject: Subject, recovery: Recovery, tried: frozenset[Leak]
-    ) -> Iterator[tuple[Leak, bool]]:
-        """Which attacks reached what they were to reach."""
-        label, pixels = self.target.label, self.target.pixels
-        claimed = LabelFinding(recovery, 0.0).class_index  # a guess that is right is no success
-        if Leak.LABEL in tried and label is not None:
-            near = claimed is not None and label_error(recovery, label) <= CLOSE
-            yield Leak.LABEL, near
-        if Leak.CLASS in tried and label is not None:
-            yield Leak.CLASS, claimed == int(label.argmax())
-        if Leak.INPUT in tried and self.inverted and pixels is not None:
-            found = recover_input(subject, self.declared, recovery, self.options.normalisation)
-            yield Leak.INPUT, _seen(found, pixels)
-
-
-def _gone(points: Sequence[Point], leak: Leak) -> bool:
-    """Whether an attack failed at the last setting in every trial."""
-    rate = points[-1].rates.get(leak)
-    return rate is None or rate.hits == 0
-
-
-def _seen(found: InputFinding, pixels: Tensor) -> bool:
-    if found.pixels is None or found.pixels.shape != pixels.shape:
-        return False
-    return psnr(found.pixels, pixels) >= RECOGNISABLE

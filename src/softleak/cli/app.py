@@ -9,7 +9,9 @@ from rich.console import Console
 
 from softleak._version import __version__
 from softleak.cli.audit import audit
+from softleak.cli.reproduce import reproduce_command
 from softleak.cli.system import doctor, models
+from softleak.cli.train import train_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,5 +42,7 @@ def main(
 
 
 app.command(rich_help_panel="Audit")(audit)
+app.command("reproduce", rich_help_panel="The paper")(reproduce_command)
+app.command("train", rich_help_panel="The paper")(train_command)
 app.command(rich_help_panel="About this installation")(models)
 app.command(rich_help_panel="About this installation")(doctor)

@@ -120,7 +120,7 @@ def _show(console: Console, found: Audit, out: Path, as_json: bool) -> None:
 
 @contextmanager
 def _progress(console: Console) -> Iterator[jobs.Step]:
-    """A bar that counts shares, on the error stream."""
+    """A bar that counts shares, then settings of defences, on the error stream."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
     )  # fmt: skip
@@ -129,9 +129,9 @@ def _progress(console: Console) -> Iterator[jobs.Step]:
         task = bar.add_task("reading", total=None)
 
         def step(name: str, total: int) -> None:
-            if total:
-                bar.update(task, description=escape(name), total=total, advance=1 if name else 0)
-            else:  # nobody knows how many more
-                bar.update(task, description=escape(name), completed=0, total=None)
+            if name:
+                bar.update(task, description=escape(name), total=total, advance=1)
+            else:  # something new begins
+                bar.update(task, total=total, completed=0)
 
         yield step

@@ -23,10 +23,10 @@ from softleak.audit import (
 from softleak.audit.folder import audit_files, fingerprint, share_files
 from softleak.audit.sample import NORMALISATION, sample_shares
 from softleak.audit.truth import Truth
-from softleak.audit.whatif import Target, what_if
+from softleak.audit.whatif import Target, stages, what_if
 from softleak.cli import parse
-from softleak.cli.system import versions
 from softleak.data import embedded
+from softleak.environment import versions
 from softleak.errors import DataError, SoftleakError
 from softleak.precheck import shown
 from softleak.share import GradientShare
@@ -100,7 +100,9 @@ def _audit(
     if request.seeds and shares:
         by_name = {report.name: report for report in reports}
         targets = [Target.of(share, by_name[share.name]) for share in shares[:TRIED]]
-        tried = what_if(subject, targets, options, request.seeds, lambda name: step(name, 0))
+        count = stages()
+        step("", count)
+        tried = what_if(subject, targets, options, request.seeds, lambda name: step(name, count))
     return Audit(reports, refused, names, model, found, provenance, tried)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import platform
 from importlib.metadata import PackageNotFoundError, requires, version
 
 import torch
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from softleak._version import __version__
+from softleak.environment import versions
 from softleak.errors import ModelError
 from softleak.head import Head
 from softleak.inversion.chain import Chain
@@ -20,20 +19,10 @@ from softleak.models import MODELS
 EXTRAS = {  # what each brings, by the module it is imported as
     "images": ("PIL", "folders and packs of photos"),
     "metrics": ("skimage", "structural similarity"),
-    "plots": ("matplotlib", "pictures of the benchmarks"),
+    "plots": ("matplotlib", "the paper's figures, pictures of the benchmarks"),
+    "ray": ("ray", "cells on a cluster"),
+    "flower": ("flwr", "a guard and a monitor in Flower"),
 }
-
-
-def versions() -> tuple[tuple[str, str], ...]:
-    """What an audit depends on."""
-    return (
-        ("softleak", __version__),
-        ("torch", torch.__version__),
-        ("numpy", version("numpy")),
-        ("safetensors", version("safetensors")),
-        ("Python", platform.python_version()),
-        ("system", f"{platform.system()} {platform.machine()}"),
-    )
 
 
 def models() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -9,7 +11,10 @@ from rich.text import Text
 from softleak.audit import Audit, AuditReport, LabelLeak
 from softleak.audit.rates import WhatIf
 from softleak.audit.words import class_name, in_a_line, summary
+from softleak.experiments import Omission, Verdict
+from softleak.experiments import Table as Results
 from softleak.report.chart import chart
+from softleak.report.results import LEGEND, written
 
 ROWS = 60  # of many shares the first; the files have all
 STYLES = {
@@ -59,7 +64,8 @@ def what_if_table(tried: WhatIf) -> Table:
     """Where each attack ends, by defence."""
     table = Table(
         title="What would stop it", title_justify="left", box=SIMPLE_HEAD, caption_justify="left",
-        caption=f"{tried.shares} shares, {tried.seeds} seeds; another attack may do better",
+        caption=f"{tried.shares} shares, {tried.seeds} seeds of what is random; as far as settings "
+        "were tried; another attack may do better",
     )  # fmt: skip
     for column in ("defence", "label", "class", "input"):
         table.add_column(column, overflow="fold")
@@ -102,3 +108,41 @@ def _recovered(report: AuditReport, names: tuple[str, ...]) -> str:
     if report.label.class_index is not None:
         return class_name(report.label.class_index, names)
     return recovery.status.value
+
+
+VERDICTS = {
+    Verdict.BETTER: "green",
+    Verdict.EQUAL: "cyan",
+    Verdict.WORSE: "bold red",
+    Verdict.NONE: "",
+}
+
+
+def results_table(results: Results) -> Table:
+    """A table of the paper's: ours, and the paper's in brackets, coloured by which is better."""
+    notes = {
+        note: f"[{i}]" for i, note in enumerate(dict.fromkeys(r.note for r in results.rows), 1)
+    }
+    caption = [LEGEND, *(f"{mark} {note}" for note, mark in notes.items() if note)]
+    table = Table(
+        title=results.title, title_justify="left", caption=Text("\n".join(caption)),
+        caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1),
+    )  # fmt: skip
+    table.add_column("cell", overflow="fold", min_width=16)
+    for column in results.columns:
+        table.add_column(column, justify="right")
+    table.add_column("note", style="dim")
+    for row in results.rows:
+        entries = [Text(written(entry), style=VERDICTS[entry.verdict]) for entry in row.entries]
+        table.add_row(row.cell, *entries, Text(notes[row.note] if row.note else ""))
+    return table
+
+
+def omission_table(omitted: Sequence[Omission]) -> Table:
+    """Cells that were not run, and what they need."""
+    table = Table(title="Not run", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    for column in ("cell", "needs, in --data or --weights"):
+        table.add_column(column, overflow="fold")
+    for omission in omitted:
+        table.add_row(f"{omission.experiment}: {omission.cell}", omission.lacking)
+    return table

@@ -3,7 +3,7 @@
 from softleak.data.augment import Sample, mixup, one_hot, smooth
 from softleak.data.cifar import load_cifar
 from softleak.data.cifar_layout import Split
-from softleak.data.draw import samples
+from softleak.data.draw import nth_sample, numbered_generator, samples
 from softleak.data.embedded import embedded
 from softleak.data.folder import load_folder
 from softleak.data.imageset import ImageSet
@@ -38,6 +38,8 @@ __all__ = [
     "load_folder",
     "load_pack",
     "mixup",
+    "nth_sample",
+    "numbered_generator",
     "one_hot",
     "samples",
     "smooth",

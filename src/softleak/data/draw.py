@@ -28,15 +28,31 @@ def samples(
     affine and commute, so it is done once, at the end.
     """
     for number in range(count):
-        generator = _generator(seed, number)
-        index = int(torch.randint(len(images), (), generator=generator))
-        sample = augmentation(images, normalisation, index, generator)
-        if size is not None:
-            sample = Sample(resize(sample.x.unsqueeze(0), size).squeeze(0), sample.y)
-        yield sample
+        yield nth_sample(images, augmentation, number, seed, normalisation, size)
 
 
-def _generator(seed: int, number: int) -> torch.Generator:
+def nth_sample(
+    images: ImageSet,
+    augmentation: Augmentation,
+    number: int,
+    seed: int,
+    normalisation: Normalisation,
+    size: int | None = None,
+) -> Sample:
+    """Sample `number` of a stream, without those before it."""
+    generator = numbered_generator(seed, number)
+    index = int(torch.randint(len(images), (), generator=generator))
+    sample = augmentation(images, normalisation, index, generator)
+    return sample if size is None else resized(sample, size)
+
+
+def resized(sample: Sample, size: int) -> Sample:
+    """The sample with x (C, H, W) resized to (C, size, size)."""
+    return Sample(resize(sample.x.unsqueeze(0), size).squeeze(0), sample.y)
+
+
+def numbered_generator(seed: int, number: int) -> torch.Generator:
+    """The generator that sample `number` is drawn with."""
     if seed < 0:
         raise DataError(f"seed must be 0 or more, got {seed}.")
     mixed = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]

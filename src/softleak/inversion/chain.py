@@ -58,7 +58,9 @@ class Chain:
     @property
     def passes(self) -> tuple[tuple[Step, ...], ...]:
         """Ways to walk back, the cheaper one first if there is one."""
-        quick = tuple(replace(s, quick=True) if isinstance(s, Conv) else s for s in self.steps)
+        quick = tuple(
+            replace(s, quick=True) if isinstance(s, Conv) and not s.quick else s for s in self.steps
+        )
         return (self.steps,) if quick == self.steps else (quick, self.steps)
 
 

@@ -69,17 +69,23 @@ def invert(
         chain = Chain.of(model, find_head(model, None, shape), shape)
     device = chain.head.W.device
     share = share.map(lambda _, g: g.to(device))
-    if recovery.noise:
+    if recovery.noise and recovery.noise > share.noise(chain.head.weight_name):
         share = share.expecting(recovery.noise)
     if recovery.scale != 1.0:
         share = share.scaled(1 / recovery.scale)
     start = _start(chain, share, recovery)
     worth = torch.as_tensor(pixel, dtype=torch.double, device=device)
+    walks: list[Inversion] = []
     for steps in chain.passes:
-        inversion = _walked(steps, start, share, worth)
-        if inversion.determined and inversion.psnr_predicted >= GOOD:
-            break
-    return inversion
+        walks.append(_walked(steps, start, share, worth))
+        if walks[-1].determined and walks[-1].psnr_predicted >= GOOD:
+            return walks[-1]
+    return max(reversed(walks), key=_promise)  # of two alike the thorough one
+
+
+def _promise(walk: Inversion) -> tuple[bool, float]:
+    predicted = walk.psnr_predicted
+    return walk.determined, -math.inf if math.isnan(predicted) else predicted
 
 
 def _walked(

@@ -20,9 +20,13 @@ _OPTIONAL = "num_batches_tracked"
 def load_weights(model: nn.Module, path: str | PathLike[str]) -> nn.Module:
     """Copy the weights in a .safetensors, .pt, .pth or .npz file into model and return it."""
     file = Path(path)
-    held = files.load(file).tensors
+    return copy_weights(model, files.load(file).tensors, file.name)
+
+
+def copy_weights(model: nn.Module, held: Mapping[str, Tensor], source: str) -> nn.Module:
+    """Copy weights into model whatever wrapper's prefix their names carry, and return it."""
     names = own_names(held, model)
-    return copy_state(model, {names[name]: tensor for name, tensor in held.items()}, file.name)
+    return copy_state(model, {names[name]: tensor for name, tensor in held.items()}, source)
 
 
 def copy_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> nn.Module:

@@ -79,9 +79,15 @@ def _cell(response: Response, leak: Leak) -> Cell:
         return Cell("not tried", False)
     last = rates[-1]
     if leak not in response.stops:
-        return Cell(f"still {last.hits} of {last.trials}", False)
-    start = f" from {written(response.stops[leak])}" if response.unit else ""
+        return Cell(f"still succeeds, {last.hits} of {last.trials}", False)
+    start = f" from {written(response.stops[leak])} {_stronger(response)}" if response.unit else ""
     return Cell(f"did not succeed{start}, 0 of {last.trials}", True)
+
+
+def _stronger(response: Response) -> str:
+    """Which way a defence grows: more noise protects more, and so does a smaller norm."""
+    weakest, strongest = response.points[0].setting, response.points[-1].setting
+    return "up" if strongest >= weakest else "down"
 
 
 def _dot(x: float, rate: Rate) -> Dot:

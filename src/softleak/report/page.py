@@ -35,9 +35,9 @@ def render(audit: Audit) -> str:
         section(report, number, audit.class_names)
         for number, report in enumerate(audit.reports[:IN_FULL], 1)
     ]
-    script = _asset("page.js")
+    script = asset("page.js")
     return (
-        _environment()
+        environment()
         .get_template("page.html")
         .render(
             audit=audit,
@@ -46,7 +46,7 @@ def render(audit: Audit) -> str:
             label_leaks=list(LabelLeak),
             sections=sections,
             data=_data(sections),
-            style=_asset("page.css"),
+            style=asset("page.css"),
             script=script,
             script_hash=_hash(script),
             charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
@@ -61,7 +61,8 @@ def _data(sections: list[Section]) -> dict[str, Any]:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Templates, which escape whatever they are given."""
     environment = Environment(
         loader=PackageLoader("softleak.report", "assets"), autoescape=True,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -70,7 +71,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file that comes with the page."""
     return resources.files("softleak.report").joinpath("assets", name).read_text("utf-8")
 
 

@@ -1,17 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 import softleak as sl
-from softleak import data
-from softleak.audit import Leak, NamedShare, Options, Subject, audit_shares
+from softleak import data, models
+from softleak.audit import Leak, NamedShare, Options, Subject, Truth, audit_shares, whatif
+from softleak.audit.findings import RECOGNISABLE
+from softleak.audit.inputs import recover_input
 from softleak.audit.rates import Point, Rate, Response
+from softleak.audit.shots import GAIN, walks
 from softleak.audit.sweeps import Sweep, known_to_the_attacker, length
 from softleak.audit.whatif import Target, Trial
 from softleak.defenses import Clip, GaussianNoise, Int8, Prune
+from softleak.metrics import psnr
 from softleak.report.chart import chart
 
 OPTIONS = Options(inputs=False)
+NOTHING = Sweep("Nothing", "", lambda *_: Prune(1.0))
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +39,21 @@ def quiet(_: str) -> None:
     pass
 
 
+@pytest.fixture(scope="module")
+def connected(draw):
+    """A network that is inverted in no time, with two shares and their truth."""
+    torch.manual_seed(0)
+    subject = Subject.of(models.mlp(3072, (64,)).eval(), (3, 32, 32))
+    options = Options(normalisation=data.CIFAR10_NORM)
+    drawn = draw(data.Hard(), 2)
+    shares = [
+        NamedShare(str(i), sl.capture(subject.model, s.x, s.y), Truth(s.y, s.x))
+        for i, s in enumerate(drawn)
+    ]
+    reports = audit_shares(subject, shares, options)
+    return subject, tuple(map(Target.of, shares, reports)), options
+
+
 def test_wilsons_interval():
     low, high = Rate(0, 10).interval
     assert low == pytest.approx(0, abs=1e-12)
@@ -45,7 +68,7 @@ def test_clipping_hides_nothing(subject, targets):
     found = Trial(subject, targets, OPTIONS, sweep, 1).response(quiet)
     assert [point.rates[Leak.LABEL].hits for point in found.points] == [2, 2]
     assert found.stops == {}
-    assert chart(found).cells[0].words == "still 2 of 2"
+    assert chart(found).cells[0].words == "still succeeds, 2 of 2"
 
 
 def test_noise_ends_the_label_somewhere_between(subject, targets):
@@ -59,8 +82,7 @@ def test_noise_ends_the_label_somewhere_between(subject, targets):
 
 def test_the_truth_decides_success_where_it_is_known(subject, targets):
     wrong = Target(targets[0].share, targets[1].label.flip(0), None)
-    sweep = Sweep("Nothing", "", lambda *_: Prune(1.0))
-    found = Trial(subject, (wrong,), OPTIONS, sweep, 1).response(quiet)
+    found = Trial(subject, (wrong,), OPTIONS, NOTHING, 1).response(quiet)
     assert found.points[0].rates[Leak.LABEL] == Rate(0, 1)
 
 
@@ -75,11 +97,86 @@ def test_the_attacker_sees_that_a_share_was_clipped(targets):
     assert set(declared.rounding) == set(share)
 
 
+def test_noise_ends_the_input_and_every_seed_has_a_share(connected, monkeypatch):
+    monkeypatch.setattr(whatif, "STEPS", 1)
+    subject, targets, options = connected
+    sweep = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-7, 1.0))
+    found = Trial(subject, targets[:1], options, sweep, 3).response(quiet)
+    assert [point.rates[Leak.INPUT] for point in found.points] == [Rate(3, 3), Rate(0, 3)]
+    assert 1e-7 < found.stops[Leak.INPUT] <= 1.0
+
+
+def test_a_quick_walk_comes_first_where_there_is_one(connected, trained):
+    assert len(walks(connected[0])) == 1
+    quick, thorough = walks(Subject.of(trained, (3, 32, 32)))
+    assert len(quick.chain.passes) == 1
+    assert len(thorough.chain.passes) == 2
+
+
+def test_an_input_that_cannot_be_inverted_is_not_tried(connected):
+    subject, targets, options = connected
+    trial = Trial(replace(subject, chain=None), targets, options, NOTHING, 1)
+    found = trial.response(quiet)
+    assert Leak.INPUT not in found.points[0].rates
+    assert chart(found).cells[2].words == "not tried"
+
+
+def test_what_the_share_did_not_give_away_is_no_target(subject, targets):
+    share = targets[0].share
+    both = sl.GradientShare({n: share.share[n] + targets[1].share.share[n] for n in share.share})
+    (report,) = audit_shares(subject, [NamedShare("two", both)], OPTIONS)
+    target = Target.of(NamedShare("two", both), report)
+    assert target.label is None
+    assert target.pixels is None
+
+
+def test_bisection_looks_no_further_than_the_first_share_that_leaks(subject, targets, monkeypatch):
+    looked = []
+    recover = whatif.recover_labels
+    monkeypatch.setattr(
+        whatif, "recover_labels", lambda *a, **k: looked.append(1) or recover(*a, **k)
+    )
+    assert Trial(subject, targets, OPTIONS, NOTHING, 1).succeeds(1.0, Leak.LABEL)
+    assert len(looked) == 1
+
+
+def test_an_end_has_no_success_beyond_it(subject, targets):
+    """Leakage may come back as a defence grows, as it does with pruning."""
+    hits = [2, 0, 1, 0, 0]
+    points = [Point(float(s), {Leak.LABEL: Rate(h, 2)}) for s, h in enumerate(hits)]
+    trial = Trial(subject, targets, OPTIONS, NOTHING, 1)
+    assert trial._end(points, Leak.LABEL) == 3.0
+    assert trial._end(points[:3], Leak.LABEL) is None
+
+
+def test_progress_is_told_of_every_stage(connected, monkeypatch):
+    subject, targets, options = connected
+    monkeypatch.setattr(whatif, "STEPS", 1)
+    told = []
+    whatif.what_if(subject, targets[:1], replace(options, inputs=False), 1, told.append)
+    assert len(told) == whatif.stages()
+
+
+@pytest.mark.slow
+def test_a_thorough_walk_does_not_make_up_for_what_is_out_of_reach(trained, draw):
+    subject = Subject.of(trained, (3, 32, 32))
+    options = Options(normalisation=data.CIFAR10_NORM)
+    for seed, sample in enumerate(draw(data.Smoothing(), 2)):
+        sent = GaussianNoise(1.5e-4, seed)(sl.capture(trained, sample.x, sample.y))
+        recovery = sl.recover_label(trained, sent)
+        first, second = (
+            recover_input(each, sent, recovery, options.normalisation) for each in walks(subject)
+        )
+        true = data.CIFAR10_NORM.invert(sample.x)
+        assert first.psnr_predicted < RECOGNISABLE - GAIN
+        assert psnr(second.pixels, true) < RECOGNISABLE
+
+
 def test_a_chart_of_settings():
     points = tuple(Point(s, {Leak.CLASS: Rate(h, 4)}) for s, h in ((1e-3, 4), (1.0, 0)))
     drawn = chart(Response("Noise", "std", points, {Leak.CLASS: 0.5}))
     (line,) = drawn.lines
     assert line.dots[0].y < line.dots[1].y
     assert drawn.cells[0].words == "not tried"
-    assert drawn.cells[1].words == "did not succeed from 0.5, 0 of 4"
+    assert drawn.cells[1].words == "did not succeed from 0.5 up, 0 of 4"
     assert not any("safe" in cell.words for cell in drawn.cells)

@@ -8,6 +8,7 @@ from torch import nn
 
 import softleak as sl
 from softleak import data, models
+from softleak.defenses import GaussianNoise, Prune
 from softleak.errors import ModelError, ShareError
 
 PIXEL = torch.tensor(data.CIFAR10_NORM.std, dtype=torch.double).view(3, 1, 1)
@@ -98,6 +99,32 @@ def test_the_thorough_pass_is_for_what_the_first_one_leaves_open(name, enough, d
     assert torch.equal(quick.input, both.input) == enough
     assert psnr(both, sample) >= psnr(quick, sample)
     assert abs(psnr(quick, sample) - quick.psnr_predicted) < 9.54  # a factor of 3
+
+
+def test_of_two_passes_the_one_that_promises_more_is_kept(draw):
+    model = models.uniform_(models.lenet()).eval()
+    (sample,) = draw(data.Smoothing(), 1)
+    clean = sl.capture(model, sample.x, sample.y)
+    share, recovery = Prune(0.99)(clean), sl.recover_label(model, clean)
+    chain = sl.Chain.of(model, sl.Head.of(model), (3, 32, 32))
+    both = [
+        sl.invert(model, share, recovery, chain=sl.Chain(chain.head, steps)).psnr_predicted
+        for steps in chain.passes
+    ]
+    kept = sl.invert(model, share, recovery, chain=chain)
+    assert len(set(both)) == 2
+    assert kept.psnr_predicted == max(both)
+
+
+def test_noise_that_was_declared_is_not_counted_twice(draw):
+    model = models.mlp(3072, (128,)).eval()
+    (sample,) = draw(data.Smoothing(), 1)
+    share = GaussianNoise(1e-4, 0)(sl.capture(model, sample.x, sample.y))
+    recovery = sl.recover_label(model, share)
+    found = sl.invert(model, share, recovery)
+    assert recovery.noise == pytest.approx(1e-4, rel=0.1)
+    told = sl.invert(model, share.expecting(recovery.noise), recovery)
+    assert told.psnr_predicted == pytest.approx(found.psnr_predicted, abs=0.1)
 
 
 def test_coarser_gradients_give_larger_predicted_errors(draw):

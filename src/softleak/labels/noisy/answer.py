@@ -13,7 +13,7 @@ from softleak.results import Recovery, Status
 SURE = 0.9  # a class less probable than this is a guess
 INTERVAL = (0.05, 0.95)
 LIGHT = 1e-9  # of the heaviest: draws that change nothing
-UNFIT = 1e-4  # a family this unlikely to be so far off does not fit
+UNFIT = 1e-6  # a family this unlikely to be so far off does not fit
 
 
 @dataclass(frozen=True, eq=False)

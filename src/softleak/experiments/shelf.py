@@ -1,0 +1,88 @@
+"""Data packs and trained weights: where they lie, what is lacking, and what was read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from torch import Tensor
+
+from softleak import data, files
+from softleak.audit.folder import fingerprint
+from softleak.data import ImageSet
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A pack by its file, and what the paper has of it."""
+
+    file: str
+    title: str
+    images: int
+
+    @property
+    def embedded(self) -> bool:
+        """Whether some of it comes with the package."""
+        return self is CIFAR10
+
+
+CIFAR10 = DataSet("cifar10_test.npz", "CIFAR-10's test set", 10_000)
+CIFAR100 = DataSet("cifar100_test.npz", "CIFAR-100's test set", 10_000)
+FLOWERS17 = DataSet("flowers17_224.npz", "Flowers-17", 1360)
+IMAGENET = DataSet("imagenet_sample500_224.npz", "ImageNet's validation set", 50_000)
+
+
+_hash = cache(fingerprint)  # of files that do not change while they are being read
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Folders of data packs and of trained weights, either of which may be missing.
+
+    What was opened travels with the shelf, so that a worker elsewhere needs no folders.
+    """
+
+    data: Path | None = None
+    weights: Path | None = None
+    opened: dict[str, ImageSet] = field(default_factory=dict, compare=False)
+    read: dict[str, Mapping[str, Tensor]] = field(default_factory=dict, compare=False)
+
+    def images(self, source: DataSet) -> ImageSet:
+        """The images of a data set; of CIFAR-10 the embedded ones will do."""
+        if source.file not in self.opened:
+            path = self.path(source.file)
+            self.opened[source.file] = data.load(path) if path else data.embedded()
+        return self.opened[source.file]
+
+    def tensors(self, name: str) -> Mapping[str, Tensor]:
+        """The weights in a file on the shelf."""
+        if name not in self.read:
+            path = self.path(name)
+            self.read[name] = files.load(path).tensors if path else {}
+        return self.read[name]
+
+    def path(self, name: str | None) -> Path | None:
+        """Where a file lies, if it is on the shelf."""
+        folders = [folder for folder in (self.data, self.weights) if folder is not None]
+        found = [folder / name for folder in folders if name and (folder / name).is_file()]
+        return found[0] if found else None
+
+    def lacks(self, source: DataSet, weights: str = "") -> str:
+        """The files one cannot do without, empty if all are here."""
+        needed = [weights] if weights else []
+        needed += [] if source.embedded else [source.file]
+        return ", ".join(name for name in needed if self.path(name) is None)
+
+    def hashes(self, names: Iterable[str]) -> dict[str, str]:
+        """SHA-256 of files, or that they come with the package."""
+        paths = {name: self.path(name) for name in names if name}
+        return {name: _hash(path) if path else "embedded" for name, path in paths.items()}
+
+    def shortfall(self, source: DataSet) -> str:
+        """In what the images at hand are fewer than the paper's, empty if they are not."""
+        held = len(self.images(source))
+        if held >= source.images:
+            return ""
+        return f"{held} images of the {source.images} of {source.title}"

@@ -1,0 +1,23 @@
+"""The paper's figures, drawn from runs of this code: the optional extra `plots`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from softleak.experiments.kinds import MIXED, SMOOTHED
+from softleak.report.figures.canvas import Drawing
+from softleak.report.figures.inputs import comparison, sheet
+from softleak.report.figures.noise import errors_under_noise
+from softleak.report.figures.scalar import labels_along, losses
+
+FIGURES: Mapping[str, Callable[[Drawing], None]] = {
+    "figure1": losses,
+    "figure2": labels_along,
+    "figure3": comparison,
+    "figure4": partial(sheet, kind=SMOOTHED),
+    "figure5": partial(sheet, kind=MIXED),
+    "figure6": errors_under_noise,
+}
+
+__all__ = ["FIGURES", "Drawing"]

@@ -1,0 +1,80 @@
+"""Figures 3, 4 and 5: inputs of FCN-4 as computed, and as gradient matching finds them."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from softleak.data import Sample
+from softleak.experiments.inversion import inverter, mean_image
+from softleak.experiments.kinds import SMOOTHED, Kind
+from softleak.experiments.target import Target
+from softleak.matching import L2, LBFGS, Adam, Cosine, RandomLabel, TotalVariation, reconstruct
+from softleak.metrics import psnr
+from softleak.report.figures.canvas import Drawing, pyplot
+
+ALL, FEW = 100, 5
+BRIEF = 0.02  # of the paper's steps, unless all are asked for
+
+
+def _target(drawing: Drawing) -> Target:
+    _, network = drawing.network("fcn4", "fcn4 on cifar10")
+    return Target.of(network, drawing.shelf, everything=True)
+
+
+def computed(target: Target, samples: list[Sample]) -> list[Tensor]:
+    """Each input in pixels (C, H, W), or the mean image where none was found."""
+    inverse, nothing = inverter(target), mean_image(target)
+    found = (inverse(target.share(sample))[1] for sample in samples)
+    undo = target.network.normalisation.invert
+    return [
+        nothing if each is None else undo(each.input.view_as(sample.x))
+        for each, sample in zip(found, samples, strict=True)
+    ]
+
+
+def sheet(drawing: Drawing, kind: Kind) -> None:
+    """Figures 4 and 5: a hundred inputs, as computed."""
+    target, count = _target(drawing), drawing.samples or ALL
+    samples = [target.sample(kind.augmentation, number) for number in range(count)]
+    side = math.ceil(math.sqrt(count))
+    figure, panels = pyplot().subplots(
+        side, side, figsize=(side, side), squeeze=False, gridspec_kw={"wspace": 0, "hspace": 0}
+    )
+    for axes in panels.flat:
+        axes.axis("off")
+    for axes, image in zip(panels.flat, computed(target, samples), strict=False):
+        axes.imshow(image.clamp(0, 1).permute(1, 2, 0).numpy())
+    drawing.save(figure)
+
+
+def comparison(drawing: Drawing) -> None:
+    """Figure 3: the truth, L2 and cosine with free labels (DLG), and the input as computed."""
+    target, count = _target(drawing), drawing.samples or FEW
+    samples = [target.sample(SMOOTHED.augmentation, number) for number in range(count)]
+    undo, part = target.network.normalisation.invert, 1.0 if drawing.full else BRIEF
+    rows = {"ground truth": [undo(sample.x) for sample in samples]}
+    shares = [target.share(sample) for sample in samples]
+    for name, objective, way, priors in (
+        ("L2", L2(), LBFGS(lr=0.3).part(0.0, part), []),
+        ("cosine", Cosine(), Adam(lr=0.02, steps=7000).part(0.0, part), [TotalVariation(1e-6)]),
+    ):
+        found = reconstruct(
+            target.model, shares, objective=objective, optimiser=way, priors=priors,
+            label=RandomLabel(), head=target.head,
+        )  # fmt: skip
+        nothing = mean_image(target)
+        rows[name] = [nothing if r.input is None else undo(r.input) for r in found]
+    rows["softleak"] = computed(target, samples)
+    figure, panels = pyplot().subplots(
+        len(rows), count, figsize=(1.4 * count, 1.6 * len(rows)), squeeze=False
+    )
+    for axes, (name, images) in zip(panels, rows.items(), strict=True):
+        mean = sum(map(psnr, images, rows["ground truth"])) / count
+        words = name if name == "ground truth" else f"{name}\n{mean:.1f} dB"
+        axes[0].set_ylabel(words)
+        for each, image in zip(axes, images, strict=True):
+            each.imshow(image.clamp(0, 1).permute(1, 2, 0).numpy())
+            each.set(xticks=[], yticks=[])
+    drawing.save(figure)

@@ -1,0 +1,88 @@
+"""The results page: the paper's tables with ours beside them, in Markdown and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from softleak._version import __version__
+from softleak.atomic import write_text
+from softleak.errors import FileError
+from softleak.experiments.claims import CLAIMS, Claim, Means, Standing
+from softleak.experiments.facts import FACTS
+from softleak.experiments.registry import EXPERIMENTS
+from softleak.experiments.summary import Entry, Table, Verdict, tabulated
+from softleak.report.page import asset, environment
+from softleak.sweep import Records
+
+MARKS = {Verdict.BETTER: "▲", Verdict.EQUAL: "=", Verdict.WORSE: "▼", Verdict.NONE: ""}
+BEGIN, END = "<!-- softleak reproduce: begin -->", "<!-- softleak reproduce: end -->"
+LEGEND = "▲ better than the paper, = equal as written, ▼ worse; in brackets the paper's value."
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything the records of a folder say."""
+
+    tables: tuple[Table, ...]
+    claims: tuple[tuple[Claim, Standing, str], ...]
+
+    @classmethod
+    def of(cls, records: Records) -> Results:
+        """Tables that have rows, and every claim."""
+        tables = (tabulated(experiment, records) for experiment in EXPERIMENTS.values())
+        means = Means(records)
+        claims = tuple((claim, *claim.judge(means)) for claim in CLAIMS)
+        return cls(tuple(table for table in tables if table.rows), claims)
+
+
+def markdown(results: Results) -> str:
+    """The results as Markdown."""
+    return "\n".join(_lines(results)) + "\n"
+
+
+def _lines(results: Results) -> Iterator[str]:
+    yield f"By softleak {__version__}. {LEGEND}"
+    for table in results.tables:
+        yield f"\n### {table.title}\n"
+        yield f"| cell | {' | '.join(table.columns)} | note |"
+        yield "|---" * (len(table.columns) + 2) + "|"
+        for row in table.rows:
+            yield f"| {row.cell} | {' | '.join(map(written, row.entries))} | {row.note} |"
+    yield "\n### The paper's claims\n\n| where | claim | here | figure |\n|---|---|---|---|"
+    for claim, standing, figure in results.claims:
+        yield f"| {claim.section} | {claim.text} | {standing.value} | {figure} |"
+    yield "\n### Where the paper's text and its published code differ\n"
+    yield from (f"- {fact}" for fact in FACTS)
+
+
+def written(entry: Entry) -> str:
+    """Ours, the verdict, and the paper's in brackets."""
+    if entry.verdict is Verdict.NONE:
+        return entry.ours
+    return f"{entry.ours} {MARKS[entry.verdict]} ({entry.paper})"
+
+
+def write_results(folder: Path, results: Results) -> None:
+    """Write ``RESULTS.md`` and ``index.html``, each whole or not at all."""
+    write_text(folder / "RESULTS.md", f"# The paper's tables\n\n{markdown(results)}")
+    page = environment().get_template("results.html").render(
+        results=results, facts=FACTS, pictures=_pictures(folder), legend=LEGEND,
+        marks=MARKS, style=asset("page.css"), version=__version__,
+    )  # fmt: skip
+    write_text(folder / "index.html", page)
+
+
+def _pictures(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("figure?.png"))
+
+
+def splice(path: Path, results: Results) -> None:
+    """Put the results between the two marks of a Markdown file."""
+    text = path.read_text("utf-8") if path.is_file() else ""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise FileError(f"expected {BEGIN} and {END} in {path}, to put the results between them")
+    write_text(path, f"{before}{BEGIN}\n{markdown(results)}{END}{after}")

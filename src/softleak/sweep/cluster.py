@@ -1,0 +1,77 @@
+"""A Ray cluster, or this machine as one: the optional extra `ray`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from types import ModuleType
+
+from softleak.errors import MissingExtra
+from softleak.sweep.engine import TRIES, Done, in_one_thread
+from softleak.sweep.piece import Compute, Piece, Record
+
+
+class _Worker:
+    """An actor: it is sent what it computes with once, and keeps it."""
+
+    def __init__(self, compute: Compute) -> None:
+        self.compute = compute
+
+    def work(self, piece: Piece) -> Sequence[Record]:
+        return in_one_thread(self.compute, piece)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Ray's actors, one for every core, at an address ("auto": the cluster this machine is in).
+
+    An actor that dies is started again by Ray, elsewhere if need be, and its piece with it.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+
+    def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
+        ray = _ray()
+        begun = not ray.is_initialized()
+        if begun:
+            ray.init(
+                self.address, num_cpus=None if self.address else self.workers,
+                include_dashboard=None if self.address else False,
+                log_to_driver=False, logging_level="error",
+            )  # fmt: skip
+        try:
+            yield from self._work(ray, compute, pieces)
+        finally:
+            if begun:
+                ray.shutdown()
+
+    def _work(self, ray: ModuleType, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
+        count = self.workers or int(ray.cluster_resources().get("CPU", 1))
+        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=TRIES - 1)(_Worker)
+        shipped, rest = ray.put(compute), iter(pieces)
+        free, busy = [kind.remote(shipped) for _ in range(count)], {}
+        while True:
+            for piece in islice(rest, len(free)):
+                actor = free.pop()
+                busy[actor.work.remote(piece)] = actor, piece
+            if not busy:
+                return
+            (done,), _ = ray.wait(list(busy), num_returns=1)
+            actor, piece = busy.pop(done)
+            free.append(actor)
+            try:
+                yield piece, ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error  # what the piece itself raised
+            except ray.exceptions.RayActorError:
+                yield piece, None
+
+
+def _ray() -> ModuleType:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra("a cluster needs Ray: pip install 'softleak[ray]'") from error
+    return ray

@@ -1,0 +1,84 @@
+"""Processes of this machine. One that dies is replaced, and costs only what it was computing."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from multiprocessing import get_context, parent_process
+from threading import Thread
+
+from softleak.sweep.engine import TRIES, Done, in_one_thread
+from softleak.sweep.piece import Compute, Piece, Record
+
+_held: list[Compute] = []  # what this worker computes with, sent to it once
+
+
+def _begin(packed: bytes) -> None:
+    _held[:] = [pickle.loads(packed)]
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot tell its workers to end."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(piece: Piece) -> Sequence[Record]:
+    return in_one_thread(_held[0], piece)
+
+
+def _submit(pool: ProcessPoolExecutor, piece: Piece) -> Future[Sequence[Record]]:
+    try:
+        return pool.submit(_work, piece)
+    except BrokenProcessPool as error:  # a worker died before it was given anything
+        failed: Future[Sequence[Record]] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+@dataclass(frozen=True)
+class Processes:
+    """So many processes; as many as there are cores unless said."""
+
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
+        packed, deaths, rest = pickle.dumps(compute), Counter[Piece](), iter(pieces)
+        while lost := (yield from self._until_one_dies(packed, rest)):
+            deaths.update(lost)
+            yield from ((piece, None) for piece in lost if deaths[piece] >= TRIES)
+            rest = chain([piece for piece in lost if deaths[piece] < TRIES], rest)
+
+    def _until_one_dies(
+        self, packed: bytes, rest: Iterator[Piece]
+    ) -> Generator[Done, None, list[Piece]]:
+        """Compute until all is done or a worker dies; the pieces that were under way then."""
+        # Only as many are handed out as there are workers: a death then costs no more than that.
+        # Forked children of a process with torch's threads can hang, hence spawned.
+        with ProcessPoolExecutor(
+            self.workers, get_context("spawn"), initializer=_begin, initargs=(packed,)
+        ) as pool:
+            busy: dict[Future[Sequence[Record]], Piece] = {}
+            while True:
+                for piece in islice(rest, self.workers - len(busy)):
+                    busy[_submit(pool, piece)] = piece
+                if not busy:
+                    return []
+                lost = []
+                for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                    try:
+                        yield busy[future], future.result()
+                    except BrokenProcessPool:
+                        lost.append(busy[future])
+                    del busy[future]
+                if lost:
+                    return [*lost, *busy.values()]

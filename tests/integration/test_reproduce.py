@@ -1,0 +1,99 @@
+"""``softleak reproduce`` from end to end; killed, it goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from softleak.cli import app
+
+COMMAND = ["reproduce", "table2", "--only", "lenet", "--samples", "4"]
+RUN = [sys.executable, "-c", "from softleak.cli import app; app()", *COMMAND]
+
+
+def records(folder):
+    base = sqlite3.connect(folder / "records.sqlite", timeout=30)
+    rows = base.execute("SELECT * FROM records ORDER BY experiment, cell, repeat, sample")
+    found = rows.fetchall()
+    base.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run, in this process."""
+    out = tmp_path_factory.mktemp("whole")
+    done = CliRunner().invoke(app, [*COMMAND, "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out, done.output
+
+
+def test_ours_stand_beside_the_papers(whole):
+    out, output = whole
+    assert "99.7%" in output
+    assert "4 samples of the paper's 1000; 200 images of the 10000" in output.replace("\n", " ")
+    assert len(records(out)) == 16
+    assert (out / "table2.csv").read_text().count("UNIQUE") == 32
+    assert "| lenet, smoothed | 100.0% ▲ (99.7%)" in (out / "RESULTS.md").read_text()
+    assert "lenet trained, mixed" in (out / "index.html").read_text()
+
+
+def test_a_second_run_repeats_nothing(whole):
+    out, _ = whole
+    before = records(out)
+    done = CliRunner().invoke(app, [*COMMAND, "--out", str(out)])
+    assert done.exit_code == 0
+    assert records(out) == before
+
+
+def test_killed_twice_it_ends_with_the_same_records(whole, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for wanted in (3, 9):  # records there are when it is killed
+        with subprocess.Popen(
+            [*RUN, "--out", tmp_path], env=environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ) as process:  # fmt: skip
+            held, deadline = 0, time.monotonic() + 120
+            while held < wanted and time.monotonic() < deadline:
+                time.sleep(0.02)
+                if (tmp_path / "records.sqlite").exists():
+                    try:
+                        held = len(records(tmp_path))
+                    except sqlite3.OperationalError:  # not even the table yet
+                        held = 0
+            process.send_signal(signal.SIGKILL)
+        assert wanted <= len(records(tmp_path)) < 16
+    done = CliRunner().invoke(app, [*COMMAND, "--out", str(tmp_path)])
+    assert done.exit_code == 0
+    assert records(tmp_path) == records(whole[0])
+
+
+def test_cells_that_lack_files_are_named(tmp_path):
+    command = ["reproduce", "table1", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "160"})
+    assert done.exit_code == 0
+    assert "cifar100_test.npz" in done.output
+
+
+def test_other_data_needs_another_folder(whole, tmp_path):
+    out, _ = whole
+    base = sqlite3.connect(out / "records.sqlite")
+    (kept,) = base.execute("SELECT provenance FROM cells LIMIT 1").fetchone()
+    changed = kept.replace('"embedded"', '"1234"')
+    assert changed != kept
+    other = tmp_path / "other"
+    other.mkdir()
+    base.execute("VACUUM INTO ?", (str(other / "records.sqlite"),))
+    base.close()
+    with sqlite3.connect(other / "records.sqlite") as copy:
+        copy.execute("UPDATE cells SET provenance = ?", (changed,))
+    done = CliRunner().invoke(app, [*COMMAND, "--out", str(other)])
+    assert done.exit_code == 2
+    assert "come from other files" in " ".join(done.output.split())

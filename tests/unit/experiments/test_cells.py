@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from softleak.experiments import EXPERIMENTS, Shelf
+from softleak.experiments.laboratory import Laboratory
+from softleak.experiments.noise import NoiseCell
+from softleak.experiments.table5 import PAPER
+from softleak.matching import Adam
+from softleak.sweep import Piece
+
+SHELF = Shelf()
+
+
+def measured(cell, numbers, repeat=0):
+    return list(cell.prepare(SHELF)(numbers, repeat))
+
+
+def test_a_sample_does_not_depend_on_the_others():
+    laboratory = Laboratory(SHELF)
+    alone = laboratory(Piece("table2", "lenet, mixed", 0, (3,)))
+    among = laboratory(Piece("table2", "lenet, mixed", 0, (2, 3)))
+    again = laboratory(Piece("table2", "lenet, mixed", 1, (3,)))
+    assert alone[0] == among[1]
+    assert again[0].measures != alone[0].measures
+
+
+def test_labels_are_recovered_from_the_head_and_from_the_whole_share():
+    (found,) = measured(EXPERIMENTS["table2"].cell("lenet, smoothed"), [0])
+    assert found["head_exact"]
+    assert found["whole_exact"]
+    assert found["head_L1"] < 1e-5
+    assert found["whole_status"] == "UNIQUE"
+
+
+def test_one_hot_labels_have_idlg_beside_them():
+    cell = replace(EXPERIMENTS["table1"].cells[2], subject="lenet")
+    assert cell.name == "lenet, one-hot"
+    assert all(found["idlg_exact"] and found["head_exact"] for found in measured(cell, [0, 1]))
+
+
+def test_an_input_comes_back_from_a_fully_connected_network():
+    (found,) = measured(EXPERIMENTS["fcn"].cell("fcn4 on cifar10, mixed"), [0])
+    assert found["PSNR"] > 100
+    assert found["LPIPS"] < 1e-3
+    assert found["determined"]
+
+
+def test_noise_costs_what_it_must():
+    noise, _ = PAPER["Laplace"]
+    (found,) = measured(NoiseCell("Laplace", noise, 1e-4, {}, subject="lenet"), [0])
+    for way in ("head", "whole", "one_row"):
+        assert found[f"{way}_close"]
+        assert found[f"{way}_class"]
+    assert found["one_row_gap"] < found["head_L1"] + 1e-3  # one noisy row is mended
+
+
+def test_matching_comes_nearer_with_every_step():
+    cell = EXPERIMENTS["table3"].cell("smoothed, lenet trained, Cosine α=1 β=0, ours")
+    (short,), (longer,) = (
+        measured(replace(cell, optimiser=Adam(steps=steps)), [29]) for steps in (2, 30)
+    )
+    assert longer["status"] == "EXHAUSTED"
+    assert longer["evaluations"] == 30
+    assert longer["misfit"] < short["misfit"]
+    assert longer["L1"] < 1e-5
+
+
+def test_samples_of_a_repetition_cover_every_class_and_every_pair():
+    from softleak.experiments.matching import MIXED, SMOOTHED
+    from softleak.experiments.networks import NETWORKS
+    from softleak.experiments.target import Target
+
+    target = Target.of(NETWORKS["lenet"], SHELF, evidence=False)
+    classes = [int(s.y.argmax()) for s in SMOOTHED.drawn(target, range(30), 0)]
+    assert classes == [label for label in range(10) for _ in range(3)]
+    pairs = {tuple(s.y.nonzero()[:, 0].tolist()) for s in MIXED.drawn(target, range(45), 0)}
+    assert len(pairs) == 45

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import csv
+import sqlite3
+
+import pytest
+
+from softleak.errors import FileError
+from softleak.sweep import Local, Record, Records, sweep
+from softleak.sweep.run import missing
+from tests.unit.sweep.computes import Sums, pieces
+
+
+def record(sample: int, **measures) -> Record:
+    return Record("try", "cell", 0, sample, measures)
+
+
+def test_records_come_back_as_they_were(tmp_path):
+    kept = [record(1, error=0.1 + 0.2, exact=True, status="UNIQUE", L1=None), record(0, error=1.0)]
+    with Records(tmp_path) as records:
+        records.append(kept)
+    with Records(tmp_path) as records:
+        assert records.of("try", "cell") == kept[::-1]
+
+
+def test_a_piece_is_kept_whole_or_not_at_all(tmp_path):
+    with Records(tmp_path) as records:
+        records.append([record(1)])
+        with pytest.raises(FileError, match="another run"):
+            records.append([record(0), record(1)])
+        assert [r.sample for r in records.of("try", "cell")] == [1]
+
+
+def test_nothing_infinite_is_recorded(tmp_path):
+    with Records(tmp_path) as records, pytest.raises(ValueError, match="JSON"):
+        records.append([record(0, error=float("inf"))])
+
+
+def test_records_of_other_data_are_not_mixed(tmp_path):
+    with Records(tmp_path) as records:
+        records.declare("try", "cell", {"files": {"x": "1"}, "seeds": 1})
+        records.declare("try", "cell", {"files": {"x": "1"}, "seeds": 1})
+        with pytest.raises(FileError, match="come from other files"):
+            records.declare("try", "cell", {"files": {"x": "2"}, "seeds": 1})
+
+
+def test_a_sweep_computes_what_is_missing_and_nothing_else(tmp_path):
+    done = []
+    with Records(tmp_path) as records:
+        sweep(Sums(), pieces(3), records, Local())
+        rest = missing(pieces(5), records)
+        assert [piece.samples for piece in rest] == [(3,), (4,)]
+        assert sweep(Sums(), rest, records, Local(), done.append) == []
+        assert done == rest
+        assert [r.sample for r in records.of("try", "cell")] == [0, 1, 2, 3, 4]
+
+
+def test_records_can_be_queried_and_exported(tmp_path):
+    with Records(tmp_path) as records:
+        records.declare("try", "cell", {})
+        records.append([record(0, error=0.25), record(1, error=0.75, note="x")])
+        path = records.export("try")
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["error"] for row in rows] == ["0.25", "0.75"]
+    assert rows[0]["note"] == ""
+    query = "SELECT avg(json_extract(measures, '$.error')) FROM records"
+    assert sqlite3.connect(tmp_path / "records.sqlite").execute(query).fetchone() == (0.5,)
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="cannot keep records"):
+        Records(tmp_path / "file")

@@ -7,25 +7,21 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from time import perf_counter
 
-import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricRecord
+from flwr.app import Context, Error, Message, MessageType, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from torch import nn
 
 from softleak.audit import Leak
-from softleak.audit.weakest import Search, Stopped, stronger
-from softleak.defenses import GaussianNoise
+from softleak.audit.weakest import Search
 from softleak.errors import OptionError, SoftleakError
 from softleak.integrations.flower import arrays as records
 from softleak.integrations.flower.auditor import Auditor, Question, Update, with_chain
-from softleak.integrations.flower.findings import ClientAudit
+from softleak.integrations.flower.remedy import Outcome, defended
 from softleak.naming import own_names
 from softleak.share import GradientShare
 
 LOGGER = logging.getLogger("softleak")
-STATE = "softleak"  # where the client keeps what it found out, between rounds
-TRIES = 3  # settings of real noise, each stronger, before an update is refused
 
 
 class Action(Enum):
@@ -46,16 +42,6 @@ class _Step:
     lr: float | None
     samples: int | None
     names: dict[str, str]  # the model's name of each array
-
-
-@dataclass(frozen=True, eq=False)
-class _Outcome:
-    """The audit of a step, and what became of it."""
-
-    found: ClientAudit
-    sent: GradientShare | None = None  # instead of the step, if it was defended
-    stopped: Stopped | None = None
-    refusal: str = ""
 
 
 class LeakageGuard:
@@ -124,7 +110,7 @@ class LeakageGuard:
         kept = own.without(*(own.keys() - dict(self._model.named_parameters()).keys()))
         return _Step(key, before, kept, lr, records.claimed_samples(reply.content), names)
 
-    def _outcome(self, step: _Step, context: Context) -> _Outcome:
+    def _outcome(self, step: _Step, context: Context) -> Outcome:
         """Audit the step, and decide."""
         inputs = Leak.INPUT in self.stop
         subject = self._auditor.subject(step.before)
@@ -133,13 +119,13 @@ class LeakageGuard:
         found = self._auditor.one(subject, update, inputs=inputs)
         leaking = found.leaks & self.stop
         if not leaking or found.report is None or self.action is Action.WARN:
-            return _Outcome(found)
+            return Outcome(found)
         if self.action is Action.REFUSE:
             what = ", ".join(sorted(leak.value for leak in leaking))
-            return _Outcome(found, refusal=f"the update gives away: {what}")
+            return Outcome(found, refusal=f"the update gives away: {what}")
         options = replace(self._auditor.question.options(update.scale_known), inputs=inputs)
         search = Search.of(subject, step.share, found.report, options, self.stop, self.seeds)
-        return _defended(found, search, context)
+        return defended(found, search, context)
 
     def _unread(self, message: Message, reply: Message, number: int, why: str) -> Message:
         """An update that cannot be audited goes unless the guard is to act."""
@@ -148,7 +134,7 @@ class LeakageGuard:
             return reply
         return _refused(message, f"the update could not be audited: {why}")
 
-    def _say(self, number: int, outcome: _Outcome, seconds: float) -> None:
+    def _say(self, number: int, outcome: Outcome, seconds: float) -> None:
         did = "sent as it is"
         if outcome.refusal:
             did = f"refused: {outcome.refusal}"
@@ -163,28 +149,12 @@ class LeakageGuard:
         LOGGER.log(level, "round %d: %s %s (%.1f s)", number, outcome.found.words, did, seconds)
 
 
-def _defended(found: ClientAudit, search: Search, context: Context) -> _Outcome:
-    """The step behind noise on which the attacks were seen to fail."""
-    stopped = _remembered(context, search) or search.weakest()
-    if stopped is None:
-        return _Outcome(found, refusal="no noise that was tried stops the attack")
-    for _ in range(TRIES):
-        # NumPy's generator has 128 bits of the operating system's; a seed could be tried out.
-        noise = GaussianNoise(stopped.setting, np.random.default_rng())
-        sent = noise(search.target.share.share)
-        if search.stops(sent):
-            _remember(context, stopped)
-            return _Outcome(found, sent, stopped)
-        stopped = stronger(stopped)
-    return _Outcome(found, refusal="the attack still succeeds behind the strongest noise tried")
-
-
 def _refused(message: Message, why: str) -> Message:
     error = Error(ErrorCode.MOD_FAILED_PRECONDITION, f"softleak's guard: {why}")
     return Message(error, reply_to=message)
 
 
-def _metrics(outcome: _Outcome, seconds: float) -> dict[str, float]:
+def _metrics(outcome: Outcome, seconds: float) -> dict[str, float]:
     """The same names in every reply, which strategies insist on."""
     stopped = outcome.stopped
     return {
@@ -202,16 +172,3 @@ def _add(reply: Message, metrics: dict[str, float]) -> None:
         held = reply.content["metrics"] = MetricRecord()
     for name, value in metrics.items():
         held[name] = value
-
-
-def _remember(context: Context, stopped: Stopped) -> None:
-    context.state[STATE] = ConfigRecord({"setting": stopped.setting})
-
-
-def _remembered(context: Context, search: Search) -> Stopped | None:
-    """The setting of the round before; how often the class is guessed has to be seen anew."""
-    held = context.state.config_records.get(STATE)
-    setting = None if held is None else held.get("setting")
-    if not isinstance(setting, float):
-        return None
-    return search.at(setting)

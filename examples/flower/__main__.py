@@ -1,6 +1,6 @@
 """Run the federation twice, without and with the guard, and write a page about both.
 
-python -m examples.flower [--clients 50] [--rounds 4] [--out federation]
+python -m examples.flower [--clients 50] [--rounds 4] [--no-guard] [--out federation]
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -22,6 +23,13 @@ from examples.flower.settings import Settings
 from softleak.integrations.flower import Engine
 from softleak.integrations.flower.page import SHOWN, Federation, write_federations
 
+TITLES = {False: "Without a guard", True: "With the guard"}
+NOTES = {
+    False: "Every client sends its weights after one step on one image.",
+    True: "Every client audits its update and adds the weakest noise it finds to hide class and "
+    "image from this attack.",
+}
+
 
 def main() -> None:
     """From the command line."""
@@ -29,21 +37,22 @@ def main() -> None:
     for setting in fields(Settings):
         kind = float if setting.name == "lr" else int
         parser.add_argument(f"--{setting.name}", type=kind, default=setting.default)
+    parser.add_argument("--no-guard", action="store_true", help="only the federation without it")
     parser.add_argument("--out", type=Path, default=Path("federation"))
     given = vars(parser.parse_args())
-    folder = given.pop("out")
-    scores = federate(Settings(**given), folder)
-    for title, found in zip(("without a guard", "with the guard"), scores, strict=True):
-        print(f"\n{title}")
+    folder, only = given.pop("out"), given.pop("no_guard")
+    scores = federate(Settings(**given), folder, (False,) if only else (False, True))
+    for guarded, found in scores.items():
+        print(f"\n{TITLES[guarded]}")
         for name, value in found.facts:
             print(f"  {name}: {value}")
     print(f"\nThe page: {folder / 'index.html'}")
 
 
-def federate(settings: Settings, folder: Path) -> tuple[Score, Score]:
-    """Both federations, and the page at ``folder``/index.html."""
-    runs, scores = [], []
-    for guarded in (False, True):
+def federate(settings: Settings, folder: Path, kinds: Sequence[bool]) -> dict[bool, Score]:
+    """A federation of each kind, guarded or not, and the page at ``folder``/index.html."""
+    runs, scores = [], {}
+    for guarded in kinds:
         # Labels behind noise take longer, so they go where aggregation need not wait for them.
         engine = Engine.RAY if guarded else Engine.INLINE
         run = Run(settings, folder / ("guarded" if guarded else "open"), engine)
@@ -51,26 +60,16 @@ def federate(settings: Settings, folder: Path) -> tuple[Score, Score]:
             run.server_app(), client_app(settings, guarded=guarded), settings.clients,
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
         )  # fmt: skip
-        found, pictures = score(run)
-        title = "With the guard" if guarded else "Without a guard"
-        note = (
-            "Every client audits its update and adds the weakest noise it finds to hide class and "
-            "image from this attack."
-            if guarded
-            else "Every client sends its weights after one step on one image."
-        )
+        scores[guarded], pictures = score(run)
         rounds = run.monitor.rounds if run.monitor else []
-        runs.append(Federation(title, note, rounds, pictures[:SHOWN], found.facts))
-        scores.append(found)
-    before, after = scores
-    title = (
-        f"Without a guard the server sees {before.images} of {before.attacked} images; with it, "
-        f"{after.images} of {after.attacked}."
-    )
+        facts = scores[guarded].facts
+        runs.append(Federation(TITLES[guarded], NOTES[guarded], rounds, pictures[:SHOWN], facts))
+    seen = [f"{TITLES[g].lower()} {s.images} of {s.attacked}" for g, s in scores.items()]
+    title = f"Images the server sees: {', '.join(seen)}."
     write_federations(folder / "index.html", title, runs)
-    numbers = {"without": asdict(before), "with": asdict(after)}
+    numbers = {"with" if guarded else "without": asdict(s) for guarded, s in scores.items()}
     (folder / "scores.json").write_text(json.dumps(numbers, indent=1), "utf-8")
-    return before, after
+    return scores
 
 
 if __name__ == "__main__":

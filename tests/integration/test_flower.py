@@ -34,7 +34,7 @@ def test_the_example_federates_without_and_with_the_guard(tmp_path):
     for found in scores.values():
         assert found["monitor"] < 0.1 * found["seconds"]
     the_log_names_every_client_of_every_round(tmp_path / "open" / "audit.jsonl")
-    the_page_says(tmp_path / "index.html", "sees 8 of 8 images; with it, 0 of 8")
+    the_page_says(tmp_path / "index.html", "without a guard 8 of 8, with the guard 0 of 8")
     the_page_says(tmp_path / "guarded" / "index.html", "Of 8 updates, 0 gave away")
 
 

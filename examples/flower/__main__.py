@@ -1,6 +1,6 @@
 """Run the federation twice, without and with the guard, and write a page about both.
 
-python -m examples.flower [--clients 50] [--rounds 4] [--no-guard] [--out federation]
+python -m examples.flower [--clients 20] [--rounds 2] [--no-guard] [--out federation]
 """
 
 from __future__ import annotations

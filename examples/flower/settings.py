@@ -18,12 +18,12 @@ SEED = 0
 class Settings:
     """Every client has one image, and takes one step on it a round."""
 
-    clients: int = 50
-    rounds: int = 4
+    clients: int = 20
+    rounds: int = 2
     size: int = 32  # pixels a side
     attacked: int = 4  # updates a round whose image the server attacks
     lr: float = 0.2
-    seeds: int = 3  # trials of the guard's search
+    seeds: int = 2  # trials of the guard's search
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 DATA ?=
 WEIGHTS ?=
 
-.PHONY: audit test test-all lint browser bench accuracy inversion clean
+.PHONY: audit flower test test-all lint browser bench accuracy inversion clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 audit: $(INSTALLED)  ## what gradients of the embedded images give away: a table and a page
 	$(BIN)/softleak audit
+
+flower: $(INSTALLED)  ## a federation in Flower's simulation, without and with the guard: a page
+	$(BIN)/python -m examples.flower
 
 browser: $(INSTALLED)  ## a Chromium to test the page in, fetched if there is none
 	$(BIN)/python -m tools.browser

@@ -39,7 +39,7 @@ class DataError(SoftleakError):
     """A data set that cannot be read, or does not hold what was asked for."""
 
 
-class MissingExtra(SoftleakError):
+class MissingExtra(SoftleakError, ImportError):
     """An optional library is not installed; the message names the extra that brings it."""
 
 

@@ -21,6 +21,7 @@ EXTRAS = {  # what each brings, by the module it is imported as
     "metrics": ("skimage", "structural similarity"),
     "plots": ("matplotlib", "the paper's figures, pictures of the benchmarks"),
     "ray": ("ray", "cells on a cluster"),
+    "flower": ("flwr", "a guard and a monitor in Flower"),
 }
 
 

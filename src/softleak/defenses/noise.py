@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from softleak.defenses.defense import positive
 from softleak.share import GradientShare
 
-Source = torch.Generator | int
+Source = torch.Generator | np.random.Generator | int
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,9 @@ class GaussianNoise:
     """Independent Gaussian noise on every entry.
 
     ``source`` is a generator, for fresh noise on each share, or a seed, for the same noise on
-    each. Only if ``declared`` does the share say how much noise it carries.
+    each. What is really sent wants NumPy's ``default_rng()``, seeded by the operating system: a
+    seed of torch has 32 bits, which can be tried one by one. Only if ``declared`` does the share
+    say how much noise it carries.
     """
 
     std: float
@@ -56,16 +59,20 @@ class LaplaceNoise:
         return noisy.expecting(self.std) if self.declared else noisy
 
 
-def _generator(source: Source) -> torch.Generator:
-    return source if isinstance(source, torch.Generator) else torch.Generator().manual_seed(source)
+def _generator(source: Source) -> torch.Generator | np.random.Generator:
+    return torch.Generator().manual_seed(source) if isinstance(source, int) else source
 
 
-def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+def _normal(like: Tensor, generator: torch.Generator | np.random.Generator) -> Tensor:
+    if isinstance(generator, np.random.Generator):
+        return torch.from_numpy(np.asarray(generator.standard_normal(like.shape))).to(like)
     return torch.randn(like.shape, generator=generator, dtype=_drawn(like)).to(like)
 
 
-def _laplace(like: Tensor, generator: torch.Generator) -> Tensor:
+def _laplace(like: Tensor, generator: torch.Generator | np.random.Generator) -> Tensor:
     """The difference of two exponential variables."""
+    if isinstance(generator, np.random.Generator):
+        return torch.from_numpy(np.asarray(generator.laplace(size=like.shape))).to(like)
     drawn = torch.empty(2, *like.shape, dtype=_drawn(like)).exponential_(generator=generator)
     return (drawn[0] - drawn[1]).to(like)
 

@@ -52,7 +52,7 @@ class Typical:
         shape = shape or next(accepted_shapes(model), None)
         if shape is None:
             return cls.unknown(head)
-        features = _features(model, head, shape)
+        features = features_of_noise(model, head, shape)
         mean = features.mean(0)
         along = features @ mean / mean.norm()
         if not float(mean.norm()) > 0 or not bool((along > 0).all()):
@@ -62,7 +62,7 @@ class Typical:
         return cls(mean / mean.norm(), math.sqrt(across), float(along.log().mean()), doubt)
 
 
-def _features(model: nn.Module, head: Head, shape: tuple[int, ...]) -> Tensor:
+def features_of_noise(model: nn.Module, head: Head, shape: tuple[int, ...]) -> Tensor:
     """(n, I) what enters the head, in float64."""
     seen: list[Tensor] = []
 

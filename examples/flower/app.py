@@ -1,0 +1,115 @@
+"""The client and the server, as in any Flower app; softleak adds a mod here, a wrapper there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import torch.nn.functional as F
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg, Result
+
+from examples.flower.settings import NORM, Settings
+from softleak import data
+from softleak.audit import Leak
+from softleak.integrations.flower import (
+    Action,
+    Engine,
+    LeakageGuard,
+    LeakageMonitor,
+    Question,
+    Unfit,
+)
+
+
+def client_app(settings: Settings, *, guarded: bool) -> ClientApp:
+    """One step of SGD on one image; the guard, if any, sees the update before it leaves."""
+    question = Question(input_shape=settings.shape, normalisation=NORM)
+    guard = LeakageGuard(
+        settings.network(), Action.DEFEND, stop=frozenset({Leak.CLASS, Leak.INPUT}),
+        question=question, seeds=settings.seeds,
+    )  # fmt: skip
+    app = ClientApp(mods=[guard] if guarded else [])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        config = message.content.config_records["config"]
+        partition = int(context.node_config["partition-id"])
+        x, y = (part[partition : partition + 1] for part in settings.images())
+        model = settings.network()
+        arrays = message.content.array_records["arrays"]
+        model.load_state_dict(arrays.to_torch_state_dict())
+        optimiser = torch.optim.SGD(model.parameters(), lr=float(str(config["lr"])))
+        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        metrics = MetricRecord({"num-examples": 1, "partition": partition})
+        content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+@dataclass
+class Run:
+    """One federation from start to end."""
+
+    settings: Settings
+    folder: Path
+    engine: Engine
+    monitor: LeakageMonitor | None = None
+    result: Result = field(default_factory=Result)
+    partitions: dict[int, int] = field(default_factory=dict)  # by node: for the score, afterwards
+    clock: list[float] = field(default_factory=list)  # before the first round and after each
+
+    def server_app(self) -> ServerApp:
+        """FedAvg with a monitor around it."""
+        app = ServerApp()
+
+        @app.main()
+        def main(grid: Grid, context: Context) -> None:
+            question = Question(self.settings.attacked, self.settings.shape, NORM)
+            model = self.settings.network()
+            self.monitor = LeakageMonitor(
+                _Remembering(self.partitions), model, question=question, folder=self.folder,
+                class_names=data.embedded().class_names, unfit=Unfit.LEAVE_OUT, engine=self.engine,
+            )  # fmt: skip
+            self.result = self.monitor.start(
+                grid, ArrayRecord(model.state_dict()), num_rounds=self.settings.rounds,
+                train_config=ConfigRecord({"lr": self.settings.lr}), evaluate_fn=self._evaluate,
+            )  # fmt: skip
+            self.monitor.finish()  # before the simulation takes its Ray away
+
+        return app
+
+    def _evaluate(self, _: int, arrays: ArrayRecord) -> MetricRecord:
+        """The loss on the clients' images, and on images nobody trains on; and the time."""
+        self.clock.append(perf_counter())
+        model = self.settings.network()
+        model.load_state_dict(arrays.to_torch_state_dict())
+        sets = {"loss": self.settings.images(), "loss-held-out": self.settings.held_out()}
+        with torch.no_grad():
+            losses = {name: float(F.cross_entropy(model(x), y)) for name, (x, y) in sets.items()}
+        return MetricRecord(dict(losses))
+
+
+class _Remembering(FedAvg):
+    """FedAvg that remembers which client is which node, for the score after the run."""
+
+    def __init__(self, partitions: dict[int, int]) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self._partitions = partitions
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        replies = list(replies)
+        for reply in replies:
+            if reply.has_content():
+                metrics = reply.content.metric_records["metrics"]
+                self._partitions[reply.metadata.src_node_id] = int(str(metrics["partition"]))
+        return super().aggregate_train(server_round, replies)

@@ -1,0 +1,186 @@
+"""The weakest noise that stops the attack on one share: what-if, for a client in a hurry.
+
+Settings are in units of the share's own root mean square, so that a learning rate nobody said does
+no harm. Success is scored against what the undefended share gave away. Where it ends the words are
+"this attack did not succeed": another attack may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from softleak.audit.findings import RECOGNISABLE, AuditReport
+from softleak.audit.inputs import recover_input
+from softleak.audit.rates import Leak, Rate
+from softleak.audit.run import NamedShare, Options
+from softleak.audit.shots import GAIN, Shot, Target, walks
+from softleak.audit.subject import Subject
+from softleak.defenses import Defense, GaussianNoise
+from softleak.defenses.noise import Source
+from softleak.errors import OptionError
+from softleak.labels.recover import recover_label
+from softleak.metrics import psnr
+from softleak.results import Recovery
+from softleak.share import GradientShare
+
+POWERS = range(-12, 12)  # of FACTOR: noise from far below the share's entries to far above
+FACTOR = 2.0
+HIDES_CLASS, HIDES_INPUT = 16, 4  # powers at which looking begins: where it often ends
+STOPPABLE = frozenset({Leak.LABEL, Leak.CLASS, Leak.INPUT})
+Make = Callable[[float, Source], Defense]
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A setting at which the attack succeeded in no trial, and how often it still named the class.
+
+    ``guesses`` counts every right class, also those the attack was not sure of.
+    """
+
+    setting: float
+    guesses: Rate
+
+    @property
+    def class_bound(self) -> float:
+        """What the class accuracy of this attack stays below, by Wilson's interval of 95 %."""
+        return self.guesses.interval[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Tries noise on one share until the attacks named by ``leaks`` fail."""
+
+    subject: Subject
+    target: Target
+    options: Options
+    leaks: frozenset[Leak]
+    seeds: int = 3
+    make: Make = GaussianNoise
+    known: dict[tuple[float, int], _Trial] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.leaks or self.leaks - STOPPABLE:
+            names = ", ".join(sorted(leak.value for leak in STOPPABLE))
+            raise OptionError(f"expected some of {names} to be stopped, got {self.leaks or 'none'}")
+        if self.seeds < 1:
+            raise OptionError(f"expected one trial or more, got {self.seeds}")
+
+    @classmethod
+    def of(
+        cls,
+        subject: Subject,
+        share: GradientShare,
+        report: AuditReport,
+        options: Options,
+        leaks: frozenset[Leak],
+        seeds: int,
+    ) -> Search:
+        """A search on a share that was audited undefended."""
+        return cls(subject, Target.of(NamedShare("", share), report), options, leaks, seeds)
+
+    def weakest(self) -> Stopped | None:
+        """The weakest setting of the grid that stops everything; None if the strongest does not.
+
+        Labels take less time to attack than inputs and more noise to hide, so they go first.
+        """
+        unit = root_mean_square(self.target.share.share)
+        grid = [unit * FACTOR**power for power in POWERS]
+        names = self.leaks - {Leak.INPUT}
+        if names:
+            grid = _from_first(grid, HIDES_CLASS, lambda setting: not self._hit(setting, names))
+        if Leak.INPUT in self.leaks:
+            seen = frozenset({Leak.INPUT})
+            start = HIDES_INPUT if not names else 0
+            # An inversion takes seconds, so that one trial has to do.
+            grid = _from_first(grid, start, lambda setting: not self._hit(setting, seen, 1))
+        return self.at(grid[0]) if grid else None
+
+    def at(self, setting: float) -> Stopped:
+        """A setting, and how often the attack names the right class behind it, sure or not."""
+        true = None if self.target.label is None else int(self.target.label.argmax())
+        found = [trial.recovery.class_index for trial in self._trials(setting)]
+        hits = sum(index is not None and index == true for index in found)
+        return Stopped(setting, Rate(hits, len(found)))
+
+    def stops(self, sent: GradientShare) -> bool:
+        """Whether the attacks fail on what is really sent."""
+        return not self._leaks(_Trial(sent, self._recover(sent)), self.leaks)
+
+    def _hit(self, setting: float, leaks: frozenset[Leak], trials: int | None = None) -> bool:
+        return any(self._leaks(trial, leaks) for trial in islice(self._trials(setting), trials))
+
+    def _leaks(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
+        shot = Shot(self.target, trial.sent, trial.sent, self.options, leaks)
+        named = (shot.hits(leak, trial.recovery, ()) for leak in leaks - {Leak.INPUT})
+        return any(named) or (Leak.INPUT in leaks and self._seen(trial))
+
+    def _seen(self, trial: _Trial) -> bool:
+        """Whether the input is recognised: by a quick walk, or a thorough one if it comes near.
+
+        What an attacker would believe counts as well as what is true.
+        """
+        true = self.target.pixels
+        if true is None:
+            return False
+        for subject in walks(self.subject):
+            found = recover_input(subject, trial.sent, trial.recovery, self.options.normalisation)
+            if found.pixels is None or found.psnr_predicted is None:
+                return False
+            if found.leaked or psnr(found.pixels, true) >= RECOGNISABLE:
+                return True
+            if found.psnr_predicted < RECOGNISABLE - GAIN:
+                return False
+        return False
+
+    def _trials(self, setting: float) -> Iterator[_Trial]:
+        """Every seed, recovered once however often it is asked for."""
+        for seed in range(self.seeds):
+            if (setting, seed) not in self.known:
+                sent = self.make(setting, seed)(self.target.share.share)
+                self.known[setting, seed] = _Trial(sent, self._recover(sent))
+            yield self.known[setting, seed]
+
+    def _recover(self, sent: GradientShare) -> Recovery:
+        return recover_label(
+            self.subject.model, sent, family=self.options.family, evidence=self.subject.relations,
+            scale=self.options.scale, head=self.subject.head, input_shape=self.subject.input_shape,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """What was sent behind noise, and what the attack makes of its label."""
+
+    sent: GradientShare
+    recovery: Recovery
+
+
+def stronger(stopped: Stopped) -> Stopped:
+    """The next setting of the grid, of which no trial was made."""
+    return replace(stopped, setting=stopped.setting * FACTOR)
+
+
+def root_mean_square(share: GradientShare) -> float:
+    """The size of a share's entries."""
+    total = sum(float(g.double().square().sum()) for g in share.values())
+    return math.sqrt(total / max(sum(g.numel() for g in share.values()), 1)) or 1.0
+
+
+def _from_first(grid: list[float], start: int, hidden: Callable[[float], bool]) -> list[float]:
+    """The grid from the weakest setting that hides on; stronger ones are taken to hide as well.
+
+    Looked for from ``start`` in steps that double, then by bisection.
+    """
+    low, high, step = -1, len(grid), 1  # the last known not to hide, the first known to
+    index = min(start, high - 1)
+    while high - low > 1:
+        if hidden(grid[index]):
+            high, ahead = index, index - step
+        else:
+            low, ahead = index, index + step
+        index = ahead if low < ahead < high else (low + high) // 2
+        step *= 2
+    return grid[high:]

@@ -1,0 +1,135 @@
+"""The round-by-round page: one self-contained file, in the style of an audit's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from torch import Tensor
+
+from softleak._version import __version__
+from softleak.atomic import write_text
+from softleak.audit.rates import Leak
+from softleak.audit.words import class_name
+from softleak.integrations.flower.findings import ClientAudit, RoundAudit
+from softleak.report.png import data_uri, is_picture
+
+SHOWN = 24  # pictures of a federation
+LATEST = 3  # rounds whose clients have a row each; the log has all
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What was computed of one client's input, and beside it the truth if somebody has it."""
+
+    name: str
+    label: str
+    words: str
+    found: str | None
+    true: str | None = None
+    leaked: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """One run: its rounds, and pictures of what the server could see."""
+
+    title: str
+    note: str
+    rounds: Sequence[RoundAudit]
+    pictures: Sequence[Picture] = ()
+    facts: Sequence[tuple[str, str]] = ()
+
+    def count(self, leak: Leak) -> int:
+        """How many updates of all rounds gave this away."""
+        return sum(audit.count(leak) for audit in self.rounds)
+
+    @property
+    def audited(self) -> int:
+        """Updates of all rounds that could be read."""
+        return sum(len(audit.audited) for audit in self.rounds)
+
+    @property
+    def inputs(self) -> int:
+        """Updates whose input was attacked."""
+        return sum(_attacked(client) for audit in self.rounds for client in audit.audited)
+
+    @property
+    def latest(self) -> Sequence[RoundAudit]:
+        """The rounds that are shown client by client."""
+        return self.rounds[-LATEST:]
+
+    @property
+    def refused(self) -> list[tuple[int, ClientAudit]]:
+        """Updates that could not be audited, with their round."""
+        every = ((audit.number, c) for audit in self.rounds for c in audit.clients)
+        return [(number, client) for number, client in every if client.report is None]
+
+
+def write_rounds(path: Path, rounds: Sequence[RoundAudit], names: Sequence[str] = ()) -> None:
+    """Write the page of one run, whole or not at all."""
+    note = "Computed by the server from the weights it sent and those that came back, alone."
+    pictures = [picture(audit.number, c, names) for audit in rounds for c in audit.audited]
+    shown = [p for p in pictures if p.found][:SHOWN]
+    run = Federation("What the server can see", note, rounds, shown)
+    write_federations(path, headline(run), [run], names)
+
+
+def write_federations(
+    path: Path, title: str, runs: Sequence[Federation], names: Sequence[str] = ()
+) -> None:
+    """Write the page of some runs, one below the other."""
+    style = resources.files("softleak.report").joinpath("assets", "page.css").read_text("utf-8")
+    page = _environment().get_template("rounds.html")
+    text = page.render(
+        title=title, runs=runs, leaks=list(Leak), style=style, version=__version__,
+        class_name=lambda index: class_name(index, names),
+    )  # fmt: skip
+    write_text(path, text)
+
+
+def headline(run: Federation) -> str:
+    """The run in a sentence."""
+    if not run.audited:
+        return "No update could be audited."
+    return (
+        f"Of {run.audited} updates, {run.count(Leak.LABEL)} gave away their exact label and "
+        f"{run.count(Leak.INPUT)} of the {run.inputs} attacked their image."
+    )
+
+
+def picture(
+    number: int, client: ClientAudit, names: Sequence[str], true: Tensor | None = None
+) -> Picture:
+    """One client's image as the server has it."""
+    report = client.report
+    if report is None:
+        return Picture(f"round {number}", "not audited", client.reason, None)
+    found, index = report.input.pixels, report.label.class_index
+    shown = found is not None and is_picture(found)
+    quality = report.input.psnr_predicted
+    return Picture(
+        f"round {number}, node {str(client.node)[-4:]}",
+        "class not claimed" if index is None else class_name(index, names),
+        f"{quality:.0f} dB predicted" if quality is not None and report.input.leaked
+        else "not determined: this attack did not succeed",
+        data_uri(found) if found is not None and shown else None,
+        data_uri(true) if true is not None and is_picture(true) else None,
+        report.input.leaked,
+    )  # fmt: skip
+
+
+def _attacked(client: ClientAudit) -> bool:
+    return client.report is not None and client.report.input.seconds > 0
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("softleak.integrations.flower", "assets"), autoescape=True,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""The noise a guard adds: found by the what-if search, drawn anew, remembered between rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ConfigRecord, Context
+
+from softleak.audit.weakest import Search, Stopped, stronger
+from softleak.defenses import GaussianNoise
+from softleak.integrations.flower.findings import ClientAudit
+from softleak.share import GradientShare
+
+STATE = "softleak"  # where the client keeps what it found out, between rounds
+TRIES = 3  # settings of real noise, each stronger, before an update is refused
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The audit of a step, and what became of it."""
+
+    found: ClientAudit
+    sent: GradientShare | None = None  # instead of the step, if it was defended
+    stopped: Stopped | None = None
+    refusal: str = ""
+
+
+def defended(found: ClientAudit, search: Search, context: Context) -> Outcome:
+    """The step behind noise on which the attacks were seen to fail."""
+    stopped = _remembered(context, search) or search.weakest()
+    if stopped is None:
+        return Outcome(found, refusal="no noise that was tried stops the attack")
+    for _ in range(TRIES):
+        # NumPy's generator has 128 bits of the operating system's; a seed could be tried out.
+        noise = GaussianNoise(stopped.setting, np.random.default_rng())
+        sent = noise(search.target.share.share)
+        if search.stops(sent):
+            _remember(context, stopped)
+            return Outcome(found, sent, stopped)
+        stopped = stronger(stopped)
+    return Outcome(found, refusal="the attack still succeeds behind the strongest noise tried")
+
+
+def _remember(context: Context, stopped: Stopped) -> None:
+    context.state[STATE] = ConfigRecord({"setting": stopped.setting})
+
+
+def _remembered(context: Context, search: Search) -> Stopped | None:
+    """The setting of the round before; how often the class is guessed has to be seen anew."""
+    held = context.state.config_records.get(STATE)
+    setting = None if held is None else held.get("setting")
+    if not isinstance(setting, float):
+        return None
+    return search.at(setting)

@@ -1,0 +1,156 @@
+"""Several samples behind one share: how many at least, which classes, and how often each.
+
+The sum over a batch hides which sample is whose, not what it was made of. Two claims differ here:
+a class that is ``present`` is proved, ``counts`` are an estimate after iLRG (Ma et al., 2023), and
+after LLG (Wainakh et al., 2022) where the head has no bias: a baseline, with no bound of its error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from softleak.errors import LabelError
+from softleak.factors import RANK_TOLERANCE, head_gradients
+from softleak.head import Head
+from softleak.inputs import accepted_shapes
+from softleak.labels.noisy.features import features_of_noise
+from softleak.share import GradientShare
+
+ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What a share of several samples, or of several local steps of SGD, still says.
+
+    ``gradients`` are behind it at least: samples, or the same sample again in another step.
+    ``present`` are classes proved to be in some label. ``counts`` (C,) is how often each class
+    is estimated to occur, if somebody said how many samples there are.
+    """
+
+    gradients: int
+    present: tuple[int, ...]
+    counts: Tensor | None
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class BatchReader:
+    """A model made ready to read batches: what features it makes of noise, found out once."""
+
+    head: Head
+    features: Tensor  # (n, I); none if the model cannot be run
+
+    @classmethod
+    def of(cls, model: nn.Module, head: Head, shape: tuple[int, ...] | None = None) -> BatchReader:
+        """Run the model on noise, if it is known what it takes."""
+        shape = shape or next(accepted_shapes(model), None)
+        none = torch.zeros(0, head.W.shape[1], dtype=torch.double)
+        return cls(head, none if shape is None else features_of_noise(model, head, shape))
+
+    @cached_property
+    def never_negative(self) -> bool:
+        """Whether no feature of any run was: a ReLU or a sigmoid is before the head."""
+        return len(self.features) > 0 and bool((self.features >= 0).all())
+
+    @cached_property
+    def like_a_bias(self) -> Tensor | None:
+        """(I,) a direction along which usual features are one long, as the bias's input is."""
+        if not len(self.features):
+            return None
+        mean = self.features.mean(0)
+        size = float(mean.square().sum())
+        return mean / size if size > 0 else None
+
+    def read(self, share: GradientShare, samples: int | None = None) -> Batch:
+        """What is behind a share whose scale is known; counts only if the ``samples`` are."""
+        if samples is not None and samples < 1:
+            raise LabelError(f"expected one sample or more, got {samples}")
+        (sent,) = head_gradients(self.head, [share])
+        G = sent.double()
+        error = _rounding(share, self.head.weight_name, self.head)
+        if not bool((G.sum(0).abs() <= error * len(G) ** 0.5).all()):
+            return Batch(
+                1, (), None, "the head's gradient carries noise: neither samples nor classes proved"
+            )
+        least = self._rank(share, G)
+        present = self._present(share, G, error)
+        counts = None if samples is None else self._counts(share, G, present, samples)
+        how = "" if present else ": the head has no bias and its features may be negative"
+        return Batch(
+            least,
+            present,
+            counts,
+            f"at least {least} gradients; {len(present)} classes proved{how}",
+        )
+
+    def _present(self, share: GradientShare, G: Tensor, error: float) -> tuple[int, ...]:
+        """Classes j with a negative sum of p_j − y_j: some y_j is above zero."""
+        name, negative = self.head.bias_name, torch.zeros(len(G), dtype=torch.bool)
+        if self.head.has_bias and name in share:
+            negative = share[name].double() < -_rounding(share, name, self.head)
+        if self.never_negative:
+            negative = negative | (G + error < 0).any(1)
+        return tuple(negative.nonzero()[:, 0].tolist())
+
+    def _rank(self, share: GradientShare, G: Tensor) -> int:
+        """How many singular values stand above rounding, that of a difference of weights too."""
+        values = torch.linalg.svdvals(G)
+        relative = share.resolution(self.head.weight_name, self.head.dtype)
+        edge = sum(side**0.5 for side in G.shape) * share.noise(self.head.weight_name)
+        return max(int((values > RANK_TOLERANCE * relative * values[0] + 2 * edge).sum()), 1)
+
+    def _counts(
+        self, share: GradientShare, G: Tensor, present: tuple[int, ...], samples: int
+    ) -> Tensor | None:
+        """n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c's samples."""
+        delta = self._mean_delta(share, G)
+        if delta is None:
+            return None
+        x = _class_features(G, delta)
+        p = torch.softmax(self.head.logits(x) + self.head.b, -1)
+        sums = torch.ones(1, len(G), dtype=torch.double)
+        A = torch.cat([p.T - torch.eye(len(G), dtype=torch.double), sums])
+        right = torch.cat([samples * delta, sums.new_tensor([samples])])
+        n = torch.linalg.lstsq(A, right[:, None], driver="gelsd").solution[:, 0]
+        least = torch.zeros(len(G), dtype=torch.double)
+        least[list(present)] = 1
+        return _whole(n.clamp_min(0).maximum(least), least, samples)
+
+    def _mean_delta(self, share: GradientShare, G: Tensor) -> Tensor | None:
+        """(C,) the mean of p − y: the bias's gradient, or that of the usual feature."""
+        if self.head.has_bias and self.head.bias_name in share:
+            return share[self.head.bias_name].double()
+        return None if self.like_a_bias is None else G @ self.like_a_bias
+
+
+def _class_features(G: Tensor, delta: Tensor) -> Tensor:
+    """(C, I) the mean feature of each class: its own row's, if its own samples dominate it."""
+    own = delta < 0
+    if not bool(own.any()):
+        own = delta == delta.min()
+    x = G / torch.where(own, delta, 1.0)[:, None]
+    everyone = (x * torch.where(own, delta, 0.0)[:, None]).sum(0) / delta[own].sum()
+    return torch.where(own[:, None], x, everyone)
+
+
+def _rounding(share: GradientShare, name: str, head: Head) -> float:
+    size = share.resolution(name, head.dtype) * float(share[name].abs().max())
+    return ROUNDINGS * (size + share.noise(name))
+
+
+def _whole(n: Tensor, least: Tensor, samples: int) -> Tensor:
+    """Whole numbers nearest to n that sum to ``samples``, by largest remainders."""
+    if int(least.sum()) >= samples:
+        return least.long()
+    rest = n - least
+    free = samples - int(least.sum())
+    rest = rest * free / rest.sum() if float(rest.sum()) > 0 else rest + free / len(n)
+    floor = rest.floor()
+    order = (rest - floor).argsort(descending=True)
+    floor[order[: free - int(floor.sum())]] += 1
+    return (floor + least).long()

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak.audit import Leak, NamedShare, Options, Subject, audit_shares
+from softleak.audit.weakest import FACTOR, Search, _from_first, root_mean_square
+from softleak.errors import OptionError
+
+SHAPE = (3, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def case():
+    """A small chain, one share of it, and its audit."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 32), nn.Sigmoid(), nn.Linear(32, 5, bias=False)
+    )
+    share = sl.capture(model, torch.rand(SHAPE), 2)
+    subject, options = Subject.of(model, SHAPE), Options(views=False)
+    (report,) = audit_shares(subject, [NamedShare("one", share)], options)
+    return subject, share, report, options
+
+
+def search(case, *leaks: Leak, seeds: int = 2) -> Search:
+    subject, share, report, options = case
+    return Search.of(subject, share, report, options, frozenset(leaks), seeds)
+
+
+def test_the_weakest_noise_hides_and_half_of_it_does_not(case):
+    tried = search(case, Leak.CLASS)
+    stopped = tried.weakest()
+    assert stopped is not None
+    hidden = [tried._hit(stopped.setting * f, frozenset({Leak.CLASS})) for f in (1.0, 1 / FACTOR)]
+    assert hidden == [False, True]
+    assert stopped.guesses.trials == 2
+    assert stopped.guesses.value <= stopped.class_bound <= 1.0
+
+
+def test_the_share_itself_is_not_hidden(case):
+    assert not search(case, Leak.CLASS).stops(case[1])
+    assert not search(case, Leak.INPUT).stops(case[1])
+    assert not search(case, Leak.LABEL).stops(case[1])
+
+
+def test_what_nobody_knew_undefended_is_hidden_from_the_start(case):
+    own = search(case, Leak.INPUT)
+    blind = replace(own, subject=replace(own.subject, chain=None))
+    stopped = blind.weakest()
+    assert stopped is not None
+    assert stopped.setting == pytest.approx(root_mean_square(case[1]) * FACTOR**-12)
+
+
+@pytest.mark.parametrize("start", [0, 3, 7, 20])
+@pytest.mark.parametrize("first", range(9))
+def test_the_first_that_hides_is_found_wherever_one_begins(start, first):
+    grid = [float(i) for i in range(8)]
+    asked: list[float] = []
+
+    def hidden(setting: float) -> bool:
+        asked.append(setting)
+        return setting >= first
+
+    assert _from_first(grid, start, hidden) == grid[first:]
+    assert len(asked) == len(set(asked))
+    assert _from_first([], start, hidden) == []
+
+
+@pytest.mark.parametrize(("leaks", "seeds"), [((), 1), ((Leak.FEATURE,), 1), ((Leak.CLASS,), 0)])
+def test_wrong_questions_are_refused(case, leaks, seeds):
+    with pytest.raises(OptionError, match="expected"):
+        search(case, *leaks, seeds=seeds)

@@ -17,7 +17,7 @@ def records_of(cell, values, measure="head_exact", experiment="table2"):
     return [Record(experiment, cell.name, 0, i, {measure: v}) for i, v in enumerate(values)]
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=str)
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_cells_have_names_of_their_own_and_columns_for_the_papers_values(experiment):
     names = [cell.name for cell in experiment.cells]
     assert len(set(names)) == len(names)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -14,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
-from examples.flower.settings import NORM, Settings
+from examples.flower.settings import NORM, SEED, Settings
 from softleak import data
 from softleak.audit import Leak
 from softleak.integrations.flower import (
@@ -32,7 +33,7 @@ def client_app(settings: Settings, *, guarded: bool) -> ClientApp:
     question = Question(input_shape=settings.shape, normalisation=NORM)
     guard = LeakageGuard(
         settings.network(), Action.DEFEND, stop=frozenset({Leak.CLASS, Leak.INPUT}),
-        question=question, seeds=settings.seeds,
+        question=question, seeds=settings.seeds, source=_repeatable,
     )  # fmt: skip
     app = ClientApp(mods=[guard] if guarded else [])
 
@@ -52,6 +53,11 @@ def client_app(settings: Settings, *, guarded: bool) -> ClientApp:
         return Message(content, reply_to=message)
 
     return app
+
+
+def _repeatable(context: Context, number: int) -> np.random.Generator:
+    """Noise that is the same in every run, for the figures' sake; a real client has `fresh`."""
+    return np.random.default_rng([SEED, int(context.node_config["partition-id"]), number])
 
 
 @dataclass

@@ -17,7 +17,7 @@ from softleak.audit.weakest import Search
 from softleak.errors import OptionError, SoftleakError
 from softleak.integrations.flower import arrays as records
 from softleak.integrations.flower.auditor import Auditor, Question, Update, with_chain
-from softleak.integrations.flower.remedy import Outcome, defended
+from softleak.integrations.flower.remedy import Outcome, Source, defended, fresh
 from softleak.naming import own_names
 from softleak.share import GradientShare
 
@@ -50,7 +50,8 @@ class LeakageGuard:
     ``model`` is the architecture; its weights are those received. ``lr`` is the client's learning
     rate; else the config's ``lr`` is taken, else it is unknown. ``stop`` is what must not leak.
     Without ``metrics`` nothing is added to the reply: strategies want the same metrics of all
-    clients, which not all may have from a guard.
+    clients, which not all may have from a guard. ``source`` is where noise comes from; one that is
+    not ``fresh`` is for experiments that are to be repeated.
     """
 
     def __init__(
@@ -63,11 +64,12 @@ class LeakageGuard:
         question: Question | None = None,
         seeds: int = 3,
         metrics: bool = True,
+        source: Source = fresh,
     ) -> None:
         if not stop:
             raise OptionError("expected at least one kind of leak to stop")
         self.action, self.stop, self.seeds, self.metrics = action, stop, seeds, metrics
-        self._lr = lr
+        self._lr, self._source = lr, source
         self._auditor = Auditor(model, question or Question())
         self._model = model
 
@@ -87,7 +89,7 @@ class LeakageGuard:
         start = perf_counter()
         try:
             step = self._step(before, reply, lr)
-            outcome = self._outcome(step, context)
+            outcome = self._outcome(step, context, number)
         except SoftleakError as error:
             return self._unread(message, reply, number, str(error))
         self._say(number, outcome, perf_counter() - start)
@@ -110,7 +112,7 @@ class LeakageGuard:
         kept = own.without(*(own.keys() - dict(self._model.named_parameters()).keys()))
         return _Step(key, before, kept, lr, records.claimed_samples(reply.content), names)
 
-    def _outcome(self, step: _Step, context: Context) -> Outcome:
+    def _outcome(self, step: _Step, context: Context, number: int) -> Outcome:
         """Audit the step, and decide."""
         inputs = Leak.INPUT in self.stop
         subject = self._auditor.subject(step.before)
@@ -125,7 +127,7 @@ class LeakageGuard:
             return Outcome(found, refusal=f"the update gives away: {what}")
         options = replace(self._auditor.question.options(update.scale_known), inputs=inputs)
         search = Search.of(subject, step.share, found.report, options, self.stop, self.seeds)
-        return defended(found, search, context)
+        return defended(found, search, context, self._source(context, number))
 
     def _unread(self, message: Message, reply: Message, number: int, why: str) -> Message:
         """An update that cannot be audited goes unless the guard is to act."""

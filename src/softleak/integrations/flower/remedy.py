@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,15 +27,23 @@ class Outcome:
     refusal: str = ""
 
 
-def defended(found: ClientAudit, search: Search, context: Context) -> Outcome:
+Source = Callable[[Context, int], np.random.Generator]  # of the noise of a client in a round
+
+
+def fresh(_: Context, __: int) -> np.random.Generator:
+    """From 128 bits of the operating system's; any seed that is known could be taken off again."""
+    return np.random.default_rng()
+
+
+def defended(
+    found: ClientAudit, search: Search, context: Context, generator: np.random.Generator
+) -> Outcome:
     """The step behind noise on which the attacks were seen to fail."""
     stopped = _remembered(context, search) or search.weakest()
     if stopped is None:
         return Outcome(found, refusal="no noise that was tried stops the attack")
     for _ in range(TRIES):
-        # NumPy's generator has 128 bits of the operating system's; a seed could be tried out.
-        noise = GaussianNoise(stopped.setting, np.random.default_rng())
-        sent = noise(search.target.share.share)
+        sent = GaussianNoise(stopped.setting, generator)(search.target.share.share)
         if search.stops(sent):
             _remember(context, stopped)
             return Outcome(found, sent, stopped)

@@ -37,7 +37,7 @@ def recover_noisy(
     problem: Problem, typical: Typical, share: GradientShare, G: Tensor, spectrum: Spectrum
 ) -> Recovery:
     """The most probable label behind one share, whose head gradient ``G`` (C, I) is noisy."""
-    signal = Signal.of(problem.head, *spectrum.light(G), typical)
+    signal = Signal.of(problem.head, *spectrum.light(G, typical.direction), typical)
     # Other layers speak of ``Wᵀu``: to whoever hardly knows ``u`` they say nothing.
     known = signal.known >= KNOWN
     evidence = tuple(_evidence(problem, share, signal, spectrum)) if known else ()

@@ -14,10 +14,11 @@ from torch import Tensor
 
 TINY = 1e-300
 EDGE = 1.5  # times the largest singular value of noise alone: the next one is a sample
+CLEAR = 1.1  # times the same: the leading pair is not noise alone
 EVEN = 3.0  # in variance: how far the noise of two parts may differ and still be of one kind
 HOLES = 0.01  # entries that are zero, their rows and columns not: pruned, or rounded to zero
 HEAVY = 4.2  # a kurtosis between that of the normal distribution, 3, and that of Laplace's, 6
-FAR = 2.0  # standard deviations: beyond, tails as Laplace's are drawn in, and are normal then
+FAR = 2.0  # standard deviations: Laplace's distribution, drawn in to these, is normal enough
 REPAIRED = 1e-3  # of a row: what finding the noisy one may leave
 
 
@@ -43,18 +44,23 @@ class Spectrum:
         noise = (rest + beside * inputs) / (freedom + inputs)
         edge = EDGE**2 * beside * (math.sqrt(inputs) + math.sqrt(classes - 1)) ** 2
         above = int((values > edge).sum())
+        clear = float(values[0]) > edge * (CLEAR / EDGE) ** 2
         heavy = _kurtosis(G - sums / classes) > HEAVY
         if _holes(G) > HOLES:
-            return cls(math.sqrt(noise), 1, False, heavy, above > 0)
+            return cls(math.sqrt(noise), 1, False, heavy, clear)
         even = freedom == 0 or beside / EVEN <= rest / freedom <= beside * EVEN
-        return cls(math.sqrt(noise), max(above, 1), even, heavy, above > 0)
+        return cls(math.sqrt(noise), max(above, 1), even, heavy, clear)
 
-    def light(self, G: Tensor) -> tuple[Tensor, float]:
-        """``G`` and the noise on it, with heavy tails drawn in: they only blur what it says."""
-        if not self.heavy:
+    def light(self, G: Tensor, usual: Tensor) -> tuple[Tensor, float]:
+        """``G`` and the noise on it, heavy tails drawn in where they would hide what it says.
+
+        What lies along the ``usual`` direction of features (I,) is an average, and is kept.
+        """
+        if self.clear or not self.heavy:
             return G, self.noise
-        beside = _beside(G) if self.clear else G
-        near = G - beside + beside.clamp(-FAR * self.noise, FAR * self.noise)
+        kept, far = torch.outer(G @ usual, usual), FAR * self.noise
+        inside = 1 - math.exp(-math.sqrt(2) * FAR)  # the part of Laplace's distribution
+        near = kept + (G - kept).clamp(-far, far) / inside
         return near, Spectrum.of(near).noise
 
 
@@ -88,14 +94,9 @@ def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
 
 def _kurtosis(G: Tensor) -> float:
     """Of what is not rank one in ``G`` (C, I)."""
-    rest = _beside(G)
-    return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(TINY))
-
-
-def _beside(G: Tensor) -> Tensor:
-    """What is not rank one."""
     u = torch.linalg.eigh(G @ G.T).eigenvectors[:, -1]
-    return G - torch.outer(u, u @ G)
+    rest = G - torch.outer(u, u @ G)
+    return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(TINY))
 
 
 def _holes(G: Tensor) -> float:

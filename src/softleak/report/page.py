@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from softleak._version import __version__
 from softleak.atomic import write_text
@@ -21,6 +21,7 @@ from softleak.report.chart import chart
 from softleak.report.machine import finite
 from softleak.report.section import Section, section
 
+HERE = "softleak.report"
 IN_FULL = 48  # shares shown with everything; the others have a row each
 
 
@@ -61,11 +62,11 @@ def _data(sections: list[Section]) -> dict[str, Any]:
 
 
 @cache
-def environment() -> Environment:
-    """Templates, which escape whatever they are given."""
+def environment(package: str = HERE) -> Environment:
+    """A package's templates, and those here; they escape whatever they are given."""
     environment = Environment(
-        loader=PackageLoader("softleak.report", "assets"), autoescape=True,
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=ChoiceLoader([PackageLoader(name, "assets") for name in (package, HERE)]),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["size"] = written
     return environment
@@ -73,7 +74,7 @@ def environment() -> Environment:
 
 def asset(name: str) -> str:
     """The text of a file that comes with the page."""
-    return resources.files("softleak.report").joinpath("assets", name).read_text("utf-8")
+    return resources.files(HERE).joinpath("assets", name).read_text("utf-8")
 
 
 def _hash(script: str) -> str:

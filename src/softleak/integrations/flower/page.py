@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
 from softleak._version import __version__
@@ -16,6 +13,7 @@ from softleak.atomic import write_text
 from softleak.audit.rates import Leak
 from softleak.audit.words import class_name
 from softleak.integrations.flower.findings import ClientAudit, RoundAudit
+from softleak.report.page import asset, environment
 from softleak.report.png import data_uri, is_picture
 
 SHOWN = 24  # pictures of a federation
@@ -83,10 +81,9 @@ def write_federations(
     path: Path, title: str, runs: Sequence[Federation], names: Sequence[str] = ()
 ) -> None:
     """Write the page of some runs, one below the other."""
-    style = resources.files("softleak.report").joinpath("assets", "page.css").read_text("utf-8")
-    page = _environment().get_template("rounds.html")
+    page = environment("softleak.integrations.flower").get_template("rounds.html")
     text = page.render(
-        title=title, runs=runs, leaks=list(Leak), style=style, version=__version__,
+        title=title, runs=runs, leaks=list(Leak), style=asset("page.css"), version=__version__,
         class_name=lambda index: class_name(index, names),
     )  # fmt: skip
     write_text(path, text)
@@ -125,11 +122,3 @@ def picture(
 
 def _attacked(client: ClientAudit) -> bool:
     return client.report is not None and client.report.input.seconds > 0
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("softleak.integrations.flower", "assets"), autoescape=True,
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip

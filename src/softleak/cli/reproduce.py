@@ -67,6 +67,10 @@ Page = Annotated[
     Path | None,
     Option(metavar="FILE", help="Also put the results between the marks of this .md file."),
 ]
+Compiled = Annotated[
+    bool,
+    Option("--compiled", help="Compile gradient matching (tables 3 and 4); needs a C++ compiler."),
+]
 Out = Annotated[Path, Option(metavar="DIR", help="Records and results; a run there is continued.")]
 
 
@@ -83,6 +87,7 @@ def reproduce_command(
     address: Address = None,
     out: Out = Path("softleak-results"),
     page: Page = None,
+    compiled: Compiled = False,
 ) -> None:
     """Run a table or draw a figure of the paper, ours beside the paper's.
 
@@ -99,7 +104,7 @@ def reproduce_command(
         with Records(out) as records, _progress() as begin:
             outcome = reproduce(
                 chosen, Size(samples, repeats, full), shelf, records,
-                engine.engine(workers, address), only, begin,
+                engine.engine(workers, address), only, compiled, begin,
             )  # fmt: skip
             for name in figures:
                 FIGURES[name](Drawing(shelf, records, out / f"{name}.png", samples, full))

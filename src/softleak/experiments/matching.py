@@ -128,6 +128,7 @@ class MatchingCell(LeNetCell):
     method: str
     source: LabelSource | None
     optimiser: Optimiser | None = None  # the paper's for the objective
+    compiled: bool = False  # faster, other roundings
     together: int = 15
 
     @property
@@ -163,7 +164,7 @@ class MatchingCell(LeNetCell):
             sl.recover_labels(target.model, shares, evidence=target.relations, head=target.head),
             objective=self.objective, priors=[TotalVariation(SMOOTHNESS[self.subject])],
             label=[self.source or GivenLabel(sample.y) for sample in drawn],
-            start=Noise(repeat), head=target.head,
+            start=Noise(repeat), head=target.head, compiled=self.compiled,
             optimiser=self.optimiser or (Adam() if isinstance(self.objective, Cosine) else LBFGS()),
         )  # fmt: skip
         if any(result.status is MatchStatus.INTERRUPTED for result in found):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from softleak.environment import versions
 from softleak.experiments.experiment import Cell, Experiment, Size
 from softleak.experiments.laboratory import Laboratory
+from softleak.experiments.matching import MatchingCell
 from softleak.experiments.networks import INIT_SEED
 from softleak.experiments.shelf import Shelf
 from softleak.experiments.target import SEED
@@ -41,10 +42,16 @@ def reproduce(
     records: Records,
     engine: Engine,
     only: str = "",
+    compiled: bool = False,
     begin: Begin = lambda _: lambda __: None,
 ) -> Outcome:
     """Run every cell whose name contains ``only`` and whose files are at hand."""
-    chosen = [(e, cell) for e in experiments for cell in e.cells if only in cell.name]
+    chosen = [
+        (e, replace(cell, compiled=compiled) if isinstance(cell, MatchingCell) else cell)
+        for e in experiments
+        for cell in e.cells
+        if only in cell.name
+    ]
     omitted = tuple(_omitted(chosen, shelf))
     left_out = {(omission.experiment, omission.cell) for omission in omitted}
     runnable = [(e, cell) for e, cell in chosen if (e.name, cell.name) not in left_out]
@@ -53,8 +60,9 @@ def reproduce(
     wanted = [piece for e, cell in runnable for piece in e.pieces(cell, size)]
     pieces = missing(wanted, records)
     unfinished = {(piece.experiment, piece.cell) for piece in pieces}
+    cells = {(e.name, cell.name): cell for e, cell in runnable}
     laboratory = Laboratory.stocked(
-        shelf, (cell for e, cell in runnable if (e.name, cell.name) in unfinished)
+        shelf, {key: cell for key, cell in cells.items() if key in unfinished}
     )
     lost = sweep(laboratory, pieces, records, engine, begin(len(pieces))) if pieces else []
     for name in dict.fromkeys(e.name for e, _ in runnable):
@@ -71,9 +79,11 @@ def _omitted(cells: Sequence[tuple[Experiment, Cell]], shelf: Shelf) -> Iterator
 def provenance(cell: Cell, shelf: Shelf) -> dict[str, object]:
     """What a cell's records depend on; a sample's seed is made of this one and its numbers."""
     network = cell.network
+    compiled = isinstance(cell, MatchingCell) and cell.compiled
     return {
         "versions": dict(versions()),
         "seeds": {"samples": SEED, "weights": INIT_SEED},
         "files": shelf.hashes([network.source.file, network.weights]),
         "shortfall": shelf.shortfall(network.source),
+        **({"compiled": True} if compiled else {}),
     }

@@ -17,7 +17,8 @@ def measured(cell, numbers, repeat=0):
 
 
 def test_a_sample_does_not_depend_on_the_others():
-    laboratory = Laboratory(SHELF)
+    cell = EXPERIMENTS["table2"].cell("lenet, mixed")
+    laboratory = Laboratory(SHELF, {("table2", cell.name): cell})
     alone = laboratory(Piece("table2", "lenet, mixed", 0, (3,)))
     among = laboratory(Piece("table2", "lenet, mixed", 0, (2, 3)))
     again = laboratory(Piece("table2", "lenet, mixed", 1, (3,)))

@@ -112,13 +112,12 @@ def reproduce_command(
             write_results(out, results)
             if page is not None:
                 splice(page, results)
-            tables = [tabulated(experiment, records) for experiment in chosen]
+            tables = [table for e in chosen for table in tabulated(e, records)]
     except SoftleakError as error:
         Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(Exit.MISTAKE) from None
     for table in tables:
-        if table.rows:
-            console.print(results_table(table))
+        console.print(results_table(table))
     _close(console, outcome, out)
     raise typer.Exit(Exit.INCOMPLETE if outcome.lost else Exit.DONE)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -78,7 +78,11 @@ class Cell(Protocol):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table of the paper."""
+    """A table of the paper.
+
+    Where its cells have two dimensions, ``across`` are the titles of the second and how the names
+    of their cells end.
+    """
 
     name: str
     title: str
@@ -86,6 +90,7 @@ class Experiment:
     columns: tuple[Column, ...]
     samples: int  # unless said otherwise
     paper_repeats: int = 1
+    across: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def cell(self, name: str) -> Cell:
         """A cell by its name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import compress
@@ -40,25 +40,76 @@ class Row:
     note: str  # in what it falls short of the paper's setting
 
 
+LACKING = Entry(NOTHING, NOTHING, Verdict.NONE)
+
+
 @dataclass(frozen=True)
 class Table:
-    """An experiment as measured so far."""
+    """An experiment, or one measure of it, so far."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
 
 
-def tabulated(experiment: Experiment, records: Records) -> Table:
-    """What an experiment's records say, cell by cell; what has none is left out."""
-    rows = [row for cell in experiment.cells if (row := _row(experiment, cell, records)).samples]
-    filled = [any(entry.ours != NOTHING for entry in column) for column in zip(
-        *(row.entries for row in rows), strict=True)]  # fmt: skip
+def tabulated(experiment: Experiment, records: Records) -> tuple[Table, ...]:
+    """What an experiment's records say; cells and measures that have none are left out.
+
+    Cells are rows, their measures columns; or, if the experiment lays its cells out in two
+    dimensions, there is a table for each measure.
+    """
+    rows = {
+        cell.name: row
+        for cell in experiment.cells
+        if (row := _row(experiment, cell, records)).samples
+    }
+    if not experiment.across:
+        titles = [column.title for column in experiment.columns]
+        tables = [_filled(experiment.title, titles, list(rows.values()))]
+    else:
+        tables = [
+            _filled(f"{experiment.title}: {column.title}", list(experiment.across), grid)
+            for i, column in enumerate(experiment.columns)
+            if (grid := _grid(experiment.across, rows, i))
+        ]
+    return tuple(table for table in tables if table.rows)
+
+
+def _filled(title: str, titles: Sequence[str], rows: Sequence[Row]) -> Table:
+    """A table without the columns and rows in which nothing was measured."""
+    measured = [[entry.ours != NOTHING for entry in row.entries] for row in rows]
+    columns = [any(column) for column in zip(*measured, strict=True)]
+    kept = compress(rows, map(any, measured))
     return Table(
-        experiment.title,
-        tuple(compress((column.title for column in experiment.columns), filled)),
-        tuple(replace(row, entries=tuple(compress(row.entries, filled))) for row in rows),
+        title,
+        tuple(compress(titles, columns)),
+        tuple(replace(row, entries=tuple(compress(row.entries, columns))) for row in kept),
     )
+
+
+def _grid(across: Mapping[str, str], rows: Mapping[str, Row], column: int) -> list[Row]:
+    """One measure of all cells: what their names begin with down, what they end with across."""
+    placed = [
+        {name.removesuffix(end): row for name, row in rows.items() if name.endswith(end)}
+        for end in across.values()
+    ]
+    names = dict.fromkeys(name for each in placed for name in each)
+    grid = []
+    for name in names:
+        if any(other.startswith(f"{name}, ") for other in names):
+            continue  # it stands in the rows of the others
+        held = [_holding(name, each) for each in placed]
+        entries = tuple(row.entries[column] if row else LACKING for row in held)
+        there = [row for row in held if row]
+        notes = dict.fromkeys(row.note for row in there if row.note)
+        grid.append(Row(name, min(row.samples for row in there), entries, "; ".join(notes)))
+    return grid
+
+
+def _holding(name: str, rows: Mapping[str, Row]) -> Row | None:
+    """The row of this name, or of a beginning of it: a cell that is the same for several."""
+    found = (row for begun, row in rows.items() if f"{name}, ".startswith(f"{begun}, "))
+    return next(found, None)
 
 
 def _row(experiment: Experiment, cell: Cell, records: Records) -> Row:

@@ -44,4 +44,5 @@ TABLE4 = Experiment(
     QUALITIES,
     samples=15,
     paper_repeats=10,
+    across={weights: f" {weights}, ours" for weights in (f"α={a:g} β={b:g}" for a, b in WEIGHTS)},
 )  # fmt: skip

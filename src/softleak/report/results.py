@@ -31,10 +31,10 @@ class Results:
     @classmethod
     def of(cls, records: Records) -> Results:
         """Tables that have rows, and every claim."""
-        tables = (tabulated(experiment, records) for experiment in EXPERIMENTS.values())
+        tables = (table for e in EXPERIMENTS.values() for table in tabulated(e, records))
         means = Means(records)
         claims = tuple((claim, *claim.judge(means)) for claim in CLAIMS)
-        return cls(tuple(table for table in tables if table.rows), claims)
+        return cls(tuple(tables), claims)
 
 
 def markdown(results: Results) -> str:

@@ -76,10 +76,40 @@ def test_a_table_says_what_it_falls_short_of(tmp_path):
     with Records(tmp_path) as records:
         records.declare("table2", CELL.name, {"shortfall": "200 images of the 10000"})
         records.append(records_of(CELL, [True, True]))
-        table = tabulated(TABLE2, records)
+        (table,) = tabulated(TABLE2, records)
     assert table.columns == ("head only",)
     (row,) = table.rows
     assert row.note == "2 samples of the paper's 1000; 200 images of the 10000"
+
+
+def test_cells_of_two_dimensions_have_a_table_for_each_measure(tmp_path):
+    table3 = EXPERIMENTS["table3"]
+    values = {
+        "mixed, lenet, L2 α=1 β=0, GT": 28.0,
+        "mixed, lenet, L2 α=1 β=0, DLG+ours": 29.0,
+        "mixed, lenet, Cosine α=1 β=0, ours": 25.0,
+        "mixed, lenet, exact inversion": 110.0,
+        "mixed, lenet trained, exact inversion": 100.0,
+    }
+    with Records(tmp_path) as records:
+        for name, value in values.items():
+            records.append(records_of(table3.cell(name), [value], "PSNR", "table3"))
+        (table,) = tabulated(table3, records)
+    assert table.title.endswith(": PSNR")
+    assert table.columns == ("GT", "ours", "DLG+ours", "exact")
+    assert {row.cell: [e.ours for e in row.entries] for row in table.rows} == {
+        "mixed, lenet, L2": ["28.00 dB", "–", "29.00 dB", "110.00 dB"],
+        "mixed, lenet, Cosine": ["–", "25.00 dB", "–", "110.00 dB"],
+        "mixed, lenet trained": ["–", "–", "–", "100.00 dB"],
+    }
+    assert all(row.note == "1 samples of the paper's 450" for row in table.rows)
+
+
+@pytest.mark.parametrize("name", ["table3", "table4"])
+def test_every_cell_has_its_place(name):
+    experiment = EXPERIMENTS[name]
+    for cell in experiment.cells:
+        assert sum(cell.name.endswith(end) for end in experiment.across.values()) == 1
 
 
 def test_claims_are_open_until_measured_and_then_judged_by_the_records(tmp_path):

@@ -22,7 +22,7 @@ class Settings:
     rounds: int = 2
     size: int = 32  # pixels a side
     attacked: int = 4  # updates a round whose image the server attacks
-    lr: float = 0.2
+    lr: float = 0.1
     seeds: int = 2  # trials of the guard's search
 
     @property

@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 from tools.browser import browser
 
 ROOT = Path(__file__).resolve().parents[2]
-SIZE = ["--clients=8", "--rounds=2", "--size=16", "--attacked=8", "--seeds=2", "--lr=0.1"]
+SIZE = ["--clients=8", "--rounds=2", "--size=16", "--attacked=8", "--seeds=2"]
 
 
 @pytest.mark.skipif(find_spec("flwr") is None, reason="needs the extra `flower`")

@@ -77,9 +77,10 @@ class Search:
         options: Options,
         leaks: frozenset[Leak],
         seeds: int,
+        make: Make = GaussianNoise,
     ) -> Search:
         """A search on a share that was audited undefended."""
-        return cls(subject, Target.of(NamedShare("", share), report), options, leaks, seeds)
+        return cls(subject, Target.of(NamedShare("", share), report), options, leaks, seeds, make)
 
     def weakest(self) -> Stopped | None:
         """The weakest setting of the grid that stops everything; None if the strongest does not.

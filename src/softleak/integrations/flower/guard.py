@@ -13,7 +13,8 @@ from flwr.common.constant import ErrorCode
 from torch import nn
 
 from softleak.audit import Leak
-from softleak.audit.weakest import Search
+from softleak.audit.weakest import Make, Search
+from softleak.defenses import GaussianNoise
 from softleak.errors import OptionError, SoftleakError
 from softleak.integrations.flower import arrays as records
 from softleak.integrations.flower.auditor import Auditor, Question, Update, with_chain
@@ -49,9 +50,10 @@ class LeakageGuard:
 
     ``model`` is the architecture; its weights are those received. ``lr`` is the client's learning
     rate; else the config's ``lr`` is taken, else it is unknown. ``stop`` is what must not leak.
-    Without ``metrics`` nothing is added to the reply: strategies want the same metrics of all
-    clients, which not all may have from a guard. ``source`` is where noise comes from; one that is
-    not ``fresh`` is for experiments that are to be repeated.
+    ``noise`` makes a defence of a standard deviation and a source: ``GaussianNoise``,
+    ``LaplaceNoise`` or one's own. Without ``metrics`` nothing is added to the reply: strategies
+    want the same metrics of all clients, which not all may have from a guard. ``source`` is where
+    noise comes from; one that is not ``fresh`` is for experiments that are to be repeated.
     """
 
     def __init__(
@@ -63,13 +65,14 @@ class LeakageGuard:
         lr: float | None = None,
         question: Question | None = None,
         seeds: int = 3,
+        noise: Make = GaussianNoise,
         metrics: bool = True,
         source: Source = fresh,
     ) -> None:
         if not stop:
             raise OptionError("expected at least one kind of leak to stop")
         self.action, self.stop, self.seeds, self.metrics = action, stop, seeds, metrics
-        self._lr, self._source = lr, source
+        self._lr, self._noise, self._source = lr, noise, source
         self._auditor = Auditor(model, question or Question())
         self._model = model
 
@@ -126,7 +129,9 @@ class LeakageGuard:
             what = ", ".join(sorted(leak.value for leak in leaking))
             return Outcome(found, refusal=f"the update gives away: {what}")
         options = replace(self._auditor.question.options(update.scale_known), inputs=inputs)
-        search = Search.of(subject, step.share, found.report, options, self.stop, self.seeds)
+        search = Search.of(
+            subject, step.share, found.report, options, self.stop, self.seeds, self._noise
+        )
         return defended(found, search, context, self._source(context, number))
 
     def _unread(self, message: Message, reply: Message, number: int, why: str) -> Message:

@@ -9,7 +9,6 @@ import numpy as np
 from flwr.app import ConfigRecord, Context
 
 from softleak.audit.weakest import Search, Stopped, stronger
-from softleak.defenses import GaussianNoise
 from softleak.integrations.flower.findings import ClientAudit
 from softleak.share import GradientShare
 
@@ -43,7 +42,7 @@ def defended(
     if stopped is None:
         return Outcome(found, refusal="no noise that was tried stops the attack")
     for _ in range(TRIES):
-        sent = GaussianNoise(stopped.setting, generator)(search.target.share.share)
+        sent = search.make(stopped.setting, generator)(search.target.share.share)
         if search.stops(sent):
             _remember(context, stopped)
             return Outcome(found, sent, stopped)

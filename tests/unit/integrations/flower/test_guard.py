@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord
 from flwr.clientapp.mod import LocalDpMod
 
 from softleak.audit import Leak
+from softleak.defenses import GaussianNoise, LaplaceNoise
 from softleak.errors import OptionError
 from softleak.integrations.flower import Action, LeakageGuard, Question
 from tests.unit.integrations.flower.clients import (
@@ -63,8 +64,12 @@ def test_a_refusal_sends_no_arrays():
     assert not sent.has_content()
 
 
-def test_noise_is_on_everything_sent_as_large_as_it_says_and_new_in_every_round():
-    own, kept = guard(Action.DEFEND, lr=LR, stop=frozenset({Leak.CLASS})), context()
+@pytest.mark.parametrize(
+    ("make", "tails"), [(GaussianNoise, 3.0), (LaplaceNoise, 6.0)], ids=["Gaussian", "Laplace"]
+)
+def test_noise_is_on_everything_sent_as_large_as_it_says_and_new_in_every_round(make, tails):
+    own = guard(Action.DEFEND, lr=LR, stop=frozenset({Leak.CLASS}), noise=make)
+    kept = context()
     plain = trained(network().state_dict(), 1, 0)
     first, second = (own(instruction(1), kept, client()) for _ in range(2))
     for sent in (first, second):
@@ -72,6 +77,8 @@ def test_noise_is_on_everything_sent_as_large_as_it_says_and_new_in_every_round(
         noise = torch.cat([tensor.flatten() for tensor in off.values()])
         assert all(bool((tensor != 0).float().mean() > 0.5) for tensor in off.values())
         assert float(noise.std()) == pytest.approx(metrics(sent)["guard-noise"], rel=0.1)
+        kurtosis = float((noise / noise.std()).pow(4).mean())
+        assert kurtosis == pytest.approx(tails, rel=0.25)
         assert metrics(sent)["guard-defended"] == 1.0
     assert not torch.equal(arrays(first)["3.weight"], arrays(second)["3.weight"])
     assert kept.state.config_records["softleak"]["setting"] == metrics(second)["guard-noise"]

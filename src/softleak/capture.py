@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from softleak.errors import LabelError, ModelError, NonFinite
+from softleak.errors import DataError, LabelError, ModelError, NonFinite, SoftleakError
 from softleak.share import GradientShare
 
 ArrayLike: TypeAlias = Any  # a tensor, an array, a list of numbers
@@ -27,7 +27,7 @@ def capture(model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
     if not trainable:
         raise ModelError("the model has no trainable parameter: a client would send nothing")
     with torch.enable_grad():
-        logits, batched = forward_one(model, _tensor(x, "the input"))
+        logits, batched = forward_one(model, _tensor(x, "the input", DataError))
         label = _label(y, logits)
         loss = F.cross_entropy(logits, label.unsqueeze(0))
         found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
@@ -65,7 +65,7 @@ def _copied_buffers(model: nn.Module) -> dict[str, Tensor]:
 def _label(y: object, logits: Tensor) -> Tensor:
     """A soft label of shape (C,), checked."""
     classes = logits.shape[1]
-    given = _tensor(y, "the label").to(logits.device)
+    given = _tensor(y, "the label", LabelError).to(logits.device)
     if given.ndim == 0:
         if given.is_floating_point() or not 0 <= int(given) < classes:
             raise LabelError(f"expected a class index from 0 to {classes - 1}, got {given.item()}")
@@ -86,10 +86,10 @@ def _label(y: object, logits: Tensor) -> Tensor:
     return label.to(logits.dtype)
 
 
-def _tensor(given: object, what: str) -> Tensor:
+def _tensor(given: object, what: str, refusal: type[SoftleakError]) -> Tensor:
     """Whatever torch can make a tensor of: arrays, lists, numbers."""
     try:
         return torch.as_tensor(given).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(given).__name__
-        raise LabelError(f"expected {what} as numbers, got {kind} ({error})") from error
+        raise refusal(f"expected {what} as numbers, got {kind} ({error})") from error

@@ -65,6 +65,8 @@ class GradientShare(Mapping[str, Tensor]):
 
     def expecting(self, noise: float) -> GradientShare:
         """The share, known to carry noise of this standard deviation on everything."""
+        if not noise >= 0:
+            raise ShareError(f"expected a standard deviation of noise, 0 or more, got {noise}")
         known = {name: math.hypot(noise, self.noise(name)) for name in self.gradients}
         return GradientShare(self.gradients, self.input_shape, known)
 
@@ -154,7 +156,11 @@ def _tensors(checkpoint: Checkpoint) -> Mapping[str, Tensor]:
 def _check_same_parameters(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
     shared = old.keys() & new.keys()
     if not shared:
-        raise ShareError("the two checkpoints have no parameter name in common")
+        some = (", ".join(list(names)[:3]) or "nothing" for names in (old, new))
+        raise ShareError(
+            "expected two checkpoints of one model, but they have no parameter name in common: "
+            f"one holds {next(some)} …, the other {next(some)} …"
+        )
     different = sorted(name for name in shared if old[name].shape != new[name].shape)
     if different:
         name = different[0]

@@ -97,6 +97,8 @@ def test_two_checkpoints_and_a_learning_rate(tmp_path, trained, draw):
 
 MISTAKES = [
     (["--model", "lenet"], "which update"),
+    (["--train-mode"], "which update"),
+    (["--normalise", "0.5/0.5"], "which update"),
     (["--share", "missing.pt"], "which model"),
     ([*MODEL, "--share", "missing.pt"], "found none"),
     ([*MODEL, "--share", "missing.pt", "--lr", "0.1"], "not both"),

@@ -82,6 +82,14 @@ def test_cells_that_lack_files_are_named(tmp_path):
     assert "cifar100_test.npz" in done.output
 
 
+def test_a_figure_that_cannot_be_drawn_costs_nothing_else(tmp_path):
+    command = ["reproduce", "figure6", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "160"})
+    assert done.exit_code == 2
+    assert "figure6 was not drawn: " in done.output
+    assert (tmp_path / "index.html").exists()
+
+
 def test_other_data_needs_another_folder(whole, tmp_path):
     out, _ = whole
     base = sqlite3.connect(out / "records.sqlite")

@@ -6,7 +6,7 @@ from torch import nn
 
 import softleak as sl
 from softleak import models
-from softleak.errors import LabelError, ModelError, NonFinite
+from softleak.errors import DataError, LabelError, ModelError, NonFinite
 
 
 def reference(model, x, y):
@@ -80,3 +80,8 @@ def test_bad_labels_are_named(label, error):
 def test_wrong_inputs_are_named(shape):
     with pytest.raises(ModelError, match="one input of shape"):
         sl.capture(models.lenet(), torch.randn(shape), 1)
+
+
+def test_what_is_no_input_is_named():
+    with pytest.raises(DataError, match="the input as numbers, got str"):
+        sl.capture(models.lenet(), "a cat", 1)

@@ -117,7 +117,9 @@ def test_from_update_is_the_gradient(tmp_path, trained, shares):
 
 
 def test_from_update_mistakes_are_named():
-    with pytest.raises(ShareError, match="no parameter name in common"):
+    with pytest.raises(
+        ShareError, match=r"no parameter name in common: one holds a …, the other b"
+    ):
         sl.GradientShare.from_update({"a": torch.ones(1)}, {"b": torch.ones(1)}, lr=0.1)
     with pytest.raises(ShareError, match="differ in shape"):
         sl.GradientShare.from_update({"a": torch.ones(1)}, {"a": torch.ones(2)}, lr=0.1)
@@ -140,3 +142,10 @@ def test_non_finite_gradients_are_named(bad):
 
 def test_an_overflowing_sum_is_not_called_infinite():
     sl.GradientShare({"w": torch.full((4,), 3e38)}).check_finite()
+
+
+def test_noise_has_a_size():
+    share = sl.GradientShare({"a": torch.ones(2)})
+    assert share.expecting(0.5).noise("a") == 0.5
+    with pytest.raises(ShareError, match="0 or more, got -1"):
+        share.expecting(-1)

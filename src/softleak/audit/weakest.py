@@ -33,6 +33,15 @@ STOPPABLE = frozenset({Leak.LABEL, Leak.CLASS, Leak.INPUT})
 Make = Callable[[float, Source], Defense]
 
 
+def check_search(leaks: frozenset[Leak], seeds: int) -> None:
+    """Raise ``OptionError`` for what noise cannot stop, or no trials."""
+    if not leaks or leaks - STOPPABLE:
+        names, came = (", ".join(sorted(x.value for x in some)) for some in (STOPPABLE, leaks))
+        raise OptionError(f"expected some of {names} to be stopped, got {came or 'none'}")
+    if seeds < 1:
+        raise OptionError(f"expected one trial or more, got {seeds}")
+
+
 @dataclass(frozen=True)
 class Stopped:
     """A setting at which the attack succeeded in no trial, and how often it still named the class.
@@ -62,11 +71,7 @@ class Search:
     known: dict[tuple[float, int], _Trial] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.leaks or self.leaks - STOPPABLE:
-            names = ", ".join(sorted(leak.value for leak in STOPPABLE))
-            raise OptionError(f"expected some of {names} to be stopped, got {self.leaks or 'none'}")
-        if self.seeds < 1:
-            raise OptionError(f"expected one trial or more, got {self.seeds}")
+        check_search(self.leaks, self.seeds)
 
     @classmethod
     def of(

@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import IntEnum
 from pathlib import Path
 
 import typer
@@ -18,18 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from softleak.audit import Audit, Leak, Options
 from softleak.cli import jobs
 from softleak.cli import options as o
+from softleak.cli.exits import Exit, mistakes
 from softleak.cli.tables import audit_table, closing_words, refusal_table, what_if_table
 from softleak.errors import SoftleakError
 from softleak.report import as_data, write_json, write_page
-
-
-class Exit(IntEnum):
-    """What the exit code says."""
-
-    DONE = 0
-    MISTAKE = 2  # nothing was audited: a wrong option, an unreadable file
-    LEAK = 3  # something named by --fail-on leaks
-    INCOMPLETE = 4  # some files of a folder could not be audited
 
 
 def audit(
@@ -77,13 +68,10 @@ def audit(
         train_mode=train_mode, truth=truth, seeds=seeds if what_if else 0,
         command=shlex.join(["softleak", *sys.argv[1:]]),
     )  # fmt: skip
-    try:
-        with _progress(console) as step:
+    with mistakes():
+        with _progress() as step:
             found = jobs.run(job, step)
         _write(out, found)
-    except SoftleakError as error:
-        Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
-        raise typer.Exit(Exit.MISTAKE) from None
     _show(console, found, out, as_json)
     raise typer.Exit(_exit_code(found, frozenset(fail_on or ())))
 
@@ -119,7 +107,7 @@ def _show(console: Console, found: Audit, out: Path, as_json: bool) -> None:
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[jobs.Step]:
+def _progress() -> Iterator[jobs.Step]:
     """A bar that counts shares, then settings of defences, on the error stream."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),

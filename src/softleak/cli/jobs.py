@@ -57,6 +57,12 @@ class Request:
     command: str
 
     @property
+    def of_an_update(self) -> bool:
+        """Whether something was said that only an update of one's own has."""
+        said = (self.model, self.weights, self.truth, self.classes, self.normalise)
+        return self.train_mode or any((*said, self.input_shape))
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """What is read, the shares of a folder apart."""
         given = (self.weights, self.before, self.after, self.share, self.truth)
@@ -67,7 +73,7 @@ def run(request: Request, step: Step) -> Audit:
     """Audit what was asked for: files, two checkpoints, or the embedded sample."""
     two = (request.before, request.after, request.lr)
     if request.share is None and not any(two):
-        if request.model or request.weights or request.truth:
+        if request.of_an_update:
             raise SoftleakError("say which update to audit: --share, or --before, --after and --lr")
         return _sample(request, step)
     if request.model is None:

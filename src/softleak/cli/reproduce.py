@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from typer import Argument, Option
 
-from softleak.cli.audit import Exit
+from softleak.cli.exits import Exit, complain, mistakes
 from softleak.cli.tables import omission_table, results_table
 from softleak.errors import SoftleakError
 from softleak.experiments import EXPERIMENTS, Outcome, Shelf, Size, reproduce, tabulated
@@ -100,26 +100,35 @@ def reproduce_command(
     chosen = [e for name, e in EXPERIMENTS.items() if what.value in (name, ALL)]
     figures = [name for name in FIGURES if what.value in (name, ALL)]
     shelf = Shelf(data, weights)
-    try:
-        with Records(out) as records, _progress() as begin:
-            outcome = reproduce(
-                chosen, Size(samples, repeats, full), shelf, records,
-                engine.engine(workers, address), only, compiled, begin,
-            )  # fmt: skip
-            for name in figures:
-                FIGURES[name](Drawing(shelf, records, out / f"{name}.png", samples, full))
-            results = Results.of(records)
-            write_results(out, results)
-            if page is not None:
-                splice(page, results)
-            tables = [table for e in chosen for table in tabulated(e, records)]
-    except SoftleakError as error:
-        Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
-        raise typer.Exit(Exit.MISTAKE) from None
+    with mistakes(), Records(out) as records, _progress() as begin:
+        outcome = reproduce(
+            chosen, Size(samples, repeats, full), shelf, records,
+            engine.engine(workers, address), only, compiled, begin,
+        )  # fmt: skip
+        pictures = {n: Drawing(shelf, records, out / f"{n}.png", samples, full) for n in figures}
+        undrawn = [why for name, picture in pictures.items() if (why := _draw(name, picture))]
+        results = Results.of(records)
+        write_results(out, results)
+        if page is not None:
+            splice(page, results)
+        tables = [table for e in chosen for table in tabulated(e, records)]
     for table in tables:
         console.print(results_table(table))
     _close(console, outcome, out)
-    raise typer.Exit(Exit.INCOMPLETE if outcome.lost else Exit.DONE)
+    for why in undrawn:
+        complain(why)
+    if undrawn and not chosen:
+        raise typer.Exit(Exit.MISTAKE)
+    raise typer.Exit(Exit.INCOMPLETE if outcome.lost or undrawn else Exit.DONE)
+
+
+def _draw(name: str, picture: Drawing) -> str:
+    """Draw a figure, or say why not: the tables are worth having without it."""
+    try:
+        FIGURES[name](picture)
+    except SoftleakError as error:
+        return f"{name} was not drawn: {error}"
+    return ""
 
 
 def _close(console: Console, outcome: Outcome, out: Path) -> None:

@@ -19,6 +19,7 @@ from softleak.models import MODELS
 EXTRAS = {  # what each brings, by the module it is imported as
     "images": ("PIL", "folders and packs of photos"),
     "metrics": ("skimage", "structural similarity"),
+    "dp": ("opacus", "the accountant of DP-SGD"),
     "plots": ("matplotlib", "the paper's figures, pictures of the benchmarks"),
     "ray": ("ray", "cells on a cluster"),
     "flower": ("flwr", "a guard and a monitor in Flower"),
@@ -55,24 +56,26 @@ def _way_to_the_input(model: nn.Module, shape: tuple[int, ...]) -> str:
 
 
 def doctor() -> None:
-    """Say what is installed, which extras, and which device an audit would run on."""
+    """Say what is installed, which extras, and what there is to compute on."""
     console = Console(highlight=False)
     table = Table.grid(padding=(0, 2))
     for name, value in versions():
         table.add_row(name, value)
-    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU"
-    table.add_row("device", f"{device}, {torch.get_num_threads()} threads")
+    table.add_row("commands run on", f"the CPU, {torch.get_num_threads()} threads")
+    if torch.cuda.is_available():
+        name = torch.cuda.get_device_name(0)
+        table.add_row("from Python also", f"{name}: where the model is, there it is audited")
     for extra, (module, purpose) in EXTRAS.items():
         there = importlib.util.find_spec(module) is not None
         state = "[green]installed[/green]" if there else "missing"
         remedy = "" if there else f": pip install 'softleak\\[{extra}]'"
         table.add_row(f"extra {extra}", f"{state} ({purpose}){remedy}")
     console.print(table)
-    console.print(_outdated() or "Everything an audit needs is here.")
+    console.print(_lacking() or "Everything an audit needs is here.")
 
 
-def _outdated() -> str:
-    """A sentence on requirements that are not met; without metadata (a checkout) there is none."""
+def _lacking() -> str:
+    """A sentence on packages that are not there; without metadata (a checkout) there is none."""
     try:
         needed = [line for line in requires("softleak") or [] if "extra ==" not in line]
     except PackageNotFoundError:

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-import typer
 from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option
 
 from softleak import data
 from softleak.audit.folder import fingerprint
-from softleak.cli.audit import Exit
-from softleak.errors import SoftleakError
+from softleak.cli.exits import mistakes
 from softleak.experiments.recipes import RECIPES
 from softleak.experiments.training import Epoch, accuracy, save, train
 
@@ -52,7 +50,7 @@ def train_command(
     def tell(epoch: Epoch) -> None:
         console.print(f"epoch {epoch.number} of {epoch.of}: loss {epoch.loss:.4f}")
 
-    try:
+    with mistakes():
         model = train(recipe, _sized(images, data.Split.TRAIN, recipe.size), tell)
         notes = {"data": images.name, "data_sha256": _hash(images)}
         if test is not None:
@@ -61,9 +59,6 @@ def train_command(
             console.print(f"accuracy {measured:.1%} on {escape(test.name)}")
         path = out / f"{network.value}.safetensors"
         save(model, recipe, path, **notes)
-    except SoftleakError as error:
-        Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
-        raise typer.Exit(Exit.MISTAKE) from None
     console.print(f"written: {escape(str(path))}")
 
 

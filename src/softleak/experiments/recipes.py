@@ -8,7 +8,7 @@ from softleak.experiments.training import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
     # As the one that comes with the package was trained.
-    "lenet": Recipe("lenet", epochs=100, lr=1e-2, gain=2.5, batch=64),
+    "lenet": Recipe("lenet", epochs=100, lr=5e-3, weight_decay=0.05, gain=2.5, batch=64),
     "resnet18": Recipe("resnet18", smoothing=0.1, weight_decay=0.05),
     "resnet18_cifar": Recipe("resnet18_cifar", smoothing=0.1, weight_decay=0.05),
     "alexnet_flowers": Recipe("alexnet", epochs=8, lr=5e-4, batch=64, smoothing=0.1, size=224),

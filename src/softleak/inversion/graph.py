@@ -6,6 +6,7 @@ import torch
 from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
+from softleak.capture import forward_one
 from softleak.errors import ModelError
 from softleak.inversion.step import REMEDY
 
@@ -18,6 +19,7 @@ def path_back(model: nn.Module, input_shape: tuple[int, ...]) -> list[fx.Node]:
     graph = _traced(model)
     like = next(model.parameters())
     with torch.no_grad():
+        forward_one(model, torch.zeros(input_shape))  # which says what is wrong with a shape
         ShapeProp(graph).propagate(like.new_zeros(1, *input_shape))
     node = next(n for n in graph.graph.nodes if n.op == "output")
     path = []

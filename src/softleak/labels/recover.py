@@ -75,6 +75,8 @@ def recover_labels(
     """
     if scale not in ("known", "unknown"):
         raise ShareError(f'scale should be "known" or "unknown", got {scale!r}')
+    if not tolerance > 0:
+        raise LabelError(f"tolerance should be a positive distance of labels, got {tolerance}")
     if family is not None and (isinstance(family, type) or not isinstance(family, Family)):
         raise LabelError(f"expected a label family such as Smoothed(), got {family!r}")
     shares = list(shares)
@@ -96,6 +98,11 @@ def _check(model: nn.Module, shares: Sequence[GradientShare]) -> None:
     """Every gradient is finite and has its parameter's shape; layers may be missing."""
     parameters = dict(model.named_parameters())
     for share in shares:
+        if not isinstance(share, GradientShare):
+            raise ShareError(
+                f"expected a GradientShare, got {type(share).__name__}; gradients by name become "
+                "one by GradientShare(gradients, input_shape)"
+            )
         share.check_finite()
         share.check_shapes(parameters)
 

@@ -6,8 +6,8 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from softleak.capture import forward_one
 from softleak.matching.minimum import Optimiser
 from softleak.matching.network import Network
 
@@ -45,7 +45,7 @@ def _activations(network: Network, x: Tensor) -> int:
     handles = [leaf.register_forward_hook(add) for leaf in leaves]
     try:
         with torch.no_grad():
-            functional_call(network.model, network.parameters, (x,))
+            forward_one(network.model, x[0])
     finally:
         for handle in handles:
             handle.remove()

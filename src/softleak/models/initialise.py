@@ -26,7 +26,7 @@ def uniform_(
 def kaiming_(model: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
     """Draw every convolution as torchvision's ResNets do: Kaiming normal by fan-out, in place.
 
-    The paper's untrained ResNet-18.
+    What the paper's untrained ResNet-18 has if torchvision made it; Table 2 here has PyTorch's own.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

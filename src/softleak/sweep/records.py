@@ -53,12 +53,15 @@ class Records:
         if held is None:
             self._base.execute("INSERT INTO cells VALUES (?, ?, ?)", (experiment, cell, wanted))
         elif held != json.loads(wanted):
-            changed = sorted(
-                k for k in {*held, *provenance} if held.get(k) != json.loads(wanted).get(k)
+            now = json.loads(wanted)
+            changed = "; ".join(
+                f"{key} {held.get(key)}, now {now.get(key)}"
+                for key in sorted({*held, *now})
+                if held.get(key) != now.get(key)
             )
             raise FileError(
-                f"the records of {experiment}, {cell} in {self.folder} come from other "
-                f"{' and '.join(changed)}; give another --out, or those again"
+                f"the records of {experiment}, {cell} in {self.folder} come from other {changed}. "
+                "Give another --out, or run with the same again"
             )
 
     def provenance(self, experiment: str, cell: str) -> Mapping[str, object] | None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
+
 import torch
 from safetensors import safe_open
 from typer.testing import CliRunner
@@ -10,6 +13,17 @@ from softleak.experiments.recipes import RECIPES
 from softleak.experiments.training import Recipe, accuracy, batches, train
 
 RECIPE = Recipe("lenet", epochs=3, lr=1e-2, gain=2.5, batch=50, mixup=0.5, smoothing=0.1)
+
+
+def test_the_recipe_of_the_network_that_comes_with_the_package_is_the_one_in_its_file():
+    folder = Path(models.__file__).parent / "weights"
+    with safe_open(folder / "lenet_cifar10.safetensors", "pt") as file:
+        told = file.metadata()
+    recipe = {name: str(value) for name, value in asdict(RECIPES["lenet"]).items()}
+    assert {name: told[name] for name in recipe if name in told} == {
+        name: value for name, value in recipe.items() if name in told
+    }
+    assert {"epochs", "lr", "weight_decay", "batch", "gain", "seed"} <= told.keys()
 
 
 def test_training_lowers_the_loss_and_repeats_itself(images):

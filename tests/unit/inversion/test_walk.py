@@ -293,6 +293,12 @@ def test_train_mode_is_refused_before_anything_changes():
     assert torch.equal(model[1].running_mean, before)
 
 
+def test_a_shape_the_model_does_not_take_is_said():
+    model = models.lenet().eval()
+    with pytest.raises(ModelError, match=r"does not take one input of shape \(1, 32, 32\)"):
+        sl.Chain.of(model, sl.Head.of(model), (1, 32, 32))
+
+
 def test_a_missing_or_misshapen_gradient_is_named():
     torch.manual_seed(0)
     model, x = two_convolutions(nn.Tanh()), torch.randn(2, 8, 8)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak import data, models
-from softleak.errors import HeadNotFound, MissingGradient, NonFinite, ShareError
+from softleak.errors import HeadNotFound, LabelError, MissingGradient, NonFinite, ShareError
 from softleak.metrics import distance_to_set, label_error
 
 KINDS = [
@@ -202,4 +202,8 @@ def test_mistakes_are_named(trained, shares):
         sl.recover_label(nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()), share)
     with pytest.raises(ShareError, match="scale"):
         sl.recover_label(trained, share, scale="?")  # type: ignore[arg-type]
+    with pytest.raises(ShareError, match="expected a GradientShare, got dict"):
+        sl.recover_label(trained, dict(share))  # type: ignore[arg-type]
+    with pytest.raises(LabelError, match="tolerance"):
+        sl.recover_label(trained, share, tolerance=-1)
     assert sl.recover_labels(trained, []) == ()

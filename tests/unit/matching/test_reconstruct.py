@@ -8,7 +8,7 @@ from torch import nn
 import softleak as sl
 from softleak import data, models
 from softleak.data import CIFAR10_NORM
-from softleak.errors import OptionError, ShareError
+from softleak.errors import ModelError, OptionError, ShareError
 from softleak.matching import (
     L2,
     LBFGS,
@@ -174,6 +174,13 @@ def test_shares_of_another_model_are_refused():
         reconstruct(model, other, label=GivenLabel(labels[0]))
     with pytest.raises(ShareError, match="no gradient"):
         reconstruct(model, sl.GradientShare({"x": torch.ones(2)}, (1, 8, 8)))
+
+
+def test_a_shape_the_model_does_not_take_is_said():
+    model = small()
+    _, labels, (share,) = victims(model, 1)
+    with pytest.raises(ModelError, match=r"does not take one input of shape \(1, 9, 9\)"):
+        reconstruct(model, share, label=GivenLabel(labels[0]), input_shape=(1, 9, 9))
 
 
 @dataclass(frozen=True)

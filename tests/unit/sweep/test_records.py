@@ -40,7 +40,9 @@ def test_records_of_other_data_are_not_mixed(tmp_path):
     with Records(tmp_path) as records:
         records.declare("try", "cell", {"files": {"x": "1"}, "seeds": 1})
         records.declare("try", "cell", {"files": {"x": "1"}, "seeds": 1})
-        with pytest.raises(FileError, match="come from other files"):
+        with pytest.raises(
+            FileError, match=r"come from other files \{'x': '1'\}, now \{'x': '2'\}\."
+        ):
             records.declare("try", "cell", {"files": {"x": "2"}, "seeds": 1})
 
 

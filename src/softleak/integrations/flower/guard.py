@@ -13,7 +13,7 @@ from flwr.common.constant import ErrorCode
 from torch import nn
 
 from softleak.audit import Leak
-from softleak.audit.weakest import Make, Search
+from softleak.audit.weakest import Make, Search, check_search
 from softleak.defenses import GaussianNoise
 from softleak.errors import OptionError, SoftleakError
 from softleak.integrations.flower import arrays as records
@@ -71,6 +71,8 @@ class LeakageGuard:
     ) -> None:
         if not stop:
             raise OptionError("expected at least one kind of leak to stop")
+        if action is Action.DEFEND:
+            check_search(stop, seeds)
         self.action, self.stop, self.seeds, self.metrics = action, stop, seeds, metrics
         self._lr, self._noise, self._source = lr, noise, source
         self._auditor = Auditor(model, question or Question())

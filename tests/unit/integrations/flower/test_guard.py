@@ -139,3 +139,11 @@ def test_it_works_with_local_differential_privacy_in_either_order(guard_first):
 def test_nothing_to_stop_is_a_mistake():
     with pytest.raises(OptionError, match="at least one"):
         LeakageGuard(network(), Action.WARN, stop=frozenset())
+
+
+def test_what_noise_cannot_stop_is_said_before_the_first_round():
+    with pytest.raises(OptionError, match=r"some of class, input, label.*got feature"):
+        guard(Action.DEFEND, stop=frozenset({Leak.FEATURE}))
+    with pytest.raises(OptionError, match="one trial or more, got 0"):
+        guard(Action.DEFEND, seeds=0)
+    guard(Action.REFUSE, stop=frozenset({Leak.FEATURE}))  # which needs no noise

@@ -1,0 +1,37 @@
+"""How commands end: exit codes, and a mistake told in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from softleak.errors import SoftleakError
+
+
+class Exit(IntEnum):
+    """What the exit code says."""
+
+    DONE = 0
+    MISTAKE = 2  # nothing was done: a wrong option, an unreadable file
+    LEAK = 3  # something named by --fail-on leaks
+    INCOMPLETE = 4  # part of what was asked for could not be done
+
+
+def complain(error: SoftleakError | str) -> None:
+    """Say what is wrong, on the error stream."""
+    Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
+
+
+@contextmanager
+def mistakes() -> Iterator[None]:
+    """End the command with a line and an exit code instead of a traceback."""
+    try:
+        yield
+    except SoftleakError as error:
+        complain(error)
+        raise typer.Exit(Exit.MISTAKE) from None

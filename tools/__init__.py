@@ -1,1 +1,1 @@
-"""Tools of the developers: training, pictures, a browser for the tests."""
+"""What the developers run: a browser for the tests, pictures for the docs."""

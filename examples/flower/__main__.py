@@ -1,6 +1,6 @@
 """Run the federation twice, without and with the guard, and write a page about both.
 
-python -m examples.flower [--clients 20] [--rounds 2] [--no-guard] [--out federation]
+python -m examples.flower [--clients 20] [--rounds 2] [--images-only] [--no-guard] [--out DIR]
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from softleak.integrations.flower.page import SHOWN, Federation, write_federatio
 TITLES = {False: "Without a guard", True: "With the guard"}
 NOTES = {
     False: "Every client sends its weights after one step on one image.",
-    True: "Every client audits its update and adds the weakest noise it finds to hide class and "
-    "image from this attack.",
+    True: "Every client audits its update and adds the weakest noise it finds to hide {} from this "
+    "attack.",
 }
 
 
@@ -35,8 +35,12 @@ def main() -> None:
     """From the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     for setting in fields(Settings):
-        kind = float if setting.name == "lr" else int
-        parser.add_argument(f"--{setting.name}", type=kind, default=setting.default)
+        if setting.name != "hide_class":
+            kind = float if setting.name == "lr" else int
+            parser.add_argument(f"--{setting.name}", type=kind, default=setting.default)
+    parser.add_argument(
+        "--images-only", action="store_false", dest="hide_class", help="the guard leaves the class"
+    )
     parser.add_argument("--no-guard", action="store_true", help="only the federation without it")
     parser.add_argument("--out", type=Path, default=Path("federation"))
     given = vars(parser.parse_args())
@@ -63,7 +67,11 @@ def federate(settings: Settings, folder: Path, kinds: Sequence[bool]) -> dict[bo
         scores[guarded], pictures = score(run)
         rounds = run.monitor.rounds if run.monitor else []
         facts = scores[guarded].facts
-        runs.append(Federation(TITLES[guarded], NOTES[guarded], rounds, pictures[:SHOWN], facts))
+        hidden = " and ".join(sorted(leak.value for leak in settings.stop)).replace(
+            "input", "image"
+        )
+        note = NOTES[guarded].format(hidden)
+        runs.append(Federation(TITLES[guarded], note, rounds, pictures[:SHOWN], facts))
     seen = [f"{TITLES[g].lower()} {s.images} of {s.attacked}" for g, s in scores.items()]
     title = f"Images the server sees: {', '.join(seen)}."
     write_federations(folder / "index.html", title, runs)

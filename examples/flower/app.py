@@ -17,7 +17,6 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from examples.flower.settings import NORM, SEED, Settings
 from softleak import data
-from softleak.audit import Leak
 from softleak.integrations.flower import (
     Action,
     Engine,
@@ -32,7 +31,7 @@ def client_app(settings: Settings, *, guarded: bool) -> ClientApp:
     """One step of SGD on one image; the guard, if any, sees the update before it leaves."""
     question = Question(input_shape=settings.shape, normalisation=NORM)
     guard = LeakageGuard(
-        settings.network(), Action.DEFEND, stop=frozenset({Leak.CLASS, Leak.INPUT}),
+        settings.network(), Action.DEFEND, stop=settings.stop,
         question=question, seeds=settings.seeds, source=_repeatable,
     )  # fmt: skip
     app = ClientApp(mods=[guard] if guarded else [])

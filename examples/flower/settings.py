@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from softleak import data, models
+from softleak.audit import Leak
 
 NORM = data.CIFAR10_NORM
 HELD_OUT = 50  # images no client has
@@ -24,6 +25,12 @@ class Settings:
     attacked: int = 4  # updates a round whose image the server attacks
     lr: float = 0.1
     seeds: int = 2  # trials of the guard's search
+    hide_class: bool = True  # and not the image alone
+
+    @property
+    def stop(self) -> frozenset[Leak]:
+        """What the guard is to stop."""
+        return frozenset({Leak.CLASS, Leak.INPUT} if self.hide_class else {Leak.INPUT})
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -55,7 +55,7 @@ class Segment:
 
     def interval(self) -> Interval:
         """From nearly nothing to where an entry turns negative."""
-        end = segment_end(self.p, self.u).clamp_max(LARGEST) * BEYOND
+        end = segment_end(self.p + self.error, self.u - self.slack[:, None]) * BEYOND
         everyone = torch.arange(len(end), device=end.device)
         density = density_for(self.p.shape[-1])
         return Interval(everyone, torch.ones_like(end), end * 1e-3, end, density)
@@ -71,7 +71,8 @@ class Rescaled:
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         p = self.pseudo.probabilities(t)
         u = self.pseudo.u[:, None] * t.sign()[..., None]
-        end = segment_end(p, u).maximum(t.abs() / MOST)[..., None]
+        blurred = p + self.pseudo.rounding(t, p, p), u - self.pseudo.slack[:, None, None]
+        end = segment_end(*blurred).maximum(t.abs() / MOST)[..., None]
         s = end * torch.tensor(STARTS, dtype=t.dtype, device=t.device)
         for _ in range(STEPS):
             rest, ahead = (self._rest(p, u, s * factor) for factor in (1.0, 1 + 1e-6))
@@ -98,5 +99,8 @@ class Rescaled:
 
 
 def segment_end(p: Tensor, u: Tensor) -> Tensor:
-    """The largest ``s`` (…) at which no entry of ``p − s u`` (…, C) is negative."""
+    """The largest ``s`` (…) at which no entry of ``p − s u`` (…, C) is negative.
+
+    With ``p`` as large and ``u`` as small as rounding allows, none of the labels is cut off.
+    """
     return torch.where(u > 0, p / u.clamp_min(1e-300), torch.inf).amin(-1).clamp(1e-300, LARGEST)

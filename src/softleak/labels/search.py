@@ -230,10 +230,11 @@ def _fitting(
     down = torch.where(bad & ~outward, index, -1).amax(-1)
     up = torch.where(bad & outward, index, len(index)).amin(-1)
     beyond = torch.cat([down, up])  # the first grid point each way that does not fit, if any
-    last = torch.cat([down + 1, up - 1])  # and the one before it, if it lies that way at all
+    before = torch.cat([down + 1, up - 1])  # and the one before it, if it lies that way at all
+    last = before.clamp(0, len(index) - 1)  # a minimum may lie at an end of the grid, or beyond
     twice = torch.arange(len(row), device=row.device).repeat(2)
     passed = outward[twice, last] == (torch.arange(len(twice), device=row.device) >= len(row))
-    near = torch.where(passed, mine[twice, last], start[twice])
+    near = torch.where(passed & (last == before), mine[twice, last], start[twice])
     far = mine[twice, beyond.clamp(0, len(index) - 1)]
     both = inside.take(twice)
     edge = _edge(lambda t: misfit(both, family, t) <= FIT, near, far)

@@ -50,3 +50,17 @@ def test_the_segment_ends_where_an_entry_turns_negative():
     assert float(segment_end(p, u)) == pytest.approx(0.5)
     y = p - 0.5 * u
     assert y.min() == pytest.approx(0.0, abs=1e-7)
+
+
+def test_a_step_of_a_small_learning_rate_nobody_said_cuts_no_label_off(trained):
+    """Rounding of the weights moves where entries turn negative: the truth lies beyond it."""
+    before = {name: w.detach() for name, w in trained.named_parameters()}
+    relations = sl.probe(trained, (3, 32, 32))
+    for sample in list(data.samples(data.embedded(), data.Hard(), 10, 0, data.CIFAR10_NORM))[7:]:
+        g = sl.capture(trained, sample.x, sample.y)
+        after = {name: w - 0.01 * g[name] for name, w in before.items()}
+        share = sl.GradientShare.from_update(before, after, lr=1.0)
+        found = sl.recover_label(trained, share, evidence=relations, scale="unknown")
+        assert distance_to_set(found, sample.y) < 5e-3
+        assert label_error(found, sample.y) <= found.error
+        assert found.status is not sl.Status.UNIQUE or label_error(found, sample.y) < 1e-3

@@ -78,7 +78,7 @@ def audit(
         command=shlex.join(["softleak", *sys.argv[1:]]),
     )  # fmt: skip
     try:
-        with _progress(console) as step:
+        with _progress() as step:
             found = jobs.run(job, step)
         _write(out, found)
     except SoftleakError as error:
@@ -119,7 +119,7 @@ def _show(console: Console, found: Audit, out: Path, as_json: bool) -> None:
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[jobs.Step]:
+def _progress() -> Iterator[jobs.Step]:
     """A bar that counts shares, then settings of defences, on the error stream."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),

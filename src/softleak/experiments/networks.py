@@ -27,7 +27,6 @@ class Network:
     source: DataSet = CIFAR10
     size: int = 32
     normalisation: data.Normalisation = data.CIFAR10_NORM
-    head: str | None = None
 
     @property
     def input_shape(self) -> tuple[int, int, int]:

@@ -133,8 +133,5 @@ def _scalar(report: AuditReport, names: Sequence[str]) -> dict[str, Any] | None:
         "near": [[t, _short_number(loss)] for t, loss in view.near.tolist()],
         "marks": [{"t": m.scalar, "low": m.low, "high": m.high} for m in view.marks],
         "unique": report.label.leak is LabelLeak.UNIQUE,
-        "evidence": [
-            {"t": p.scalar, "name": p.parameter} for p in report.label.recovery.evidence if p.agrees
-        ],
         "names": [class_name(i, names) for i in range(len(view.u))],
     }

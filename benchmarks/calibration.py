@@ -6,6 +6,7 @@ python -m benchmarks.calibration [--samples 200] [--evidence]
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -36,7 +37,6 @@ class Claim:
     right: bool
     covered: float  # the part of the true label's entries that are in their intervals
     bounded: bool  # the label's L1 error is within ``error``
-    proved: bool  # UNIQUE
 
 
 def claim(level: float, recovery: sl.Recovery, y_true: torch.Tensor) -> Claim | None:
@@ -49,11 +49,10 @@ def claim(level: float, recovery: sl.Recovery, y_true: torch.Tensor) -> Claim | 
     return Claim(
         level, recovery.confidence, recovery.class_index == index,
         float(covered), error <= recovery.error,
-        recovery.status is sl.Status.UNIQUE,
     )  # fmt: skip
 
 
-def report(claims: Sequence[Claim]) -> None:
+def report(claims: Sequence[Claim], statuses: Counter[sl.Status]) -> None:
     print("| confidence | shares | mean confidence | class right |\n|---|---|---|---|")
     for low, high in pairwise(BINS):
         some = [c for c in claims if low <= c.confidence < high]
@@ -76,7 +75,8 @@ def report(claims: Sequence[Claim]) -> None:
         ]
         cells = " | ".join(f"{mean:.3f}" for mean in means)
         print(f"| {'all' if level is None else f'{level:.0e}'} | {len(some)} | {cells} |")
-    print(f"\n{sum(c.proved for c in claims)} called UNIQUE")
+    counts = ", ".join(f"{count} {status.name}" for status, count in statuses.most_common())
+    print(f"\nOf all shares: {counts}; without a confidence: {statuses.total() - len(claims)}")
 
 
 def main() -> None:
@@ -91,16 +91,17 @@ def main() -> None:
     target = Target.of(NETWORKS[NETWORK[given.init]], Shelf())
     drawn = [target.sample(data.Smoothing(), number) for number in range(given.samples)]
     shares = [target.share(sample) for sample in drawn]
-    claims: list[Claim] = []
+    claims, statuses = list[Claim](), Counter[sl.Status]()
     for level in given.levels:
         noise = NOISES[given.noise](level, torch.Generator().manual_seed(NOISE_SEED))
         found = sl.recover_labels(
             target.model, [noise(share) for share in shares], family=sl.Smoothed(),
             head=target.head, evidence=target.relations if given.evidence else False,
         )  # fmt: skip
+        statuses.update(recovery.status for recovery in found)
         said = (claim(level, r, sample.y) for r, sample in zip(found, drawn, strict=True))
         claims += [one for one in said if one is not None]
-    report(claims)
+    report(claims, statuses)
 
 
 if __name__ == "__main__":

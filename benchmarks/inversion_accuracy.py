@@ -2,7 +2,8 @@
 
     python -m benchmarks.inversion_accuracy --samples 100 [--data DIR] [--only "lenet trained"]
 
-Every image counts: one whose label or input was not recovered is scored as the mean image would be.
+Every image counts: one whose label or input was not recovered is scored as the data set's mean
+image would be.
 PSNR and SSIM of clamped, unquantised pixels of range one. "honest" counts images whose true error
 is within a factor 3 of the predicted one, "rosy" those whose true error is larger than that.
 """
@@ -19,11 +20,12 @@ from statistics import mean, median
 
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 import softleak as sl
 from softleak import data, models
 from softleak.data import CIFAR10_NORM, ImageSet
+from softleak.data.imageset import resize
 from softleak.experiments.inversion import pixels
 from softleak.experiments.shelf import CIFAR10, FLOWERS17, DataSet
 from softleak.labels.evidence.relation import Relation
@@ -90,9 +92,12 @@ def measure(cell: Cell, images: ImageSet, samples: int, seed: int = 1) -> list[S
     head = sl.Head.of(model)
     evidence = sl.probe(model, shape, head=head)
     chain = sl.Chain.of(model, head, shape)
-    resize = None if cell.images == CIFAR10 else cell.size
-    drawn = data.samples(images, cell.augmentation, samples, seed, CIFAR10_NORM, resize)
-    return [_score(sample, _attack(model, sample, head, evidence, chain)) for sample in drawn]
+    size = None if cell.images == CIFAR10 else cell.size
+    drawn = data.samples(images, cell.augmentation, samples, seed, CIFAR10_NORM, size)
+    nothing = resize(images.mean()[None], cell.size)[0].double()
+    return [
+        _score(sample, _attack(model, sample, head, evidence, chain), nothing) for sample in drawn
+    ]
 
 
 def _attack(
@@ -106,10 +111,9 @@ def _attack(
     return sl.invert(model, share, recovery, chain=chain, pixel=pixels(CIFAR10_NORM))
 
 
-def _score(sample: data.Sample, inversion: sl.Inversion | None) -> Scored:
+def _score(sample: data.Sample, inversion: sl.Inversion | None, nothing: Tensor) -> Scored:
     truth = CIFAR10_NORM.invert(sample.x.double())
     if inversion is None or not inversion.input.isfinite().all():
-        nothing = torch.full_like(truth, float(truth.mean()))
         return Scored(psnr(nothing, truth), ssim(nothing, truth), math.inf)
     image = CIFAR10_NORM.invert(inversion.input.view_as(truth))
     error = float((image - truth).square().mean().sqrt())

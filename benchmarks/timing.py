@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Generic, TypeVar
 
@@ -19,13 +20,11 @@ Answer = TypeVar("Answer")
 class Contestant(Generic[Answer]):
     """Something to time. ``run`` is given the number of the round.
 
-    It runs ``inner`` times in each round, and in no further round once ``budget`` seconds are
-    spent on it.
+    It runs in no further round once ``budget`` seconds are spent on it.
     """
 
     name: str
     run: Callable[[int], Answer]
-    inner: int = 1
     budget: float = 8.0
 
 
@@ -50,13 +49,11 @@ def race(contestants: Sequence[Contestant[Answer]], rounds: int = 24) -> dict[st
         contestant.run(0)
     for number in range(rounds):
         for contestant in contestants:
-            name, inner = contestant.name, contestant.inner
-            if inner * sum(spent[name]) > contestant.budget:
+            name = contestant.name
+            if sum(spent[name]) > contestant.budget:
                 continue
-            start = time.process_time()
-            for _ in range(inner):
-                answer = contestant.run(number)
-            spent[name].append((time.process_time() - start) / inner)
+            seconds, answer = timed(partial(contestant.run, number))
+            spent[name].append(seconds)
             answers[name].append(answer)
     return {name: Timing(tuple(spent[name]), tuple(answers[name])) for name in spent}
 

@@ -9,6 +9,7 @@ from hypothesis import settings
 
 import softleak as sl
 from softleak import data, models
+from softleak.experiments.shelf import Shelf
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,12 +34,18 @@ def trained() -> torch.nn.Module:
 
 
 @pytest.fixture(scope="session")
-def packs() -> Path:
-    """The folder of data packs: SOFTLEAK_DATA, or beside the checkout as in CI."""
+def shelf() -> Shelf:
+    """Data packs of SOFTLEAK_DATA, or beside the checkout as in CI; none if there are none."""
     folder = Path(os.environ.get("SOFTLEAK_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir():
+    return Shelf(folder if folder.is_dir() else None)
+
+
+@pytest.fixture(scope="session")
+def packs(shelf) -> Path:
+    """The folder of data packs."""
+    if shelf.data is None:
         pytest.skip("needs the data packs: set SOFTLEAK_DATA")
-    return folder
+    return shelf.data
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,10 @@ class GradientShare(Mapping[str, Tensor]):
         """The absolute error of a gradient's entries beyond that of its dtype, if it was said."""
         return self.rounding.get(name, 0.0)
 
+    def norm(self) -> float:
+        """The L2 norm of all gradients together."""
+        return math.hypot(*(float(g.double().norm()) for g in self.gradients.values()))
+
     def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
         """The share with every gradient changed: what a defence does to it."""
         changed = {name: change(name, gradient) for name, gradient in self.gradients.items()}

@@ -53,25 +53,6 @@ def test_a_report_is_whole_or_absent(tmp_path, trained, draw, number):
         assert json.loads((out / "audit.json").read_text())["shares"] == 40
 
 
-def test_the_command_itself_leaves_the_last_report(tmp_path, trained, draw):
-    """Interrupted while it works, it leaves what was there before."""
-    (sample,) = draw(data.Hard(), 1)
-    sl.capture(trained, sample.x, sample.y).save(tmp_path / "x.safetensors")
-    code = "from softleak.cli import app; app()"
-    command = [
-        sys.executable, "-c", code, "audit", "--model", "softleak.models:trained_lenet",
-        "--share", tmp_path / "x.safetensors", "--out", tmp_path / "out",
-    ]  # fmt: skip
-    done = subprocess.run([*command, "--labels-only"], capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert set(before) == {"index.html", "audit.json"}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        time.sleep(3)
-        process.send_signal(signal.SIGKILL)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-
-
 MOMENTS = """
 import json, os, pathlib, random, signal, sys, time
 from softleak.cli import app

@@ -19,8 +19,10 @@ def expected(cell: Cell) -> tuple[float, float]:
     """What the median and the worst image have to reach, in dB."""
     if cell.network.startswith("fcn4"):
         return 110, 110
-    if cell.network.endswith(("leaky", "tanh")):
-        return 60, 0
+    if cell.network.endswith("tanh"):
+        return 90, 90
+    if cell.network.endswith("leaky"):  # a few images are lost to wrong signs: 11.7 dB at worst
+        return 90, 10
     return 90, 60
 
 
@@ -43,4 +45,4 @@ def test_inputs_come_back(cell):
 def test_a_hundred_inputs_come_back(cell):
     scores = measure(cell, data.embedded(), 100)
     check(cell, scores)
-    assert sum(score.ratio > 3 for score in scores) <= 10
+    assert sum(score.ratio > 3 for score in scores) <= 5  # 4 at most in docs/RESULTS.md

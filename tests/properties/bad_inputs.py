@@ -20,6 +20,7 @@ from softleak import data, models
 from softleak.audit import (
     Audit,
     LabelLeak,
+    Method,
     NamedShare,
     Options,
     Refusal,
@@ -190,13 +191,14 @@ def attack(stock: Stock, folder: Path, seed: int) -> str:
     return one.label.leak.name
 
 
-def invert(stock: Stock, seed: int) -> None:
-    """Invert a tampered share: whatever comes, it comes as a report."""
-    rng = np.random.default_rng(seed)
+def invert(stock: Stock, seed: int) -> bool:
+    """Invert a tampered share, if it can be: whatever comes, it comes as a report."""
+    rng, options = np.random.default_rng(seed), Options(seconds=0.0)
     tensors = tamper(stock.shares[int(rng.integers(len(stock.shares)))], rng)
     try:
         share = sl.GradientShare(tensors, (3, 32, 32))
-        ready = prepared(stock.subject, share, Options())
+        ready = prepared(stock.subject, share, options)
     except sl.SoftleakError:
-        return
-    list(audit_shares(stock.subject, [NamedShare("tampered", ready)], Options()))
+        return False
+    (report,) = audit_shares(stock.subject, [NamedShare("tampered", ready)], options)
+    return report.input.method is Method.INVERSION

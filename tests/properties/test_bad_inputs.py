@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
+from itertools import islice
 
 import pytest
 import torch
@@ -35,9 +36,9 @@ def test_bad_files_are_refused_or_audited_and_no_wrong_label_is_unique(tmp_path,
     assert {"refused", "UNIQUE", "NOTHING"} <= set(outcomes)  # the generator does its work
 
 
-@pytest.mark.parametrize("seed", range(INVERTED))
-def test_tampered_shares_do_not_break_the_inversion(stock, seed):
-    invert(stock, seed)
+def test_tampered_shares_do_not_break_the_inversion(stock):
+    done = filter(None, (invert(stock, seed) for seed in range(FEW)))
+    assert sum(islice(done, INVERTED)) == INVERTED
 
 
 VALUES = npst.arrays(

@@ -34,6 +34,12 @@ def test_round_trip(tmp_path, ending):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]  # nothing temporary is left
 
 
+def test_the_norm_is_that_of_all_gradients_together():
+    share = sl.GradientShare({"a": torch.tensor([[3.0]]), "b": torch.tensor([2.0, 6.0]).half()})
+    assert share.norm() == 7.0
+    assert share.without("a", "b").norm() == 0.0
+
+
 def test_a_plain_state_dict_is_read(tmp_path):
     torch.save({"state_dict": {"w": torch.ones(2)}, "epoch": 3}, tmp_path / "x.pt")
     assert torch.equal(sl.GradientShare.load(tmp_path / "x.pt")["w"], torch.ones(2))

@@ -20,6 +20,7 @@ from softleak.factors import head_gradients
 from softleak.labels.families import Family
 from softleak.labels.recover import Scale, recover_labels
 from softleak.naming import aligned
+from softleak.results import Recovery
 from softleak.share import GradientShare
 
 LARGEST = 1e9  # of a gradient's entries: features of a network are not larger
@@ -84,6 +85,16 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
     return share.expecting(options.noise) if options.noise else share
 
 
+def recover(
+    subject: Subject, shares: Sequence[GradientShare], options: Options
+) -> tuple[Recovery, ...]:
+    """The labels behind shares, by all the subject offers and all that is known of them."""
+    return recover_labels(
+        subject.model, shares, family=options.family, evidence=subject.relations,
+        scale=options.scale, head=subject.head, input_shape=subject.input_shape,
+    )  # fmt: skip
+
+
 def audit_shares(
     subject: Subject,
     shares: Sequence[NamedShare],
@@ -92,15 +103,7 @@ def audit_shares(
 ) -> Iterator[AuditReport]:
     """A report each, in order, of shares that were ``prepared``."""
     start = time.perf_counter()
-    recoveries = recover_labels(
-        subject.model,
-        [named.share for named in shares],
-        family=options.family,
-        evidence=subject.relations,
-        scale=options.scale,
-        head=subject.head,
-        input_shape=subject.input_shape,
-    )
+    recoveries = recover(subject, [named.share for named in shares], options)
     each = (time.perf_counter() - start) / max(len(shares), 1)
     for named, recovery in zip(shares, recoveries, strict=True):
         progress(named.name)

@@ -78,7 +78,7 @@ class Shot:
     def hits(self, leak: Leak, recovery: Recovery, subjects: tuple[Subject, ...]) -> bool:
         """Whether an attack reached what it was to reach."""
         if leak is Leak.INPUT:
-            return self._sees(recovery, subjects)
+            return self.sees(recovery, subjects)
         claimed = LabelFinding(recovery, 0.0).class_index  # a guess that is right is no success
         label = self.target.label
         if claimed is None or label is None:
@@ -87,11 +87,18 @@ class Shot:
             return claimed == int(label.argmax())
         return label_error(recovery, label) <= CLOSE
 
-    def _sees(self, recovery: Recovery, subjects: tuple[Subject, ...]) -> bool:
-        """Whether one walk after the other brings the image, the next if it is within reach."""
+    def sees(
+        self, recovery: Recovery, subjects: tuple[Subject, ...], *, believed: bool = False
+    ) -> bool:
+        """Whether one walk after the other brings the image, the next if it is within reach.
+
+        If so asked, what an attacker would have ``believed`` counts as well as what is true.
+        """
+        if self.target.pixels is None:
+            return False
         for subject in subjects:
             found = recover_input(subject, self.declared, recovery, self.options.normalisation)
-            if self._shows(found):
+            if self._shows(found) or (believed and found.leaked):
                 return True
             if found.psnr_predicted is None or found.psnr_predicted < RECOGNISABLE - GAIN:
                 return False

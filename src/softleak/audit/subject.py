@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -37,14 +37,16 @@ class Subject:
         head = find_head(model, None, input_shape)
         known = input_shape or next(accepted_shapes(model), None)
         relations = probe(model, input_shape, head=head) if known else ()
-        chain, why = _chain(model, head, known) if inputs else (None, "inputs were not asked for")
-        return cls(model, head, relations, known, chain, why)
+        subject = cls(model, head, relations, known, None, "inputs were not asked for")
+        return with_chain(subject) if inputs else subject
 
 
-def _chain(model: nn.Module, head: Head, shape: tuple[int, ...] | None) -> tuple[Chain | None, str]:
-    if shape is None:
-        return None, "the shape of an input is not known; say it"
+def with_chain(subject: Subject) -> Subject:
+    """The subject made ready for inversion as well, where its model is a chain."""
+    if subject.input_shape is None:
+        return replace(subject, no_chain="the shape of an input is not known; say it")
     try:
-        return Chain.of(model, head, shape), ""
+        chain = Chain.of(subject.model, subject.head, subject.input_shape)
     except ModelError as error:
-        return None, str(error)
+        return replace(subject, no_chain=str(error))
+    return replace(subject, chain=chain, no_chain="")

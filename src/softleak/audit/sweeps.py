@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -63,12 +62,7 @@ def known_to_the_attacker(
     The defence is public: a share as long as the limit was clipped, levels have a width.
     """
     sent = defense(share)
-    if isinstance(defense, Clip) and length(sent) >= TOUCHED * defense.norm:
+    if isinstance(defense, Clip) and sent.norm() >= TOUCHED * defense.norm:
         return sent, sent, replace(options, scale="unknown")
     declared = replace(defense, declared=True) if isinstance(defense, Int8) else None
     return sent, declared(share) if declared else sent, options
-
-
-def length(share: GradientShare) -> float:
-    """The L2 norm of a whole share."""
-    return math.hypot(*(float(g.double().norm()) for g in share.values()))

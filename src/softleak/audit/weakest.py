@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from softleak.audit.findings import RECOGNISABLE, AuditReport
-from softleak.audit.inputs import recover_input
+from softleak.audit.findings import AuditReport
 from softleak.audit.rates import Leak, Rate
-from softleak.audit.run import NamedShare, Options
-from softleak.audit.shots import GAIN, Shot, Target, walks
+from softleak.audit.run import NamedShare, Options, recover
+from softleak.audit.shots import Shot, Target, walks
 from softleak.audit.subject import Subject
 from softleak.defenses import Defense, GaussianNoise
 from softleak.defenses.noise import Source
 from softleak.errors import OptionError
-from softleak.labels.recover import recover_label
-from softleak.metrics import psnr
 from softleak.results import Recovery
 from softleak.share import GradientShare
 
@@ -121,25 +118,8 @@ class Search:
     def _leaks(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
         shot = Shot(self.target, trial.sent, trial.sent, self.options, leaks)
         named = (shot.hits(leak, trial.recovery, ()) for leak in leaks - {Leak.INPUT})
-        return any(named) or (Leak.INPUT in leaks and self._seen(trial))
-
-    def _seen(self, trial: _Trial) -> bool:
-        """Whether the input is recognised: by a quick walk, or a thorough one if it comes near.
-
-        What an attacker would believe counts as well as what is true.
-        """
-        true = self.target.pixels
-        if true is None:
-            return False
-        for subject in walks(self.subject):
-            found = recover_input(subject, trial.sent, trial.recovery, self.options.normalisation)
-            if found.pixels is None or found.psnr_predicted is None:
-                return False
-            if found.leaked or psnr(found.pixels, true) >= RECOGNISABLE:
-                return True
-            if found.psnr_predicted < RECOGNISABLE - GAIN:
-                return False
-        return False
+        walked = walks(self.subject) if Leak.INPUT in leaks else ()
+        return any(named) or shot.sees(trial.recovery, walked, believed=True)
 
     def _trials(self, setting: float) -> Iterator[_Trial]:
         """Every seed, recovered once however often it is asked for."""
@@ -150,10 +130,7 @@ class Search:
             yield self.known[setting, seed]
 
     def _recover(self, sent: GradientShare) -> Recovery:
-        return recover_label(
-            self.subject.model, sent, family=self.options.family, evidence=self.subject.relations,
-            scale=self.options.scale, head=self.subject.head, input_shape=self.subject.input_shape,
-        )  # fmt: skip
+        return recover(self.subject, [sent], self.options)[0]
 
 
 @dataclass(frozen=True, eq=False)

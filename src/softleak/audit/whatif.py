@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from softleak.audit.rates import Leak, Point, Rate, Response, WhatIf
-from softleak.audit.run import Options
+from softleak.audit.run import Options, recover
 from softleak.audit.shots import Shot, Target, walks
 from softleak.audit.subject import Subject
-from softleak.audit.sweeps import Sweep, length, sweeps
-from softleak.labels.recover import recover_labels
+from softleak.audit.sweeps import Sweep, sweeps
 from softleak.results import Recovery
 
 __all__ = ["Target", "Trial", "stages", "what_if"]
@@ -38,7 +37,7 @@ def what_if(
     progress: Callable[[str], None] = lambda _: None,
 ) -> WhatIf:
     """Try every defence on every target; ``progress`` is told of each of the ``stages``."""
-    norm = max(length(target.share.share) for target in targets)
+    norm = max(target.share.share.norm() for target in targets)
     responses = []
     for sweep in sweeps(norm):
         trial = Trial(subject, tuple(targets), options, sweep, seeds)
@@ -107,11 +106,7 @@ class Trial:
     def _recover(self, shots: Sequence[Shot]) -> tuple[Recovery, ...]:
         if not shots:
             return ()
-        return recover_labels(
-            self.subject.model, [shot.sent for shot in shots], family=self.options.family,
-            evidence=self.subject.relations, scale=shots[0].options.scale, head=self.subject.head,
-            input_shape=self.subject.input_shape,
-        )  # fmt: skip
+        return recover(self.subject, [shot.sent for shot in shots], shots[0].options)
 
     def _end(self, points: Sequence[Point], leak: Leak) -> float | None:
         """The weakest setting without a success, stronger ones having none either."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -87,6 +87,18 @@ def label_words(report: AuditReport, names: Sequence[str]) -> str:
     if leak is LabelLeak.AMBIGUOUS:
         return f"one of a set of labels: {recovery.message}"
     return f"no label: {recovery.message}; {FAILED}"
+
+
+def in_brief(
+    report: AuditReport, names: Sequence[str], say: Callable[[Tensor, Sequence[str]], str]
+) -> str:
+    """The label if it was proved, as ``say`` has it; else the class, or why there is none."""
+    recovery = report.label.recovery
+    if report.label.leak is LabelLeak.UNIQUE and recovery.label is not None:
+        return say(recovery.label, names)
+    if report.label.class_index is not None:
+        return class_name(report.label.class_index, names)
+    return recovery.status.value
 
 
 def input_words(found: InputFinding) -> str:

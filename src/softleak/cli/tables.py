@@ -11,7 +11,7 @@ from rich.text import Text
 
 from softleak.audit import Audit, AuditReport, LabelLeak
 from softleak.audit.rates import WhatIf
-from softleak.audit.words import class_name, in_a_line, summary
+from softleak.audit.words import in_a_line, in_brief, summary
 from softleak.experiments import Omission, Verdict
 from softleak.experiments import Table as Results
 from softleak.report.chart import chart
@@ -90,7 +90,7 @@ def _row(report: AuditReport, names: tuple[str, ...], scored: bool) -> list[Text
     row: list[Text | str] = [
         Text(report.name),
         Text(leak.name, style=STYLES[leak]),
-        Text(_recovered(report, names)),
+        Text(in_brief(report, names, in_a_line)),
         f"±{report.feature.error:.0e}" if report.feature.proved else "–",
         f"{predicted:.0f} dB" if report.input.leaked and predicted is not None else "–",
     ]
@@ -100,15 +100,6 @@ def _row(report: AuditReport, names: tuple[str, ...], scored: bool) -> list[Text
         row.append(Text("–" if error is None else f"{error:.0e}", style="dim"))
         row.append(Text("–" if psnr is None else f"{psnr:.0f} dB", style="dim"))
     return row
-
-
-def _recovered(report: AuditReport, names: tuple[str, ...]) -> str:
-    recovery = report.label.recovery
-    if report.label.leak is LabelLeak.UNIQUE and recovery.label is not None:
-        return in_a_line(recovery.label, names)
-    if report.label.class_index is not None:
-        return class_name(report.label.class_index, names)
-    return recovery.status.value
 
 
 VERDICTS = {

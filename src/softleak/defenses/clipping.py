@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from softleak.defenses.defense import positive
@@ -19,5 +18,5 @@ class Clip:
         positive(self.norm, "the largest norm")
 
     def __call__(self, share: GradientShare) -> GradientShare:
-        norm = math.hypot(*(float(g.double().norm()) for g in share.values()))
+        norm = share.norm()
         return share if norm <= self.norm else share.scaled(self.norm / norm)

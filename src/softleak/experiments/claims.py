@@ -8,7 +8,7 @@ from enum import Enum
 from statistics import fmean
 
 from softleak.experiments.registry import EXPERIMENTS
-from softleak.sweep import Records
+from softleak.sweep import Records, numbers
 
 
 class Standing(Enum):
@@ -32,8 +32,7 @@ class Means:
         for cell in EXPERIMENTS[experiment].cells:
             if not all(word in cell.name for word in words):
                 continue
-            held = (r.measures.get(measure) for r in self.records.of(experiment, cell.name))
-            values = [float(v) for v in held if isinstance(v, (int, float))]
+            values = numbers(self.records.of(experiment, cell.name), measure)
             if values:
                 found[cell.name] = fmean(values)
         return found

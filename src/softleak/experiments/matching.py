@@ -19,9 +19,6 @@ from softleak.experiments.networks import NETWORKS, Network
 from softleak.experiments.shelf import Shelf
 from softleak.experiments.target import SEED, Target
 from softleak.matching import (
-    LBFGS,
-    Adam,
-    Cosine,
     GivenLabel,
     LabelSource,
     MatchStatus,
@@ -164,8 +161,7 @@ class MatchingCell(LeNetCell):
             sl.recover_labels(target.model, shares, evidence=target.relations, head=target.head),
             objective=self.objective, priors=[TotalVariation(SMOOTHNESS[self.subject])],
             label=[self.source or GivenLabel(sample.y) for sample in drawn],
-            start=Noise(repeat), head=target.head, compiled=self.compiled,
-            optimiser=self.optimiser or (Adam() if isinstance(self.objective, Cosine) else LBFGS()),
+            start=Noise(repeat), head=target.head, compiled=self.compiled, optimiser=self.optimiser,
         )  # fmt: skip
         if any(result.status is MatchStatus.INTERRUPTED for result in found):
             raise KeyboardInterrupt  # half an answer is none

@@ -27,7 +27,6 @@ class Network:
     source: DataSet = CIFAR10
     size: int = 32
     normalisation: data.Normalisation = data.CIFAR10_NORM
-    head: str | None = None
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -44,7 +43,7 @@ class Network:
             torch.manual_seed(INIT_SEED)
             model = self.make()
             model = model if self.initialise is None else self.initialise(model)
-        if self.weights and not self.lacking(shelf):
+        if self.weights:
             copy_weights(model, shelf.tensors(self.weights), self.weights)
         return model.eval()
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from softleak import data, files
 from softleak.audit.folder import fingerprint
 from softleak.data import ImageSet
+from softleak.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,11 @@ class Shelf:
         """The weights in a file on the shelf."""
         if name not in self.read:
             path = self.path(name)
-            self.read[name] = files.load(path).tensors if path else {}
+            if path is None:
+                raise ModelError(
+                    f"the weights {name} are in no folder given; give one by --data or --weights"
+                )
+            self.read[name] = files.load(path).tensors
         return self.read[name]
 
     def path(self, name: str | None) -> Path | None:

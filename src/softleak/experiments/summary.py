@@ -9,7 +9,7 @@ from itertools import compress
 from statistics import fmean
 
 from softleak.experiments.experiment import NOTHING, Cell, Column, Experiment
-from softleak.sweep import Record, Records
+from softleak.sweep import Record, Records, numbers
 
 
 class Verdict(Enum):
@@ -124,9 +124,7 @@ def _row(experiment: Experiment, cell: Cell, records: Records) -> Row:
 
 def entry(column: Column, cell: Cell, records: Sequence[Record]) -> Entry:
     """The mean of a measure beside the paper's."""
-    values = [
-        float(v) for r in records if isinstance(v := r.measures.get(column.measure), (int, float))
-    ]
+    values = numbers(records, column.measure)
     ours, paper = fmean(values) if values else None, cell.paper.get(column.paper)
     written = column.unit.written(ours), column.unit.written(paper)
     if ours is None or paper is None:

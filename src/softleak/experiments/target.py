@@ -33,7 +33,7 @@ class Target:
     ) -> Target:  # fmt: skip
         """Build and probe it; unless ``everything`` is asked for, shares hold what labels need."""
         model = network.build(shelf).to(dtype).train(training)
-        head = sl.Head.of(model, network.head)
+        head = sl.Head.of(model)
         relations = sl.probe(model, network.input_shape, head=head) if evidence else ()
         read = {head.weight_name, *(relation.parameter for relation in relations)}
         for name, parameter in model.named_parameters():

@@ -32,7 +32,6 @@ class Recipe:
     mixup: float = 0.0  # the largest weight of the partner
     gain: float = 0.0  # of Xavier; 0 leaves PyTorch's start
     size: int = 32  # pixels a side
-    bfloat16: bool = False
     seed: int = 0
 
 
@@ -120,20 +119,17 @@ def train(recipe: Recipe, images: ImageSet, tell: Callable[[Epoch], None]) -> nn
             total = 0.0
             model.train()
             for inputs, targets in batches(images, recipe, generator):
-                total += len(inputs) * _step(model, optimiser, inputs, targets, recipe.bfloat16)
+                total += len(inputs) * _step(model, optimiser, inputs, targets)
                 schedule.step()
             tell(Epoch(number, recipe.epochs, total / len(images)))
     return model.eval()
 
 
-def _step(
-    model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor, bfloat16: bool
-) -> float:
+def _step(model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
     """One step; the loss before it."""
     optimiser.zero_grad()
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=bfloat16):
-        logits = model(x.contiguous(memory_format=torch.channels_last))
-    loss = functional.cross_entropy(logits.float(), y)
+    logits = model(x.contiguous(memory_format=torch.channels_last))
+    loss = functional.cross_entropy(logits, y)
     torch.autograd.backward(loss)
     optimiser.step()
     return loss.item()

@@ -94,7 +94,7 @@ def _given(pseudo: PseudoLabels, verdict: Verdict) -> Minima:
     return Minima(owner, t, near.minimum(far), near.maximum(far), found)
 
 
-def _by_family(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> Solutions:
+def _by_family(problem: Problem, pseudo: PseudoLabels, _: Verdict) -> Solutions:
     """Only the head speaks: search all scalars."""
     family = problem.family or WIDEST
     if not problem.scale_unknown:

@@ -14,7 +14,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from softleak._version import __version__
 from softleak.atomic import write_text
-from softleak.audit.findings import Audit, LabelLeak
+from softleak.audit.findings import Audit
 from softleak.audit.rates import Leak
 from softleak.audit.words import summary, written
 from softleak.report.chart import chart
@@ -44,7 +44,6 @@ def render(audit: Audit) -> str:
             audit=audit,
             summary=summary(audit),
             leaks=list(Leak),
-            label_leaks=list(LabelLeak),
             sections=sections,
             data=_data(sections),
             style=asset("page.css"),

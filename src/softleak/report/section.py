@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from softleak.audit.findings import AuditReport, LabelLeak
-from softleak.audit.words import class_name, describe, headline, input_words, label_words
+from softleak.audit.words import class_name, describe, headline, in_brief, input_words, label_words
 from softleak.report.machine import numbers
 from softleak.report.png import data_uri, is_picture
 
@@ -59,7 +59,7 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         headline(report),
         label_words(report, names),
         input_words(report.input),
-        _short(report, names),
+        in_brief(report, names, describe),
         bars,
         hidden,
         _picture(found),
@@ -68,15 +68,6 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         gain,
         _scalar(report, names),
     )
-
-
-def _short(report: AuditReport, names: Sequence[str]) -> str:
-    recovery = report.label.recovery
-    if report.label.leak is LabelLeak.UNIQUE and recovery.label is not None:
-        return describe(recovery.label, names)
-    if report.label.class_index is not None:
-        return class_name(report.label.class_index, names)
-    return recovery.status.value
 
 
 def _bars(report: AuditReport, names: Sequence[str]) -> tuple[tuple[Bar, ...], int]:
@@ -133,8 +124,5 @@ def _scalar(report: AuditReport, names: Sequence[str]) -> dict[str, Any] | None:
         "near": [[t, _short_number(loss)] for t, loss in view.near.tolist()],
         "marks": [{"t": m.scalar, "low": m.low, "high": m.high} for m in view.marks],
         "unique": report.label.leak is LabelLeak.UNIQUE,
-        "evidence": [
-            {"t": p.scalar, "name": p.parameter} for p in report.label.recovery.evidence if p.agrees
-        ],
         "names": [class_name(i, names) for i in range(len(view.u))],
     }

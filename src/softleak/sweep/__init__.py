@@ -2,7 +2,7 @@
 
 from softleak.sweep.cluster import Cluster
 from softleak.sweep.engine import Engine, Local
-from softleak.sweep.piece import Compute, Measures, Piece, Record
+from softleak.sweep.piece import Compute, Measures, Piece, Record, numbers
 from softleak.sweep.processes import Processes
 from softleak.sweep.records import Records
 from softleak.sweep.run import Progress, sweep
@@ -18,5 +18,6 @@ __all__ = [
     "Progress",
     "Record",
     "Records",
+    "numbers",
     "sweep",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +29,12 @@ class Record:
     repeat: int
     sample: int
     measures: Measures
+
+
+def numbers(records: Iterable[Record], measure: str) -> list[float]:
+    """A measure's values; of samples that have none, nothing."""
+    held = (record.measures.get(measure) for record in records)
+    return [float(value) for value in held if isinstance(value, (int, float))]
 
 
 class Compute(Protocol):

@@ -7,7 +7,16 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.audit import Leak, NamedShare, Options, Subject, audit_shares
+from softleak.audit import (
+    InputFinding,
+    Leak,
+    Method,
+    NamedShare,
+    Options,
+    Subject,
+    audit_shares,
+    shots,
+)
 from softleak.audit.weakest import FACTOR, Search, _from_first, root_mean_square
 from softleak.errors import OptionError
 
@@ -54,6 +63,20 @@ def test_what_nobody_knew_undefended_is_hidden_from_the_start(case):
     stopped = blind.weakest()
     assert stopped is not None
     assert stopped.setting == pytest.approx(root_mean_square(case[1]) * FACTOR**-12)
+
+
+@pytest.mark.parametrize(("determined", "hidden"), [(True, False), (False, True)])
+def test_what_an_attacker_would_believe_counts_though_it_is_wrong(
+    case, monkeypatch, determined, hidden
+):
+    wrong = InputFinding(
+        Method.INVERSION, "", torch.zeros(SHAPE), psnr_predicted=90.0, determined=determined
+    )
+    monkeypatch.setattr(shots, "recover_input", lambda *_: wrong)
+    tried = search(case, Leak.INPUT)
+    assert tried.stops(case[1]) is hidden
+    shot = shots.Shot(tried.target, case[1], case[1], case[3], frozenset({Leak.INPUT}))
+    assert not shot.hits(Leak.INPUT, case[2].label.recovery, (case[0],))
 
 
 @pytest.mark.parametrize("start", [0, 3, 7, 20])

@@ -12,7 +12,7 @@ from softleak.audit.findings import RECOGNISABLE
 from softleak.audit.inputs import recover_input
 from softleak.audit.rates import Point, Rate, Response
 from softleak.audit.shots import GAIN, walks
-from softleak.audit.sweeps import Sweep, known_to_the_attacker, length
+from softleak.audit.sweeps import Sweep, known_to_the_attacker
 from softleak.audit.whatif import Target, Trial
 from softleak.defenses import Clip, GaussianNoise, Int8, Prune
 from softleak.metrics import psnr
@@ -63,7 +63,7 @@ def test_wilsons_interval():
 
 
 def test_clipping_hides_nothing(subject, targets):
-    norm = length(targets[0].share.share)
+    norm = targets[0].share.share.norm()
     sweep = Sweep("Clipping", "norm", lambda s, _: Clip(s), (2 * norm, norm / 100))
     found = Trial(subject, targets, OPTIONS, sweep, 1).response(quiet)
     assert [point.rates[Leak.LABEL].hits for point in found.points] == [2, 2]
@@ -88,9 +88,9 @@ def test_the_truth_decides_success_where_it_is_known(subject, targets):
 
 def test_the_attacker_sees_that_a_share_was_clipped(targets):
     share = targets[0].share.share
-    _, _, options = known_to_the_attacker(Clip(length(share) / 2), share, OPTIONS)
+    _, _, options = known_to_the_attacker(Clip(share.norm() / 2), share, OPTIONS)
     assert options.scale == "unknown"
-    _, _, options = known_to_the_attacker(Clip(length(share) * 2), share, OPTIONS)
+    _, _, options = known_to_the_attacker(Clip(share.norm() * 2), share, OPTIONS)
     assert options.scale == "known"
     sent, declared, _ = known_to_the_attacker(Int8(), share, OPTIONS)
     assert not sent.rounding
@@ -132,10 +132,8 @@ def test_what_the_share_did_not_give_away_is_no_target(subject, targets):
 
 def test_bisection_looks_no_further_than_the_first_share_that_leaks(subject, targets, monkeypatch):
     looked = []
-    recover = whatif.recover_labels
-    monkeypatch.setattr(
-        whatif, "recover_labels", lambda *a, **k: looked.append(1) or recover(*a, **k)
-    )
+    recover = whatif.recover
+    monkeypatch.setattr(whatif, "recover", lambda *a, **k: looked.append(1) or recover(*a, **k))
     assert Trial(subject, targets, OPTIONS, NOTHING, 1).succeeds(1.0, Leak.LABEL)
     assert len(looked) == 1
 

@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from softleak import models
+from softleak.errors import ModelError
 from softleak.experiments import EXPERIMENTS, Shelf
 from softleak.experiments.laboratory import Laboratory
+from softleak.experiments.networks import NETWORKS, Network
 from softleak.experiments.noise import NoiseCell
 from softleak.experiments.table5 import PAPER
 from softleak.matching import Adam
@@ -67,9 +75,21 @@ def test_matching_comes_nearer_with_every_step():
     assert longer["L1"] < 1e-5
 
 
+def test_weights_travel_with_the_shelf_and_are_not_done_without(tmp_path):
+    network = Network(models.lenet, weights="lenet.safetensors")
+    with pytest.raises(ModelError, match="the weights lenet"):
+        network.build(SHELF)
+    own = models.trained_lenet().state_dict()
+    save_file(own, tmp_path / "lenet.safetensors")
+    shelf = Shelf(weights=tmp_path)
+    shelf.tensors(network.weights)
+    (tmp_path / "lenet.safetensors").unlink()  # as on another machine
+    there = network.build(pickle.loads(pickle.dumps(shelf))).state_dict()
+    assert all(torch.equal(there[name], tensor) for name, tensor in own.items())
+
+
 def test_samples_of_a_repetition_cover_every_class_and_every_pair():
     from softleak.experiments.matching import MIXED, SMOOTHED
-    from softleak.experiments.networks import NETWORKS
     from softleak.experiments.target import Target
 
     target = Target.of(NETWORKS["lenet"], SHELF, evidence=False)

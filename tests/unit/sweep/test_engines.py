@@ -31,3 +31,10 @@ def test_a_worker_killed_costs_its_piece_alone_and_the_records_are_the_same(engi
 def test_a_mistake_is_raised_as_it_is(engine):
     with pytest.raises(DataError, match="empty"):
         list(engine.run(Mistaken(), pieces(1)))
+
+
+@pytest.mark.slow
+def test_a_cluster_made_for_the_run_computes_the_same():
+    pytest.importorskip("ray")
+    found = dict(Cluster(workers=1).run(Sums(), pieces(2)))
+    assert found == dict(Local().run(Sums(), pieces(2)))

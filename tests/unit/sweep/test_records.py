@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from softleak.errors import FileError
-from softleak.sweep import Local, Record, Records, sweep
+from softleak.sweep import Local, Record, Records, numbers, sweep
 from softleak.sweep.run import missing
 from tests.unit.sweep.computes import Sums, pieces
 
@@ -68,6 +68,11 @@ def test_records_can_be_queried_and_exported(tmp_path):
     assert rows[0]["note"] == ""
     query = "SELECT avg(json_extract(measures, '$.error')) FROM records"
     assert sqlite3.connect(tmp_path / "records.sqlite").execute(query).fetchone() == (0.5,)
+
+
+def test_what_is_no_number_is_left_out_of_a_measures_values():
+    held = [record(0, x=1), record(1, x=True), record(2, x=None), record(3, x="1"), record(4)]
+    assert numbers([*held, record(5, x=0.5)], "x") == [1.0, 1.0, 0.5]
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path):

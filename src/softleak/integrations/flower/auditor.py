@@ -12,12 +12,12 @@ from torch import nn
 
 from softleak.audit import NamedShare, Options, Subject, audit_shares, prepared
 from softleak.audit.inputs import recover_input
+from softleak.audit.subject import with_chain
 from softleak.data import Normalisation
 from softleak.errors import ModelError, ShareError, SoftleakError
 from softleak.head import Head
 from softleak.integrations.flower.arrays import State, under_own_names
 from softleak.integrations.flower.findings import ClientAudit, RoundAudit
-from softleak.inversion.chain import Chain
 from softleak.labels.batch import Batch, BatchReader
 from softleak.labels.recover import Scale
 from softleak.results import Status
@@ -156,17 +156,6 @@ class _Reader:
         if self.reader is None:
             self.reader = BatchReader.of(subject.model, subject.head, subject.input_shape)
         return self.reader.read(share, update.samples if update.scale_known else None)
-
-
-def with_chain(subject: Subject) -> Subject:
-    """The subject made ready for inversion as well, where its model is a chain."""
-    if subject.input_shape is None:
-        return replace(subject, no_chain="the shape of an input is not known; say it")
-    try:
-        chain = Chain.of(subject.model, subject.head, subject.input_shape)
-    except ModelError as error:
-        return replace(subject, no_chain=str(error))
-    return replace(subject, chain=chain, no_chain="")
 
 
 def _load(model: nn.Module, state: State) -> None:

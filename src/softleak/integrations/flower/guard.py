@@ -13,11 +13,12 @@ from flwr.common.constant import ErrorCode
 from torch import nn
 
 from softleak.audit import Leak
+from softleak.audit.subject import with_chain
 from softleak.audit.weakest import Make, Search, check_search
 from softleak.defenses import GaussianNoise
 from softleak.errors import OptionError, SoftleakError
 from softleak.integrations.flower import arrays as records
-from softleak.integrations.flower.auditor import Auditor, Question, Update, with_chain
+from softleak.integrations.flower.auditor import Auditor, Question, Update
 from softleak.integrations.flower.remedy import Outcome, Source, defended, fresh
 from softleak.naming import own_names
 from softleak.share import GradientShare

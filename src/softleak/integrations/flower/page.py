@@ -29,7 +29,6 @@ class Picture:
     words: str
     found: str | None
     true: str | None = None
-    leaked: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +115,6 @@ def picture(
         else "not determined: this attack did not succeed",
         data_uri(found) if found is not None and shown else None,
         data_uri(true) if true is not None and is_picture(true) else None,
-        report.input.leaked,
     )  # fmt: skip
 
 

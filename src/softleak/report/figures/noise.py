@@ -8,6 +8,7 @@ from softleak.errors import DataError
 from softleak.experiments.noise import NoiseCell
 from softleak.experiments.table5 import PAPER, TABLE5
 from softleak.report.figures.canvas import Drawing, pyplot
+from softleak.sweep import numbers
 
 WAYS = {
     "head": "noise on all, head only",
@@ -37,8 +38,7 @@ def _means(drawing: Drawing, kind: str, measure: str) -> dict[float, float]:
     means = {}
     for cell in TABLE5.cells:
         if isinstance(cell, NoiseCell) and cell.kind == kind:
-            held = (r.measures.get(measure) for r in drawing.records.of("table5", cell.name))
-            values = [float(v) for v in held if isinstance(v, (int, float))]
+            values = numbers(drawing.records.of("table5", cell.name), measure)
             if values:
                 means[cell.std] = fmean(values)
     return means

@@ -7,7 +7,7 @@ from softleak.sweep import Cluster, Local, Processes
 from tests.unit.sweep.computes import Deadly, Mistaken, Sums, pieces
 
 
-@pytest.fixture(params=["processes", pytest.param("ray", marks=pytest.mark.slow)], scope="module")
+@pytest.fixture(params=["processes", "ray"], scope="module")
 def engine(request):
     if request.param == "processes":
         yield Processes(2)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from softleak.errors import OptionError
 from softleak.matching.network import Network
 from softleak.matching.objectives import Objective
 from softleak.matching.priors import Prior
@@ -68,8 +69,7 @@ class Problems:
         """Unknowns (P, n) to losses (P,) and their gradients (P, n)."""
         function = vmap(grad_and_value(self._loss), randomness="different")
         if self.compiled:
-            torch.compiler.reset()  # or what was compiled for other problems counts against a limit
-            function = torch.compile(function, dynamic=False)
+            function = _compiled(function)
         t = self.targets
 
         def evaluate(unknowns: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,3 +106,25 @@ class Problems:
             if alpha:
                 pairs[head] = (ours * alpha**0.5, theirs * alpha**0.5)
         return [ours for ours, _ in pairs.values()], [theirs for _, theirs in pairs.values()]
+
+
+def _compiled(
+    function: Callable[..., tuple[Tensor, Tensor]],
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The function compiled at its first call, which is when it may turn out to be impossible."""
+    from torch._dynamo.exc import TorchDynamoException  # takes a second to import
+
+    torch.compiler.reset()  # or what was compiled for other problems counts against a limit
+    fast = torch.compile(function, dynamic=False)
+
+    def run(*given: object) -> tuple[Tensor, Tensor]:
+        try:
+            return fast(*given)
+        except TorchDynamoException as error:
+            reason = str(error).strip().splitlines()[0]
+            raise OptionError(
+                f"gradient matching could not be compiled ({reason}); go without compiling, or "
+                "install a C++ compiler"
+            ) from error
+
+    return run

@@ -1,4 +1,8 @@
+import os
+import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -243,3 +247,46 @@ def test_starts_are_the_same_for_all_and_new_for_every_attempt():
     assert not torch.equal(first, other)
     with pytest.raises(OptionError, match="shape"):
         Image(torch.zeros(2, 2)).draw((3, 3), 0)
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no compiler")
+def test_compiled_it_is_the_same_to_within_rounding():
+    model = small()
+    _, labels, shares = victims(model, 2)
+    plain, fast = (
+        reconstruct(
+            model, shares, label=[GivenLabel(y) for y in labels], optimiser=Adam(steps=5),
+            compiled=compiled,
+        )
+        for compiled in (False, True)
+    )  # fmt: skip
+    for one, other in zip(plain, fast, strict=True):
+        torch.testing.assert_close(one.input, other.input, rtol=1e-4, atol=1e-4)
+        assert other.loss == pytest.approx(one.loss, rel=1e-3)
+
+
+ALONE = """
+import torch
+from torch import nn
+import softleak as sl
+from softleak.errors import OptionError
+from softleak.matching import Adam, GivenLabel
+model, y = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Sigmoid(), nn.Linear(3, 2)), [0.3, 0.7]
+share = sl.capture(model, torch.ones(1, 2, 2), y)
+try:
+    sl.reconstruct(
+        model, share, label=GivenLabel(torch.tensor(y)), optimiser=Adam(steps=2), compiled=True
+    )
+except OptionError as error:
+    print(error)
+"""
+
+
+def test_without_a_compiler_compiling_is_refused_in_a_line(tmp_path):
+    alone = {**os.environ, "PATH": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], env=alone, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "could not be compiled" in done.stdout
+    assert "C++ compiler" in done.stdout

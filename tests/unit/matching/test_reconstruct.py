@@ -249,6 +249,7 @@ def test_starts_are_the_same_for_all_and_new_for_every_attempt():
         Image(torch.zeros(2, 2)).draw((3, 3), 0)
 
 
+@pytest.mark.slow  # a minute of compiling
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no compiler")
 def test_compiled_it_is_the_same_to_within_rounding():
     model = small()

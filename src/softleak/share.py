@@ -160,10 +160,10 @@ def _tensors(checkpoint: Checkpoint) -> Mapping[str, Tensor]:
 def _check_same_parameters(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
     shared = old.keys() & new.keys()
     if not shared:
-        some = (", ".join(list(names)[:3]) or "nothing" for names in (old, new))
+        one, other = (", ".join(list(names)[:3]) or "nothing" for names in (old, new))
         raise ShareError(
             "expected two checkpoints of one model, but they have no parameter name in common: "
-            f"one holds {next(some)} …, the other {next(some)} …"
+            f"one holds {one} …, the other {other} …"
         )
     different = sorted(name for name in shared if old[name].shape != new[name].shape)
     if different:

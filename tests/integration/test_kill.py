@@ -107,3 +107,25 @@ def test_killed_at_random_moments(tmp_path, trained, draw):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 20  # the others had ended before
+
+
+def test_the_command_itself_leaves_the_last_report(tmp_path, trained, draw):
+    """Killed while it inverts, it leaves what was there before."""
+    (sample,) = draw(data.Hard(), 1)
+    sl.capture(trained, sample.x, sample.y).save(tmp_path / "x.safetensors")
+    code = "from softleak.cli import app; print('ready', flush=True); app()"
+    command = [
+        sys.executable, "-c", code, "audit", "--model", "softleak.models:trained_lenet",
+        "--share", tmp_path / "x.safetensors", "--out", tmp_path / "out",
+    ]  # fmt: skip
+    done = subprocess.run([*command, "--labels-only"], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert set(before) == {"index.html", "audit.json"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.5)  # an inversion takes two seconds or more
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL  # it was still at work
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before

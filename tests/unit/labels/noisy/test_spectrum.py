@@ -81,6 +81,7 @@ def test_tails_are_told_and_drawn_in_where_they_hide_the_signal(size):
     found = Spectrum.of(heavy)
     assert found.heavy
     usual = torch.ones(512, dtype=torch.double) / 512**0.5
+    assert Spectrum.of(normal).light(normal, usual)[0] is normal
     light, noise = found.light(heavy, usual)
     if size < 1:
         assert light is heavy

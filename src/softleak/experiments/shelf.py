@@ -12,7 +12,7 @@ from torch import Tensor
 from softleak import data, files
 from softleak.audit.folder import fingerprint
 from softleak.data import ImageSet
-from softleak.errors import ModelError
+from softleak.errors import DataError, ModelError
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DataSet:
     @property
     def embedded(self) -> bool:
         """Whether some of it comes with the package."""
-        return self is CIFAR10
+        return self == CIFAR10
 
 
 CIFAR10 = DataSet("cifar10_test.npz", "CIFAR-10's test set", 10_000)
@@ -54,6 +54,10 @@ class Shelf:
         """The images of a data set; of CIFAR-10 the embedded ones will do."""
         if source.file not in self.opened:
             path = self.path(source.file)
+            if path is None and not source.embedded:
+                raise DataError(
+                    f"the data pack {source.file} is in no folder given; give one by --data"
+                )
             self.opened[source.file] = data.load(path) if path else data.embedded()
         return self.opened[source.file]
 

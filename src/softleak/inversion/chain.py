@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +12,13 @@ from torch import fx, nn
 
 from softleak.errors import ModelError
 from softleak.head import Head
+from softleak.inversion.activations import inverse_of
 from softleak.inversion.conv import Conv
+from softleak.inversion.functional import as_module
 from softleak.inversion.geometry import padding_of
-from softleak.inversion.graph import path_back, shape_of
+from softleak.inversion.graph import check_mode, path_back, shape_of
 from softleak.inversion.linear import Linear
-from softleak.inversion.pointwise import RELU, SIGMOID, TANH, Activation, Inverse, inverse_of
+from softleak.inversion.pointwise import Activation
 from softleak.inversion.pool import Pool
 from softleak.inversion.simple import Affine, Reshape
 from softleak.inversion.step import REMEDY, Step
@@ -26,10 +26,6 @@ from softleak.inversion.step import REMEDY, Step
 LARGEST = 12288  # unknowns of one convolution, whose square has to be held in memory
 RESHAPES = {torch.flatten, "flatten", "view", "reshape", torch.reshape}
 LOG_SOFTMAX = {F.log_softmax, torch.log_softmax, "log_softmax"}
-FUNCTIONS: Mapping[Callable[..., Any] | str, Inverse] = {
-    torch.relu: RELU, F.relu: RELU, "relu": RELU, "sigmoid": SIGMOID, torch.sigmoid: SIGMOID,
-    F.sigmoid: SIGMOID, "tanh": TANH, torch.tanh: TANH, F.tanh: TANH,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +101,10 @@ def _step(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Step:
     name, target = str(node.target), node.target
     if node.op == "call_module":
         return _module_step(name, model.get_submodule(name), before)
-    if target in FUNCTIONS:
-        return Activation(node.name, FUNCTIONS[target])
+    module = as_module(node)
+    if module is not None:
+        check_mode(node.name, module)
+        return _module_step(node.name, module, before)
     if target in RESHAPES and math.prod(shape_of(node)) == math.prod(before):
         return Reshape(node.name, before)
     called = getattr(target, "__name__", name)

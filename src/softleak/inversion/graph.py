@@ -15,7 +15,8 @@ MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 def path_back(model: nn.Module, input_shape: tuple[int, ...]) -> list[fx.Node]:
     """The nodes from the model's output to its input, traced for inputs of one shape."""
-    _check_modes(model)
+    for name, module in model.named_modules():
+        check_mode(name, module)
     graph = _traced(model)
     like = next(model.parameters())
     with torch.no_grad():
@@ -34,13 +35,13 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
     return tuple(node.meta["tensor_meta"].shape[1:])
 
 
-def _check_modes(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, MODES) and module.training:
-            raise ModelError(
-                f"cannot walk back through {name} ({type(module).__name__}) in train mode; if the "
-                f"client computed its gradient in eval mode call model.eval(), else {REMEDY}"
-            )
+def check_mode(name: str, module: nn.Module) -> None:
+    """A layer that does something else in train mode is in eval mode."""
+    if isinstance(module, MODES) and module.training:
+        raise ModelError(
+            f"cannot walk back through {name} ({type(module).__name__}) in train mode; if the "
+            f"client computed its gradient in eval mode call model.eval(), else {REMEDY}"
+        )
 
 
 def _traced(model: nn.Module) -> fx.GraphModule:

@@ -8,11 +8,12 @@ import torch
 from safetensors.torch import save_file
 
 from softleak import models
-from softleak.errors import ModelError
+from softleak.errors import DataError, ModelError
 from softleak.experiments import EXPERIMENTS, Shelf
 from softleak.experiments.laboratory import Laboratory
 from softleak.experiments.networks import NETWORKS, Network
 from softleak.experiments.noise import NoiseCell
+from softleak.experiments.shelf import CIFAR10, CIFAR100, FLOWERS17, IMAGENET
 from softleak.experiments.table5 import PAPER
 from softleak.matching import Adam
 from softleak.sweep import Piece
@@ -97,3 +98,10 @@ def test_samples_of_a_repetition_cover_every_class_and_every_pair():
     assert classes == [label for label in range(10) for _ in range(3)]
     pairs = {tuple(s.y.nonzero()[:, 0].tolist()) for s in MIXED.drawn(target, range(45), 0)}
     assert len(pairs) == 45
+
+
+@pytest.mark.parametrize("source", [CIFAR100, FLOWERS17, IMAGENET], ids=lambda source: source.file)
+def test_no_pack_stands_in_for_another(source):
+    with pytest.raises(DataError, match=rf"{source.file} is in no folder given.*--data"):
+        Shelf().images(source)
+    assert len(Shelf().images(CIFAR10)) == 200

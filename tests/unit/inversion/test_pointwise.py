@@ -5,10 +5,14 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.inversion.pointwise import Activation, inverse_of
+from softleak.inversion.activations import inverse_of
+from softleak.inversion.pointwise import Activation
 from softleak.inversion.state import Known
 
-MODULES = [nn.Sigmoid(), nn.Tanh(), nn.LeakyReLU(0.2), nn.ELU(0.7), nn.Softplus(2.0), nn.ReLU()]
+MODULES = [
+    nn.Sigmoid(), nn.Tanh(), nn.LeakyReLU(0.2), nn.ELU(0.7), nn.Softplus(2.0), nn.ReLU(),
+    nn.SELU(), nn.CELU(0.7), nn.Softsign(), nn.LogSigmoid(),
+]  # fmt: skip
 NOTHING = sl.GradientShare({})
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import softleak as sl
@@ -261,11 +262,38 @@ def test_sizes_and_a_log_softmax_are_no_branches():
     assert float((inversion.input - x).abs().max()) < 1e-6
 
 
+CALLED = {
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
+    "elu": lambda x: F.elu(x, alpha=0.7),
+    "selu": torch.selu,
+    "softsign": F.softsign,
+    "sigmoid": lambda x: x.sigmoid(),
+    "dropout": lambda x: F.dropout(torch.tanh(x), 0.2, training=False),
+    "average": lambda x: torch.tanh(F.avg_pool2d(x, 1)),
+}
+
+
+@pytest.mark.parametrize("function", CALLED)
+def test_layers_may_be_called_as_functions(function):
+    torch.manual_seed(0)
+    model = Written(lambda m, x: m.head(CALLED[function](m.conv(x)).flatten(1))).double().eval()
+    x = torch.randn(2, 8, 8).double()
+    head = sl.Head.of(model, "head")
+    share = sl.capture(model, x, 1)
+    inversion = sl.invert(model, share, sl.recover_label(model, share, head=head))
+    assert float((inversion.input - x).abs().max()) < 1e-6
+
+
 REFUSED = {
     "getitem": lambda m, x: m.head(torch.tanh(m.conv(x[:, [1, 0]])).flatten(1)),
     "more than once": lambda m, x: m.head(m.square(m.square(torch.tanh(m.conv(x)).flatten(1)))),
     "BatchNorm2d": lambda m, x: m.head(torch.tanh(m.conv(m.norm(x))).flatten(1)),
-    "leaky_relu": lambda m, x: m.head(nn.functional.leaky_relu(m.conv(x)).flatten(1)),
+    "gelu": lambda m, x: m.head(F.gelu(m.conv(x)).flatten(1)),
+    "softplus": lambda m, x: m.head(F.softplus(m.conv(x), threshold=1.0).flatten(1)),
+    "avg_pool2d": lambda m, x: m.head(
+        F.avg_pool2d(torch.tanh(m.conv(x)), x.size(2) // 8).flatten(1)
+    ),
+    "dropout .*train mode": lambda m, x: m.head(F.dropout(torch.tanh(m.conv(x))).flatten(1)),
 }
 
 

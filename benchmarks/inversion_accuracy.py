@@ -5,7 +5,8 @@
 Every image counts: one whose label or input was not recovered is scored as the data set's mean
 image would be.
 PSNR and SSIM of clamped, unquantised pixels of range one. "honest" counts images whose true error
-is within a factor 3 of the predicted one, "rosy" those whose true error is larger than that.
+is within a factor 3 of the predicted one, "rosy" those whose true error is larger than that, and
+"bits" those that are, in the precision they were sent in, equal to the last bit.
 """
 
 from __future__ import annotations
@@ -31,8 +32,19 @@ from softleak.experiments.shelf import CIFAR10, FLOWERS17, DataSet
 from softleak.labels.evidence.relation import Relation
 from softleak.metrics import psnr, ssim
 
-COLUMNS = ("network", "labels", "mean dB", "median", "worst", "SSIM", "honest", "rosy", "failed")
-WIDTHS = (27, 9, 7, 6, 6, 6, 6, 4, 6)
+COLUMNS = (
+    "network",
+    "labels",
+    "mean dB",
+    "median",
+    "worst",
+    "SSIM",
+    "honest",
+    "rosy",
+    "bits",
+    "failed",
+)
+WIDTHS = (27, 9, 7, 6, 6, 6, 6, 4, 4, 6)
 FACTOR = 3.0
 
 
@@ -54,6 +66,7 @@ class Scored:
     psnr: float
     ssim: float
     ratio: float
+    bits: bool = False
 
     @property
     def honest(self) -> bool:
@@ -118,7 +131,8 @@ def _score(sample: data.Sample, inversion: sl.Inversion | None, nothing: Tensor)
     image = CIFAR10_NORM.invert(inversion.input.view_as(truth))
     error = float((image - truth).square().mean().sqrt())
     predicted = 10 ** (-inversion.psnr_predicted / 20)
-    return Scored(psnr(image, truth), ssim(image, truth), error / predicted)
+    bits = torch.equal(inversion.input.to(sample.x).view_as(sample.x), sample.x)
+    return Scored(psnr(image, truth), ssim(image, truth), error / predicted, bits)
 
 
 def row(cell: Cell, scores: list[Scored]) -> str:
@@ -128,7 +142,7 @@ def row(cell: Cell, scores: list[Scored]) -> str:
         cell.network, kind, f"{mean(qualities):.1f}", f"{median(qualities):.1f}",
         f"{min(qualities):.1f}", f"{mean(s.ssim for s in scores):.3f}",
         f"{sum(s.honest for s in scores)}", f"{sum(s.ratio > FACTOR for s in scores)}",
-        f"{sum(math.isinf(s.ratio) for s in scores)}",
+        f"{sum(s.bits for s in scores)}", f"{sum(math.isinf(s.ratio) for s in scores)}",
     )  # fmt: skip
     return line(parts)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from softleak.inversion.grid import scale_on_grid
 from softleak.inversion.state import TINY, Known, combined
 from softleak.inversion.step import Inverted, LayerReport, gradient
 from softleak.share import GradientShare
@@ -25,16 +26,10 @@ class Linear:
     lowest: bool = False  # nothing below asks for ``∂L/∂input``
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
-        weight = gradient(share, f"{self.name}.weight", self.weight)
-        eps = share.resolution(f"{self.name}.weight", self.weight.dtype)
-        delta, error = out.delta, out.own_delta_error
-        drift = out.drift
-        if self.has_bias and f"{self.name}.bias" in share:
-            bias = gradient(share, f"{self.name}.bias", delta).double()
-            own = share.resolution(f"{self.name}.bias", self.weight.dtype) * bias.abs() + TINY
-            own = own + share.noise(f"{self.name}.bias")
-            delta, error = combined(delta, error.hypot(drift * delta), bias, own)
-            drift = min(drift, float((own * bias).norm() / bias.square().sum().clamp_min(TINY)))
+        name = f"{self.name}.weight"
+        weight = gradient(share, name, self.weight)
+        eps, noise = share.resolution(name, self.weight.dtype), share.noise(name)
+        delta, error, drift = self._told(out, share)
         rows = delta.abs().topk(min(ROWS, len(delta))).indices
         d, G = delta[rows], weight[rows].double()
         size = d.square().sum()
@@ -43,16 +38,30 @@ class Linear:
         x = (d @ G) / size
         # What the rows say of δ, but for its scale, tells how far off it is, and they themselves.
         said = (G @ x) / x.square().sum().clamp_min(TINY)
-        off = float((d * (d - said)).norm() / size)
-        noise = share.noise(f"{self.name}.weight")
+        off = math.hypot(float((d * (d - said)).norm() / size), drift)
         expected = (eps * G.norm()).hypot(noise * G.new_tensor(G.numel()).sqrt()).clamp_min(TINY)
         rest = float((G - said[:, None] * x).norm() / expected)
         rounding = eps * (d.square() @ G.square()).sqrt() / size
         rounding = rest * rounding.hypot(noise / size.sqrt())
-        bars = rounding.hypot(math.hypot(off, drift) * x.abs()) + TINY
+        scale = scale_on_grid(x, rounding, off, weight.dtype)
+        if scale is not None:
+            x, delta, off, drift = x * scale.factor, delta / scale.factor, scale.error, scale.error
         report = LayerReport(self.name, len(delta) * len(x), len(x), 1.0, rest, True)
+        bars = rounding.hypot(off * x.abs()) + TINY
         known = Known.straight(x, bars, *self._delta(delta, error, eps), drift)
         return Inverted(known, report)
+
+    def _told(self, out: Known, share: GradientShare) -> tuple[Tensor, Tensor, float]:
+        """``∂L/∂output``, which the bias's gradient is too: entries, their errors, their drift."""
+        delta, error = out.delta, out.own_delta_error
+        name = f"{self.name}.bias"
+        if not self.has_bias or name not in share:
+            return delta, error, out.drift
+        bias = gradient(share, name, delta).double()
+        own = share.resolution(name, self.weight.dtype) * bias.abs() + TINY + share.noise(name)
+        drift = float((own * bias).norm() / bias.square().sum().clamp_min(TINY))
+        both = combined(delta, error.hypot(out.drift * delta), bias, own)
+        return *both, min(out.drift, drift)
 
     def _nothing(self, out: Known) -> Inverted:
         """Where no unit of the layer is active, no row says anything."""

@@ -30,7 +30,7 @@ from softleak.data.imageset import resize
 from softleak.experiments.inversion import pixels
 from softleak.experiments.shelf import CIFAR10, FLOWERS17, DataSet
 from softleak.labels.evidence.relation import Relation
-from softleak.metrics import psnr, ssim
+from softleak.metrics import psnr, same_bits, ssim
 
 COLUMNS = (
     "network",
@@ -131,7 +131,7 @@ def _score(sample: data.Sample, inversion: sl.Inversion | None, nothing: Tensor)
     image = CIFAR10_NORM.invert(inversion.input.view_as(truth))
     error = float((image - truth).square().mean().sqrt())
     predicted = 10 ** (-inversion.psnr_predicted / 20)
-    bits = torch.equal(inversion.input.to(sample.x).view_as(sample.x), sample.x)
+    bits = same_bits(inversion.input, sample.x)
     return Scored(psnr(image, truth), ssim(image, truth), error / predicted, bits)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from softleak.experiments.experiment import Experiment
+from softleak.experiments.experiment import Column, Experiment, Unit
 from softleak.experiments.images import LPIPS, PSNR, QUALITIES, SSIM
-from softleak.experiments.inversion import InversionCell
+from softleak.experiments.inversion import BITS, InversionCell
 from softleak.experiments.kinds import MIXED, SMOOTHED
 
 FCN = Experiment(
@@ -17,6 +17,6 @@ FCN = Experiment(
         InversionCell("fcn4 on cifar10", SMOOTHED, {}),
         InversionCell("fcn4 on cifar10", MIXED, {}),
     ),
-    QUALITIES,
+    (*QUALITIES, Column("to the last bit", BITS, Unit.PERCENT)),
     samples=10,
 )

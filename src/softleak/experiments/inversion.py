@@ -16,8 +16,10 @@ from softleak.experiments.images import finite, qualities
 from softleak.experiments.kind_cell import KindCell
 from softleak.experiments.shelf import Shelf
 from softleak.experiments.target import Target
-from softleak.metrics import label_error
+from softleak.metrics import label_error, same_bits
 from softleak.sweep import Measures
+
+BITS = "bits"
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def inverted(
         "status": recovery.status.name,
         "predicted": None if found is None else finite(found.psnr_predicted),
         "determined": found is not None and found.determined,
+        BITS: found is not None and same_bits(found.input, sample.x),
     }
 
 

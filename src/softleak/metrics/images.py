@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from softleak.errors import DataError, MissingExtra
@@ -17,6 +18,11 @@ def psnr(image: Tensor, truth: Tensor) -> float:
         raise DataError(f"expected two images of one shape, got {image.shape} and {truth.shape}")
     off = image.double().clamp(0, 1) - truth.to(image.device).double().clamp(0, 1)
     return -10 * math.log10(float(off.square().mean()) + FLOOR)
+
+
+def same_bits(found: Tensor, truth: Tensor) -> bool:
+    """Whether an input is the true one to the last bit of the precision that one has."""
+    return torch.equal(found.to(truth).view_as(truth), truth)
 
 
 def ssim(image: Tensor, truth: Tensor) -> float:

@@ -34,18 +34,21 @@ class Factored:
     normal: Tensor
     scale: Tensor
     factor: Tensor
+    lifted: Tensor  # (n,) what was added to the matrix's diagonal
 
     @classmethod
     def of(cls, normal: Tensor) -> Factored:
         """Factor, lifting the diagonal as far as need be."""
         scale = normal.diagonal().clamp_min(TINY).rsqrt()
         scaled = (normal * scale).mul_(scale[:, None])
+        total = 0.0
         for lift in LIFTS:
             scaled.diagonal().add_(lift)
+            total += lift
             factor, failed = torch.linalg.cholesky_ex(scaled)
             if not failed:
                 break
-        return cls(normal, scale, factor)
+        return cls(normal, scale, factor, total / scale.square())
 
     @property
     def smallest(self) -> float:

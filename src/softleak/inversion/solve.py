@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softleak.inversion.independent import near
+from softleak.inversion.independent import Near, near
 from softleak.inversion.least_squares import Factored, descend
 from softleak.inversion.rows import Rows
 
-VAGUE = 0.5  # of the reach: an error so large says that no row tells
+VAGUE = 0.5  # of a direction: if a ridge holds as much, rows do not tell
 SPARE = 32  # rows beyond the unknowns from which their misfits tell how large errors really are
 LIFT = 1e-6  # of the diagonal: what single precision needs to be added
 STEPS = 40  # towards the solution of the rows themselves, at most
+POWERS = 8  # steps towards the direction that rows say least of
 STARTS = 3  # of these steps, against what rounding adds up to
 ENOUGH = 1.0  # of the unknowns' squared errors together: a sum that need not become smaller
 
@@ -42,18 +43,20 @@ def thorough(rows: Rows) -> Solved:
     factored = Factored.of(rows.normal(around))
     found = factored.solve(lambda x: rows.slope(x, around), around)
     residual, factor = _misfit(rows, found.value)
-    determined = found.determined and bool((found.error < VAGUE * rows.reach).all())
+    variance = found.error.square()
+    held = variance * (rows.reach**-2 + factored.lifted)  # adds up to directions that no row sees
+    determined = found.determined and float(held.sum()) < VAGUE
+    error = _unseen(variance, rows, factored.lifted).sqrt() * factor
     precision = factored.normal / factor**2
-    return Solved(
-        found.value, found.error * factor, found.condition, residual, factor, determined, precision
-    )
+    return Solved(found.value, error, found.condition, residual, factor, determined, precision)
 
 
 def quick(rows: Rows) -> Solved:
     """With independent errors: conjugate gradients on rows whose inverse is nearly known."""
     zero = torch.zeros(rows.shape, dtype=rows.z.dtype, device=rows.z.device).flatten()
     diagonal = rows.diagonal()
-    ridge = rows.reach**-2 + LIFT * diagonal.view(rows.shape[0], -1).amax(0)
+    lifted = LIFT * diagonal.view(rows.shape[0], -1).amax(0)
+    ridge = rows.reach**-2 + lifted
     inverse = near(rows, ridge)
     if inverse is None:
         return Solved(zero, zero + torch.inf, torch.inf, 0.0, 1.0, False)
@@ -66,13 +69,34 @@ def quick(rows: Rows) -> Solved:
             determined = True
             break
         x = x + step
-    error = inverse.draws().square().mean(0).sqrt()
-    held = error.view(rows.shape[0], -1) * ridge.sqrt()  # by the ridge rather than by rows
+    draws = inverse.draws()
+    variance = draws.square().mean(0)
     residual, factor = _misfit(rows, x)
+    channels = rows.shape[0]
+    determined = determined and _held(inverse, ridge.repeat(channels), draws[0]) < VAGUE
+    error = variance if determined else _unseen(variance, rows, lifted.repeat(channels))
     return Solved(
-        x, error * factor, float((error.square() * diagonal).max()), residual, factor,
-        determined and bool((held < VAGUE).all()),
-    )  # fmt: skip
+        x, error.sqrt() * factor, float((variance * diagonal).max()), residual, factor, determined
+    )
+
+
+def _unseen(variance: Tensor, rows: Rows, lifted: Tensor) -> Tensor:
+    """A direction that only what was added (n,) holds may be as wrong as the input is large."""
+    return variance * (1 + rows.reach**2 * lifted)
+
+
+def _held(inverse: Near, ridge: Tensor, start: Tensor) -> float:
+    """What the ridge (n,) holds of the direction rows say least of: all of it if they say nothing.
+
+    By power iteration, from a draw, in which such directions stand out.
+    """
+    root = ridge.sqrt()
+    v, held = start * root, 0.0
+    for _ in range(POWERS):
+        v = v / v.norm()
+        again = root * inverse.solve(root * v)
+        held, v = float(v @ again), again
+    return held
 
 
 def _misfit(rows: Rows, x: Tensor) -> tuple[float, float]:

@@ -97,4 +97,4 @@ def inverse_of(module: nn.Module) -> Inverse | None:
         case nn.Softplus() if module.threshold >= STRAIGHT:
             return _softplus(float(module.beta))
         case _:
-            return FIXED.get(type(module))
+            return next((phi for kind, phi in FIXED.items() if isinstance(module, kind)), None)

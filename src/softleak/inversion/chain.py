@@ -14,16 +14,16 @@ from softleak.errors import ModelError
 from softleak.head import Head
 from softleak.inversion.activations import inverse_of
 from softleak.inversion.conv import Conv
-from softleak.inversion.functional import as_module
+from softleak.inversion.functional import as_affine, as_module
 from softleak.inversion.geometry import padding_of
-from softleak.inversion.graph import check_mode, path_back, shape_of
+from softleak.inversion.graph import called, check_mode, path_back, shape_of
 from softleak.inversion.linear import Linear
 from softleak.inversion.pointwise import Activation
 from softleak.inversion.pool import Pool
 from softleak.inversion.simple import Affine, Reshape
 from softleak.inversion.step import REMEDY, Step
 
-LARGEST = 12288  # unknowns of one convolution, whose square has to be held in memory
+LARGEST = 12288  # unknowns of one convolution: a matrix of their square is held in memory
 RESHAPES = {torch.flatten, "flatten", "view", "reshape", torch.reshape}
 LOG_SOFTMAX = {F.log_softmax, torch.log_softmax, "log_softmax"}
 
@@ -105,10 +105,12 @@ def _step(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Step:
     if module is not None:
         check_mode(node.name, module)
         return _module_step(node.name, module, before)
+    affine = as_affine(model, node, before)
+    if affine is not None:
+        return affine
     if target in RESHAPES and math.prod(shape_of(node)) == math.prod(before):
         return Reshape(node.name, before)
-    called = getattr(target, "__name__", name)
-    raise ModelError(f"cannot walk back through {node.name} ({called}); {REMEDY}")
+    raise ModelError(f"cannot walk back through {node.name} ({called(node)}); {REMEDY}")
 
 
 def _module_step(name: str, module: nn.Module, before: tuple[int, ...]) -> Step:
@@ -121,7 +123,7 @@ def _module_step(name: str, module: nn.Module, before: tuple[int, ...]) -> Step:
         case nn.Conv2d() if _can_invert(name, module, before):
             return Conv.of(name, module, (before[0], before[1], before[2]))
         case nn.BatchNorm2d() | nn.BatchNorm1d() if module.running_mean is not None:
-            return Affine.of(name, module)
+            return Affine.of(name, module, before)
         case nn.Flatten() | nn.Identity() | nn.Dropout() | nn.Dropout2d():
             return Reshape(name, before)
         case nn.AvgPool2d() | nn.AdaptiveAvgPool2d():
@@ -141,7 +143,7 @@ def _can_invert(name: str, layer: nn.Conv2d, before: tuple[int, ...]) -> bool:
         )
     if math.prod(before) > LARGEST:
         raise ModelError(
-            f"cannot walk back through {name} (Conv2d): it has {math.prod(before)} inputs, and a "
-            f"square matrix of more than {LARGEST} would not fit in memory; {REMEDY}"
+            f"cannot walk back through {name} (Conv2d): it has {math.prod(before)} inputs, and "
+            f"softleak solves for {LARGEST} at most; {REMEDY}"
         )
     return len(before) == 3

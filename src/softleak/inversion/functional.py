@@ -1,13 +1,17 @@
-"""Layers that a forward calls as functions, as the modules that do the same."""
+"""What a forward does by functions and arithmetic, as the layers that do the same."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
+
+from softleak.inversion.graph import shape_of
+from softleak.inversion.simple import Affine
 
 # Function and module take their settings by the same names and in the same order.
 MODULES: Mapping[Callable[..., Any] | str, Callable[..., nn.Module]] = {
@@ -32,3 +36,36 @@ def as_module(node: fx.Node) -> nn.Module | None:
     if node.target not in MODULES or len(node.all_input_nodes) != 1:
         return None
     return MODULES[node.target](*node.args[1:], **settings)
+
+
+Powers = Mapping[Callable[..., Any] | str, int]
+SUMS: Powers = {operator.add: 1, torch.add: 1, operator.sub: -1, torch.sub: -1}
+PRODUCTS: Powers = {operator.mul: 1, torch.mul: 1, operator.truediv: -1, torch.div: -1}
+
+
+def as_affine(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Affine | None:
+    """A sum or product with a number or a tensor of the model's, as inputs are normalised."""
+    known = node.target in SUMS or node.target in PRODUCTS
+    if not known or len(node.args) != 2 or node.kwargs or shape_of(node) != before:
+        return None
+    first = _constant(model, node.args[0], before)
+    other = _constant(model, node.args[1], before) if first is None else first
+    if other is None:
+        return None
+    one = torch.ones_like(other)
+    if node.target in SUMS:
+        sign = SUMS[node.target]
+        parts = (one, sign * other) if first is None else (sign * one, other)
+        return Affine(node.name, *parts)
+    power = PRODUCTS[node.target]
+    return None if first is not None and power < 0 else Affine(node.name, other**power, 0 * one)
+
+
+def _constant(model: nn.Module, given: object, before: tuple[int, ...]) -> Tensor | None:
+    """An operand that is no part of the chain, as it meets inputs of one shape."""
+    if isinstance(given, fx.Node):
+        if given.op != "get_attr":
+            return None
+        given = operator.attrgetter(str(given.target))(model)
+    value = torch.as_tensor(given).detach().double()
+    return torch.broadcast_to(value, (1, *before))[0]

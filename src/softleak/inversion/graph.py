@@ -44,23 +44,36 @@ def check_mode(name: str, module: nn.Module) -> None:
         )
 
 
+class _Tracer(fx.Tracer):
+    """One to which a layer is PyTorch's if its forward is, whatever its class is called."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        own = type(m).forward.__module__.startswith("torch.nn")
+        return own and not isinstance(m, nn.Sequential)
+
+
 def _traced(model: nn.Module) -> fx.GraphModule:
     try:
-        return fx.symbolic_trace(model)
+        return fx.GraphModule(model, _Tracer().trace(model))
     except Exception as error:  # a forward that branches on its input fails in its own way
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"the model's forward cannot be traced ({reason}); {REMEDY}") from error
 
 
 def _only_input(node: fx.Node) -> fx.Node:
-    """The tensor a node works on; sizes that it also looks at do not count."""
+    """The tensor a node works on; sizes and the model's own tensors do not count."""
     inputs, users = (
-        [n for n in some if n.op == "output" or "tensor_meta" in n.meta]
+        [n for n in some if n.op == "output" or (n.op != "get_attr" and "tensor_meta" in n.meta)]
         for some in (node.all_input_nodes, node.users)
     )
     if len(inputs) != 1 or len(users) > 1:
         raise ModelError(
-            f"the network is not a chain: it branches at {node.target!s} ({node.name}), which "
+            f"the network is not a chain: it branches at {called(node)} ({node.name}), which "
             f"cannot be walked back exactly; {REMEDY}"
         )
     return inputs[0]
+
+
+def called(node: fx.Node) -> str:
+    """What a node calls, by name."""
+    return str(getattr(node.target, "__name__", node.target))

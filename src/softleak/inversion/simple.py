@@ -1,4 +1,4 @@
-"""Layers that lose nothing: shapes, identities, BatchNorm in eval mode."""
+"""Layers that lose nothing: shapes, identities, BatchNorm in eval mode, arithmetic."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ class Reshape:
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """``y = scale · x + shift`` per channel: BatchNorm in eval mode."""
+    """``y = scale · x + shift``, both of the input's shape or one number a channel."""
 
     name: str
     scale: Tensor
     shift: Tensor
 
     @classmethod
-    def of(cls, name: str, layer: nn.BatchNorm2d | nn.BatchNorm1d) -> Affine:
+    def of(
+        cls, name: str, layer: nn.BatchNorm2d | nn.BatchNorm1d, input_shape: tuple[int, ...]
+    ) -> Affine:
         """The map a normalisation with fixed statistics is."""
         mean, variance = layer.running_mean, layer.running_var
         if mean is None or variance is None:
@@ -41,14 +43,15 @@ class Affine:
         gamma = torch.ones_like(mean) if layer.weight is None else layer.weight.detach()
         beta = torch.zeros_like(mean) if layer.bias is None else layer.bias.detach()
         scale = gamma.double() / (variance.double() + layer.eps).sqrt()
-        return cls(name, scale, beta.double() - scale * mean.double())
+        shift = beta.double() - scale * mean.double()
+        shape = (-1, *[1] * (len(input_shape) - 1))
+        return cls(name, scale.view(shape), shift.view(shape))
 
     def back(self, out: Known, share: GradientShare) -> Inverted:
         return Inverted(self._before(out))
 
     def _before(self, out: Known) -> Known:
-        shape = (-1, *[1] * (out.value.ndim - 1))
-        scale, shift = self.scale.view(shape), self.shift.view(shape)
+        scale, shift = self.scale, self.shift
         lost = scale == 0  # what was multiplied by zero is not known
         each = scale.expand_as(out.value).flatten()
         precision = None if out.precision is None else out.precision * each[:, None] * each

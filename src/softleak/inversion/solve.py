@@ -12,6 +12,7 @@ from softleak.inversion.least_squares import Factored, descend
 from softleak.inversion.rows import Rows
 
 VAGUE = 0.5  # of a direction: if a ridge holds as much, rows do not tell
+LEAST = 0.1  # of the errors expected: what misfits may reduce them to
 SPARE = 32  # rows beyond the unknowns from which their misfits tell how large errors really are
 LIFT = 1e-6  # of the diagonal: what single precision needs to be added
 STEPS = 40  # towards the solution of the rows themselves, at most
@@ -102,5 +103,6 @@ def _held(inverse: Near, ridge: Tensor, start: Tensor) -> float:
 def _misfit(rows: Rows, x: Tensor) -> tuple[float, float]:
     """The root mean square of the rows' misfits, and what it says of the size of errors."""
     spare = rows.count - x.numel()
-    residual = (rows.squares(x) / max(spare, rows.count / 10, 1)) ** 0.5
-    return residual, residual if spare >= SPARE else max(1.0, residual)
+    squares = max(rows.squares(x), 0.0)  # which rounding may make less
+    residual = (squares / max(spare, rows.count / 10, 1)) ** 0.5
+    return residual, max(residual, LEAST if spare >= SPARE else 1.0)

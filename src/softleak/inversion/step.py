@@ -11,7 +11,7 @@ from softleak.errors import ShareError
 from softleak.inversion.state import Known
 from softleak.share import GradientShare
 
-REMEDY = "reconstruct by gradient matching instead"
+REMEDY = "use softleak.reconstruct (gradient matching) instead"
 
 
 @dataclass(frozen=True)

@@ -284,6 +284,76 @@ def test_layers_may_be_called_as_functions(function):
     assert float((inversion.input - x).abs().max()) < 1e-6
 
 
+class Normalised(nn.Module):
+    """A network that normalises its inputs itself, with a layer of its author's own class."""
+
+    class Layer(nn.Linear):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.4, 0.6]).view(1, 2, 1, 1))
+        self.conv, self.head = nn.Conv2d(2, 12, 3, padding=1), self.Layer(768, 5)
+
+    def forward(self, x):
+        h = torch.tanh(self.conv(2 * (x - self.mean) / 0.5 + 0.1))
+        return self.head((1 - h).flatten(1))
+
+
+def test_arithmetic_with_what_is_known_is_passed():
+    torch.manual_seed(0)
+    model, x = Normalised().double().eval(), torch.rand(2, 8, 8).double()
+    share = sl.capture(model, x, 1)
+    inversion = sl.invert(model, share, sl.recover_label(model, share))
+    assert inversion.determined
+    assert float((inversion.input - x).abs().max()) < 1e-6
+
+
+def narrow(activation: nn.Module, channels: int, kernel: int, groups: int = 1) -> nn.Sequential:
+    """Of inputs (3, 12, 12): the first layer has hardly more rows than unknowns, or fewer."""
+    way = {"stride": 2, "padding": kernel // 2}
+    return nn.Sequential(
+        nn.Conv2d(3, channels, kernel, **way), activation,
+        nn.Conv2d(channels, channels, kernel, groups=groups, **way), activation,
+        nn.Flatten(), nn.Linear(9 * channels, 10),
+    ).eval()  # fmt: skip
+
+
+NARROW = {
+    "hardly more rows": lambda: narrow(nn.Sigmoid(), 4, 5, groups=2),
+    "fewer rows": lambda: narrow(nn.Tanh(), 6, 3),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rows", NARROW)
+def test_what_no_row_sees_is_neither_called_determined_nor_predicted_well(rows, seed):
+    torch.manual_seed(seed)
+    model, x = NARROW[rows](), torch.randn(3, 12, 12)
+    share = sl.capture(model, x, 3)
+    inversion = sl.invert(model, share, sl.recover_label(model, share))
+    true = (inversion.input - x).square().mean().sqrt()
+    predicted = inversion.error.square().mean().sqrt()
+    assert float(true) < 3 * float(predicted)
+    assert not inversion.determined or float(true) < 1e-2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_averages_that_overlap_are_passed(seed):
+    torch.manual_seed(seed)
+    halves = {"kernel_size": 5, "stride": 2, "padding": 2}
+    model = nn.Sequential(
+        nn.Conv2d(3, 12, **halves), nn.Tanh(), nn.Conv2d(12, 12, **halves), nn.Tanh(),
+        nn.Conv2d(12, 12, 5, padding=2), nn.AvgPool2d(3, 2, 1), nn.Flatten(), nn.Linear(48, 10),
+    ).eval()  # fmt: skip
+    x = 4 * torch.rand(3, 16, 16) - 2
+    share = sl.capture(model, x, torch.distributions.Dirichlet(torch.ones(10)).sample())
+    inversion = sl.invert(model, share, sl.recover_label(model, share))
+    true = (inversion.input - x).square().mean().sqrt()
+    assert float(true) < 1e-5
+    assert float(true) < 3 * float(inversion.error.square().mean().sqrt())
+
+
 REFUSED = {
     "getitem": lambda m, x: m.head(torch.tanh(m.conv(x[:, [1, 0]])).flatten(1)),
     "more than once": lambda m, x: m.head(m.square(m.square(torch.tanh(m.conv(x)).flatten(1)))),

@@ -12,9 +12,9 @@ from softleak.audit.findings import InputFinding, Method
 from softleak.audit.pixels import PixelMap
 from softleak.audit.subject import Subject
 from softleak.data import Normalisation
-from softleak.errors import ShareError
+from softleak.errors import ModelError, ShareError
 from softleak.inversion.walk import Inversion, invert
-from softleak.matching import reconstruct
+from softleak.matching import pass_on_interrupt, reconstruct
 from softleak.results import Recovery
 from softleak.share import GradientShare
 
@@ -52,10 +52,14 @@ def _matched(
     why: str,
 ) -> InputFinding:
     """An input whose gradient is near the share's: a candidate, and no more."""
-    found = reconstruct(
-        subject.model, share, recovery, seconds=seconds, head=subject.head,
-        input_shape=subject.input_shape,
-    )  # fmt: skip
+    try:
+        found = reconstruct(
+            subject.model, share, recovery, seconds=seconds, head=subject.head,
+            input_shape=subject.input_shape,
+        )  # fmt: skip
+    except ModelError as error:
+        return InputFinding(Method.NONE, f"{why.partition(';')[0]}; and {error}")
+    pass_on_interrupt([found])
     if found.input is None:
         return InputFinding(Method.NONE, f"{why}; and {found.status.value}")
     pixels = PixelMap.of(found.input, normalisation)

@@ -21,11 +21,11 @@ from softleak.experiments.target import SEED, Target
 from softleak.matching import (
     GivenLabel,
     LabelSource,
-    MatchStatus,
     Noise,
     Objective,
     Optimiser,
     TotalVariation,
+    pass_on_interrupt,
     reconstruct,
 )
 from softleak.sweep import Measures
@@ -163,6 +163,5 @@ class MatchingCell(LeNetCell):
             label=[self.source or GivenLabel(sample.y) for sample in drawn],
             start=Noise(repeat), head=target.head, compiled=self.compiled, optimiser=self.optimiser,
         )  # fmt: skip
-        if any(result.status is MatchStatus.INTERRUPTED for result in found):
-            raise KeyboardInterrupt  # half an answer is none
+        pass_on_interrupt(found)
         return found

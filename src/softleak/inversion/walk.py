@@ -57,7 +57,8 @@ def invert(
     ``chain`` is what ``Chain.of`` prepares once for many shares. ``pixel`` is the standard
     deviation inputs were divided by, if predictions are to be in pixels.
     """
-    if recovery.feature is None or recovery.scalar is None:
+    feature, t = recovery.feature, recovery.scalar
+    if feature is None or t is None:
         raise ShareError(
             f"the recovery has no feature to start from ({recovery.status.name}): "
             f"{recovery.message}"
@@ -73,7 +74,7 @@ def invert(
         share = share.expecting(recovery.noise)
     if recovery.scale != 1.0:
         share = share.scaled(1 / recovery.scale)
-    start = _start(chain, share, recovery)
+    start = _start(chain, share, recovery, feature.to(device), t)
     worth = torch.as_tensor(pixel, dtype=torch.double, device=device)
     walks: list[Inversion] = []
     for steps in chain.passes:
@@ -100,13 +101,10 @@ def _walked(
     return Inversion(known.value, known.error, tuple(reports), worth)
 
 
-def _start(chain: Chain, share: GradientShare, recovery: Recovery) -> Known:
-    """What the recovery says of the head's input."""
+def _start(chain: Chain, share: GradientShare, recovery: Recovery, x: Tensor, t: float) -> Known:
+    """What the recovery says of the head's input, by its feature and scalar."""
     head = chain.head
     factors = factor(head, [share])
-    if recovery.feature is None or recovery.scalar is None:
-        raise ShareError("the recovery has no feature to start from")
-    x, t = recovery.feature.to(head.W.device), recovery.scalar
     eps = factors.relative
     d = head.back(t * factors.u)[0]
     ends = (end for s in recovery.solutions for end in (s.low, s.high))

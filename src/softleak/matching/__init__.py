@@ -13,7 +13,7 @@ from softleak.matching.minimum import Optimiser
 from softleak.matching.objectives import L2, Cosine, Objective
 from softleak.matching.priors import Box, Prior, TotalVariation
 from softleak.matching.reconstruct import reconstruct
-from softleak.matching.results import MatchStatus, Reconstruction
+from softleak.matching.results import MatchStatus, Reconstruction, pass_on_interrupt
 from softleak.matching.starts import Image, Noise, Start
 
 __all__ = [
@@ -36,5 +36,6 @@ __all__ = [
     "RecoveredLabel",
     "Start",
     "TotalVariation",
+    "pass_on_interrupt",
     "reconstruct",
 ]

@@ -62,8 +62,9 @@ class Adam:
             moved = self._rate(step) * mean / (1 - KEPT[0] ** number) / root
             x = torch.where(sound[:, None], x - moved, x)
             watch.tell(len(start), lowest, int(sound.sum()))
-        ended = MatchStatus.INTERRUPTED if watch.over else MatchStatus.EXHAUSTED
-        index = torch.where(sound, STATUSES.index(ended), STATUSES.index(MatchStatus.DIVERGED))
+        index = torch.where(
+            sound, STATUSES.index(watch.ended), STATUSES.index(MatchStatus.DIVERGED)
+        )
         return Minimum(best, lowest, count, index)
 
     def _rate(self, step: int) -> float:

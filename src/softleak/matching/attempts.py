@@ -19,6 +19,7 @@ from softleak.matching.problems import Problems
 from softleak.matching.results import MatchStatus, Reconstruction
 from softleak.matching.watch import Watch
 
+IMAGE = 3  # dimensions
 TRIAL = 0.1  # of the evaluations: what each of several attempts has before the best goes on
 MOST = 9  # attempts
 EXPLAINED = 16.0  # roundings: a misfit that says nothing against a start
@@ -47,7 +48,7 @@ class Runner:
     def _batch(self, jobs: Sequence[Job]) -> list[Reconstruction]:
         near = jobs[0].start.near
         names = tuple(name for name in self.network.parameters if name in jobs[0].share)
-        priors = self.priors if self.priors is not None else () if near else (TotalVariation(),)
+        priors = _usual(jobs[0]) if self.priors is None else self.priors
         problems = Problems(
             self.network, names, self.objective, priors, jobs[0].shape,
             targets(jobs, names, self.network), self.compiled,
@@ -66,13 +67,14 @@ class Runner:
     def _begun(self, problems: Problems, jobs: Sequence[Job]) -> dict[int, Reconstruction]:
         """The starts as if they were answers."""
         start = _starts(problems, jobs, 0)
-        told = zip(jobs, problems.labels(start), _misfits(problems, start), strict=True)
+        losses, _ = replace(problems, compiled=False).evaluator()(start)
+        told = zip(jobs, problems.labels(start), losses, _misfits(problems, start), strict=True)
         return {
             i: Reconstruction(
-                MatchStatus.EXPLAINED, job.start.draw(job.shape, 0), label, misfit=misfit,
-                evaluations=1,
+                MatchStatus.EXPLAINED, job.start.draw(job.shape, 0), label, _finite(loss),
+                _finite(misfit), evaluations=1,
             )
-            for i, (job, label, misfit) in enumerate(told)
+            for i, (job, label, loss, misfit) in enumerate(told)
         }  # fmt: skip
 
     def _unexplained(self, job: Job) -> float:
@@ -108,6 +110,11 @@ class Runner:
         minimum = rest.minimise(problems, tried.unknowns[best * len(jobs) + rows], self.watch)
         spent = tried.evaluations.view(self.attempts, -1).sum(0)
         return replace(minimum, evaluations=minimum.evaluations + spent)
+
+
+def _usual(job: Job) -> Sequence[Prior]:
+    """Images are smooth, of other inputs nothing is known; from a near start a prior would harm."""
+    return (TotalVariation(),) if len(job.shape) == IMAGE and not job.start.near else ()
 
 
 def _starts(problems: Problems, jobs: Sequence[Job], attempt: int) -> Tensor:

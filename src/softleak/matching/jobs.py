@@ -80,6 +80,11 @@ class Asked:
         if not share.keys() & known.keys():
             raise ShareError("the share holds no gradient of the model's parameters")
         share.check_shapes(known)
+        if self.objective.alpha == 0 and share.keys() & known.keys() == {self.head.weight_name}:
+            raise OptionError(
+                "with alpha=0 the head's weight gradient is left out, and the share holds no "
+                "other; give an objective with a positive alpha"
+            )
 
 
 def targets(jobs: Sequence[Job], names: Sequence[str], network: Network) -> Targets:

@@ -7,7 +7,7 @@ what was recovered from it, never the truth.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ class Seen:
     recovery: Recovery | None
 
 
+@runtime_checkable
 class LabelSource(Protocol):
     """A way to a label."""
 

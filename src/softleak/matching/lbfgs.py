@@ -94,7 +94,7 @@ class LBFGS:
                 self._settle(state)
             watch.tell(len(state.x), state.loss, int((state.ending == GOING_ON).sum()))
         _store(done, state)
-        ended = STATUSES.index(MatchStatus.INTERRUPTED if watch.over else MatchStatus.EXHAUSTED)
+        ended = STATUSES.index(watch.ended)
         done.ending[done.ending == GOING_ON] = ended
         return done
 

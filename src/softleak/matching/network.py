@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
+from softleak.errors import ModelError
 from softleak.head import Head
 
 
@@ -24,7 +25,13 @@ class Network:
     def of(cls, model: nn.Module, head: Head, dtype: torch.dtype) -> Network:
         """Copy; normalisation in train mode sees one sample and remembers none."""
         own = copy.deepcopy(model).to(dtype)
-        for module in own.modules():
+        for name, module in own.named_modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
+                raise ModelError(
+                    f"{name} ({type(module).__name__}) is in train mode: nobody knows which "
+                    "entries the client dropped, and with others no gradient matches; call "
+                    "model.eval() to match as if none had been"
+                )
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
                 module.track_running_stats = False
                 module.running_mean = module.running_var = module.num_batches_tracked = None

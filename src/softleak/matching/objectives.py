@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from softleak.errors import OptionError
 TINY = 1e-30  # what a squared norm is at least
 
 
+@runtime_checkable
 class Objective(Protocol):
     """A distance between what one input would send and what was sent."""
 

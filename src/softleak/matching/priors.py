@@ -18,13 +18,13 @@ class Prior(Protocol):
 
 @dataclass(frozen=True)
 class TotalVariation:
-    """The mean absolute difference of neighbours along each axis of an image."""
+    """The mean absolute difference of neighbours along each axis of an image, or of a signal."""
 
     weight: float = 1e-2
 
     def __call__(self, x: Tensor) -> Tensor:
-        across, down = x.diff(dim=-1).abs().mean(), x.diff(dim=-2).abs().mean()
-        return self.weight * (across + down)
+        axes = [axis for axis in (-1, -2) if x.ndim >= -axis and x.shape[axis] > 1]
+        return self.weight * sum((x.diff(dim=a).abs().mean() for a in axes), x.new_zeros(()))
 
 
 @dataclass(frozen=True)

@@ -97,13 +97,15 @@ def reconstruct(
     many = [shares] if isinstance(shares, GradientShare) else list(shares)
     if not many:
         return ()
-    found = head if isinstance(head, Head) else find_head(model, head, many[0].input_shape)
-    asked = Asked(model, found, objective, input_shape)
     parts = (
         one_each(recoveries, len(many), "recovery"),
         one_each(label, len(many), "label source"),
         one_each(start, len(many), "start"),
     )
+    _check(many, objective, *parts[1:])
+    shape = input_shape or many[0].input_shape
+    found = head if isinstance(head, Head) else find_head(model, head, shape)
+    asked = Asked(model, found, objective, input_shape)
     jobs = [asked.job(*each) for each in zip(many, *parts, strict=True)]
     way = optimiser or (Adam() if isinstance(objective, Cosine) else LBFGS())
     network = Network.of(model, found, dtype or next(model.parameters()).dtype)
@@ -112,6 +114,24 @@ def reconstruct(
         runner = Runner(network, objective, priors, way, restarts + 1, compiled, memory, watch)
         results = _all(jobs, runner)
     return results[0] if isinstance(shares, GradientShare) else results
+
+
+def _check(
+    shares: Sequence[GradientShare], objective: Objective, labels: Sequence[LabelSource],
+    starts: Sequence[Start],
+) -> None:  # fmt: skip
+    """That everything is of the kind it should be: a class is no object of its own."""
+    wanted: list[tuple[Sequence[object], type, str]] = [
+        (shares, GradientShare, "a GradientShare"),
+        ([objective], Objective, "an objective such as L2()"),
+        (labels, LabelSource, "a label source such as RecoveredLabel() or GivenLabel(y)"),
+        (starts, Start, "a start such as Noise() or Image(x)"),
+    ]
+    for given, kind, example in wanted:
+        for one in given:
+            if isinstance(one, type) or not isinstance(one, kind):
+                name = one.__name__ if isinstance(one, type) else type(one).__name__
+                raise OptionError(f"expected {example}, got {name}")
 
 
 def _all(jobs: Sequence[Job | MatchStatus], runner: Runner) -> tuple[Reconstruction, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -11,10 +12,11 @@ from torch import Tensor
 class MatchStatus(Enum):
     """How a reconstruction ended. None of them is a proof: the loss says how near it came."""
 
-    CONVERGED = "no step makes the loss smaller"
+    CONVERGED = "the loss hardly falls any more"
     EXHAUSTED = "all evaluations were used"
     EXPLAINED = "the start explains the gradient as well as its rounding allows, and is kept"
-    INTERRUPTED = "interrupted, or out of time; the best iterate so far is kept"
+    OUT_OF_TIME = "out of time; the best iterate so far is kept"
+    INTERRUPTED = "interrupted; the best iterate so far is kept"
     DIVERGED = "the loss became NaN or infinite; the best iterate before that is kept"
     NON_FINITE = "the share holds NaN or infinity: it matches nothing"
     ZERO_GRADIENT = "every gradient is zero: any input the model is sure of matches it"
@@ -36,3 +38,9 @@ class Reconstruction:
     loss: float = float("inf")
     misfit: float = float("inf")
     evaluations: int = 0
+
+
+def pass_on_interrupt(found: Iterable[Reconstruction]) -> None:
+    """Raise the Ctrl-C that ``reconstruct`` kept to itself, where half an answer is none."""
+    if any(one.status is MatchStatus.INTERRUPTED for one in found):
+        raise KeyboardInterrupt

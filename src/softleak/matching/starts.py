@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from softleak.errors import OptionError
 
 
+@runtime_checkable
 class Start(Protocol):
     """A first iterate."""
 
@@ -52,4 +53,6 @@ class Image:
     def draw(self, shape: tuple[int, ...], attempt: int) -> Tensor:
         if tuple(self.input.shape) != shape:
             raise OptionError(f"expected a start of shape {shape}, got {tuple(self.input.shape)}")
+        if not bool(self.input.isfinite().all()):
+            raise OptionError("expected a start of finite numbers, got NaN or infinity")
         return self.input if attempt == 0 else Noise().draw(shape, attempt)

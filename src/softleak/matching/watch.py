@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from softleak.matching.results import MatchStatus
+
 EVERY = 0.2  # seconds between looks at the losses
 
 
@@ -63,6 +65,13 @@ class Watch:
         """Whether to stop now."""
         late = self.seconds is not None and time.monotonic() - self._began > self.seconds
         return self.interrupted or late
+
+    @property
+    def ended(self) -> MatchStatus:
+        """How problems ended that were still going on."""
+        if self.interrupted:
+            return MatchStatus.INTERRUPTED
+        return MatchStatus.OUT_OF_TIME if self.over else MatchStatus.EXHAUSTED
 
     def tell(self, evaluated: int, losses: Tensor, active: int) -> None:
         """After an evaluation of so many problems."""

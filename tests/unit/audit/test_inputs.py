@@ -1,3 +1,6 @@
+import signal
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -51,3 +54,22 @@ def test_the_audit_passes_the_time_on(case):
     subject, share, _ = case
     report = sl.audit(subject.model, share, options=Options(seconds=1.0))
     assert report.input.method is Method.MATCHING
+
+
+def test_an_interruption_ends_the_audit_and_is_no_answer(case):
+    timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        recover_input(*case, None, seconds=60.0)
+    timer.join()
+
+
+def test_what_can_be_neither_inverted_nor_matched_says_why():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(36, 5)).train()
+    share = sl.capture(model, torch.rand(1, 6, 6), 2)
+    found = recover_input(
+        Subject.of(model, (1, 6, 6)), share, sl.recover_label(model, share), None, seconds=2.0
+    )
+    assert found.method is Method.NONE
+    assert "train mode" in found.message

@@ -83,5 +83,5 @@ def test_out_of_time_it_keeps_what_it_has():
     start = torch.full((1, 6), -1.0, dtype=torch.double)
     with Watch(1, seconds=0.0) as watch:
         found = LBFGS().minimise(Known([valley]), start, watch)
-    assert endings(found) == [MatchStatus.INTERRUPTED]
+    assert endings(found) == [MatchStatus.OUT_OF_TIME]
     assert torch.equal(found.unknowns, start)

@@ -24,6 +24,7 @@ from softleak.matching import (
     Noise,
     RandomLabel,
     RecoveredLabel,
+    TotalVariation,
     reconstruct,
 )
 from softleak.metrics import psnr
@@ -247,6 +248,85 @@ def test_starts_are_the_same_for_all_and_new_for_every_attempt():
     assert not torch.equal(first, other)
     with pytest.raises(OptionError, match="shape"):
         Image(torch.zeros(2, 2)).draw((3, 3), 0)
+    with pytest.raises(OptionError, match="NaN"):
+        Image(torch.full((3, 3), torch.nan)).draw((3, 3), 0)
+
+
+def test_a_start_that_explains_the_gradient_has_its_loss():
+    model = small()
+    inputs, labels, shares = victims(model, 1)
+    asked = {"label": GivenLabel(labels[0]), "start": Image(inputs[0]), "objective": L2()}
+    found = reconstruct(model, shares[0], optimiser=SHORT, **asked)
+    assert found.status is MatchStatus.EXPLAINED
+    assert found.loss < 1e-10
+
+
+@pytest.mark.parametrize("shape", [(20,), (1, 20), (20, 1, 1)], ids=str)
+def test_inputs_that_are_no_images_are_matched_too(shape):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(20, 16), nn.GELU(), nn.Linear(16, 3))
+    x = torch.randn(shape)
+    share = sl.capture(model, x, 1)
+    for priors in (None, [TotalVariation(1e-4)]):
+        found = reconstruct(
+            model, share, label=GivenLabel(torch.eye(3)[1]), objective=L2(),
+            optimiser=LBFGS(steps=30), priors=priors,
+        )  # fmt: skip
+        assert found.misfit < 0.1
+
+
+WRONG = {
+    "a GradientShare, got str": {"shares": {"0.weight": torch.zeros(2)}},
+    r"an objective such as L2\(\), got L2": {"objective": L2},
+    "a start such as .*, got Tensor": {"start": torch.zeros(1, 8, 8)},
+    "a label source such as .*, got Tensor": {"label": torch.ones(4) / 4},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_is_of_another_kind_is_named(message):
+    model = small()
+    shares = victims(model, 1)[2]
+    with pytest.raises(OptionError, match=message):
+        reconstruct(model, **{"shares": shares, **WRONG[message]})
+
+
+def test_a_mask_nobody_knows_is_not_guessed():
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 4)).train()
+    share = victims(model, 1)[2][0]
+    with pytest.raises(ModelError, match=r"Dropout.*train mode.*model\.eval\(\)"):
+        reconstruct(model, share, label=RandomLabel())
+    assert reconstruct(model.eval(), share, label=RandomLabel(), optimiser=SHORT).input is not None
+
+
+def test_without_the_head_something_else_has_to_be_there():
+    model = small()
+    share = victims(model, 1)[2][0]
+    alone = sl.GradientShare({"5.weight": share["5.weight"]}, share.input_shape)
+    with pytest.raises(OptionError, match="alpha=0"):
+        reconstruct(model, alone, sl.recover_label(model, share), objective=L2(0.0, 1.0))
+
+
+class HeadFirst(nn.Module):
+    """Defined in another order than it runs, for inputs that no guess hits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.embed = nn.Linear(6, 3), nn.Linear(7, 6)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.embed(x)).mean(1))
+
+
+def test_a_shape_that_is_said_serves_to_find_the_head():
+    torch.manual_seed(0)
+    model = HeadFirst()
+    share = sl.capture(model, torch.randn(5, 7), 1)
+    bare = sl.GradientShare(share.gradients)
+    found = reconstruct(
+        model, bare, label=GivenLabel(torch.eye(3)[1]), optimiser=SHORT, input_shape=(5, 7)
+    )
+    assert found.input.shape == (5, 7)
 
 
 @pytest.mark.slow  # a minute of compiling

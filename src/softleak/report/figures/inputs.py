@@ -10,7 +10,16 @@ from softleak.data import Sample
 from softleak.experiments.inversion import inverter, mean_image
 from softleak.experiments.kinds import SMOOTHED, Kind
 from softleak.experiments.target import Target
-from softleak.matching import L2, LBFGS, Adam, Cosine, RandomLabel, TotalVariation, reconstruct
+from softleak.matching import (
+    L2,
+    LBFGS,
+    Adam,
+    Cosine,
+    RandomLabel,
+    TotalVariation,
+    pass_on_interrupt,
+    reconstruct,
+)
 from softleak.metrics import psnr
 from softleak.report.figures.canvas import Drawing, pyplot
 
@@ -36,10 +45,11 @@ def computed(target: Target, samples: list[Sample]) -> list[Tensor]:
 
 def sheet(drawing: Drawing, kind: Kind) -> None:
     """Figures 4 and 5: a hundred inputs, as computed."""
+    plot = pyplot()  # which says what is missing, before anything is computed
     target, count = _target(drawing), drawing.samples or ALL
     samples = [target.sample(kind.augmentation, number) for number in range(count)]
     side = math.ceil(math.sqrt(count))
-    figure, panels = pyplot().subplots(
+    figure, panels = plot.subplots(
         side, side, figsize=(side, side), squeeze=False, gridspec_kw={"wspace": 0, "hspace": 0}
     )
     for axes in panels.flat:
@@ -51,6 +61,7 @@ def sheet(drawing: Drawing, kind: Kind) -> None:
 
 def comparison(drawing: Drawing) -> None:
     """Figure 3: the truth, L2 and cosine with free labels (DLG), and the input as computed."""
+    plot = pyplot()
     target, count = _target(drawing), drawing.samples or FEW
     samples = [target.sample(SMOOTHED.augmentation, number) for number in range(count)]
     undo, part = target.network.normalisation.invert, 1.0 if drawing.full else BRIEF
@@ -64,10 +75,11 @@ def comparison(drawing: Drawing) -> None:
             target.model, shares, objective=objective, optimiser=way, priors=priors,
             label=RandomLabel(), head=target.head,
         )  # fmt: skip
+        pass_on_interrupt(found)
         nothing = mean_image(target)
         rows[name] = [nothing if r.input is None else undo(r.input) for r in found]
     rows["softleak"] = computed(target, samples)
-    figure, panels = pyplot().subplots(
+    figure, panels = plot.subplots(
         len(rows), count, figsize=(1.4 * count, 1.6 * len(rows)), squeeze=False
     )
     for axes, (name, images) in zip(panels, rows.items(), strict=True):

@@ -55,6 +55,10 @@ class Factored:
         """The smallest scaled pivot."""
         return float(self.factor.diagonal().min() ** 2)
 
+    def inverse(self, right: Tensor) -> Tensor:
+        """``N⁻¹ right`` (n,)."""
+        return self.step(right) * self.scale
+
     def step(self, slope: Tensor) -> Tensor:
         """``N⁻¹ slope`` (n,), in units of the scale."""
         return solved(self.factor, (slope * self.scale)[:, None])[:, 0]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from softleak.inversion.independent import Near, near
+from softleak.inversion.independent import near
 from softleak.inversion.least_squares import Factored, descend
 from softleak.inversion.rows import Rows
 
@@ -45,8 +46,8 @@ def thorough(rows: Rows) -> Solved:
     found = factored.solve(lambda x: rows.slope(x, around), around)
     residual, factor = _misfit(rows, found.value)
     variance = found.error.square()
-    held = variance * (rows.reach**-2 + factored.lifted)  # adds up to directions that no row sees
-    determined = found.determined and float(held.sum()) < VAGUE
+    held = _held(factored.inverse, rows.reach**-2 + factored.lifted, found.error)
+    determined = found.determined and held < VAGUE
     error = _unseen(variance, rows, factored.lifted).sqrt() * factor
     precision = factored.normal / factor**2
     return Solved(found.value, error, found.condition, residual, factor, determined, precision)
@@ -74,7 +75,7 @@ def quick(rows: Rows) -> Solved:
     variance = draws.square().mean(0)
     residual, factor = _misfit(rows, x)
     channels = rows.shape[0]
-    determined = determined and _held(inverse, ridge.repeat(channels), draws[0]) < VAGUE
+    determined = determined and _held(inverse.solve, ridge.repeat(channels), draws[0]) < VAGUE
     error = variance if determined else _unseen(variance, rows, lifted.repeat(channels))
     return Solved(
         x, error.sqrt() * factor, float((variance * diagonal).max()), residual, factor, determined
@@ -86,16 +87,16 @@ def _unseen(variance: Tensor, rows: Rows, lifted: Tensor) -> Tensor:
     return variance * (1 + rows.reach**2 * lifted)
 
 
-def _held(inverse: Near, ridge: Tensor, start: Tensor) -> float:
+def _held(inverse: Callable[[Tensor], Tensor], ridge: Tensor, start: Tensor) -> float:
     """What the ridge (n,) holds of the direction rows say least of: all of it if they say nothing.
 
-    By power iteration, from a draw, in which such directions stand out.
+    By power iteration, from a vector in which such directions stand out.
     """
     root = ridge.sqrt()
     v, held = start * root, 0.0
     for _ in range(POWERS):
         v = v / v.norm()
-        again = root * inverse.solve(root * v)
+        again = root * inverse(root * v)
         held, v = float(v @ again), again
     return held
 

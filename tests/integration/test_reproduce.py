@@ -76,10 +76,48 @@ def test_killed_twice_it_ends_with_the_same_records(whole, tmp_path):
 
 
 def test_cells_that_lack_files_are_named(tmp_path):
-    command = ["reproduce", "table1", "--out", str(tmp_path)]
+    command = ["reproduce", "table2", "--only", "trained, mixed", "--samples", "1"]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path)], env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output
+    assert "lenet trained, mixed" in done.output
+    assert "flowers17_224.npz" in done.output
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["table1"], "nothing can be run: the cells asked for need cifar100_test.npz, "),
+        (["table2", "--only", "nosuchcell"], "no cell's name contains 'nosuchcell'"),
+        (["table2", "--page", "PAGE"], "expected <!-- softleak reproduce: begin -->"),
+        (["table2", "--page", "none.md"], "expected a Markdown file at none.md"),
+    ],
+    ids=["no files", "no cell", "no marks", "no page"],
+)
+def test_what_cannot_work_is_said_before_anything_is_computed(tmp_path, command, words):
+    page = tmp_path / "page.md"
+    page.write_text("no marks")
+    command = [str(page) if word == "PAGE" else word for word in command]
+    done = CliRunner().invoke(
+        app, ["reproduce", *command, "--samples", "1", "--out", str(tmp_path / "out")],
+        env={"COLUMNS": "300"},
+    )  # fmt: skip
+    assert done.exit_code == 2
+    assert words in done.output
+    assert not (tmp_path / "out" / "table2.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "module"), [("fcn", "skimage.metrics"), ("figure1", "matplotlib")], ids=str
+)
+def test_what_is_not_installed_is_said_before_anything_is_computed(
+    tmp_path, monkeypatch, what, module
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    command = ["reproduce", what, "--only", "fcn4 on cifar10", "--out", str(tmp_path)]
+    monkeypatch.setattr("softleak.experiments.laboratory.Laboratory.__call__", pytest.fail)
     done = CliRunner().invoke(app, command, env={"COLUMNS": "160"})
-    assert done.exit_code == 0
-    assert "cifar100_test.npz" in done.output
+    assert done.exit_code == 2, done.output
+    assert "pip install 'softleak[" in done.output
 
 
 def test_a_figure_that_cannot_be_drawn_costs_nothing_else(tmp_path):

@@ -26,7 +26,8 @@ from softleak.cli.tables import omission_table, results_table
 from softleak.errors import SoftleakError
 from softleak.experiments import EXPERIMENTS, Outcome, Shelf, Size, reproduce, tabulated
 from softleak.report.figures import FIGURES, Drawing
-from softleak.report.results import Results, splice, write_results
+from softleak.report.figures.canvas import pyplot
+from softleak.report.results import Results, around, splice, write_results
 from softleak.sweep import Cluster, Engine, Local, Piece, Processes, Records
 
 ALL = "all"
@@ -100,6 +101,8 @@ def reproduce_command(
     chosen = [e for name, e in EXPERIMENTS.items() if what.value in (name, ALL)]
     figures = [name for name in FIGURES if what.value in (name, ALL)]
     shelf = Shelf(data, weights)
+    with mistakes():
+        _check(page, figures)
     with mistakes(), Records(out) as records, _progress() as begin:
         outcome = reproduce(
             chosen, Size(samples, repeats, full), shelf, records,
@@ -120,6 +123,14 @@ def reproduce_command(
     if undrawn and not chosen:
         raise typer.Exit(Exit.MISTAKE)
     raise typer.Exit(Exit.INCOMPLETE if outcome.lost or undrawn else Exit.DONE)
+
+
+def _check(page: Path | None, figures: list[str]) -> None:
+    """What would fail at the end fails before anything is computed."""
+    if page is not None:
+        around(page)
+    if figures:
+        pyplot()
 
 
 def _draw(name: str, picture: Drawing) -> str:

@@ -80,9 +80,18 @@ def _pictures(folder: Path) -> list[str]:
 
 def splice(path: Path, results: Results) -> None:
     """Put the results between the two marks of a Markdown file."""
-    text = path.read_text("utf-8") if path.is_file() else ""
+    before, after = around(path)
+    write_text(path, f"{before}{BEGIN}\n{markdown(results)}{END}{after}")
+
+
+def around(path: Path) -> tuple[str, str]:
+    """What is before and after the two marks of a file that has them."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise FileError(f"expected a Markdown file at {path}: {error}") from error
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise FileError(f"expected {BEGIN} and {END} in {path}, to put the results between them")
-    write_text(path, f"{before}{BEGIN}\n{markdown(results)}{END}{after}")
+    return before, after

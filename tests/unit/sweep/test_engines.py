@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 
 from softleak.errors import DataError
-from softleak.sweep import Cluster, Local, Processes
+from softleak.sweep import Cluster, Local, Processes, processes
 from tests.unit.sweep.computes import Deadly, Mistaken, Sums, pieces
 
 
@@ -26,6 +28,25 @@ def test_a_worker_killed_costs_its_piece_alone_and_the_records_are_the_same(engi
     here = dict(Local().run(Sums(), pieces(5)))
     assert len(found) == 5
     assert all(records == here[piece] for piece, records in found.items() if records is not None)
+
+
+def test_only_the_piece_that_kills_is_given_up(monkeypatch):
+    """Everything is still under way when a worker dies, each time."""
+    handed = []
+
+    def pool(workers, packed, rest):
+        while under_way := list(islice(rest, workers)):
+            handed.append([piece.samples[0] for piece in under_way])
+            if 1 in handed[-1]:
+                return under_way
+            yield from ((piece, []) for piece in under_way)
+        return []
+
+    monkeypatch.setattr(processes, "_until_one_dies", pool)
+    found = dict(Processes(3).run(Sums(), pieces(5)))
+    assert handed == [[0, 1, 2], [0], [1], [1], [2], [3, 4]]
+    assert [piece.samples for piece, records in found.items() if records is None] == [(1,)]
+    assert len(found) == 5
 
 
 def test_a_mistake_is_raised_as_it_is(engine):

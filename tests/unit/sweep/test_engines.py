@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
-from softleak.errors import DataError
-from softleak.sweep import Cluster, Local, Processes, processes
+from softleak.errors import DataError, OptionError
+from softleak.sweep import Cluster, Local, Processes, cluster, processes
 from tests.unit.sweep.computes import Deadly, Mistaken, Sums, pieces
 
 
@@ -16,7 +17,7 @@ def engine(request):
         return
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield Cluster(workers=2)
+    yield Cluster(workers=3)  # one more than there are cores
     ray.shutdown()
 
 
@@ -52,6 +53,16 @@ def test_only_the_piece_that_kills_is_given_up(monkeypatch):
 def test_a_mistake_is_raised_as_it_is(engine):
     with pytest.raises(DataError, match="empty"):
         list(engine.run(Mistaken(), pieces(1)))
+
+
+def test_a_cluster_that_is_not_there_is_said(monkeypatch):
+    def init(*_, **__):
+        raise ConnectionError("Could not find any running Ray instance")
+
+    absent = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(cluster, "_ray", lambda: absent)
+    with pytest.raises(OptionError, match="no Ray cluster at auto"):
+        list(Cluster("auto").run(Sums(), pieces(1)))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from softleak.cli import app
+from softleak.environment import code
 
 COMMAND = ["reproduce", "table2", "--only", "lenet", "--samples", "4"]
 RUN = [sys.executable, "-c", "from softleak.cli import app; app()", *COMMAND]
@@ -128,11 +129,16 @@ def test_a_figure_that_cannot_be_drawn_costs_nothing_else(tmp_path):
     assert (tmp_path / "index.html").exists()
 
 
-def test_other_data_needs_another_folder(whole, tmp_path):
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("embedded", "come from other files"), (code(), f"come from other code 1234, now {code()}.")],
+    ids=["data", "code"],
+)
+def test_other_data_or_code_needs_another_folder(whole, tmp_path, what, words):
     out, _ = whole
     base = sqlite3.connect(out / "records.sqlite")
     (kept,) = base.execute("SELECT provenance FROM cells LIMIT 1").fetchone()
-    changed = kept.replace('"embedded"', '"1234"')
+    changed = kept.replace(f'"{what}"', '"1234"')
     assert changed != kept
     other = tmp_path / "other"
     other.mkdir()
@@ -142,4 +148,4 @@ def test_other_data_needs_another_folder(whole, tmp_path):
         copy.execute("UPDATE cells SET provenance = ?", (changed,))
     done = CliRunner().invoke(app, [*COMMAND, "--out", str(other)])
     assert done.exit_code == 2
-    assert "come from other files" in " ".join(done.output.split())
+    assert words in " ".join(done.output.split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from softleak.environment import versions
+from softleak.environment import code, versions
 from softleak.errors import DataError, OptionError
 from softleak.experiments.experiment import Cell, Experiment, Size
 from softleak.experiments.laboratory import Laboratory
@@ -104,6 +104,7 @@ def provenance(cell: Cell, shelf: Shelf) -> dict[str, object]:
     network = cell.network
     compiled = isinstance(cell, MatchingCell) and cell.compiled
     return {
+        "code": code(),
         "versions": dict(versions()),
         "seeds": {"samples": SEED, "weights": INIT_SEED},
         "files": shelf.hashes([network.source.file, network.weights]),

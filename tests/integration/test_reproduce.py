@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from softleak.cli import app
 from softleak.environment import code
+from softleak.report.results import LEGEND, SCORED
 
 COMMAND = ["reproduce", "table2", "--only", "lenet", "--samples", "4"]
 RUN = [sys.executable, "-c", "from softleak.cli import app; app()", *COMMAND]
@@ -43,7 +44,21 @@ def test_ours_stand_beside_the_papers(whole):
     assert len(records(out)) == 16
     assert (out / "table2.csv").read_text().count("UNIQUE") == 32
     assert "| lenet, smoothed | 100.0% ▲ (99.7%)" in (out / "RESULTS.md").read_text()
-    assert "lenet trained, mixed" in (out / "index.html").read_text()
+    page = (out / "index.html").read_text()
+    assert "lenet trained, mixed" in page
+    assert "No attack sees the truth, except in the column GT" in page
+    assert SCORED in (out / "RESULTS.md").read_text()
+
+
+def test_notes_have_room_in_a_narrow_terminal(whole):
+    out, _ = whole
+    done = CliRunner().invoke(app, [*COMMAND, "--out", str(out)], env={"COLUMNS": "80"})
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.rstrip().endswith(" [1]") for line in lines) == 4
+    assert LEGEND in " ".join(done.output.split())
+    note = "[1] 4 samples of the paper's 1000; 200 images of the 10000 of CIFAR-10's test set"
+    assert note in " ".join(done.output.split())
 
 
 def test_a_second_run_repeats_nothing(whole):

@@ -82,6 +82,15 @@ def test_a_table_says_what_it_falls_short_of(tmp_path):
     assert row.note == "2 samples of the paper's 1000; 200 images of the 10000"
 
 
+def test_a_cell_the_paper_has_not_falls_short_of_nothing(tmp_path):
+    fcn = EXPERIMENTS["fcn"]
+    cell = fcn.cell("fcn4 on cifar10, mixed")
+    with Records(tmp_path) as records:
+        records.append(records_of(cell, [100.0], "PSNR", "fcn"))
+        (table,) = tabulated(fcn, records)
+    assert table.rows[0].note == ""
+
+
 def test_cells_of_two_dimensions_have_a_table_for_each_measure(tmp_path):
     table3 = EXPERIMENTS["table3"]
     values = {
@@ -102,7 +111,7 @@ def test_cells_of_two_dimensions_have_a_table_for_each_measure(tmp_path):
         "mixed, lenet, Cosine": ["–", "25.00 dB", "–", "110.00 dB"],
         "mixed, lenet trained": ["–", "–", "–", "100.00 dB"],
     }
-    assert all(row.note == "1 samples of the paper's 450" for row in table.rows)
+    assert all(row.note == "1 sample of the paper's 450" for row in table.rows)
 
 
 @pytest.mark.parametrize("name", ["table3", "table4"])

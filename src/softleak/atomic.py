@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Folders that are made, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from softleak.errors import FileError
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those it lies in, as far as they are not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot make the folder {path} ({error.strerror})") from error
 
 
 @contextmanager

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
+from hashlib import sha256
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 
 from softleak._version import __version__
+
+
+@cache
+def code() -> str:
+    """Twelve hexadecimal digits of a SHA-256 over the package's own source files."""
+    folder, digest = Path(__file__).parent, sha256()
+    for path in sorted(folder.rglob("*.py")):
+        source = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()} {len(source)}\n".encode() + source)
+    return digest.hexdigest()[:12]
 
 
 def versions() -> tuple[tuple[str, str], ...]:

@@ -13,6 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from softleak.cli import app
+from softleak.environment import code
+from softleak.report.results import LEGEND, SCORED
 
 COMMAND = ["reproduce", "table2", "--only", "lenet", "--samples", "4"]
 RUN = [sys.executable, "-c", "from softleak.cli import app; app()", *COMMAND]
@@ -42,7 +44,21 @@ def test_ours_stand_beside_the_papers(whole):
     assert len(records(out)) == 16
     assert (out / "table2.csv").read_text().count("UNIQUE") == 32
     assert "| lenet, smoothed | 100.0% ▲ (99.7%)" in (out / "RESULTS.md").read_text()
-    assert "lenet trained, mixed" in (out / "index.html").read_text()
+    page = (out / "index.html").read_text()
+    assert "lenet trained, mixed" in page
+    assert "No attack sees the truth, except in the column GT" in page
+    assert SCORED in (out / "RESULTS.md").read_text()
+
+
+def test_notes_have_room_in_a_narrow_terminal(whole):
+    out, _ = whole
+    done = CliRunner().invoke(app, [*COMMAND, "--out", str(out)], env={"COLUMNS": "80"})
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.rstrip().endswith(" [1]") for line in lines) == 4
+    assert LEGEND in " ".join(done.output.split())
+    note = "[1] 4 samples of the paper's 1000; 200 images of the 10000 of CIFAR-10's test set"
+    assert note in " ".join(done.output.split())
 
 
 def test_a_second_run_repeats_nothing(whole):
@@ -76,10 +92,48 @@ def test_killed_twice_it_ends_with_the_same_records(whole, tmp_path):
 
 
 def test_cells_that_lack_files_are_named(tmp_path):
-    command = ["reproduce", "table1", "--out", str(tmp_path)]
+    command = ["reproduce", "table2", "--only", "trained, mixed", "--samples", "1"]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path)], env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output
+    assert "lenet trained, mixed" in done.output
+    assert "flowers17_224.npz" in done.output
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["table1"], "nothing can be run: the cells asked for need cifar100_test.npz, "),
+        (["table2", "--only", "nosuchcell"], "no cell's name contains 'nosuchcell'"),
+        (["table2", "--page", "PAGE"], "expected <!-- softleak reproduce: begin -->"),
+        (["table2", "--page", "none.md"], "expected a Markdown file at none.md"),
+    ],
+    ids=["no files", "no cell", "no marks", "no page"],
+)
+def test_what_cannot_work_is_said_before_anything_is_computed(tmp_path, command, words):
+    page = tmp_path / "page.md"
+    page.write_text("no marks")
+    command = [str(page) if word == "PAGE" else word for word in command]
+    done = CliRunner().invoke(
+        app, ["reproduce", *command, "--samples", "1", "--out", str(tmp_path / "out")],
+        env={"COLUMNS": "300"},
+    )  # fmt: skip
+    assert done.exit_code == 2
+    assert words in done.output
+    assert not (tmp_path / "out" / "table2.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "module"), [("fcn", "skimage.metrics"), ("figure1", "matplotlib")], ids=str
+)
+def test_what_is_not_installed_is_said_before_anything_is_computed(
+    tmp_path, monkeypatch, what, module
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    command = ["reproduce", what, "--only", "fcn4 on cifar10", "--out", str(tmp_path)]
+    monkeypatch.setattr("softleak.experiments.laboratory.Laboratory.__call__", pytest.fail)
     done = CliRunner().invoke(app, command, env={"COLUMNS": "160"})
-    assert done.exit_code == 0
-    assert "cifar100_test.npz" in done.output
+    assert done.exit_code == 2, done.output
+    assert "pip install 'softleak[" in done.output
 
 
 def test_a_figure_that_cannot_be_drawn_costs_nothing_else(tmp_path):
@@ -90,11 +144,16 @@ def test_a_figure_that_cannot_be_drawn_costs_nothing_else(tmp_path):
     assert (tmp_path / "index.html").exists()
 
 
-def test_other_data_needs_another_folder(whole, tmp_path):
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("embedded", "come from other files"), (code(), f"come from other code 1234, now {code()}.")],
+    ids=["data", "code"],
+)
+def test_other_data_or_code_needs_another_folder(whole, tmp_path, what, words):
     out, _ = whole
     base = sqlite3.connect(out / "records.sqlite")
     (kept,) = base.execute("SELECT provenance FROM cells LIMIT 1").fetchone()
-    changed = kept.replace('"embedded"', '"1234"')
+    changed = kept.replace(f'"{what}"', '"1234"')
     assert changed != kept
     other = tmp_path / "other"
     other.mkdir()
@@ -104,4 +163,4 @@ def test_other_data_needs_another_folder(whole, tmp_path):
         copy.execute("UPDATE cells SET provenance = ?", (changed,))
     done = CliRunner().invoke(app, [*COMMAND, "--out", str(other)])
     assert done.exit_code == 2
-    assert "come from other files" in " ".join(done.output.split())
+    assert words in " ".join(done.output.split())

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from softleak.atomic import make_folder
 from softleak.audit import Audit, Leak, Options
 from softleak.cli import jobs
 from softleak.cli import options as o
 from softleak.cli.exits import Exit, mistakes
 from softleak.cli.tables import audit_table, closing_words, refusal_table, what_if_table
-from softleak.errors import SoftleakError
 from softleak.report import as_data, write_json, write_page
 
 
@@ -85,10 +85,7 @@ def _exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
 
 
 def _write(out: Path, found: Audit) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SoftleakError(f"cannot make the folder {out} ({error.strerror})") from error
+    make_folder(out)
     write_page(out / "index.html", found)
     write_json(out / "audit.json", found)
 

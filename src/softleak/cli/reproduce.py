@@ -24,9 +24,10 @@ from typer import Argument, Option
 from softleak.cli.exits import Exit, complain, mistakes
 from softleak.cli.tables import omission_table, results_table
 from softleak.errors import SoftleakError
-from softleak.experiments import EXPERIMENTS, Outcome, Shelf, Size, reproduce, tabulated
+from softleak.experiments import EXPERIMENTS, Outcome, Shelf, Size, Table, reproduce, tabulated
 from softleak.report.figures import FIGURES, Drawing
-from softleak.report.results import Results, splice, write_results
+from softleak.report.figures.canvas import pyplot
+from softleak.report.results import Results, around, splice, write_results
 from softleak.sweep import Cluster, Engine, Local, Piece, Processes, Records
 
 ALL = "all"
@@ -67,6 +68,14 @@ Page = Annotated[
     Path | None,
     Option(metavar="FILE", help="Also put the results between the marks of this .md file."),
 ]
+Samples = Annotated[
+    int | None,
+    Option(
+        min=1,
+        help="Samples of each cell, rounded up to whole batches: of 15 in gradient matching "
+        "(tables 3 and 4), else of 1.",
+    ),
+]
 Compiled = Annotated[
     bool,
     Option("--compiled", help="Compile gradient matching (tables 3 and 4); needs a C++ compiler."),
@@ -76,7 +85,7 @@ Out = Annotated[Path, Option(metavar="DIR", help="Records and results; a run the
 
 def reproduce_command(
     what: Annotated[What, Argument(help="Which of the paper's tables or figures.")],
-    samples: Annotated[int | None, Option(min=1, help="Samples of each cell.")] = None,
+    samples: Samples = None,
     repeats: Annotated[int | None, Option(min=1, help="Each of other samples.")] = None,
     full: Annotated[bool, Option("--full", help="As many as the paper has.")] = False,
     only: Annotated[str, Option(metavar="TEXT", help="Cells whose name contains this.")] = "",
@@ -100,6 +109,8 @@ def reproduce_command(
     chosen = [e for name, e in EXPERIMENTS.items() if what.value in (name, ALL)]
     figures = [name for name in FIGURES if what.value in (name, ALL)]
     shelf = Shelf(data, weights)
+    with mistakes():
+        _check(page, figures)
     with mistakes(), Records(out) as records, _progress() as begin:
         outcome = reproduce(
             chosen, Size(samples, repeats, full), shelf, records,
@@ -113,13 +124,21 @@ def reproduce_command(
             splice(page, results)
         tables = [table for e in chosen for table in tabulated(e, records)]
     for table in tables:
-        console.print(results_table(table))
+        _show(console, table)
     _close(console, outcome, out)
     for why in undrawn:
         complain(why)
     if undrawn and not chosen:
         raise typer.Exit(Exit.MISTAKE)
     raise typer.Exit(Exit.INCOMPLETE if outcome.lost or undrawn else Exit.DONE)
+
+
+def _check(page: Path | None, figures: list[str]) -> None:
+    """What would fail at the end fails before anything is computed."""
+    if page is not None:
+        around(page)
+    if figures:
+        pyplot()
 
 
 def _draw(name: str, picture: Drawing) -> str:
@@ -129,6 +148,16 @@ def _draw(name: str, picture: Drawing) -> str:
     except SoftleakError as error:
         return f"{name} was not drawn: {error}"
     return ""
+
+
+def _show(console: Console, results: Table) -> None:
+    """A table with its notes whole, and below it, not cut to its width, what they mean."""
+    table = results_table(results)
+    table.columns[0].min_width, table.columns[-1].no_wrap = None, True
+    table.padding, table.pad_edge = (0, 1, 0, 0), False
+    caption, table.caption = table.caption or "", None
+    console.print(table)
+    console.print(caption, highlight=False)
 
 
 def _close(console: Console, outcome: Outcome, out: Path) -> None:

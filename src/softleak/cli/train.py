@@ -13,6 +13,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from softleak import data
+from softleak.atomic import make_folder
 from softleak.audit.folder import fingerprint
 from softleak.cli.exits import mistakes
 from softleak.experiments.recipes import RECIPES
@@ -50,21 +51,19 @@ def train_command(
     def tell(epoch: Epoch) -> None:
         console.print(f"epoch {epoch.number} of {epoch.of}: loss {epoch.loss:.4f}")
 
-    with mistakes():
-        model = train(recipe, _sized(images, data.Split.TRAIN, recipe.size), tell)
+    with mistakes():  # whatever is wrong is said before hours of training
+        make_folder(out)
+        learnt = data.load(images, data.Split.TRAIN, recipe.size)
+        unseen = None if test is None else data.load(test, data.Split.TEST, recipe.size)
+        model = train(recipe, learnt, tell)
         notes = {"data": images.name, "data_sha256": _hash(images)}
-        if test is not None:
-            measured = accuracy(model, _sized(test, data.Split.TEST, recipe.size))
+        if test is not None and unseen is not None:
+            measured = accuracy(model, unseen)
             notes |= {"test_data": test.name, "test_accuracy": f"{measured:.4f}"}
             console.print(f"accuracy {measured:.1%} on {escape(test.name)}")
         path = out / f"{network.value}.safetensors"
         save(model, recipe, path, **notes)
     console.print(f"written: {escape(str(path))}")
-
-
-def _sized(path: Path, split: data.Split, size: int) -> data.ImageSet:
-    images = data.load(path, split)
-    return images if images.shape[1:] == (size, size) else images.resized(size)
 
 
 def _hash(path: Path) -> str:

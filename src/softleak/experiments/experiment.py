@@ -33,7 +33,8 @@ class Unit(Enum):
 class Column:
     """A measure, averaged over the samples that have it, and which of the paper's it stands beside.
 
-    Where ``paper`` is empty there is nothing to compare with.
+    Where ``paper`` is empty there is nothing to compare with. ``check`` raises if what measures it
+    is not installed.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Column:
     unit: Unit
     paper: str = ""
     higher: bool = True  # is better
+    check: Callable[[], object] = lambda: None
 
 
 class Cell(Protocol):

@@ -2,7 +2,8 @@
 
 FACTS = (
     "Success is judged by the truth: the code compares the scalar it found with the true one and "
-    "discards an answer that is off. Here no truth enters an attack; every sample counts.",
+    "discards an answer that is off. Here every sample counts, and no attack sees the truth, "
+    "except in the column GT, which is given the true label.",
     "Samples whose label was not recovered are redrawn until one is (Tables 3 and 4); here none.",
     "Noise is added to the one row of the head's gradient that the attack reads; the rows its "
     "ratios are taken from stay clean (Table 5). Here it is on everything sent; one row beside it.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from softleak.data import Normalisation, Sample
@@ -12,9 +13,10 @@ from softleak.metrics import lpips, psnr, ssim
 from softleak.sweep import Measures
 
 PSNR, SSIM, LPIPS = "PSNR", "SSIM", "LPIPS"
+_TINY = torch.zeros(1, 7, 7)  # the smallest image scikit-image compares
 QUALITIES = (
     Column("PSNR", PSNR, Unit.DECIBEL, PSNR),
-    Column("SSIM", SSIM, Unit.PLAIN, SSIM),
+    Column("SSIM", SSIM, Unit.PLAIN, SSIM, check=lambda: ssim(_TINY, _TINY)),
     Column("LPIPS", LPIPS, Unit.PLAIN, LPIPS, higher=False),
 )
 

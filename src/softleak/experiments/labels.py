@@ -52,7 +52,7 @@ class LabelCell(KindCell):
             for way, recovery in found.items()
             for name, value in scored(recovery, sample).items()
         }
-        if self.kind is not ONE_HOT:
+        if self.kind != ONE_HOT:  # a worker's is a copy
             return measures
         return {**measures, "idlg_exact": _idlg(target, share) == int(sample.y.argmax())}
 

@@ -116,7 +116,8 @@ def _row(experiment: Experiment, cell: Cell, records: Records) -> Row:
     held = records.of(experiment.name, cell.name)
     known = records.provenance(experiment.name, cell.name) or {}
     wanted = cell.samples * experiment.paper_repeats
-    fewer = f"{len(held)} samples of the paper's {wanted}" if len(held) < wanted else ""
+    samples = "1 sample" if len(held) == 1 else f"{len(held)} samples"
+    fewer = f"{samples} of the paper's {wanted}" if cell.paper and len(held) < wanted else ""
     notes = [fewer, str(known.get("shortfall", ""))]
     entries = tuple(entry(column, cell, held) for column in experiment.columns)
     return Row(cell.name, len(held), entries, "; ".join(filter(None, notes)))

@@ -140,6 +140,5 @@ def save(model: nn.Module, recipe: Recipe, path: Path, **notes: str) -> None:
     written = {key: str(value) for key, value in asdict(recipe).items()} | notes
     written |= {"normalisation": str(CIFAR10_NORM), "optimiser": "AdamW", "schedule": "one cycle"}
     state = {key: value.contiguous() for key, value in model.state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         save_file(state, temporary, metadata=written)

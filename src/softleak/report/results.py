@@ -20,6 +20,13 @@ MARKS = {Verdict.BETTER: "▲", Verdict.EQUAL: "=", Verdict.WORSE: "▼", Verdic
 BEGIN, END = "<!-- softleak reproduce: begin -->", "<!-- softleak reproduce: end -->"
 LEGEND = "▲ better than the paper, = equal as written, ▼ worse; in brackets the paper's value."
 
+SCORED = (
+    "Every sample is counted. No attack sees the truth, except in the column GT, which is given "
+    "the true label; elsewhere the truth is read afterwards, to score. L1 columns are means over "
+    "the labels that were recovered, as in the paper; an input that was not found counts as the "
+    "data set's mean image."
+)
+
 
 @dataclass(frozen=True)
 class Results:
@@ -43,7 +50,7 @@ def markdown(results: Results) -> str:
 
 
 def _lines(results: Results) -> Iterator[str]:
-    yield f"By softleak {__version__}. {LEGEND}"
+    yield f"By softleak {__version__}. {LEGEND}\n\n{SCORED}"
     for table in results.tables:
         yield f"\n### {table.title}\n"
         yield f"| cell | {' | '.join(table.columns)} | note |"
@@ -68,7 +75,7 @@ def write_results(folder: Path, results: Results) -> None:
     """Write ``RESULTS.md`` and ``index.html``, each whole or not at all."""
     write_text(folder / "RESULTS.md", f"# The paper's tables\n\n{markdown(results)}")
     page = environment().get_template("results.html").render(
-        results=results, facts=FACTS, pictures=_pictures(folder), legend=LEGEND,
+        results=results, facts=FACTS, pictures=_pictures(folder), legend=LEGEND, scored=SCORED,
         marks=MARKS, style=asset("page.css"), version=__version__,
     )  # fmt: skip
     write_text(folder / "index.html", page)
@@ -80,9 +87,18 @@ def _pictures(folder: Path) -> list[str]:
 
 def splice(path: Path, results: Results) -> None:
     """Put the results between the two marks of a Markdown file."""
-    text = path.read_text("utf-8") if path.is_file() else ""
+    before, after = around(path)
+    write_text(path, f"{before}{BEGIN}\n{markdown(results)}{END}{after}")
+
+
+def around(path: Path) -> tuple[str, str]:
+    """What is before and after the two marks of a file that has them."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise FileError(f"expected a Markdown file at {path}: {error}") from error
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise FileError(f"expected {BEGIN} and {END} in {path}, to put the results between them")
-    write_text(path, f"{before}{BEGIN}\n{markdown(results)}{END}{after}")
+    return before, after

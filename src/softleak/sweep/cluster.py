@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from types import ModuleType
 
-from softleak.errors import MissingExtra
+from softleak.errors import MissingExtra, OptionError
 from softleak.sweep.engine import TRIES, Done, in_one_thread
 from softleak.sweep.piece import Compute, Piece, Record
 
@@ -36,19 +36,29 @@ class Cluster:
         ray = _ray()
         begun = not ray.is_initialized()
         if begun:
-            ray.init(
-                self.address, num_cpus=None if self.address else self.workers,
-                include_dashboard=None if self.address else False,
-                log_to_driver=False, logging_level="error",
-            )  # fmt: skip
+            self._begin(ray)
         try:
             yield from self._work(ray, compute, pieces)
         finally:
             if begun:
                 ray.shutdown()
 
+    def _begin(self, ray: ModuleType) -> None:
+        try:
+            ray.init(
+                self.address, num_cpus=None if self.address else self.workers,
+                include_dashboard=None if self.address else False,
+                log_to_driver=False, logging_level="error",
+            )  # fmt: skip
+        except ConnectionError as error:
+            raise OptionError(
+                f"no Ray cluster at {self.address}: start one by `ray start --head`, or leave "
+                "--address out to compute on this machine"
+            ) from error
+
     def _work(self, ray: ModuleType, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
-        count = self.workers or int(ray.cluster_resources().get("CPU", 1))
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        count = min(self.workers or cores, cores)  # an actor beyond would wait for a core for ever
         kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=TRIES - 1)(_Worker)
         shipped, rest = ray.put(compute), iter(pieces)
         free, busy = [kind.remote(shipped) for _ in range(count)], {}

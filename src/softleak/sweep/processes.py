@@ -52,33 +52,47 @@ class Processes:
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
 
     def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
-        packed, deaths, rest = pickle.dumps(compute), Counter[Piece](), iter(pieces)
-        while lost := (yield from self._until_one_dies(packed, rest)):
-            deaths.update(lost)
-            yield from ((piece, None) for piece in lost if deaths[piece] >= TRIES)
-            rest = chain([piece for piece in lost if deaths[piece] < TRIES], rest)
+        packed, rest = pickle.dumps(compute), iter(pieces)
+        while lost := (yield from _until_one_dies(self.workers, packed, rest)):
+            yield from _one_by_one(packed, lost)
 
-    def _until_one_dies(
-        self, packed: bytes, rest: Iterator[Piece]
-    ) -> Generator[Done, None, list[Piece]]:
-        """Compute until all is done or a worker dies; the pieces that were under way then."""
-        # Only as many are handed out as there are workers: a death then costs no more than that.
-        # Forked children of a process with torch's threads can hang, hence spawned.
-        with ProcessPoolExecutor(
-            self.workers, get_context("spawn"), initializer=_begin, initargs=(packed,)
-        ) as pool:
-            busy: dict[Future[Sequence[Record]], Piece] = {}
-            while True:
-                for piece in islice(rest, self.workers - len(busy)):
-                    busy[_submit(pool, piece)] = piece
-                if not busy:
-                    return []
-                lost = []
-                for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                    try:
-                        yield busy[future], future.result()
-                    except BrokenProcessPool:
-                        lost.append(busy[future])
-                    del busy[future]
-                if lost:
-                    return [*lost, *busy.values()]
+
+def _one_by_one(packed: bytes, lost: list[Piece]) -> Iterator[Done]:
+    """Compute again what was under way when a worker died: only the piece it died over has blame.
+
+    Alone in a pool of one, each death is that of the piece itself.
+    """
+    deaths, rest = Counter(lost), iter(lost)
+    while killing := (yield from _until_one_dies(1, packed, rest)):
+        (piece,) = killing
+        deaths[piece] += 1
+        if deaths[piece] < TRIES:
+            rest = chain(killing, rest)
+        else:
+            yield piece, None
+
+
+def _until_one_dies(
+    workers: int, packed: bytes, rest: Iterator[Piece]
+) -> Generator[Done, None, list[Piece]]:
+    """Compute until all is done or a worker dies; the pieces that were under way then."""
+    # Only as many are handed out as there are workers: a death then costs no more than that.
+    # Forked children of a process with torch's threads can hang, hence spawned.
+    with ProcessPoolExecutor(
+        workers, get_context("spawn"), initializer=_begin, initargs=(packed,)
+    ) as pool:
+        busy: dict[Future[Sequence[Record]], Piece] = {}
+        while True:
+            for piece in islice(rest, workers - len(busy)):
+                busy[_submit(pool, piece)] = piece
+            if not busy:
+                return []
+            lost = []
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                try:
+                    yield busy[future], future.result()
+                except BrokenProcessPool:
+                    lost.append(busy[future])
+                del busy[future]
+            if lost:
+                return [*lost, *busy.values()]

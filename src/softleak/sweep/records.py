@@ -6,6 +6,7 @@ import csv
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -32,11 +33,23 @@ class Records:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot keep records in {folder}: {error}") from error
+        with self._sound():
             self._base = sqlite3.connect(folder / FILE, isolation_level=None)
             self._base.execute("PRAGMA synchronous = FULL")  # a record that is there stays there
             self._base.executescript(SCHEMA)
-        except (OSError, sqlite3.Error) as error:
-            raise FileError(f"cannot keep records in {folder}: {error}") from error
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """Wherever the base is read or written: what can go wrong there is said in one way."""
+        try:
+            yield
+        except (sqlite3.Error, json.JSONDecodeError) as error:
+            raise FileError(
+                f"the records in {self.folder} are damaged or in use by another run ({error}); "
+                f"give another --out, or delete {FILE}"
+            ) from error
 
     def __enter__(self) -> Records:
         return self
@@ -49,26 +62,22 @@ class Records:
     def declare(self, experiment: str, cell: str, provenance: Mapping[str, object]) -> None:
         """Say what a cell is computed from; what was recorded must come from the same."""
         wanted = json.dumps(provenance, sort_keys=True)
-        held = self.provenance(experiment, cell)
+        held, now = self.provenance(experiment, cell), json.loads(wanted)
         if held is None:
-            self._base.execute("INSERT INTO cells VALUES (?, ?, ?)", (experiment, cell, wanted))
-        elif held != json.loads(wanted):
-            now = json.loads(wanted)
-            changed = "; ".join(
-                f"{key} {held.get(key)}, now {now.get(key)}"
-                for key in sorted({*held, *now})
-                if held.get(key) != now.get(key)
-            )
+            with self._sound():
+                self._base.execute("INSERT INTO cells VALUES (?, ?, ?)", (experiment, cell, wanted))
+        elif held != now:
             raise FileError(
-                f"the records of {experiment}, {cell} in {self.folder} come from other {changed}. "
-                "Give another --out, or run with the same again"
+                f"the records of {experiment}, {cell} in {self.folder} come from other "
+                f"{_changed(held, now)}. Give another --out, or run with the same again"
             )
 
     def provenance(self, experiment: str, cell: str) -> Mapping[str, object] | None:
         """What a cell was computed from: versions, seed, hashes."""
         query = "SELECT provenance FROM cells WHERE experiment = ? AND cell = ?"
-        row = self._base.execute(query, (experiment, cell)).fetchone()
-        return None if row is None else dict(json.loads(row[0]))
+        with self._sound():
+            row = self._base.execute(query, (experiment, cell)).fetchone()
+            return None if row is None else dict(json.loads(row[0]))
 
     def append(self, records: Sequence[Record]) -> None:
         """Keep the records of a piece, all or none."""
@@ -76,16 +85,14 @@ class Records:
             (r.experiment, r.cell, r.repeat, r.sample, json.dumps(r.measures, allow_nan=False))
             for r in records
         ]
-        try:
+        with self._sound():
             self._base.execute("BEGIN IMMEDIATE")
-            self._base.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
-            self._base.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._base.in_transaction:
-                self._base.execute("ROLLBACK")
-            raise FileError(
-                f"cannot add records to {self.folder}: {error}; is another run writing there?"
-            ) from error
+            try:
+                self._base.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
+                self._base.execute("COMMIT")
+            finally:
+                if self._base.in_transaction:
+                    self._base.execute("ROLLBACK")
 
     def of(self, experiment: str, cell: str) -> list[Record]:
         """A cell's records in the order of repetition and sample."""
@@ -93,13 +100,16 @@ class Records:
             "SELECT repeat, sample, measures FROM records WHERE experiment = ? AND cell = ? "
             "ORDER BY repeat, sample"
         )
-        rows = self._base.execute(query, (experiment, cell))
-        return [Record(experiment, cell, r, s, json.loads(m)) for r, s, m in rows]
+        with self._sound():
+            rows = self._base.execute(query, (experiment, cell))
+            return [Record(experiment, cell, r, s, json.loads(m)) for r, s, m in rows]
 
-    def cells(self) -> Iterator[tuple[str, str]]:
+    def cells(self) -> list[tuple[str, str]]:
         """Experiment and cell of everything declared."""
-        rows = self._base.execute("SELECT experiment, cell FROM cells ORDER BY rowid")
-        yield from rows.fetchall()
+        with self._sound():
+            return self._base.execute(
+                "SELECT experiment, cell FROM cells ORDER BY rowid"
+            ).fetchall()
 
     def export(self, experiment: str) -> Path:
         """Write an experiment's records as a table of comma-separated values."""
@@ -107,7 +117,10 @@ class Records:
         records = [record for cell in mine for record in self.of(experiment, cell)]
         measured = list(dict.fromkeys(name for r in records for name in r.measures))
         path = self.folder / f"{experiment}.csv"
-        with replacing(path) as temporary, temporary.open("w", newline="") as file:
+        with (
+            replacing(path) as temporary,
+            temporary.open("w", newline="", encoding="utf-8") as file,
+        ):
             writer = csv.writer(file)
             writer.writerow(["cell", "repeat", "sample", *measured])
             for r in records:
@@ -115,3 +128,19 @@ class Records:
                     [r.cell, r.repeat, r.sample, *(r.measures.get(name) for name in measured)]
                 )
         return path
+
+
+def _changed(held: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """What differs of two provenances, as it was and as it is."""
+
+    def value(side: Mapping[str, object], other: Mapping[str, object], key: str) -> object:
+        mine, theirs = side.get(key), other.get(key)
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            return {name: mine[name] for name in mine if mine[name] != theirs.get(name)}
+        return mine or "none"
+
+    return "; ".join(
+        f"{key} {value(held, now, key)}, now {value(now, held, key)}"
+        for key in sorted({*held, *now})
+        if held.get(key) != now.get(key)
+    )

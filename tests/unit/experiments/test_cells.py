@@ -47,6 +47,8 @@ def test_one_hot_labels_have_idlg_beside_them():
     cell = replace(EXPERIMENTS["table1"].cells[2], subject="lenet")
     assert cell.name == "lenet, one-hot"
     assert all(found["idlg_exact"] and found["head_exact"] for found in measured(cell, [0, 1]))
+    sent = pickle.loads(pickle.dumps(cell))  # as to a worker
+    assert measured(sent, [0]) == measured(cell, [0])
 
 
 def test_an_input_comes_back_from_a_fully_connected_network():

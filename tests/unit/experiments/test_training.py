@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 from safetensors import safe_open
 from typer.testing import CliRunner
@@ -42,16 +44,19 @@ def test_labels_stay_labels_however_they_are_mixed(images):
         assert bool((y >= 0.1 / 10 - 1e-6).all())
 
 
-def test_the_command_writes_weights_that_load_and_their_recipe(tmp_path, images):
-    pack = tmp_path / "train.npz"
-    import numpy as np
+def run(*arguments):
+    return CliRunner().invoke(app, ["train", "lenet", "--epochs", "1", *map(str, arguments)])
 
-    np.savez(pack, x=images.images.numpy(), y=images.labels.numpy())
-    done = CliRunner().invoke(
-        app,
-        ["train", "lenet", "--train", str(pack), "--test", str(pack), "--epochs", "1",
-         "--out", str(tmp_path / "w")],
-    )  # fmt: skip
+
+@pytest.fixture
+def pack(tmp_path, images):
+    path = tmp_path / "train.npz"
+    np.savez(path, x=images.images.numpy(), y=images.labels.numpy())
+    return path
+
+
+def test_the_command_writes_weights_that_load_and_their_recipe(tmp_path, pack):
+    done = run("--train", pack, "--test", pack, "--out", tmp_path / "w")
     assert done.exit_code == 0, done.output
     path = tmp_path / "w" / "lenet.safetensors"
     with safe_open(path, "pt") as file:
@@ -60,3 +65,26 @@ def test_the_command_writes_weights_that_load_and_their_recipe(tmp_path, images)
     assert notes["lr"] == str(RECIPES["lenet"].lr)
     model = models.load_weights(models.lenet(), path).eval()
     assert f"{accuracy(model, data.load(pack)):.4f}" == notes["test_accuracy"]
+
+
+def test_what_is_wrong_is_said_before_anything_is_trained(tmp_path, pack):
+    wrong = {
+        "cannot make the folder": ["--out", pack / "w"],
+        "No data at": ["--out", tmp_path, "--test", tmp_path / "none.npz"],
+    }
+    for words, arguments in wrong.items():
+        done = run("--train", pack, *arguments)
+        assert done.exit_code == 2, done.output
+        assert words in done.output
+        assert "epoch" not in done.output
+
+
+def test_photos_of_different_sizes_are_made_the_networks(tmp_path, images):
+    image = pytest.importorskip("PIL.Image")
+    for label in range(10):
+        folder = tmp_path / "photos" / str(label)
+        folder.mkdir(parents=True)
+        picture = image.fromarray(images.images[label].numpy())
+        picture.resize((40 + label, 36)).save(folder / "photo.png")
+    done = run("--train", tmp_path / "photos", "--out", tmp_path)
+    assert done.exit_code == 0, done.output

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from itertools import islice
+from types import SimpleNamespace
+
 import pytest
 
-from softleak.errors import DataError
-from softleak.sweep import Cluster, Local, Processes
+from softleak.errors import DataError, OptionError
+from softleak.sweep import Cluster, Local, Processes, cluster, processes
 from tests.unit.sweep.computes import Deadly, Mistaken, Sums, pieces
 
 
@@ -14,7 +17,7 @@ def engine(request):
         return
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield Cluster(workers=2)
+    yield Cluster(workers=3)  # one more than there are cores
     ray.shutdown()
 
 
@@ -28,9 +31,38 @@ def test_a_worker_killed_costs_its_piece_alone_and_the_records_are_the_same(engi
     assert all(records == here[piece] for piece, records in found.items() if records is not None)
 
 
+def test_only_the_piece_that_kills_is_given_up(monkeypatch):
+    """Everything is still under way when a worker dies, each time."""
+    handed = []
+
+    def pool(workers, packed, rest):
+        while under_way := list(islice(rest, workers)):
+            handed.append([piece.samples[0] for piece in under_way])
+            if 1 in handed[-1]:
+                return under_way
+            yield from ((piece, []) for piece in under_way)
+        return []
+
+    monkeypatch.setattr(processes, "_until_one_dies", pool)
+    found = dict(Processes(3).run(Sums(), pieces(5)))
+    assert handed == [[0, 1, 2], [0], [1], [1], [2], [3, 4]]
+    assert [piece.samples for piece, records in found.items() if records is None] == [(1,)]
+    assert len(found) == 5
+
+
 def test_a_mistake_is_raised_as_it_is(engine):
     with pytest.raises(DataError, match="empty"):
         list(engine.run(Mistaken(), pieces(1)))
+
+
+def test_a_cluster_that_is_not_there_is_said(monkeypatch):
+    def init(*_, **__):
+        raise ConnectionError("Could not find any running Ray instance")
+
+    absent = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(cluster, "_ray", lambda: absent)
+    with pytest.raises(OptionError, match="no Ray cluster at auto"):
+        list(Cluster("auto").run(Sums(), pieces(1)))
 
 
 @pytest.mark.slow

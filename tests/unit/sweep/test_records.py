@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sqlite3
 
 import pytest
@@ -44,6 +45,71 @@ def test_records_of_other_data_are_not_mixed(tmp_path):
             FileError, match=r"come from other files \{'x': '1'\}, now \{'x': '2'\}\."
         ):
             records.declare("try", "cell", {"files": {"x": "2"}, "seeds": 1})
+
+
+def test_what_differs_is_named_and_nothing_else(tmp_path):
+    then = {"code": "abc", "versions": {"torch": "2.4", "numpy": "2"}, "shortfall": "200 images"}
+    now = {"code": "def", "versions": {"torch": "2.5", "numpy": "2"}, "shortfall": ""}
+    with Records(tmp_path) as records:
+        records.declare("try", "cell", then)
+        with pytest.raises(FileError) as refused:
+            records.declare("try", "cell", now)
+    assert (
+        "come from other code abc, now def; shortfall 200 images, now none; "
+        "versions {'torch': '2.4'}, now {'torch': '2.5'}. Give another --out"
+    ) in str(refused.value)
+
+
+@pytest.mark.parametrize("page", [3, 4], ids=["the records' root", "a page of records"])
+def test_a_damaged_base_is_said(tmp_path, page):
+    with Records(tmp_path) as records:
+        records.append([record(i, note="x" * 500) for i in range(100)])
+    path = tmp_path / "records.sqlite"
+    held = bytearray(path.read_bytes())
+    held[page * 4096 : (page + 5) * 4096] = b"\xff" * 5 * 4096
+    path.write_bytes(held)
+    with (
+        Records(tmp_path) as records,
+        pytest.raises(FileError, match=r"damaged or in use .*malformed.*delete records\.sqlite"),
+    ):
+        records.of("try", "cell")
+
+
+def test_a_base_that_is_none_is_said(tmp_path):
+    (tmp_path / "records.sqlite").write_text("no base, but long enough to look like one" * 99)
+    with pytest.raises(FileError, match="not a database"):
+        Records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda records: records.declare("try", "cell", {}),
+        lambda records: records.provenance("try", "cell"),
+        lambda records: records.of("try", "cell"),
+        lambda records: records.append([record(0)]),
+        lambda records: records.export("try"),
+    ],
+    ids=["declare", "provenance", "of", "append", "export"],
+)
+def test_a_base_in_use_is_said(tmp_path, use):
+    with Records(tmp_path) as records:
+        records._base.execute("PRAGMA busy_timeout = 0")
+        other = sqlite3.connect(tmp_path / "records.sqlite", isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(FileError, match=r"in use by another run .*locked"):
+            use(records)
+        other.close()
+        use(records)
+
+
+def test_tables_are_written_in_utf8_wherever_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(io, "text_encoding", lambda encoding, _=2: encoding or "ascii")
+    with Records(tmp_path) as records:
+        records.declare("try", "α=1 β=0", {})
+        records.append([Record("try", "α=1 β=0", 0, 0, {})])
+        path = records.export("try")
+    assert "α=1 β=0" in path.read_text("utf-8")
 
 
 def test_a_sweep_computes_what_is_missing_and_nothing_else(tmp_path):

@@ -21,7 +21,8 @@ def capture(model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
 
     ``x`` is one input, with or without a batch dimension of one; ``y`` a class index or a soft
     label of shape (C,); both tensors, arrays or lists. Parameters, ``.grad``, buffers and the
-    train/eval mode stay as they were.
+    train/eval mode stay as they were. A soft label less precise than the model is first divided by
+    its sum, so that rounding is no part of it: error bounds refer to the label so normalised.
     """
     trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if not trainable:
@@ -44,8 +45,8 @@ def forward_one(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     for batched in [x, x.unsqueeze(0)] if x.shape[:1] == (1,) else [x.unsqueeze(0)]:
         try:
             logits = functional_call(model, _copied_buffers(model), (batched,))
-        except (RuntimeError, ValueError, IndexError) as error:
-            errors.append(str(error).strip().splitlines()[0])
+        except Exception as error:  # the user's own code may raise anything
+            errors.append((str(error).strip() or type(error).__name__).splitlines()[0])
             continue
         if isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == 1:
             return logits, batched
@@ -83,6 +84,9 @@ def _label(y: object, logits: Tensor) -> Tensor:
             "expected a soft label with no negative entry and sum one, got minimum "
             f"{float(label.min()):.3g} and sum {total:.7g}; divide it by its sum"
         )
+    precise = torch.finfo(logits.dtype).eps
+    if label.is_floating_point() and torch.finfo(label.dtype).eps > precise:
+        label = label.double() / label.double().sum()
     return label.to(logits.dtype)
 
 

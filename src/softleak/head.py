@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,16 @@ class Head:
     W: Tensor
     b: Tensor
     has_bias: bool
-    largest_weight: float
-    largest_row: float
+
+    @cached_property
+    def largest_weight(self) -> float:
+        """The largest entry of ``W``, by size."""
+        return float(self.W.abs().max())
+
+    @cached_property
+    def largest_row(self) -> float:
+        """The length of the longest row of ``W``."""
+        return float(self.W.norm(dim=1).max())
 
     @property
     def weight_name(self) -> str:
@@ -86,14 +95,16 @@ class Head:
     @classmethod
     def _from_linear(cls, name: str, linear: nn.Linear) -> Head:
         W = linear.weight.detach()
-        if not W.isfinite().all():
+        if len(W) < 2:
+            raise ModelError(
+                f"expected logits of at least two classes, but the head {name!r} has one output, "
+                "as a sigmoid needs it; softleak audits softmax classifiers"
+            )
+        if not W.is_meta and not W.isfinite().all():
             raise ModelError(f"the head {name!r} has weights that are NaN or infinite")
         bias = torch.zeros(len(W), device=W.device) if linear.bias is None else linear.bias
         b = bias.detach().double()
-        return cls(
-            name, W, b, linear.bias is not None,
-            float(W.abs().max()), float(W.norm(dim=1).max()),
-        )  # fmt: skip
+        return cls(name, W, b, linear.bias is not None)
 
 
 def find_head(

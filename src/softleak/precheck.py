@@ -99,7 +99,7 @@ def checked_shape(shape: object) -> tuple[int, ...] | None:
     if not shape:
         return None
     if not isinstance(shape, list) or len(shape) > DIMENSIONS:
-        raise FileError("its input shape is none")
+        raise FileError(f"its input shape is not a list of at most {DIMENSIONS} sizes")
     if not all(type(n) is int and 0 < n <= LARGEST_INPUT for n in shape):
         raise FileError(f"it claims an input of shape {shape}")
     _within(math.prod(shape), LARGEST_INPUT, "its input shape claims")

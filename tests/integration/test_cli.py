@@ -4,10 +4,11 @@ import json
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import softleak
-from softleak import data
+from softleak import data, models
 from softleak.audit import Truth
 from softleak.cli import app
 
@@ -110,6 +111,10 @@ MISTAKES = [
     ([*MODEL, "--share", "x.pt", "--normalise", "0.5"], "mean/std"),
     ([*MODEL, "--share", "x.pt", "--classes", "none.txt"], "class names"),
     ([*MODEL, "--share", "x.pt", "--classes", "7"], "7 class names for 10"),
+    ([*MODEL, "--share", "x.pt", "--classes", "0"], "2 to 1,000,000 classes, got 0"),
+    ([*MODEL, "--share", "x.pt", "--classes", "12345678"], "classes, got 12345678"),
+    (["--lr", "0"], "which model"),
+    ([*MODEL, "--share", "x.pt", "--lr", "0"], "not both"),
 ]
 
 
@@ -120,6 +125,87 @@ def test_mistakes_are_one_clear_line(tmp_path, options, words):
     assert words in done.output
     assert "Traceback" not in done.output
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory):
+    """A network that takes images of any size, and shares of two sizes that say which."""
+    made = tmp_path_factory.mktemp("sizes")
+    torch.manual_seed(0)
+    model = models.resnet20().eval()
+    torch.save(model.state_dict(), made / "weights.pt")
+    (made / "shares").mkdir()
+    label = torch.distributions.Dirichlet(torch.ones(10)).sample()
+    for size in (48, 64):
+        share = softleak.capture(model, torch.randn(3, size, size), label)
+        share.save(made / "shares" / f"{size}.pt")
+    return made
+
+
+def audit_sizes(sizes, share, out, *options):
+    model = ("--model", "resnet20", "--weights", sizes / "weights.pt")
+    return run("audit", *model, "--share", share, "--labels-only", "--out", out, *options)
+
+
+def test_a_share_says_the_shape_of_its_input(tmp_path, sizes):
+    share = sizes / "shares" / "64.pt"
+    done = audit_sizes(sizes, share, tmp_path, "--fail-on", "label")
+    assert done.exit_code == 3, done.output
+    done = audit_sizes(sizes, share, tmp_path, "--input-shape", "3,48,48")
+    assert done.exit_code == 2
+    assert "give --input-shape 3,64,64" in done.output
+
+
+def test_shares_of_another_shape_are_refused(tmp_path, sizes):
+    done = audit_sizes(sizes, sizes / "shares", tmp_path, "--json")
+    assert done.exit_code == 4, done.output
+    report = json.loads(done.stdout)
+    assert [r["label"]["proved"] for r in report["reports"]] == ["UNIQUE"]
+    assert [r["name"] for r in report["refused"]] == ["64.pt"]
+
+
+def test_a_shape_the_model_does_not_take_is_the_shares_fault(tmp_path, trained, draw):
+    (sample,) = draw(data.Hard(), 1)
+    share = softleak.capture(trained, sample.x, sample.y)
+    softleak.GradientShare(share.gradients, (7, 5)).save(tmp_path / "odd.pt")
+    done = run("audit", *MODEL, "--share", tmp_path / "odd.pt", "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "of an input of shape (7, 5)" in done.output
+
+
+class Summing(nn.Module):
+    """Takes inputs that no layer of it tells the shape of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 10)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.linspace(-1, 1, 60).sin().view(10, 6))
+            self.head.bias.zero_()
+
+    def forward(self, x):
+        return self.head(x.reshape(len(x), 2, 6).sum(1))
+
+
+@pytest.mark.parametrize(("leak", "code"), [("input", 4), ("feature", 3)])
+def test_what_could_not_be_attacked_is_no_success(tmp_path, leak, code):
+    share = softleak.capture(Summing(), torch.rand(12), 3)
+    softleak.GradientShare(share.gradients).save(tmp_path / "share.pt")
+    done = run(
+        "audit", "--model", f"{__name__}:Summing", "--share", tmp_path / "share.pt",
+        "--fail-on", leak, "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.exit_code == code, done.output
+    assert "Input: not attacked (the shape of an input is not known" in done.output
+
+
+def test_what_gave_nothing_away_is_not_defended(tmp_path, trained):
+    zero = {name: torch.zeros_like(p) for name, p in trained.named_parameters()}
+    softleak.GradientShare(zero, (3, 32, 32)).save(tmp_path / "zero.pt")
+    done = run("audit", *MODEL, "--share", tmp_path / "zero.pt", "--what-if", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "no defence was tried" in done.output
+    assert json.loads((tmp_path / "audit.json").read_text())["what_if"] is None
 
 
 def test_a_file_in_place_of_the_folder_is_named(tmp_path):

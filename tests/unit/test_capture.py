@@ -7,6 +7,8 @@ from torch import nn
 import softleak as sl
 from softleak import models
 from softleak.errors import DataError, LabelError, ModelError, NonFinite
+from softleak.inputs import accepted_shapes
+from softleak.metrics import label_error
 
 
 def reference(model, x, y):
@@ -80,6 +82,62 @@ def test_bad_labels_are_named(label, error):
 def test_wrong_inputs_are_named(shape):
     with pytest.raises(ModelError, match="one input of shape"):
         sl.capture(models.lenet(), torch.randn(shape), 1)
+
+
+class Demanding(nn.Module):
+    """A forward pass that raises what it likes."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.head, self.error = nn.Linear(8, 4), error
+
+    def forward(self, x, *mask):
+        if self.error is not None:
+            raise self.error
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(AssertionError("expected 224"), "expected 224"), (AssertionError(), "AssertionError")],
+    ids=["with-a-message", "without"],
+)
+def test_whatever_a_forward_pass_raises_is_told(error, words):
+    with pytest.raises(ModelError, match=words):
+        sl.capture(Demanding(error), torch.randn(8), 1)
+    assert list(accepted_shapes(Demanding(error))) == []
+
+
+def test_a_forward_pass_with_another_argument_is_told():
+    class Masked(Demanding):
+        def forward(self, x, mask):
+            return self.head(x * mask)
+
+    with pytest.raises(ModelError, match="mask"):
+        sl.capture(Masked(), torch.randn(8), 1)
+    assert list(accepted_shapes(Demanding())) == [(8,)]
+
+
+def test_a_coarse_label_of_a_precise_model_sums_to_one():
+    model = nn.Linear(8, 5).double()
+    label = torch.rand(5).add(0.1)
+    label = label / label.sum()
+    x, exact = torch.randn(8).double(), label.double() / label.double().sum()
+    share = sl.capture(model, x, label)
+    assert float(share["bias"].sum().abs()) < 1e-15
+    assert torch.equal(share["bias"], sl.capture(model, x, exact)["bias"])
+    recovery = sl.recover_label(model, share)
+    assert label_error(recovery, exact) <= recovery.error
+    whole = torch.tensor([0, 0, 1, 0, 0])
+    assert torch.equal(sl.capture(model, x, whole)["bias"], sl.capture(model, x, 2)["bias"])
+
+
+def test_a_label_as_precise_as_the_model_is_taken_as_it_is():
+    model, x = nn.Linear(8, 3), torch.randn(8)
+    label = torch.tensor([0.3, 0.3, 0.4000001])
+    share = sl.capture(model, x, label)
+    for name, gradient in reference(model, x, label).items():
+        assert torch.equal(share[name], gradient)
 
 
 def test_what_is_no_input_is_named():

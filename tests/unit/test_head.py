@@ -6,7 +6,7 @@ from torch import nn
 
 import softleak as sl
 from softleak import models
-from softleak.errors import HeadNotFound
+from softleak.errors import HeadNotFound, ModelError
 from softleak.head import find_head
 
 
@@ -46,6 +46,18 @@ def test_a_bare_linear_is_its_own_head():
     head = sl.Head.of(nn.Linear(5, 3, bias=False))
     assert (head.weight_name, head.classes, head.has_bias) == ("weight", 3, False)
     assert not head.b.any()
+
+
+def test_a_single_output_is_no_softmax():
+    for model in (nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 1)), nn.Linear(16, 1)):
+        with pytest.raises(ModelError, match=r"at least two classes.* one output"):
+            find_head(model)
+
+
+def test_a_head_without_memory_has_its_name():
+    with torch.device("meta"):
+        head = sl.Head.of(HeadFirst())
+    assert (head.name, head.classes, head.has_bias) == ("fc", 16, True)
 
 
 def test_models_without_a_linear_head_are_refused():

@@ -14,7 +14,7 @@ import torch
 
 import softleak as sl
 from softleak.errors import FileError, ShareError
-from softleak.precheck import shown
+from softleak.precheck import checked_shape, shown
 
 
 def refused(path, words: str) -> None:
@@ -99,6 +99,11 @@ def test_lies_about_the_input_are_refused(tmp_path, shape):
     meta = json.dumps({"input_shape": shape, "rounding": {}})
     torch.save({"gradients": {"w": torch.ones(2)}, "softleak": meta}, tmp_path / "x.pt")
     refused(tmp_path / "x.pt", "input")
+
+
+def test_a_shape_that_is_no_list_is_called_that():
+    with pytest.raises(FileError, match="not a list of at most 8 sizes"):
+        checked_shape("big")
 
 
 def test_names_a_terminal_would_obey_are_refused_and_never_printed(tmp_path):

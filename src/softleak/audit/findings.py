@@ -103,6 +103,7 @@ class InputFinding:
     to_pixels: PixelMap | None = None
     misfit: float | None = None  # of a matched gradient, relative to its size
     seconds: float = 0.0
+    asked: bool = True  # whether anybody wanted it
 
     @property
     def leaked(self) -> bool:
@@ -145,6 +146,18 @@ class AuditReport:
             Leak.INPUT: self.input.leaked,
         }
         return frozenset(leak for leak, found in said.items() if found)
+
+    @property
+    def telling(self) -> bool:
+        """Whether it gave anything away, a set of labels included."""
+        return bool(self.leaks) or self.label.leak is not LabelLeak.NOTHING
+
+    @property
+    def unattacked(self) -> frozenset[Leak]:
+        """What was asked for and there was a way to begin, but none to go on."""
+        begun = self.label.recovery.feature is not None
+        none = self.input.asked and self.input.method is Method.NONE
+        return frozenset({Leak.INPUT}) if begun and none else frozenset()
 
     @property
     def seconds(self) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from softleak.share import GradientShare
 
 MOST = 256  # shares held at once
 LARGEST = 1 << 29  # bytes held at once
+LARGEST_INPUT = 1 << 20  # entries of one input that a file may have a model tried on
 
 
 def share_files(path: Path) -> list[Path]:
@@ -29,6 +32,15 @@ def share_files(path: Path) -> list[Path]:
     if not found:
         raise FileError(f"the folder {shown(path.name)} holds no files; expected {files.ENDINGS}")
     return found
+
+
+def recorded_shape(paths: Sequence[Path]) -> tuple[int, ...] | None:
+    """The shape of an input that the first readable share says, if it says a usual one."""
+    for path in paths:
+        with suppress(SoftleakError):
+            shape = GradientShare.load(path).input_shape
+            return shape if shape and math.prod(shape) <= LARGEST_INPUT else None
+    return None
 
 
 def audit_files(

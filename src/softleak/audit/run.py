@@ -72,10 +72,14 @@ def audit(
 
 def prepared(subject: Subject, share: GradientShare, options: Options) -> GradientShare:
     """The share under the model's names, checked; raises ``ShareError`` with what is wrong."""
+    _check_input_shape(subject, share)
+    parameters = dict(subject.model.named_parameters())
     share = aligned(share, subject.model)
-    share.check_finite()
-    share.check_shapes(dict(subject.model.named_parameters()))
+    share.check_shapes(parameters)
     head_gradients(subject.head, [share])
+    # Two checkpoints have running statistics as well, whose difference is no gradient.
+    share = share.without(*(share.keys() - parameters.keys()))
+    share.check_finite()
     huge = [n for n, g in share.items() if g.numel() and float(g.abs().max()) > LARGEST]
     if huge:
         raise ShareError(
@@ -83,6 +87,17 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
             "gives; the file is damaged, or not of gradients"
         )
     return share.expecting(options.noise) if options.noise else share
+
+
+def _check_input_shape(subject: Subject, share: GradientShare) -> None:
+    """Evidence and chain hold for one shape: what they say of another would be wrong."""
+    expected, came = subject.input_shape, share.input_shape
+    if expected is not None and came is not None and came != expected:
+        raise ShareError(
+            f"the share is of an input of shape {came}, the model was made ready for {expected}; "
+            f"give --input-shape {','.join(map(str, came))} (input_shape in Python) and audit "
+            "shares of other shapes apart"
+        )
 
 
 def recover(
@@ -108,7 +123,7 @@ def audit_shares(
     for named, recovery in zip(shares, recoveries, strict=True):
         progress(named.name)
         label = LabelFinding(recovery, each)
-        found = InputFinding(Method.NONE, "inputs were not asked for")
+        found = InputFinding(Method.NONE, "inputs were not asked for", asked=False)
         if options.inputs:
             found = recover_input(
                 subject, named.share, recovery, options.normalisation, options.seconds

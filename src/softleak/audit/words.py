@@ -122,18 +122,30 @@ def summary(audit: Audit) -> str:
         return headline(audit.reports[0])
     if not any(report.leaks for report in audit.reports):
         return f"Of {total} shares none was proved to leak: {FAILED}."
-    counts = {word: audit.count(leak) for leak, word in _COUNTED.items()}
-    every = [word for word, count in counts.items() if count == total]
-    if len(every) == len(counts):
-        return f"All {total} shares give away {_listed(every)}."
-    return f"Of {total} shares, {_listed([f'{n} give away {word}' for word, n in counts.items()])}."
+    counts = {leak: audit.count(leak) for leak in _LEAKED if audit.count(leak)}
+    if not any(Leak.CLASS in r.leaks and Leak.LABEL not in r.leaks for r in audit.reports):
+        counts.pop(Leak.CLASS, None)  # an exact label says its class
+    if set(counts.values()) == {total}:
+        return f"All {total} shares give away {_listed([_of_many(leak, 2) for leak in counts])}."
+    said = [
+        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(leak, n)}"
+        for leak, n in counts.items()
+    ]
+    return f"Of {total} shares, {_listed(said)}."
 
 
-_COUNTED = {
-    Leak.LABEL: "their exact label",
-    Leak.FEATURE: "the feature before the last layer",
-    Leak.INPUT: "the input itself",
-}
+def _of_many(leak: Leak, count: int) -> str:
+    return _LEAKED[leak] if count == 1 else _LEAKED[leak].replace("its ", "their ")
+
+
+def not_attacked(audit: Audit) -> str:
+    """Of how many shares the input was not attacked, and why; nothing if there are none."""
+    reasons = [r.input.message for r in audit.reports if Leak.INPUT in r.unattacked]
+    if not reasons:
+        return ""
+    total = len(audit.reports)
+    which = "" if total == 1 else f" of {len(reasons)} of {total} shares"
+    return f" Input{which}: not attacked ({'; '.join(dict.fromkeys(reasons))})."
 
 
 def class_name(index: int, names: Sequence[str]) -> str:

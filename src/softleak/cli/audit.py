@@ -55,7 +55,8 @@ def audit(
     [bold]softleak audit --model lenet --weights w.safetensors --share update.safetensors[/bold]
 
     Nothing in a file is executed. Exit codes: 0 done; 2 nothing was audited (a wrong option, an
-    unreadable file); 3 something named by --fail-on leaks; 4 some files of a folder were refused.
+    unreadable file); 3 something named by --fail-on leaks; 4 some files of a folder were refused,
+    or something named by --fail-on could not be attacked.
     """
     console = Console(stderr=as_json)
     asked = Options(
@@ -72,6 +73,8 @@ def audit(
         with _progress() as step:
             found = jobs.run(job, step)
         _write(out, found)
+    if what_if and found.reports and found.what_if is None:
+        console.print("No share gave anything away, so no defence was tried.")
     _show(console, found, out, as_json)
     raise typer.Exit(_exit_code(found, frozenset(fail_on or ())))
 
@@ -81,7 +84,8 @@ def _exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
         return Exit.MISTAKE
     if any(report.leaks & fail_on for report in found.reports):
         return Exit.LEAK
-    return Exit.INCOMPLETE if found.refused else Exit.DONE
+    unknown = any(report.unattacked & fail_on for report in found.reports)
+    return Exit.INCOMPLETE if found.refused or unknown else Exit.DONE
 
 
 def _write(out: Path, found: Audit) -> None:

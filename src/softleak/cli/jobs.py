@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -20,14 +22,14 @@ from softleak.audit import (
     audit_shares,
     prepared,
 )
-from softleak.audit.folder import audit_files, fingerprint, share_files
+from softleak.audit.folder import audit_files, fingerprint, recorded_shape, share_files
 from softleak.audit.sample import NORMALISATION, sample_shares
 from softleak.audit.truth import Truth
 from softleak.audit.whatif import Target, stages, what_if
 from softleak.cli import parse
 from softleak.data import embedded
 from softleak.environment import versions
-from softleak.errors import DataError, SoftleakError
+from softleak.errors import DataError, ModelError, SoftleakError
 from softleak.precheck import shown
 from softleak.share import GradientShare
 
@@ -60,7 +62,12 @@ class Request:
     def of_an_update(self) -> bool:
         """Whether something was said that only an update of one's own has."""
         said = (self.model, self.weights, self.truth, self.classes, self.normalise)
-        return self.train_mode or any((*said, self.input_shape))
+        return self.train_mode or _any_given(*said, self.input_shape)
+
+    @property
+    def of_checkpoints(self) -> bool:
+        """Whether something was said of two checkpoints."""
+        return _any_given(self.before, self.after, self.lr)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -69,10 +76,13 @@ class Request:
         return tuple(path for path in given if path is not None and path.is_file())
 
 
+def _any_given(*options: object) -> bool:
+    return any(option is not None for option in options)
+
+
 def run(request: Request, step: Step) -> Audit:
     """Audit what was asked for: files, two checkpoints, or the embedded sample."""
-    two = (request.before, request.after, request.lr)
-    if request.share is None and not any(two):
+    if request.share is None and not request.of_checkpoints:
         if request.of_an_update:
             raise SoftleakError("say which update to audit: --share, or --before, --after and --lr")
         return _sample(request, step)
@@ -87,7 +97,7 @@ def run(request: Request, step: Step) -> Audit:
         named = _update(request, subject, asked)
         reports = tuple(audit_shares(subject, [named], asked, lambda name: step(name, 1)))
         return _audit(request, subject, model, names, reports, (), [named], asked, step)
-    if any(two):
+    if request.of_checkpoints:
         raise SoftleakError("give --share, or --before, --after and --lr, not both")
     reports, refused = _files(request, request.share, subject, asked, step)
     shares = _again(request, subject, reports, asked) if request.seeds else []
@@ -103,9 +113,10 @@ def _audit(
     found = tuple(f"{r.parameter}: {r.explanation}" for r in subject.relations)
     provenance = Provenance(request.command, versions(), inputs)
     tried = None
-    if request.seeds and shares:
-        by_name = {report.name: report for report in reports}
-        targets = [Target.of(share, by_name[share.name]) for share in shares[:TRIED]]
+    by_name = {report.name: report for report in reports if report.telling}
+    worth = [share for share in shares if share.name in by_name][:TRIED] if request.seeds else []
+    if worth:
+        targets = [Target.of(share, by_name[share.name]) for share in worth]
         count = stages()
         step("", count)
         tried = what_if(subject, targets, options, request.seeds, lambda name: step(name, count))
@@ -115,23 +126,29 @@ def _audit(
 def _again(
     request: Request, subject: Subject, reports: Sequence[AuditReport], options: Options
 ) -> list[NamedShare]:
-    """The first shares that were audited, read once more."""
+    """The first shares that gave something away, read once more."""
     if request.share is None:
         return []
     by_name = {shown(path.name): path for path in share_files(request.share)}
     return [
         NamedShare(r.name, prepared(subject, GradientShare.load(by_name[r.name]), options))
-        for r in reports[:TRIED]
+        for r in [report for report in reports if report.telling][:TRIED]
     ]
 
 
 def _subject(request: Request, classes: int | None) -> Subject:
-    shape = parse.input_shape(request.input_shape)
-    model, shape = parse.build_model(request.model or "", classes, shape)
+    """The model made ready, for inputs as the user says, else the share, else the model itself."""
+    said = parse.input_shape(request.input_shape)
+    model, own = parse.build_model(request.model or "", classes, said)
     if request.weights is not None:
         models.load_weights(model, request.weights)
     model.train(request.train_mode)
-    return Subject.of(model, shape, inputs=request.options.inputs)
+    make = partial(Subject.of, model, inputs=request.options.inputs)
+    if said is None and request.share is not None:
+        recorded = recorded_shape(share_files(request.share))
+        with suppress(ModelError):  # a file may claim what the model does not take
+            return make(recorded or own)
+    return make(own)
 
 
 def _files(

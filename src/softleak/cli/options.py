@@ -138,6 +138,7 @@ FailOn = Annotated[
     list[Leak] | None,
     Option(
         rich_help_panel=TO,
-        help="Exit with 3 if this leaks from any share; may be given several times.",
+        help="Exit with 3 if this leaks from any share, with 4 if it could not be attacked; may be "
+        "given several times.",
     ),
 ]  # fmt: skip

@@ -21,6 +21,7 @@ NORMALISATIONS: Mapping[str, data.Normalisation] = {
     "imagenet": data.IMAGENET_NORM,
 }
 LARGEST_INPUT = 1 << 24  # entries of one input
+MOST_CLASSES = 1_000_000
 
 
 def input_shape(text: str | None) -> tuple[int, ...] | None:
@@ -41,7 +42,9 @@ def class_names(text: str | None) -> tuple[str, ...]:
     if text is None:
         return ()
     if text.isdecimal():
-        return tuple(f"class {i}" for i in range(int(text[:7])))
+        if len(text) > len(str(MOST_CLASSES)) or not 2 <= int(text) <= MOST_CLASSES:
+            raise DataError(f"expected 2 to {MOST_CLASSES:,} classes, got {text[:20]}")
+        return tuple(f"class {i}" for i in range(int(text)))
     path = Path(text)
     if not os.path.isfile(path):
         raise DataError(f"expected a file of class names, one a line, or a number; got {text!r}")

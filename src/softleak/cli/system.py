@@ -35,21 +35,17 @@ def models() -> None:
         with torch.device("meta"):  # nothing is computed, so nothing is allocated
             model = spec().eval()
         count = sum(p.numel() for p in model.parameters())
-        shape, (head, _) = "x".join(map(str, spec.input_shape)), _last_linear(model)
-        table.add_row(name, shape, f"{count:,}", head, _way_to_the_input(model, spec.input_shape))
+        shape, head = "x".join(map(str, spec.input_shape)), Head.of(model)
+        way = _way_to_the_input(model, head, spec.input_shape)
+        table.add_row(name, shape, f"{count:,}", head.name, way)
     console = Console()
     console.print(table)
     console.print("Your own: --model package.module:factory, any classifier ending in nn.Linear.")
 
 
-def _last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
-    return [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)][-1]
-
-
-def _way_to_the_input(model: nn.Module, shape: tuple[int, ...]) -> str:
-    name, linear = _last_linear(model)
+def _way_to_the_input(model: nn.Module, head: Head, shape: tuple[int, ...]) -> str:
     try:
-        Chain.of(model, Head(name, linear.weight, linear.weight, False, 0.0, 0.0), shape)
+        Chain.of(model, head, shape)
     except ModelError:
         return "gradient matching"
     return "exact inversion"

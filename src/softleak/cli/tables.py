@@ -9,9 +9,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from softleak.audit import Audit, AuditReport, LabelLeak
+from softleak.audit import Audit, AuditReport, LabelLeak, Leak
 from softleak.audit.rates import WhatIf
-from softleak.audit.words import in_a_line, in_brief, summary
+from softleak.audit.words import in_a_line, in_brief, not_attacked, summary
 from softleak.experiments import Omission, Verdict
 from softleak.experiments import Table as Results
 from softleak.report.chart import chart
@@ -82,17 +82,19 @@ def closing_words(audit: Audit) -> Text:
     inputs = sum(report.input.seconds for report in audit.reports)
     pace = f" Labels took {1000 * labels / max(len(audit.reports), 1):.1f} ms each"
     pace += f", inputs {inputs:.0f} s together." if inputs else "."
-    return Text(f"{summary(audit)}{pace} The attack saw the model and the gradient, nothing else.")
+    ending = " The attack saw the model and the gradient, nothing else."
+    return Text(f"{summary(audit)}{not_attacked(audit)}{pace}{ending}")
 
 
 def _row(report: AuditReport, names: tuple[str, ...], scored: bool) -> list[Text | str]:
     leak, predicted = report.label.leak, report.input.psnr_predicted
+    nothing = "not attacked" if Leak.INPUT in report.unattacked else "–"
     row: list[Text | str] = [
         Text(report.name),
         Text(leak.name, style=STYLES[leak]),
         Text(in_brief(report, names, in_a_line)),
         f"±{report.feature.error:.0e}" if report.feature.proved else "–",
-        f"{predicted:.0f} dB" if report.input.leaked and predicted is not None else "–",
+        f"{predicted:.0f} dB" if report.input.leaked and predicted is not None else nothing,
     ]
     score = report.score
     if scored:
@@ -120,10 +122,9 @@ def results_table(results: Results) -> Table:
         for column in zip(*(row.entries for row in results.rows), strict=True)
     ]
     shown = compared if any(compared) else [True] * len(compared)
-    notes = {
-        note: f"[{i}]" for i, note in enumerate(dict.fromkeys(r.note for r in results.rows), 1)
-    }
-    caption = [LEGEND, *(f"{mark} {note}" for note, mark in notes.items() if note)]
+    said = dict.fromkeys(row.note for row in results.rows if row.note)
+    notes = {note: f"[{i}]" for i, note in enumerate(said, 1)}
+    caption = [LEGEND, *(f"{mark} {note}" for note, mark in notes.items())]
     table = Table(
         title=results.title, title_justify="left", caption=Text("\n".join(caption)),
         caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1),
@@ -137,7 +138,7 @@ def results_table(results: Results) -> Table:
             Text(written(entry), style=VERDICTS[entry.verdict])
             for entry in compress(row.entries, shown)
         ]
-        table.add_row(row.cell, *entries, Text(notes[row.note] if row.note else ""))
+        table.add_row(row.cell, *entries, Text(notes.get(row.note, "")))
     return table
 
 

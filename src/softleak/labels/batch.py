@@ -80,7 +80,7 @@ class BatchReader:
         least = self._rank(share, G)
         present = self._present(share, G, error)
         counts = None if samples is None else self._counts(share, G, present, samples)
-        how = "" if present else ": the head has no bias and its features may be negative"
+        how = "" if present else f": {self._why_none(share)}"
         return Batch(
             least,
             present,
@@ -96,6 +96,16 @@ class BatchReader:
         if self.never_negative:
             negative = negative | (G + error < 0).any(1)
         return tuple(negative.nonzero()[:, 0].tolist())
+
+    def _why_none(self, share: GradientShare) -> str:
+        """Why no class was proved."""
+        if self.never_negative or (self.head.has_bias and self.head.bias_name in share):
+            return "no entry of the head's gradient is below zero by more than rounding"
+        bias = "the gradient of the head's bias is missing"
+        return (
+            f"{bias if self.head.has_bias else 'the head has no bias'} and its features "
+            f"{'may be negative' if len(self.features) else 'could not be looked at'}"
+        )
 
     def _rank(self, share: GradientShare, G: Tensor) -> int:
         """How many singular values stand above rounding, that of a difference of weights too."""

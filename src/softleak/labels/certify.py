@@ -13,7 +13,7 @@ from softleak.labels.curve import Curve
 from softleak.labels.equations import count_equations
 from softleak.labels.evidence.weigh import Verdict
 from softleak.labels.families import KNOWN, AnyLabel, Family
-from softleak.labels.messages import why, why_none
+from softleak.labels.messages import Fitting, why, why_none
 from softleak.labels.search import SAME, Minima
 from softleak.results import Candidate, Recovery, Status
 
@@ -130,10 +130,11 @@ def _judge(
     every = torch.cat([f.candidate.labels for f in fitting])
     error = float((every - label).abs().sum(-1).max()) + 4 * best.rounding
     unique = alone and max(best.candidate.width, error) <= tolerance
+    all_fitting = Fitting([f.candidate for f in fitting], error, tolerance)
     t = best.candidate
     return Recovery(
         status=Status.UNIQUE if unique else Status.AMBIGUOUS,
-        message=why(unique, enough, [f.candidate for f in fitting], verdict, client),
+        message=why(unique, enough, all_fitting, verdict, client),
         label=label,
         feature=factors.sigma[client] / best.tau * factors.v[client],
         scalar=t.scalar,

@@ -158,7 +158,7 @@ def _otherwise(
     if spectrum.samples == 1:
         try:
             return recover_noisy(problem, typical(), share, G, spectrum)
-        except (ArithmeticError, IndexError, BROKEN):
+        except (ArithmeticError, BROKEN):
             return Recovery(
                 Status.NO_SOLUTION,
                 "the head's gradient is that of no sample with noise alike on every entry; the "

@@ -6,7 +6,16 @@ from torch import nn
 
 import softleak as sl
 from softleak import data, models
-from softleak.audit import LabelLeak, Leak, Method, Options, Truth, audit
+from softleak.audit import (
+    LabelLeak,
+    Leak,
+    Method,
+    Options,
+    Subject,
+    Truth,
+    audit,
+    prepared,
+)
 from softleak.audit.words import headline, input_words, label_words
 from softleak.defenses import GaussianNoise
 from softleak.errors import DataError, MissingGradient, ShareError
@@ -142,6 +151,26 @@ def test_mistakes_are_named(trained, draw):
         audit(trained, share, truth=Truth(torch.tensor(11)))
     with pytest.raises(DataError, match="the true input"):
         audit(trained, share, truth=Truth(input=torch.ones(5)))
+
+
+def test_what_is_no_gradient_is_left_out():
+    """Two checkpoints hold running statistics, whose difference would count in the norm."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5)).eval()
+    share = sl.capture(model, torch.randn(6), 1)
+    whole = sl.GradientShare({**share, "1.running_mean": torch.full((8,), 1e10)})
+    ready = prepared(Subject.of(model, (6,)), whole, Options())
+    assert set(ready) == set(share)
+    assert ready.norm() == share.norm()
+
+
+def test_an_input_of_another_shape_than_the_subjects_is_refused(trained, draw):
+    (sample,) = draw(data.Hard(), 1)
+    share = sl.capture(trained, sample.x, sample.y)
+    subject = Subject.of(trained, inputs=False)
+    other = sl.GradientShare(share.gradients, (3, 64, 64))
+    with pytest.raises(ShareError, match="give --input-shape 3,64,64"):
+        prepared(subject, other, Options())
+    assert prepared(subject, sl.GradientShare(share.gradients), Options()).input_shape is None
 
 
 def test_a_report_writes_its_own_page(tmp_path, trained, draw):

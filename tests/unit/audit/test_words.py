@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from softleak.audit import AuditReport, FeatureFinding, InputFinding, LabelFinding, Method
-from softleak.audit.words import describe, in_a_line, in_brief
+from softleak.audit import Audit, AuditReport, FeatureFinding, InputFinding, LabelFinding, Method
+from softleak.audit.words import describe, in_a_line, in_brief, not_attacked, summary
 from softleak.results import Recovery, Status
 
 NAMES = ("cat", "dog", "emu", "fox", "gnu")
@@ -30,6 +30,13 @@ def test_a_label_in_a_line_and_in_full(label, line, whole):
     assert describe(y, NAMES) == whole
 
 
+def report_of(recovery: Recovery) -> AuditReport:
+    return AuditReport(
+        "", LabelFinding(recovery, 0.0), FeatureFinding.of(recovery),
+        InputFinding(Method.NONE, "no way back"), (),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("recovery", "brief"),
     [
@@ -39,8 +46,55 @@ def test_a_label_in_a_line_and_in_full(label, line, whole):
     ],
 )
 def test_in_brief_it_is_the_label_the_class_or_why_there_is_none(recovery, brief):
-    report = AuditReport(
-        "", LabelFinding(recovery, 0.0), FeatureFinding.of(recovery),
-        InputFinding(Method.NONE, ""), (),
-    )  # fmt: skip
-    assert in_brief(report, NAMES, lambda y, names: names[int(y.argmax())].upper()) == brief
+    assert (
+        in_brief(report_of(recovery), NAMES, lambda y, names: names[int(y.argmax())].upper())
+        == brief
+    )
+
+
+PROBABLE = Recovery(Status.PROBABLE, "", torch.tensor([0.7, 0.2, 0.1]))
+EXACT = Recovery(
+    Status.UNIQUE, "", torch.tensor([0.0, 1.0, 0.0]), torch.ones(4), error=0.0, feature_error=0.0,
+    complete=True,
+)  # fmt: skip
+HALVES = Recovery(Status.UNIQUE, "", torch.tensor([0.5, 0.5, 0.0]), error=0.0, complete=True)
+LOST = Recovery(Status.NOT_SINGLE, "")
+FEATURE = "the feature before the last layer"
+
+
+@pytest.mark.parametrize(
+    ("recoveries", "words"),
+    [
+        ([PROBABLE] * 3, "All 3 shares give away their class."),
+        ([PROBABLE, PROBABLE, LOST], "Of 3 shares, 2 give away their class."),
+        ([PROBABLE, LOST], "Of 2 shares, 1 gives away its class."),
+        ([EXACT] * 2, f"All 2 shares give away their exact label and {FEATURE}."),
+        ([EXACT, LOST], f"Of 2 shares, 1 gives away its exact label and 1 gives away {FEATURE}."),
+        (
+            [EXACT, EXACT, PROBABLE],
+            "Of 3 shares, 2 give away their exact label, 3 give away their class and 2 give away "
+            f"{FEATURE}.",
+        ),
+        (
+            [HALVES, PROBABLE],
+            "Of 2 shares, 1 gives away its exact label and 1 gives away its class.",
+        ),
+        ([LOST] * 2, "Of 2 shares none was proved to leak: this attack did not succeed."),
+    ],
+    ids=["classes", "two-classes", "one-class", "labels", "one-label", "both", "apart", "none"],
+)
+def test_many_shares_in_a_sentence(recoveries, words):
+    assert summary(Audit(tuple(map(report_of, recoveries)))) == words
+
+
+@pytest.mark.parametrize(
+    ("recoveries", "words"),
+    [
+        ([LOST], ""),
+        ([EXACT], " Input: not attacked (no way back)."),
+        ([EXACT, LOST], " Input of 1 of 2 shares: not attacked (no way back)."),
+    ],
+    ids=["nothing-to-begin-with", "one", "one-of-two"],
+)
+def test_inputs_nobody_attacked_are_counted(recoveries, words):
+    assert not_attacked(Audit(tuple(map(report_of, recoveries)))) == words

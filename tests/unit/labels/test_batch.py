@@ -109,6 +109,27 @@ def test_features_of_both_signs_prove_nothing_without_a_bias(pictures):
     assert found.gradients == 3
 
 
+def test_why_no_class_is_proved(pictures):
+    model = mlp(True, nn.Tanh)
+    share = step(model, *chosen(pictures, 3, 0))
+    found = reader(model).read(share.without("3.bias"))
+    assert "the gradient of the head's bias is missing and its features may be neg" in found.message
+    blind = BatchReader.of(Unknown(), find_head(Unknown(), "head"))
+    found = blind.read(sl.GradientShare({"head.weight": torch.tensor([[1.0] * 4, [-1.0] * 4])}))
+    assert "the head has no bias and its features could not be looked at" in found.message
+
+
+class Unknown(nn.Module):
+    """Takes inputs that no layer of it tells the shape of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2, bias=False)
+
+    def forward(self, x):
+        return self.head(x.reshape(len(x), 2, 4).sum(1))
+
+
 def test_noise_proves_nothing(pictures):
     model = mlp(True)
     noisy = step(model, *chosen(pictures, 3, 0)).map(lambda _, g: g + 1e-3 * torch.randn_like(g))

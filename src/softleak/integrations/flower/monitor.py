@@ -159,12 +159,18 @@ class LeakageMonitor(Strategy):
             self._rounds[audit.number] = audit if known is None else known.with_later(audit)
             if known is None:
                 _say(audit)
-            if self._folder is not None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                log.append(self._folder / LOG, audit)
         if done and self._folder is not None:
-            write_rounds(self._folder / PAGE, self.rounds, self._class_names)
+            try:
+                self._write(self._folder, done)
+            except Exception:  # as above: the disk may be full, the folder a file
+                LOGGER.exception("an audit could not be written to %s", self._folder)
         return done
+
+    def _write(self, folder: Path, done: Sequence[RoundAudit]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for audit in done:
+            log.append(folder / LOG, audit)
+        write_rounds(folder / PAGE, self.rounds, self._class_names)
 
 
 def _sent(messages: Iterable[Message], given: float | None) -> dict[int, _Sent]:

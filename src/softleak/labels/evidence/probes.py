@@ -74,8 +74,9 @@ def probe(
             relation = _relation(name, len(gradient), head, runs)
             found += [relation] if relation else []
     if len(shapes) > 1:
-        # The number of positions follows from an image size we would only be guessing.
-        found = [relation for relation in found if not isinstance(relation, Lattice)]
+        # Where there are maps, what holds follows from an image size we would only be guessing:
+        # their number of positions, or that there is a single one.
+        found = [relation for relation in found if relation.parameter not in runs[0].positions]
     return tuple(found)
 
 

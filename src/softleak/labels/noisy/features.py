@@ -64,10 +64,11 @@ class Typical:
 
 def features_of_noise(model: nn.Module, head: Head, shape: tuple[int, ...]) -> Tensor:
     """(n, I) what enters the head, in float64."""
+    entered: list[Tensor] = []  # the last one: an input may be tried with and without a batch
     seen: list[Tensor] = []
 
     def look(_: nn.Module, inputs: tuple[Tensor, ...], __: Tensor) -> None:
-        seen.append(inputs[0].detach().double()[0])
+        entered[:] = [inputs[0].detach().double()[0]]
 
     handle = model.get_submodule(head.name).register_forward_hook(look)
     generator = torch.Generator().manual_seed(SEED)
@@ -76,6 +77,7 @@ def features_of_noise(model: nn.Module, head: Head, shape: tuple[int, ...]) -> T
         with torch.no_grad(), torch.random.fork_rng(devices):
             for index in range(INPUTS):
                 forward_one(model, random_input(shape, index, generator))
+                seen += entered
     finally:
         handle.remove()
     return torch.stack(seen)

@@ -38,6 +38,13 @@ def recover_noisy(
 ) -> Recovery:
     """The most probable label behind one share, whose head gradient ``G`` (C, I) is noisy."""
     signal = Signal.of(problem.head, *spectrum.light(G, typical.direction), typical)
+    if signal.sigma == 0:
+        return Recovery(
+            Status.NO_SOLUTION,
+            "all rows of the head's gradient are alike, which is noise alone: nothing of a sample "
+            "is in it",
+            noise=spectrum.noise,
+        )
     # Other layers speak of ``Wᵀu``: to whoever hardly knows ``u`` they say nothing.
     known = signal.known >= KNOWN
     evidence = tuple(_evidence(problem, share, signal, spectrum)) if known else ()
@@ -99,5 +106,5 @@ def _bounds(posterior: Posterior) -> tuple[float, float]:
     if typical.doubt < math.inf and signal.along > 0:
         middle, reach = signal.along / math.exp(typical.length), math.exp(WIDTHS * typical.doubt)
         return middle / reach, middle * reach
-    size = float(signal.a.abs().max())
+    size = float(signal.a.abs().max()) or 1.0  # of a head of zeros any τ says the same
     return DEEPEST * size, FLATTEST * size

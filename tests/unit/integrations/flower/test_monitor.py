@@ -214,6 +214,16 @@ def test_a_list_of_arrays_without_names_is_understood():
     assert watched.rounds[0].count(Leak.LABEL) == len(NODES)
 
 
+def test_a_folder_that_cannot_be_written_does_not_end_the_training(tmp_path, caplog):
+    (tmp_path / "taken").write_text("")
+    watched = monitor(folder=tmp_path / "taken")
+    replies = [honest(m, node) for node, m in sent_by(watched).items()]
+    arrays, metrics = watched.aggregate_train(1, replies)
+    assert arrays is not None
+    assert metrics["softleak-label"] == 1.0
+    assert "could not be written" in caplog.text
+
+
 def test_inputs_wait_until_the_run_is_over():
     watched = monitor(question=Question(2, SHAPE))
     watched.aggregate_train(1, [honest(m, n) for n, m in sent_by(watched).items()])

@@ -72,6 +72,32 @@ def test_the_lattice_is_not_guessed_when_the_image_size_is():
     assert not any(isinstance(r, Lattice) for r in sl.probe(model))
 
 
+class Strided(nn.Module):
+    """Images of 32 leave a map of one position, larger ones more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 8, 8), nn.ReLU(), nn.Conv2d(8, 24, 4, 4), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        )  # fmt: skip
+        self.head = nn.Linear(24, 10, bias=False)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def test_nor_is_it_guessed_that_there_is_one_position():
+    model = Strided()
+    (relation,) = sl.probe(model, (3, 32, 32))
+    assert isinstance(relation, Pointwise)
+    assert sl.probe(model) == ()
+    captured = sl.capture(model, torch.randn(3, 64, 64), 3)
+    recovery = sl.recover_label(model, sl.GradientShare(captured.gradients))
+    assert recovery.status is sl.Status.UNIQUE
+    assert recovery.class_index == 3
+
+
 def test_dropout_in_train_mode_is_a_gain():
     body = [nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 10, bias=False)]
     model = nn.Sequential(*body).train()

@@ -8,6 +8,10 @@ import torch
 import softleak as sl
 from softleak import data, models
 from softleak.defenses import Clip, Composed, GaussianNoise, LaplaceNoise
+from softleak.labels.noisy.features import Typical, features_of_noise
+from softleak.labels.noisy.recover import recover_noisy
+from softleak.labels.noisy.spectrum import Spectrum
+from softleak.labels.solve import Problem
 from softleak.metrics import label_error
 
 
@@ -47,6 +51,40 @@ def test_little_noise_leaves_the_label(case, kind, size):
     inside = sum(label_error(recovery, y) <= recovery.error for recovery, y in found)
     assert inside >= 8  # of twelve, at 90 % each: fewer than one time in four hundred
     assert sum(label_error(r, y) for r, y in found) / len(found) < 100 * size
+
+
+DEGENERATE = {
+    "rows alike": (1.0, torch.ones(10, 8), "known", "all rows of the head's gradient are alike"),
+    "a head of zeros": (0.0, torch.linspace(-1, 1, 80).sin().view(10, 8) ** 3, "unknown", ""),
+}
+
+
+@pytest.mark.parametrize(("weight", "G", "scale", "words"), DEGENERATE.values(), ids=DEGENERATE)
+def test_degenerate_heads_and_shares_are_no_errors(weight, G, scale, words):
+    head = torch.nn.Linear(8, 10, bias=False)
+    with torch.no_grad():
+        head.weight.mul_(weight)
+    head = sl.Head.of(head)
+    problem = Problem(head, (), None, scale == "unknown", 1e-3)
+    share = sl.GradientShare({"weight": G})
+    found = recover_noisy(
+        problem, Typical.unknown(head), share, G.double(), Spectrum.of(G.double())
+    )
+    assert words in found.message
+
+
+def test_a_fault_of_ours_is_no_finding(case, monkeypatch):
+    def faulty(*_: object) -> None:
+        raise IndexError
+
+    monkeypatch.setattr("softleak.labels.recover.recover_noisy", faulty)
+    with pytest.raises(IndexError):
+        recover(case, GaussianNoise(1e-3, 5))
+
+
+def test_an_input_of_one_entry_is_looked_at_once():
+    model = torch.nn.Linear(1, 3)
+    assert features_of_noise(model, sl.Head.of(model), (1,)).shape == (16, 1)
 
 
 def test_evidence_narrows_the_answer(case):

@@ -24,7 +24,7 @@ from typer import Argument, Option
 from softleak.cli.exits import Exit, complain, mistakes
 from softleak.cli.tables import omission_table, results_table
 from softleak.errors import SoftleakError
-from softleak.experiments import EXPERIMENTS, Outcome, Shelf, Size, Table, reproduce, tabulated
+from softleak.experiments import EXPERIMENTS, Outcome, Shelf, Size, reproduce, tabulated
 from softleak.report.figures import FIGURES, Drawing
 from softleak.report.figures.canvas import pyplot
 from softleak.report.results import Results, around, splice, write_results
@@ -124,7 +124,7 @@ def reproduce_command(
             splice(page, results)
         tables = [table for e in chosen for table in tabulated(e, records)]
     for table in tables:
-        _show(console, table)
+        console.print(results_table(table), highlight=False)
     _close(console, outcome, out)
     for why in undrawn:
         complain(why)
@@ -148,16 +148,6 @@ def _draw(name: str, picture: Drawing) -> str:
     except SoftleakError as error:
         return f"{name} was not drawn: {error}"
     return ""
-
-
-def _show(console: Console, results: Table) -> None:
-    """A table with its notes whole, and below it, not cut to its width, what they mean."""
-    table = results_table(results)
-    table.columns[0].min_width, table.columns[-1].no_wrap = None, True
-    table.padding, table.pad_edge = (0, 1, 0, 0), False
-    caption, table.caption = table.caption or "", None
-    console.print(table)
-    console.print(caption, highlight=False)
 
 
 def _close(console: Console, outcome: Outcome, out: Path) -> None:

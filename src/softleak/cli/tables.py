@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import compress
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -112,10 +113,11 @@ VERDICTS = {
 }
 
 
-def results_table(results: Results) -> Table:
+def results_table(results: Results) -> Group:
     """A table of the paper's: ours, and the paper's in brackets, coloured by which is better.
 
-    The page has every column; here there is room for those the paper has, too.
+    The page has every column; here there is room for those the paper has, too. Notes stand below,
+    where the table's width does not cut them.
     """
     compared = [
         any(entry.verdict is not Verdict.NONE for entry in column)
@@ -126,20 +128,20 @@ def results_table(results: Results) -> Table:
     notes = {note: f"[{i}]" for i, note in enumerate(said, 1)}
     caption = [LEGEND, *(f"{mark} {note}" for note, mark in notes.items())]
     table = Table(
-        title=results.title, title_justify="left", caption=Text("\n".join(caption)),
-        caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1),
+        title=results.title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0),
+        pad_edge=False,
     )  # fmt: skip
-    table.add_column("cell", overflow="fold", min_width=16)
+    table.add_column("cell", overflow="fold")
     for column in compress(results.columns, shown):
         table.add_column(column, justify="right")
-    table.add_column("note", style="dim")
+    table.add_column("note", style="dim", no_wrap=True)
     for row in results.rows:
         entries = [
             Text(written(entry), style=VERDICTS[entry.verdict])
             for entry in compress(row.entries, shown)
         ]
         table.add_row(row.cell, *entries, Text(notes.get(row.note, "")))
-    return table
+    return Group(table, Text("\n".join(caption)))
 
 
 def omission_table(omitted: Sequence[Omission]) -> Table:

@@ -61,7 +61,7 @@ def _idlg(target: Target, share: sl.GradientShare) -> int | None:
     """The class as published code reads it, from the lowest row; of a zero gradient none."""
     if not share[target.head.weight_name].any():
         return None
-    found = HardLabel().start(Seen(target.model, target.head, share, None), 0)
+    found = HardLabel().start(Seen(target.head, share, None), 0)
     return None if found is None else int(found.value.argmax())
 
 

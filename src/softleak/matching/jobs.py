@@ -69,7 +69,7 @@ class Asked:
             return MatchStatus.ZERO_GRADIENT
         if recovery is not None and recovery.scale != 1.0:
             share = share.scaled(1 / recovery.scale)
-        label = source.start(Seen(self.model, self.head, share, recovery), SEED)
+        label = source.start(Seen(self.head, share, recovery), SEED)
         feature = None if recovery is None else recovery.feature
         if label is None or (self.objective.beta and feature is None):
             return MatchStatus.NO_LABEL

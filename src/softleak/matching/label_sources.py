@@ -38,7 +38,6 @@ class LabelStart:
 class Seen:
     """What a source may look at."""
 
-    model: nn.Module
     head: Head
     share: GradientShare
     recovery: Recovery | None

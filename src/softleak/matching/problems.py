@@ -44,9 +44,6 @@ class Problems:
     targets: Targets
     compiled: bool = False
 
-    def __len__(self) -> int:
-        return len(self.targets.label)
-
     def select(self, rows: Tensor) -> Problems:
         """Some of the problems."""
         return replace(self, targets=self.targets.select(rows))

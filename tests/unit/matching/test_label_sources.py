@@ -21,7 +21,7 @@ def seen(trained, draw):
         for sample in draw(augmentation, count):
             share = sl.capture(trained, sample.x, sample.y)
             recovery = sl.recover_label(trained, share)
-            found.append((Seen(trained, find_head(trained), share, recovery), sample.y))
+            found.append((Seen(find_head(trained), share, recovery), sample.y))
         return found
 
     return make

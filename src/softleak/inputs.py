@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +21,16 @@ def accepted_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
             shapes |= dict.fromkeys((module.in_channels, size, size) for size in IMAGE_SIZES)
         elif isinstance(module, nn.Linear):
             shapes |= dict.fromkeys([(module.in_features,), *_images_of(module.in_features)])
-    for shape in shapes:
-        with suppress(ModelError), torch.no_grad():
+    yield from (shape for shape in shapes if _takes(model, shape))
+
+
+def _takes(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    try:
+        with torch.no_grad():
             forward_one(model, torch.zeros(shape))
-            yield shape
+    except ModelError:
+        return False
+    return True
 
 
 def _images_of(features: int) -> Iterator[tuple[int, ...]]:

@@ -143,3 +143,7 @@ def test_a_label_as_precise_as_the_model_is_taken_as_it_is():
 def test_what_is_no_input_is_named():
     with pytest.raises(DataError, match="the input as numbers, got str"):
         sl.capture(models.lenet(), "a cat", 1)
+
+
+def test_whoever_tries_shapes_keeps_their_gradients():
+    assert [torch.is_grad_enabled() for _ in accepted_shapes(nn.Linear(8, 2))] == [True]

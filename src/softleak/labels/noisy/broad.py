@@ -47,6 +47,8 @@ def broad_draws(posterior: Posterior) -> Draws:
     else:
         log = log + typical.log_prior(along.clamp_min(signal.noise), signal.noise, tau)
     log = (log + _evidence(posterior, tau)).flatten()
+    if not bool(log.isfinite().any()):
+        raise ArithmeticError("no label is likely at all")
     weight = (log - log.max()).exp()
     every = labels.expand(p.shape).flatten(0, 1)
     return Draws(every, tau.flatten(), size.flatten(), weight / weight.sum())

@@ -26,6 +26,13 @@ MODULES: Mapping[Callable[..., Any] | str, Callable[..., nn.Module]] = {
 DROPOUTS: Mapping[Callable[..., Any] | str, type[nn.Module]] = {
     F.dropout: nn.Dropout, F.dropout2d: nn.Dropout2d,
 }  # fmt: skip
+# Minus one stands for the inverse: a difference, a quotient.
+SUMS: Mapping[Callable[..., Any] | str, int] = {
+    operator.add: 1, torch.add: 1, operator.sub: -1, torch.sub: -1,
+}  # fmt: skip
+PRODUCTS: Mapping[Callable[..., Any] | str, int] = {
+    operator.mul: 1, torch.mul: 1, operator.truediv: -1, torch.div: -1,
+}  # fmt: skip
 
 
 def as_module(node: fx.Node) -> nn.Module | None:
@@ -36,11 +43,6 @@ def as_module(node: fx.Node) -> nn.Module | None:
     if node.target not in MODULES or len(node.all_input_nodes) != 1:
         return None
     return MODULES[node.target](*node.args[1:], **settings)
-
-
-Powers = Mapping[Callable[..., Any] | str, int]
-SUMS: Powers = {operator.add: 1, torch.add: 1, operator.sub: -1, torch.sub: -1}
-PRODUCTS: Powers = {operator.mul: 1, torch.mul: 1, operator.truediv: -1, torch.div: -1}
 
 
 def as_affine(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Affine | None:

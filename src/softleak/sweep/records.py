@@ -45,10 +45,15 @@ class Records:
         """Wherever the base is read or written: what can go wrong there is said in one way."""
         try:
             yield
+        except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:  # not damage
+            raise FileError(
+                f"the records in {self.folder} cannot be used now ({error}); if another run is "
+                "writing there wait for it, else give another --out"
+            ) from error
         except (sqlite3.Error, json.JSONDecodeError) as error:
             raise FileError(
-                f"the records in {self.folder} are damaged or in use by another run ({error}); "
-                f"give another --out, or delete {FILE}"
+                f"the records in {self.folder} are damaged ({error}); give another --out, or "
+                f"delete {FILE}"
             ) from error
 
     def __enter__(self) -> Records:

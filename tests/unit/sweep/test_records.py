@@ -70,7 +70,7 @@ def test_a_damaged_base_is_said(tmp_path, page):
     path.write_bytes(held)
     with (
         Records(tmp_path) as records,
-        pytest.raises(FileError, match=r"damaged or in use .*malformed.*delete records\.sqlite"),
+        pytest.raises(FileError, match=r"are damaged .*malformed.*delete records\.sqlite"),
     ):
         records.of("try", "cell")
 
@@ -97,7 +97,7 @@ def test_a_base_in_use_is_said(tmp_path, use):
         records._base.execute("PRAGMA busy_timeout = 0")
         other = sqlite3.connect(tmp_path / "records.sqlite", isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(FileError, match=r"in use by another run .*locked"):
+        with pytest.raises(FileError, match=r"cannot be used now .*locked.*another run"):
             use(records)
         other.close()
         use(records)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -30,11 +31,16 @@ META = "softleak"  # where our own facts about a share live inside each format
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds: tensors by name, and the facts softleak wrote beside them."""
+    """What a file holds: tensors by name, and the facts softleak wrote beside them.
+
+    The facts mean what the fields of ``GradientShare`` with the same names mean.
+    """
 
     tensors: Mapping[str, Tensor]
     input_shape: tuple[int, ...] | None = None
     rounding: Mapping[str, float] = field(default_factory=dict)
+    scale: str | None = None
+    precision: str | None = None
 
 
 def load(path: Path) -> Content:
@@ -45,9 +51,7 @@ def load(path: Path) -> Content:
         form.check(path)
         tensors, meta = form.read(path)
         check_tensors(tensors)
-        facts = json.loads(meta) if meta else {}
-        rounding = {str(k): float(v) for k, v in facts.get("rounding", {}).items()}
-        return Content(tensors, checked_shape(facts.get("input_shape")), rounding)
+        return Content(tensors, **_facts(meta))
     except Exception as error:  # three formats and their decompressors each raise their own
         lines = str(error).strip().splitlines()
         reason = shown(lines[0]) if lines else type(error).__name__
@@ -61,19 +65,27 @@ def load(path: Path) -> Content:
         ) from error
 
 
-def save(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    input_shape: tuple[int, ...] | None,
-    rounding: Mapping[str, float],
-) -> None:
+def _facts(meta: str) -> dict[str, Any]:
+    """The facts beside the tensors, checked as if a stranger had written them."""
+    facts = json.loads(meta) if meta else {}
+    told = {name: facts.get(name) for name in ("scale", "precision")}
+    if any(value is not None and not isinstance(value, str) for value in told.values()):
+        raise FileError(f"its facts should be words, got {told}")
+    rounding = {str(k): float(v) for k, v in facts.get("rounding", {}).items()}
+    return {"input_shape": checked_shape(facts.get("input_shape")), "rounding": rounding, **told}
+
+
+def save(path: Path, content: Content) -> None:
     """Write by the path's ending, to a temporary file first: whole or not at all."""
     writer = _format(path).write
     # Copies: tensors that share memory, as tied weights do, are refused by some formats.
-    ready = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    meta = json.dumps({"input_shape": input_shape, "rounding": dict(rounding)})
+    ready = {n: tensor.detach().cpu().clone().contiguous() for n, tensor in content.tensors.items()}
+    facts = {
+        "input_shape": content.input_shape, "rounding": dict(content.rounding),
+        "scale": content.scale, "precision": content.precision,
+    }  # fmt: skip
     with replacing(path) as temporary:
-        writer(temporary, ready, meta)
+        writer(temporary, ready, json.dumps(facts))
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -18,33 +19,48 @@ from softleak.errors import NonFinite, ShareError
 COUNTERS = (torch.int32, torch.int64, torch.bool)  # what stands beside weights in a state
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Checkpoint = Mapping[str, Tensor] | str | PathLike[str]
+Scale = Literal["known", "unknown"]
+Precision = Literal["float16", "bfloat16", "tf32", "float32", "float64"]
+# Half the spacing of numbers near one: how far rounding moves a number, relative to its size.
+ROUNDOFF: Mapping[str, float] = {
+    "float16": 2.0**-11, "bfloat16": 2.0**-8, "tf32": 2.0**-11,
+    "float32": 2.0**-24, "float64": 2.0**-53,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class GradientShare(Mapping[str, Tensor]):
     """Gradients of one client, by parameter name. Layers may be missing.
 
-    ``input_shape`` is public knowledge of the protocol (not of the sample): the shape of one
-    input without the batch dimension. ``rounding`` is an absolute error per entry beyond that
-    of the dtype, by parameter name: differences of checkpoints have one.
+    Attributes:
+        gradients: the tensors, by the name of their parameter.
+        input_shape: the shape of one input without the batch dimension. It is public knowledge of
+            the protocol, not of the sample.
+        rounding: an absolute error per entry beyond that of the dtype, by parameter name. A
+            difference of checkpoints has one.
+        scale: "known" if somebody vouches that the share is the gradient itself, "unknown" if it
+            may be the gradient times any positive factor. None means that nobody said: the share
+            is read as the gradient itself, but a simpler reading of the same numbers counts too.
+        precision: the coarsest number format the client computed in, if it is coarser than the
+            dtypes of the model and of the share, as with autocast.
     """
 
     gradients: Mapping[str, Tensor]
     input_shape: tuple[int, ...] | None = None
     rounding: Mapping[str, float] = field(default_factory=dict)
+    scale: Scale | None = None
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         for name, gradient in self.gradients.items():
-            if not isinstance(gradient, Tensor) or gradient.dtype not in DTYPES:
-                kind = gradient.dtype if isinstance(gradient, Tensor) else type(gradient).__name__
-                raise ShareError(
-                    f"gradient {name!r} should be a floating-point tensor of 16 bits or more, got "
-                    f"{kind}; convert it, or leave out what is not a gradient"
-                )
-            if gradient.layout is not torch.strided:
-                raise ShareError(f"gradient {name!r} is sparse; make it dense with .to_dense()")
+            _check_gradient(name, gradient)
         if any(not 0 <= error < float("inf") for error in self.rounding.values()):
             raise ShareError("expected rounding errors that are finite and not negative")
+        if self.scale not in (None, "known", "unknown"):
+            raise ShareError(f'scale should be "known", "unknown" or None, got {self.scale!r}')
+        if self.precision is not None and self.precision not in ROUNDOFF:
+            formats = ", ".join(ROUNDOFF)
+            raise ShareError(f"precision should be one of {formats}, got {self.precision!r}")
         frozen = {name: gradient.detach() for name, gradient in self.gradients.items()}
         object.__setattr__(self, "gradients", MappingProxyType(frozen))
         object.__setattr__(self, "rounding", MappingProxyType(dict(self.rounding)))
@@ -59,16 +75,17 @@ class GradientShare(Mapping[str, Tensor]):
         return len(self.gradients)
 
     def resolution(self, name: str, computed_in: torch.dtype) -> float:
-        """The relative rounding of a gradient: the coarser of what it was computed and sent in."""
+        """The relative rounding of a gradient: the coarsest of what it was computed and sent in."""
         sent_in = self.gradients[name].dtype
-        return max(torch.finfo(sent_in).eps, torch.finfo(computed_in).eps) / 2
+        said = ROUNDOFF[self.precision] if self.precision else 0.0
+        return max(torch.finfo(sent_in).eps / 2, torch.finfo(computed_in).eps / 2, said)
 
     def expecting(self, noise: float) -> GradientShare:
         """The share, known to carry noise of this standard deviation on everything."""
         if not noise >= 0:
             raise ShareError(f"expected a standard deviation of noise, 0 or more, got {noise}")
         known = {name: math.hypot(noise, self.noise(name)) for name in self.gradients}
-        return GradientShare(self.gradients, self.input_shape, known)
+        return replace(self, rounding=known)
 
     def noise(self, name: str) -> float:
         """The absolute error of a gradient's entries beyond that of its dtype, if it was said."""
@@ -81,24 +98,24 @@ class GradientShare(Mapping[str, Tensor]):
     def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
         """The share with every gradient changed: what a defence does to it."""
         changed = {name: change(name, gradient) for name, gradient in self.gradients.items()}
-        return GradientShare(changed, self.input_shape, self.rounding)
+        return replace(self, gradients=changed)
 
     def scaled(self, factor: float) -> GradientShare:
         """The share times a factor, as clipping or an unknown learning rate leave it."""
         changed = {name: gradient * factor for name, gradient in self.gradients.items()}
         rounding = {name: error * abs(factor) for name, error in self.rounding.items()}
-        return GradientShare(changed, self.input_shape, rounding)
+        return replace(self, gradients=changed, rounding=rounding)
 
     def without(self, *names: str) -> GradientShare:
         """The share with some gradients withheld."""
         kept = {name: g for name, g in self.gradients.items() if name not in names}
-        return GradientShare(kept, self.input_shape, self.rounding)
+        return replace(self, gradients=kept)
 
     def renamed(self, names: Mapping[str, str]) -> GradientShare:
         """The share with some gradients under other names."""
         changed = {names.get(name, name): gradient for name, gradient in self.gradients.items()}
         rounding = {names.get(name, name): error for name, error in self.rounding.items()}
-        return GradientShare(changed, self.input_shape, rounding)
+        return replace(self, gradients=changed, rounding=rounding)
 
     def check_finite(self) -> None:
         """Raise ``NonFinite`` if a gradient holds NaN or infinity."""
@@ -124,20 +141,26 @@ class GradientShare(Mapping[str, Tensor]):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write to .safetensors, .pt or .npz, whole or not at all."""
-        files.save(Path(path), self.gradients, self.input_shape, self.rounding)
+        facts = (self.gradients, self.input_shape, self.rounding, self.scale, self.precision)
+        files.save(Path(path), files.Content(*facts))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> GradientShare:
         """Read .safetensors, .pt (weights only) or .npz (no pickles); counters are left out."""
-        content = files.load(Path(path))
-        gradients = {n: g for n, g in content.tensors.items() if g.dtype not in COUNTERS}
-        return cls(gradients, content.input_shape, content.rounding)
+        held = files.load(Path(path))
+        gradients = {n: g for n, g in held.tensors.items() if g.dtype not in COUNTERS}
+        scale, precision = cast(Scale, held.scale), cast(Precision, held.precision)
+        return cls(gradients, held.input_shape, held.rounding, scale, precision)
 
     @classmethod
-    def from_update(cls, before: Checkpoint, after: Checkpoint, *, lr: float) -> GradientShare:
-        """The gradient behind one step of plain SGD: ``(before − after) / lr``."""
-        if not isinstance(lr, int | float) or not 0 < lr < float("inf"):
-            raise ShareError(f"lr should be a positive learning rate, got {lr!r}")
+    def from_update(
+        cls, before: Checkpoint, after: Checkpoint, *, lr: float | None = None
+    ) -> GradientShare:
+        """The gradient behind one step of plain SGD: ``(before − after) / lr``.
+
+        Without a learning rate the share is ``before − after``, and its scale is unknown.
+        """
+        rate = _checked_rate(lr)
         old, new = _tensors(before), _tensors(after)
         _check_same_parameters(old, new)
         gradients: dict[str, Tensor] = {}
@@ -145,10 +168,43 @@ class GradientShare(Mapping[str, Tensor]):
         for name, start in old.items():
             if name not in new or not start.is_floating_point() or not start.numel():
                 continue
-            gradients[name] = (start.double() - new[name].double()) / lr
+            gradients[name] = (start.double() - new[name].double()) / rate
             ulp = torch.finfo(start.dtype).eps / 2
-            rounding[name] = ulp * float(start.abs().max()) / lr
-        return cls(gradients, rounding=rounding)
+            rounding[name] = ulp * float(start.abs().max()) / rate
+        return cls(gradients, rounding=rounding, scale=None if lr else "unknown")
+
+    @classmethod
+    def from_delta(cls, delta: Checkpoint, *, lr: float | None = None) -> GradientShare:
+        """The gradient behind a difference of weights ``after − before``: ``−delta / lr``.
+
+        Without a learning rate the share is ``−delta``, and its scale is unknown. The rounding of
+        the weights is not known here; ``from_update`` knows it, having both checkpoints.
+        """
+        rate = _checked_rate(lr)
+        held = {n: d for n, d in _tensors(delta).items() if d.dtype not in COUNTERS}
+        gradients = {name: -difference / rate for name, difference in held.items()}
+        return cls(gradients, scale=None if lr else "unknown")
+
+
+def _checked_rate(lr: float | None) -> float:
+    if lr is None:
+        return 1.0
+    if not isinstance(lr, int | float) or not 0 < lr < float("inf"):
+        raise ShareError(f"lr should be a positive learning rate, got {lr!r}")
+    return lr
+
+
+def _check_gradient(name: str, gradient: object) -> None:
+    if not isinstance(gradient, Tensor) or gradient.dtype not in DTYPES:
+        kind = gradient.dtype if isinstance(gradient, Tensor) else type(gradient).__name__
+        raise ShareError(
+            f"gradient {name!r} should be a floating-point tensor of 16 bits or more, got "
+            f"{kind}; convert it, or leave out what is not a gradient"
+        )
+    if gradient.layout is not torch.strided:
+        raise ShareError(f"gradient {name!r} is sparse; make it dense with .to_dense()")
+    if gradient.is_meta:
+        raise ShareError(f"gradient {name!r} is a meta tensor, which holds no numbers")
 
 
 def _tensors(checkpoint: Checkpoint) -> Mapping[str, Tensor]:

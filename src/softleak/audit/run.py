@@ -18,10 +18,10 @@ from softleak.data import Normalisation
 from softleak.errors import ShareError
 from softleak.factors import head_gradients
 from softleak.labels.families import Family
-from softleak.labels.recover import Scale, recover_labels
+from softleak.labels.recover import recover_labels
 from softleak.naming import aligned
 from softleak.results import Recovery
-from softleak.share import GradientShare
+from softleak.share import GradientShare, Scale
 
 LARGEST = 1e9  # of a gradient's entries: features of a network are not larger
 Progress = Callable[[str], None]
@@ -32,7 +32,7 @@ class Options:
     """What is asked, and what is known beforehand."""
 
     family: Family | None = None  # of the labels, if known
-    scale: Scale = "known"
+    scale: Scale | None = None  # None: what the share says of itself
     noise: float = 0.0  # the standard deviation of noise the share is known to carry
     inputs: bool = True
     seconds: float = 30.0  # a share, for matching gradients where a model cannot be inverted
@@ -129,13 +129,15 @@ def audit_shares(
                 subject, named.share, recovery, options.normalisation, options.seconds
             )
         view = ScalarView.of(subject.head, named.share, recovery) if options.views else None
-        truth = named.truth
+        truth, scale = named.truth, options.scale or named.share.scale
         yield AuditReport(
             named.name,
             label,
             FeatureFinding.of(recovery),
             found,
-            assumptions(recovery, found, options.scale == "unknown", options.noise),
+            assumptions(
+                recovery, found, (options.scale or named.share.scale) == "unknown", options.noise
+            ),
             view,
             None if truth is None else truth.score(recovery, found, options.normalisation),
             named.fingerprint,

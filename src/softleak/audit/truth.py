@@ -41,7 +41,8 @@ class Truth:
     def save(self, path: str | PathLike[str]) -> None:
         """Write a file that ``load`` reads."""
         held = {"label": self.label, "input": self.input}
-        files.save(Path(path), {k: v for k, v in held.items() if v is not None}, None, {})
+        kept = {k: v for k, v in held.items() if v is not None}
+        files.save(Path(path), files.Content(kept))
 
     def fitted(self, classes: int, input_shape: tuple[int, ...] | None) -> Truth:
         """This truth with a soft label and the model's input shape; raises if it does not fit."""

@@ -75,7 +75,11 @@ class Trial:
         """How often each attack succeeds at one setting."""
         shots = self._shots(setting)
         hits: dict[Leak, list[bool]] = defaultdict(list)
-        for scale in ("known", "unknown"):  # at once, as what they have in common takes a while
+        for scale in (
+            None,
+            "known",
+            "unknown",
+        ):  # those alike at once
             group = [shot for shot in shots if shot.options.scale == scale]
             for shot, recovery in zip(group, self._recover(group), strict=True):
                 for leak in shot.aims:

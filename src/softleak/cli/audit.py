@@ -60,7 +60,7 @@ def audit(
     """
     console = Console(stderr=as_json)
     asked = Options(
-        scale="unknown" if unknown_scale else "known", noise=noise, inputs=not labels_only,
+        scale="unknown" if unknown_scale else None, noise=noise, inputs=not labels_only,
         seconds=match_seconds,
     )  # fmt: skip
     job = jobs.Request(

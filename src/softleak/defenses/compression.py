@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ class Int8:
         known = {
             name: math.hypot(step / math.sqrt(12), sent.noise(name)) for name, step in steps.items()
         }
-        return GradientShare(sent.gradients, sent.input_shape, known)
+        return replace(sent, rounding=known)
 
 
 @dataclass(frozen=True)

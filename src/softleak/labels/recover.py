@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +21,9 @@ from softleak.labels.noisy.recover import recover_noisy
 from softleak.labels.noisy.spectrum import Spectrum, without_noisy_row
 from softleak.labels.solve import Problem, solve
 from softleak.results import Recovery, Status
-from softleak.share import GradientShare
+from softleak.share import GradientShare, Scale
 
 BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
-Scale = Literal["known", "unknown"]
 BATCH = 1 << 25  # entries of head gradients held at once, in float64
 TOLERANCE = 1e-3  # labels closer than this in L1 are one answer
 
@@ -36,7 +34,7 @@ def recover_label(
     *,
     family: Family | None = None,
     evidence: bool | Sequence[Relation] = True,
-    scale: Scale = "known",
+    scale: Scale | None = None,
     head: str | Head | None = None,
     input_shape: tuple[int, ...] | None = None,
     tolerance: float = TOLERANCE,
@@ -54,7 +52,7 @@ def recover_labels(
     *,
     family: Family | None = None,
     evidence: bool | Sequence[Relation] = True,
-    scale: Scale = "known",
+    scale: Scale | None = None,
     head: str | Head | None = None,
     input_shape: tuple[int, ...] | None = None,
     tolerance: float = TOLERANCE,
@@ -68,13 +66,15 @@ def recover_labels(
             else a smoothed mix of at most two classes: one-hot, smoothed and mixed labels are.
         evidence: True to probe the model for evidence, the relations found before by ``probe``,
             or False for the head's weight gradient alone, as in the paper.
-        scale: "unknown" if the share may have been multiplied by any positive factor.
+        scale: "unknown" if the share may have been multiplied by any positive factor, "known" if
+            you vouch that it was not. By default what each share says of itself; see
+            ``GradientShare.scale``.
         head: the name of the last linear layer, if it is not to be found; or a prepared ``Head``.
         input_shape: the shape of one input, if the shares do not say.
         tolerance: labels closer than this in L1 count as one answer.
     """
-    if scale not in ("known", "unknown"):
-        raise ShareError(f'scale should be "known" or "unknown", got {scale!r}')
+    if scale not in (None, "known", "unknown"):
+        raise ShareError(f'scale should be "known", "unknown" or None, got {scale!r}')
     if not tolerance > 0:
         raise LabelError(f"tolerance should be a positive distance of labels, got {tolerance}")
     if family is not None and (isinstance(family, type) or not isinstance(family, Family)):
@@ -89,7 +89,7 @@ def recover_labels(
     results: dict[int, Recovery] = {}
     for indices in _alike(head, evidence, shares):
         group = [shares[i] for i in indices]
-        problem = Problem(head, tuple(evidence), family, scale == "unknown", tolerance)
+        problem = Problem(head, tuple(evidence), family, scale or group[0].scale, tolerance)
         results.update(zip(indices, _recover(problem, group, typical), strict=True))
     return tuple(results[i] for i in range(len(shares)))
 
@@ -115,7 +115,7 @@ def _alike(
     for index, share in enumerate(shares):
         held = tuple(relation.parameter in share for relation in evidence)
         dtype = share[head.weight_name].dtype if head.weight_name in share else None
-        groups[held, dtype].append(index)
+        groups[held, dtype, share.scale, share.precision].append(index)
     most = max(BATCH // head.W.numel(), 1)
     for group in groups.values():
         yield from (group[i : i + most] for i in range(0, len(group), most))

@@ -18,7 +18,7 @@ from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.scale import Rescaled, Segment
 from softleak.labels.search import Minima, search
 from softleak.results import Recovery, Status
-from softleak.share import GradientShare
+from softleak.share import GradientShare, Scale
 
 WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
 DECIDED = -1  # nothing is left for a family's equations to determine
@@ -34,8 +34,13 @@ class Problem:
     head: Head
     relations: tuple[Relation, ...]
     family: Family | None
-    scale_unknown: bool
+    scale: Scale | None
     tolerance: float
+
+    @property
+    def scale_unknown(self) -> bool:
+        """Whether the share may be the gradient times any positive factor."""
+        return self.scale == "unknown"
 
 
 def solve(problem: Problem, factors: Factors, shares: Sequence[GradientShare]) -> list[Recovery]:

@@ -19,9 +19,8 @@ from softleak.head import Head
 from softleak.integrations.flower.arrays import State, under_own_names
 from softleak.integrations.flower.findings import ClientAudit, RoundAudit
 from softleak.labels.batch import Batch, BatchReader
-from softleak.labels.recover import Scale
 from softleak.results import Status
-from softleak.share import GradientShare
+from softleak.share import GradientShare, Scale
 
 
 @dataclass(frozen=True, eq=False)

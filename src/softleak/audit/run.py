@@ -135,9 +135,7 @@ def audit_shares(
             label,
             FeatureFinding.of(recovery),
             found,
-            assumptions(
-                recovery, found, (options.scale or named.share.scale) == "unknown", options.noise
-            ),
+            assumptions(recovery, found, scale == "unknown", options.noise),
             view,
             None if truth is None else truth.score(recovery, found, options.normalisation),
             named.fingerprint,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from softleak.results import Recovery, Status
 from softleak.share import GradientShare, Scale
 
 BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+SUMMED = 4.0  # roundings of a column's absolute sum in what its entries sum to
 BATCH = 1 << 25  # entries of head gradients held at once, in float64
 TOLERANCE = 1e-3  # labels closer than this in L1 are one answer
 
@@ -181,6 +183,11 @@ def _mended(problem: Problem, share: GradientShare, G: Tensor) -> Recovery | Non
     name, (clean, row) = problem.head.weight_name, found
     sent = share[name].dtype
     whole = share.map(lambda n, g: clean.to(g.device, sent) if n == name else g)
+    # The row holds the roundings of all the others, and of the probabilities, which sum to one only
+    # up to theirs: far more than a part of its own size.
+    rounding = share.resolution(name, problem.head.dtype) * float(clean.abs().sum(0).max())
+    known = math.hypot(share.noise(name), SUMMED * rounding)
+    whole = replace(whole, rounding={**share.rounding, name: known})
     factors = factor(problem.head, [whole])
     if not bool(factors.rank_one & ~factors.zero):
         return None

@@ -98,7 +98,7 @@ LENETS = {
     ("name", "enough"), [("default", True), ("trained", None), ("leaky", False)]
 )
 def test_the_thorough_pass_is_for_what_the_first_one_leaves_open(name, enough, draw):
-    """Of the trained LeNet the first pass predicts 84 to 98 dB, so rounding decides about GOOD."""
+    """The trained LeNet is predicted 90.6 dB without AVX2, too near GOOD, 85, to be presumed."""
     torch.manual_seed(0)
     model = LENETS[name]().eval()
     (sample,) = draw(data.Smoothing(), 1)
@@ -111,7 +111,8 @@ def test_the_thorough_pass_is_for_what_the_first_one_leaves_open(name, enough, d
     assert good == enough or enough is None
     assert torch.equal(quick.input, both.input) == good
     assert both.psnr_predicted >= quick.psnr_predicted
-    # The second pass gains 3.7 dB with LeakyReLU; half as much again in either direction is chance.
+    # With LeakyReLU the second pass gained 3.7 dB in the one run measured, without AVX2. The 3 dB
+    # allowed here are a choice, not a measured spread.
     assert psnr(both, sample) >= psnr(quick, sample) - 3
     for found in (quick, both):
         rosy = found.psnr_predicted - psnr(found, sample)

@@ -119,6 +119,7 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     Without noise the largest row is ``v`` up to rounding; with noise all rows have to vote.
     """
     G = torch.stack(list(gradients)) if len(gradients) > 1 else gradients[0][None]
+    G = G.float() if G.element_size() < 4 else G  # products in half precision lose what is there
     probes = _directions(G)
     seen = [(G @ probe).double() for probe in probes]  # a random product tells the largest row
     v = _unit(G[torch.arange(len(G), device=G.device), seen[0].abs().argmax(-1)].double())

@@ -20,7 +20,7 @@ from softleak.results import Candidate, Recovery, Status
 SURE = 4.0  # times the rounding of a label's entries: what its L1 error is bounded by
 PATH = 129  # labels along a wide interval
 NARROW = 1e-3  # relative width of an interval
-COARSE = 0.1  # in L1: beyond it the rounding of a label is no longer a straight line in that of G
+COARSE = 0.5  # in L1: beyond it the rounding of a label is no longer a straight line in that of G
 SPARE_BITS = 24.0  # tested beyond what the unknowns absorb: a chance fit in sixteen million
 INDISTINCT = 16.0  # roundings: a label this close to the prediction leaves a gradient of rounding
 

@@ -72,6 +72,9 @@ UNVOUCHED = (
 )
 
 
+POSITIVE = "the factor of the share is unknown and assumed to be positive"
+
+
 def explain_reading(reading: Reading, otherwise: bool) -> str:
     """Both readings of a share, in words; ``otherwise`` if there is a label at scale one too."""
     what = f"a label that is {FAMILY_NAMES[reading.family]}, of class {int(reading.label.argmax())}"
@@ -113,6 +116,11 @@ def why(
     decided, conflicts = bool(verdict.decided[client]), verdict.conflicts(client)
     if conflicts:
         names = ", ".join(piece.parameter for piece in conflicts)
+        if bool(verdict.coarse[client]):
+            return (
+                f"the share is so coarse that its layers disagree ({names}): rounding of the "
+                "weights outweighs the step"
+            )
         if decided:
             return (
                 f"pieces of evidence disagree: {names} contradicts the rest; the share was altered"

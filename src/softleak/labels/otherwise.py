@@ -25,6 +25,7 @@ from softleak.share import GradientShare
 
 BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 MOST_CLASSES = 128  # for which the posterior behind noise is computed: its cost grows as the cube
+ALIKE, MOSTLY = 0.01, 0.9  # of a size, and of the entries: what makes a pattern of signs
 SUMMED = 4.0  # roundings of a column's absolute sum in what its entries sum to
 ROUNDINGS = 16.0  # of an entry of p − y: what a client's softmax and subtraction may leave
 
@@ -42,9 +43,11 @@ def otherwise(problem: Problem, share: GradientShare, typical: Callable[[], Typi
         return Recovery(
             Status.AMBIGUOUS,
             "the head's gradient is a product as that of one sample is, but its rows do not add up "
-            "to zero: the label equals the model's own prediction to within rounding, or the share "
-            "was altered",
+            "to zero: the label equals the model's own prediction to within rounding, or the loss "
+            "is not a cross-entropy",
         )
+    if is_sign_pattern(G):
+        return _of_signs(G)
     if G.shape[0] > MOST_CLASSES:
         return _beyond_bounds(G)
     spectrum = Spectrum.of(G)
@@ -59,6 +62,23 @@ def otherwise(problem: Problem, share: GradientShare, typical: Callable[[], Typi
             )
     relative = share.resolution(head.weight_name, head.dtype)
     return _several(min(spectrum.samples, numerical_rank(head, share, relative)))
+
+
+def is_sign_pattern(G: Tensor) -> bool:
+    """Whether nearly all entries that are not zero have one size, as a step of Adam leaves them."""
+    size = G[G != 0].abs()
+    middle = size.median()
+    return bool(((size - middle).abs() <= ALIKE * middle).double().mean() >= MOSTLY)
+
+
+def _of_signs(G: Tensor) -> Recovery:
+    negative = (G.sign().sum(1) < 0).nonzero()[:, 0].tolist()
+    return Recovery(
+        Status.AMBIGUOUS,
+        "all entries of the head's gradient have the same size: it is a pattern of signs, as the "
+        "first step of Adam or signSGD leaves, and sizes are lost. If features are not negative, "
+        f"classes {negative} are those that one sample's label raises",
+    )
 
 
 def _beyond_bounds(G: Tensor) -> Recovery:
@@ -96,37 +116,48 @@ def reconsidered(problem: Problem, share: GradientShare, answer: Recovery) -> Re
 def _of_zero_gradient(problem: Problem, share: GradientShare) -> Recovery:
     """With a bias whose gradient is not zero the feature is: then ``y = softmax(b) − g_b``."""
     head = problem.head
-    g = share[head.bias_name].to(head.W.device).double() if head.bias_name in share else None
+    told = head.bias_name in share and not problem.head_only
+    g = share[head.bias_name].to(head.W.device).double() if told else None
+    if g is not None and g.any() and share.noise(head.weight_name) > 0:
+        return from_bias_alone(problem, share)  # weights that did not move prove no zero
     if g is None or not g.any() or problem.scale_unknown:
         why = (
-            "the label equals the model's prediction to machine precision" if g is not None
+            "the label equals the model's prediction to machine precision"
+            if g is not None and not g.any()
             else "either the label equals the model's prediction to machine precision, or the "
             "feature before the head is zero"
-        )  # fmt: skip
+        )
         return Recovery(Status.ZERO_GRADIENT, f"the head's gradient is exactly zero: {why}")
+    return _of_zero_feature(problem, share, g)
+
+
+def _of_zero_feature(problem: Problem, share: GradientShare, g: Tensor) -> Recovery:
+    head = problem.head
     p = torch.softmax(head.b, -1)
     relative = share.resolution(head.bias_name, head.dtype)
     error = ROUNDINGS * relative * (p + g.abs()) + share.noise(head.bias_name)
-    y = p - g
-    if not bool((y >= -error).all()) or abs(float(g.sum())) > float(error.sum()):
+    y, bound = p - g, float(error.sum())
+    if not bool((y >= -error).all()) or abs(float(g.sum())) > bound:
         return Recovery(
             Status.NO_SOLUTION,
             "the feature before the head is zero, but the gradient of the head's bias is not that "
             "of one sample: the share was scaled or altered",
         )
     label = y.clamp_min(0) / y.clamp_min(0).sum()
-    bound = float(error.sum())
     family = simplest_family(label, bound)
     # A mean of several labels is one-hot only if all of them are that one.
-    single = isinstance(family, OneHot | Smoothed) and bound <= problem.tolerance
-    words = (
-        "the feature before the head is zero, so the label is softmax(b) minus the bias's gradient"
+    simple = isinstance(family, OneHot) or (
+        isinstance(family, Smoothed) and problem.scale == "known"
     )
-    doubt = "" if single else "; it is the label of one sample, or the mean of several"
+    single = simple and bound <= problem.tolerance
+    doubt = "" if single else ", of one sample or the mean of several, if nobody scaled the share"
     return Recovery(
-        Status.UNIQUE if single else Status.AMBIGUOUS, words + doubt, label,
+        Status.UNIQUE if single else Status.AMBIGUOUS,
+        "the feature before the head is zero, so the label of the cross-entropy loss is softmax(b) "
+        f"less the bias gradient{doubt}",
+        label,
         torch.zeros_like(head.W[0], dtype=torch.double), float(g.norm()), bound, 0.0,
-        family=family if single else None, difference=g, complete=single,
+        family=family, difference=g, complete=single,
     )  # fmt: skip
 
 

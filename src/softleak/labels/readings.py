@@ -42,7 +42,7 @@ def simplicity(family: object, classes: int) -> int:
 
 
 def simpler_readings(
-    pseudo: PseudoLabels, tau: Tensor, error: Tensor, simple: Sequence[int]
+    pseudo: PseudoLabels, tau: Tensor, error: Tensor, simple: Sequence[int], positive: bool = True
 ) -> Iterator[Reading | None]:
     """For each of N clients the simplest label on its line that is simpler than the one found.
 
@@ -51,11 +51,13 @@ def simpler_readings(
         tau: (N,) the scalars found.
         error: (N,) how far they may be off.
         simple: how many equations the label found satisfies, by client.
+        positive: whether other positive scales count, or negative ones alone.
     """
     rows = max(CHUNK // (42 * pseudo.u.shape[-1]), 1)
     for part in torch.split(torch.arange(len(tau), device=tau.device), rows):
         segment = Segment.at(pseudo.take(part), tau[part], error[part])
         s = _regressions(segment, tau[part].abs())
+        s = s if positive else s.clamp_max(0.0)
         levels = [simple[i] for i in part.tolist()]
         found = _simplest(segment, s / tau[part].abs()[:, None], s, levels)
         for index, reading in zip(part.tolist(), found, strict=True):

@@ -84,6 +84,7 @@ def recover_labels(
     shape = input_shape or next((s.input_shape for s in shares if s.input_shape), None)
     head = head if isinstance(head, Head) else find_head(model, head, shape)
     shares = [with_precision(share, head) for share in shares]
+    head_only = evidence is False
     if isinstance(evidence, bool):
         evidence = probe(model, shape, head=head) if evidence and shares else ()
     typical = cache(partial(Typical.of, model, head, shape))
@@ -92,7 +93,7 @@ def recover_labels(
         group = [shares[i] for i in indices]
         problem = Problem(
             head, tuple(evidence), family, scale or group[0].scale, tolerance,
-            dict(model.named_parameters()),
+            dict(model.named_parameters()), head_only,
         )  # fmt: skip
         results.update(zip(indices, _recover(problem, group, typical), strict=True))
     return tuple(results[i] for i in range(len(shares)))

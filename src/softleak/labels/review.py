@@ -13,7 +13,7 @@ import torch
 
 from softleak.labels.evidence.weigh import Verdict
 from softleak.labels.families import AnyLabel
-from softleak.labels.messages import UNVOUCHED, Doubt, explain_reading
+from softleak.labels.messages import POSITIVE, UNVOUCHED, Doubt, explain_reading
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.readings import simpler_readings, simplicity
 from softleak.results import Reading, Recovery, Status
@@ -26,7 +26,7 @@ def review(
 ) -> list[Recovery]:
     """The recoveries of N clients, UNIQUE only where the doubts have an answer as well."""
     answers = [_of_two_classes(one, pseudo.u.shape[-1]) for one in found]
-    if scale is not None:
+    if scale == "known":
         return answers
     asked = [i for i, one in enumerate(answers) if _open_to_readings(one, verdict, i)]
     if not asked:
@@ -38,9 +38,9 @@ def review(
         if not bool(verdict.decided[i]):
             tau[index], error[index] = _scalar_of(answers[i])
     levels = [simplicity(answers[i].family, pseudo.u.shape[-1]) for i in asked]
-    readings = simpler_readings(pseudo.take(rows), tau, error, levels)
+    readings = simpler_readings(pseudo.take(rows), tau, error, levels, scale is None)
     for i, reading in zip(asked, readings, strict=True):
-        answers[i] = _with_reading(answers[i], reading)
+        answers[i] = _with_reading(answers[i], reading, scale)
     return answers
 
 
@@ -68,7 +68,7 @@ def _of_two_classes(answer: Recovery, classes: int) -> Recovery:
     return replace(answer, message=f"{answer.message}; {rests}")
 
 
-def _with_reading(answer: Recovery, reading: Reading | None) -> Recovery:
+def _with_reading(answer: Recovery, reading: Reading | None, scale: str | None) -> Recovery:
     if reading is not None:
         words = explain_reading(reading, answer.label is not None)
         doubted = replace(_doubted(answer, words), readings=(reading,))
@@ -78,6 +78,8 @@ def _with_reading(answer: Recovery, reading: Reading | None) -> Recovery:
     arbitrary = isinstance(answer.family, AnyLabel)
     if answer.status is Status.NO_SOLUTION:
         return answer
+    if scale == "unknown":
+        return replace(answer, message=f"{answer.message}; {POSITIVE}")
     if arbitrary and abs(answer.scalar or 0.0) < NEAR:
         return _doubted(answer, Doubt.SCALED_DOWN.value)
     return replace(answer, message=f"{answer.message}; {UNVOUCHED}")

@@ -6,7 +6,7 @@ and the label lies on the segment ``y(s) = p − s u`` for some ``s = |t| > 0``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from softleak.labels.pseudo import LARGEST, PseudoLabels
 
 STARTS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)  # of the segment
 FEW, FEWER_STARTS = 64, (0.05, 0.5, 1.0)  # with more classes every start leads to the same place
+FINEST = 64  # grid points per factor e of |τ|
 CHUNK = 1 << 22  # label entries held at once
 BEYOND = 1.001  # a label on the simplex's edge lies at the end of the segment
 MOST = 1e6  # the largest κ anyone multiplies a share by
@@ -102,7 +103,8 @@ class Rescaled:
 
     def interval(self) -> Interval:
         """Any κ: up to where the logits are so small that the softmax is flat."""
-        return self.pseudo.interval(FLAT * self.pseudo.a.abs().amax(-1))
+        where = self.pseudo.interval(FLAT * self.pseudo.a.abs().amax(-1))
+        return replace(where, density=min(where.density, FINEST))  # two unknowns have wide valleys
 
     def take(self, rows: Tensor) -> Rescaled:
         return Rescaled(self.pseudo.take(rows), self.family)

@@ -39,6 +39,7 @@ class Problem:
     scale: Scale | None
     tolerance: float
     parameters: Mapping[str, Tensor] = field(default_factory=dict)  # the model's, by name
+    head_only: bool = False  # nothing but the gradient of the head's weight may be used
 
     @property
     def scale_unknown(self) -> bool:

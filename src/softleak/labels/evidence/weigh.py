@@ -16,6 +16,8 @@ from softleak.labels.evidence.relation import Relation, Witness
 from softleak.results import Evidence
 from softleak.share import GradientShare
 
+COARSE = 1e-5  # relative to G: a rounding beyond the dtype's that other layers may suffer from
+
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
@@ -25,11 +27,13 @@ class Verdict:
     error: Tensor
     decided: Tensor
     pieces: tuple[tuple[Evidence, ...], ...]  # by client
+    coarse: Tensor  # (N,) rounding beyond the dtype's may explain that pieces disagree
 
     def take(self, rows: Tensor) -> Verdict:
         """What it says of some clients."""
         pieces = tuple(self.pieces[i] for i in rows.tolist())
-        return Verdict(self.scalar[rows], self.error[rows], self.decided[rows], pieces)
+        kept = (self.scalar[rows], self.error[rows], self.decided[rows])
+        return Verdict(*kept, pieces, self.coarse[rows])
 
     def conflicts(self, client: int) -> tuple[Evidence, ...]:
         """Pieces that give another scalar, or are not what the model makes them."""
@@ -41,9 +45,10 @@ def weigh(
 ) -> Verdict:
     """Solve every relation the shares hold a gradient for; the most exact that holds decides."""
     used = [r for r in relations if all(r.parameter in share for share in shares)]
+    coarse = factors.explained > COARSE
     if not used:
         nothing = torch.full_like(factors.sigma, math.nan)
-        return Verdict(nothing, nothing, nothing.isfinite(), ((),) * len(shares))
+        return Verdict(nothing, nothing, nothing.isfinite(), ((),) * len(shares), coarse)
     estimates = [
         relation.solve(_gradients(relation, shares, head), head, factors) for relation in used
     ]
@@ -52,8 +57,8 @@ def weigh(
     rounding = torch.stack([_rounding(relation, shares, head) for relation in used])
     coarsest = scalar.new_tensor([relation.coarsest for relation in used])[:, None]
     own = [shares[0].resolution(relation.parameter, head.dtype) for relation in used]
-    coarse = rounding + scalar.new_tensor(own)[:, None] > coarsest
-    misfit = misfit.masked_fill(coarse, math.inf)
+    silent = rounding + scalar.new_tensor(own)[:, None] > coarsest
+    misfit = misfit.masked_fill(silent, math.inf)
     error = torch.stack([e.error for e in estimates])
     coarser = (scalar.new_tensor(own) - factors.relative).clamp_min(0)[:, None]
     seen = scalar.new_tensor([relation.accuracy for relation in used])[:, None]
@@ -73,7 +78,7 @@ def weigh(
         )
         for rows in zip(*columns, strict=True)
     )
-    return Verdict(tau, spread, holds.any(0), pieces)
+    return Verdict(tau, spread, holds.any(0), pieces, coarse)
 
 
 def _notices(relation: Relation, factors: Factors) -> Tensor:

@@ -1,0 +1,335 @@
+"""Numbers a stranger may hand in: each of these was once a wrong proof, or a false finding."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import softleak as sl
+from softleak import data
+from softleak.data import smooth
+from softleak.errors import ShareError
+from softleak.metrics import distance_to_set, label_error
+
+CLASSES = 10
+
+
+def network(classes: int = CLASSES, gain: float = 1.0, bias: bool = True) -> nn.Module:
+    head = nn.Linear(64, classes, bias=bias)
+    with torch.no_grad():
+        head.weight.mul_(gain)
+    return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), head).eval()
+
+
+def raw(share: sl.GradientShare) -> sl.GradientShare:
+    """The numbers alone, as a file has them: nobody vouches for their scale."""
+    return sl.GradientShare(share.gradients, share.input_shape)
+
+
+def gradients(model: nn.Module, loss: Tensor) -> sl.GradientShare:
+    found = torch.autograd.grad(loss, list(model.parameters()))
+    named = zip(dict(model.named_parameters()), found, strict=True)
+    return sl.GradientShare(dict(named), (20,))
+
+
+def dirichlet(classes: int = CLASSES) -> Tensor:
+    return torch.distributions.Dirichlet(torch.ones(classes)).sample()
+
+
+def two_of(classes: int = CLASSES) -> Tensor:
+    y = torch.zeros(classes)
+    first, second = torch.randperm(classes)[:2].tolist()
+    y[first], y[second] = 0.65, 0.35
+    return y
+
+
+SIMPLE = {
+    "one-hot": lambda: smooth(int(torch.randint(CLASSES, ())), CLASSES, 0.0).float(),
+    "smoothed": lambda: smooth(int(torch.randint(CLASSES, ())), CLASSES, 0.1).float(),
+    "mixed": two_of,
+}
+
+
+def not_wrong(recovery: sl.Recovery, y: Tensor) -> bool:
+    if recovery.status is sl.Status.UNIQUE:
+        return label_error(recovery, y) <= recovery.error
+    if recovery.complete:
+        tube = max(c.rounding for c in recovery.solutions)
+        return distance_to_set(recovery, y) <= tube + 1e-3
+    return True
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 32])
+def test_two_classes_hide_a_batch(size):
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = network(2)
+        x, y = torch.randn(size, 20), torch.randint(2, (size,))
+        share = gradients(model, F.cross_entropy(model(x), y))
+        for evidence in (True, False):
+            recovery = sl.recover_label(model, share, evidence=evidence)
+            assert recovery.status is not sl.Status.UNIQUE
+
+
+def test_two_classes_are_proved_where_another_layer_shows_one_sample():
+    proved = 0
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 2)).eval()
+        x, y = torch.randn(4, 20), torch.randint(2, (4,))
+        one = sl.recover_label(model, sl.capture(model, x[0], y[0]))
+        if one.status is sl.Status.UNIQUE:
+            proved += 1
+            assert "one sample rests on the gradient of 0.bias" in one.message
+            assert one.class_index == int(y[0])
+        batch = gradients(model, F.cross_entropy(model(x), y))
+        assert sl.recover_label(model, batch).status is not sl.Status.UNIQUE
+    assert proved == 10
+
+
+@pytest.mark.parametrize("classes", [5, 6])
+def test_a_label_that_is_the_prediction_is_not_read_from_rounding(classes):
+    for seed in range(24):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, classes, bias=False))
+        x = torch.randn(20)
+        y = model(x[None])[0].softmax(-1).detach()
+        share = sl.capture(model, x, y)
+        assert not_wrong(sl.recover_label(model, share, evidence=False), y)
+        assert not_wrong(sl.recover_label(model, share), y)
+
+
+def test_three_classes_mixed_on_a_confident_network_are_no_mix_of_two():
+    unique = 0
+    for seed in range(40):
+        torch.manual_seed(seed)
+        model = network(gain=75.0)
+        x = torch.randn(20)
+        y = torch.zeros(CLASSES)
+        y[torch.randperm(CLASSES)[:3]] = torch.tensor([0.5, 0.3, 0.2])
+        recovery = sl.recover_label(model, sl.capture(model, x, y), evidence=False)
+        unique += recovery.status is sl.Status.UNIQUE
+        assert not_wrong(recovery, y)
+    assert unique == 0
+
+
+def test_the_default_family_is_named():
+    torch.manual_seed(0)
+    model = network()
+    recovery = sl.recover_label(model, sl.capture(model, torch.randn(20), 3), evidence=False)
+    assert recovery.status is sl.Status.UNIQUE
+    assert "assumed to be one-hot, smoothed or a smoothed mix of two classes" in recovery.message
+
+
+@pytest.mark.parametrize("decay", [1e-5, 5e-4, 1e-2])
+@pytest.mark.parametrize("everything", [True, False], ids=["all parameters", "matrices"])
+def test_weight_decay_is_undone(trained, draw, decay, everything):
+    weights = {n: p.detach() for n, p in trained.named_parameters()}
+    for sample in [*draw(data.Smoothing(), 3), *draw(data.Dirichlet(), 3)]:
+        share = sl.capture(trained, sample.x, sample.y)
+        decayed = share.map(lambda n, g: g + decay * weights[n] if everything or g.ndim > 1 else g)
+        recovery = sl.recover_label(trained, decayed)
+        assert recovery.status is sl.Status.UNIQUE
+        assert label_error(recovery, sample.y) <= recovery.error
+        assert "weight decay" in recovery.message
+
+
+def test_several_steps_on_one_sample_are_not_called_several_samples():
+    torch.manual_seed(0)
+    model = network(gain=3.0)
+    moved, x, y = copy.deepcopy(model), torch.randn(1, 20), torch.tensor([4])
+    optimiser = torch.optim.SGD(moved.parameters(), lr=0.5)
+    for _ in range(3):
+        optimiser.zero_grad()
+        F.cross_entropy(moved(x), y).backward()
+        optimiser.step()
+    share = sl.GradientShare.from_update(model.state_dict(), moved.state_dict(), lr=0.5)
+    recovery = sl.recover_label(model, share)
+    assert recovery.status is not sl.Status.UNIQUE
+    assert recovery.status is not sl.Status.NOT_SINGLE or "local steps" in recovery.message
+
+
+@pytest.mark.parametrize("kind", SIMPLE)
+def test_a_zero_feature_gives_the_label_away(kind):
+    torch.manual_seed(1)
+    model, y = network(), SIMPLE[kind]()
+    with torch.no_grad():
+        model[0].bias -= 100.0
+    recovery = sl.recover_label(model, sl.capture(model, torch.randn(20), y))
+    # A mix may be the mean of several labels: of that only the label is certain.
+    proved = sl.Status.AMBIGUOUS if kind == "mixed" else sl.Status.UNIQUE
+    assert recovery.status is proved
+    assert label_error(recovery, y) <= recovery.error < 1e-4
+    assert not recovery.feature.any()
+
+
+def test_the_bias_alone_still_says_which_classes_are_there():
+    torch.manual_seed(0)
+    model, y = network(), two_of()
+    share = sl.capture(model, torch.randn(20), y).without("2.weight")
+    recovery = sl.recover_label(model, share)
+    assert recovery.status is sl.Status.AMBIGUOUS
+    assert recovery.label is None
+    p = model(torch.zeros(1, 20)).softmax(-1)  # any prediction: the difference is what was sent
+    torch.testing.assert_close(recovery.difference, share["2.bias"].double())
+    assert p.shape[1] == len(recovery.difference)
+    for index in y.nonzero()[:, 0].tolist():
+        assert float(recovery.difference[index]) >= 0 or str(index) in recovery.message
+
+
+def test_a_fresh_batch_norm_behind_a_convolution_is_no_alteration():
+    for seed in range(5):
+        torch.manual_seed(seed)
+        body = nn.Conv2d(3, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU()
+        pooled = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, CLASSES)
+        model, y = nn.Sequential(*body, *pooled).eval(), dirichlet()
+        recovery = sl.recover_label(model, sl.capture(model, torch.randn(3, 8, 8), y))
+        assert recovery.status is sl.Status.UNIQUE
+        assert label_error(recovery, y) <= recovery.error
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-4, 1e-5, 1e-6, 1e-7])
+def test_small_learning_rates_are_coarse_not_altered(trained, draw, rate):
+    for sample in [*draw(data.Hard(), 2), *draw(data.Smoothing(), 2), *draw(data.Dirichlet(), 2)]:
+        moved = copy.deepcopy(trained)
+        optimiser = torch.optim.SGD(moved.parameters(), lr=rate)
+        F.cross_entropy(moved(sample.x[None]), sample.y[None].float()).backward()
+        optimiser.step()
+        share = sl.GradientShare.from_update(trained.state_dict(), moved.state_dict(), lr=rate)
+        for evidence in (True, False):
+            recovery = sl.recover_label(trained, share, evidence=evidence, input_shape=(3, 32, 32))
+            assert not_wrong(recovery, sample.y)
+            assert "altered" not in recovery.message or recovery.confidence is None
+
+
+SCALES = {"loss / 4": 0.25, "rate told twice too large": 0.5, "a delta": -0.01, "doubled": 2.0}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("kind", SIMPLE)
+def test_a_simpler_reading_makes_the_answer_ambiguous_and_is_named(scale, kind):
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model, y = network(gain=1.0 + 2 * (seed % 2)), SIMPLE[kind]()
+        share = raw(sl.capture(model, torch.randn(20), y)).scaled(SCALES[scale])
+        recovery = sl.recover_label(model, share)
+        assert recovery.status is sl.Status.AMBIGUOUS
+        (reading,) = recovery.readings
+        assert reading.scale == pytest.approx(SCALES[scale], rel=1e-3)
+        assert float((reading.label - y).abs().sum()) < 1e-3
+        assert ("difference of weights" in recovery.message) == (SCALES[scale] < 0)
+
+
+@pytest.mark.parametrize("kind", SIMPLE)
+def test_a_plain_gradient_nobody_vouches_for_is_still_proved(kind):
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model, y = network(), SIMPLE[kind]()
+        recovery = sl.recover_label(model, raw(sl.capture(model, torch.randn(20), y)))
+        assert recovery.status is sl.Status.UNIQUE
+        assert label_error(recovery, y) <= recovery.error
+
+
+def test_an_arbitrary_label_says_what_is_assumed():
+    torch.manual_seed(0)
+    model, y = network(), dirichlet()
+    share = raw(sl.capture(model, torch.randn(20), y))
+    unsaid, vouched = (sl.recover_label(model, share, scale=s) for s in (None, "known"))
+    assert unsaid.status is vouched.status is sl.Status.UNIQUE
+    assert "nobody vouched" in unsaid.message
+    assert "cross-entropy" in vouched.message
+    near = sl.recover_label(model, share.scaled(1e-3))
+    assert near.status is sl.Status.AMBIGUOUS
+    assert "scaled down" in near.message
+
+
+WEIGHTS = torch.linspace(0.2, 3, CLASSES)
+LOSSES = {
+    "class weights": lambda z, y: F.cross_entropy(z, y, weight=WEIGHTS, reduction="sum"),
+    "focal": lambda z, y: ((1 - z.softmax(-1)[0, y]) ** 2 * F.cross_entropy(z, y)).sum(),
+    "generalised": lambda z, y: ((1 - z.softmax(-1)[0, y] ** 0.7) / 0.7).sum(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_other_losses_of_hard_labels_are_scaled_cross_entropies(loss):
+    for seed in range(8):
+        torch.manual_seed(seed)
+        model, y = network(), torch.randint(CLASSES, (1,))
+        share = gradients(model, LOSSES[loss](model(torch.randn(1, 20)), y))
+        recovery = sl.recover_label(model, share)
+        assert not_wrong(recovery, F.one_hot(y[0], CLASSES).double())
+        assert sl.recover_label(model, share, scale="unknown").class_index == int(y)
+
+
+def test_half_precision_is_recognised_and_never_proves_too_much():
+    named = 0
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model, y = network(gain=3.0), SIMPLE["one-hot"]()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(torch.randn(1, 20)), y[None])
+        recovery = sl.recover_label(model, gradients(model, loss))
+        assert recovery.status is not sl.Status.NOT_SINGLE
+        assert not_wrong(recovery, y)
+        named += recovery.proved_class == int(y.argmax())
+    assert named >= 8
+
+
+def test_declared_precision_widens_the_bounds():
+    torch.manual_seed(0)
+    model, y = network(), dirichlet()
+    share = sl.capture(model, torch.randn(20), y)
+    coarse = sl.GradientShare(share.gradients, (20,), precision="tf32", scale="known")
+    plain, declared = (sl.recover_label(model, s) for s in (share, coarse))
+    assert plain.error < 1e-5 < declared.error
+    assert not_wrong(declared, y)
+    with pytest.raises(ShareError, match="tf32"):
+        sl.GradientShare(share.gradients, precision="float8")
+
+
+def test_no_answer_depends_on_its_batch_mates(trained, draw):
+    kinds = (data.Hard(), data.Smoothing(), data.Mixup(), data.Dirichlet())
+    shares = [raw(sl.capture(trained, s.x, s.y)) for kind in kinds for s in draw(kind, 3)]
+    noisy = [s.map(lambda _, g: g + 1e-5 * torch.randn_like(g)) for s in shares[:2]]
+    mixed = [*shares, *(s.scaled(1e-4) for s in shares), *noisy]
+    for evidence in (True, False):
+        together = sl.recover_labels(trained, mixed, evidence=evidence)
+        for share, many in zip(mixed, together, strict=True):
+            one = sl.recover_label(trained, share, evidence=evidence)
+            assert one.status is many.status
+            assert len(one.solutions) == len(many.solutions)
+            if one.label is not None:
+                torch.testing.assert_close(one.label, many.label, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(-3, 32, 32), "3,32,32", (0,), (2.5, 1)])
+def test_a_shape_that_is_none_is_refused(shape):
+    model = network()
+    with pytest.raises(ShareError, match="positive sizes"):
+        sl.recover_label(model, sl.capture(model, torch.randn(20), 1), input_shape=shape)
+
+
+def test_numbers_beyond_all_bounds_are_refused():
+    model = network().double()
+    share = sl.capture(model, torch.randn(20).double(), 1)
+    with pytest.raises(ShareError, match="as no loss gives"):
+        sl.recover_label(model, share.scaled(1e200))
+    with torch.device("meta"):
+        empty = torch.empty(10, 64)
+    with pytest.raises(ShareError, match="meta"):
+        sl.GradientShare({"2.weight": empty})
+
+
+def test_behind_noise_a_thousand_classes_are_not_waited_for():
+    torch.manual_seed(0)
+    head = nn.Linear(256, 1000)
+    share = sl.capture(head, torch.rand(256), 3).map(lambda _, g: g + 0.01 * torch.randn_like(g))
+    recovery = sl.recover_label(head, share)
+    assert recovery.status is sl.Status.GUESS
+    assert recovery.label is None
+    assert "at most 128" in recovery.message

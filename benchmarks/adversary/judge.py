@@ -1,0 +1,117 @@
+"""Whether an answer is right. The truth is read here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+import softleak as sl
+from benchmarks.adversary.truth import Truth
+
+NEAR = 2e-3  # how far in L1 the truth may be from a set it is said to lie in
+GROSS = 1e-3  # a label further off than this is wrong, not only its bound
+# Words by which a message says that it takes the scale or the loss for granted.
+ASSUMPTION = re.compile(r"scale|cross-entropy|factor|learning rate", re.IGNORECASE)
+ALARM = re.compile(r"altered", re.IGNORECASE)
+
+
+class Outcome(Enum):
+    """What an answer turned out to be, in the words of the table."""
+
+    RIGHT = "UNIQUE, right"
+    WRONG_LABEL = "UNIQUE, wrong label"
+    WRONG_BOUND = "UNIQUE, error above its bound"
+    APART = "undetectable, assumption stated"
+    IN_SET = "AMBIGUOUS, truth in the set"
+    MISSED = "complete set without the truth"
+    OPEN = "AMBIGUOUS, set not complete"
+    NO_SOLUTION = "NO_SOLUTION"
+    NOT_SINGLE = "NOT_SINGLE, right"
+    FALSELY_SEVERAL = "NOT_SINGLE, too many"
+    PROBABLE = "PROBABLE"
+    GUESS = "GUESS"
+    ZERO_GRADIENT = "ZERO_GRADIENT"
+    REFUSED = "refused"
+    TRACEBACK = "traceback"
+    SLOW = "over 30 s"
+
+
+FAILURES = (Outcome.WRONG_LABEL, Outcome.WRONG_BOUND, Outcome.MISSED, Outcome.TRACEBACK)
+
+
+def judge(recovery: sl.Recovery, truth: Truth, *, told: bool) -> Outcome:
+    """Classify an answer; ``told`` says that the caller declared the scale unknown."""
+    if recovery.status is sl.Status.UNIQUE:
+        return _unique(recovery, truth, told)
+    if recovery.status is sl.Status.AMBIGUOUS:
+        return _ambiguous(recovery, truth, told)
+    if recovery.status is sl.Status.NOT_SINGLE:
+        right = recovery.samples <= truth.samples
+        return Outcome.NOT_SINGLE if right else Outcome.FALSELY_SEVERAL
+    return Outcome[recovery.status.name]
+
+
+def label_error(recovery: sl.Recovery, labels: Iterable[Tensor]) -> float:
+    """The L1 distance of the answer from the nearest of some labels."""
+    if recovery.label is None:
+        return float("inf")
+    found = recovery.label.double()
+    return min((float((found - y).abs().sum()) for y in labels), default=float("inf"))
+
+
+def false_alarm(recovery: sl.Recovery, truth: Truth) -> bool:
+    """Whether a clean share was called altered."""
+    return truth.clean and ALARM.search(recovery.message) is not None
+
+
+def _unique(recovery: sl.Recovery, truth: Truth, told: bool) -> Outcome:
+    error = label_error(recovery, truth.labels)
+    if error <= recovery.error:
+        return Outcome.RIGHT
+    if _stated(recovery) and _undetectable(recovery, truth, told):
+        return Outcome.APART
+    return Outcome.WRONG_LABEL if error > GROSS else Outcome.WRONG_BOUND
+
+
+def _ambiguous(recovery: sl.Recovery, truth: Truth, told: bool) -> Outcome:
+    if any(_in_set(recovery, y) for y in truth.labels):
+        return Outcome.IN_SET
+    if not recovery.complete:
+        return Outcome.OPEN
+    hidden = truth.undeclared and not told and not truth.simple
+    supported = any(_in_set(recovery, y) for y in truth.readings or ())
+    return Outcome.APART if _stated(recovery) and (hidden or supported) else Outcome.MISSED
+
+
+def _undetectable(recovery: sl.Recovery, truth: Truth, told: bool) -> bool:
+    """Whether no numbers tell the answer from the truth, nor is there a simpler reading of them."""
+    if label_error(recovery, truth.readings or ()) <= recovery.error:
+        return True
+    return truth.undeclared and not told and not truth.simple
+
+
+def _stated(recovery: sl.Recovery) -> bool:
+    return ASSUMPTION.search(recovery.message) is not None
+
+
+def _in_set(recovery: sl.Recovery, y: Tensor) -> bool:
+    return any(_on_path(one.labels.double(), y) for one in recovery.solutions)
+
+
+def _on_path(path: Tensor, y: Tensor) -> bool:
+    """Whether a label is near a path of labels (S, C), or between two that follow each other."""
+    if float((path - y).abs().sum(-1).min()) <= NEAR:
+        return True
+    if len(path) < 2:
+        return False
+    start, step = path[:-1], path[1:] - path[:-1]
+    part = ((y - start) * step).sum(-1) / step.square().sum(-1).clamp_min(1e-300)
+    nearest = start + part.clamp(0, 1)[:, None] * step
+    if float((nearest - y).abs().sum(-1).min()) <= NEAR:
+        return True
+    low, high = torch.minimum(path[:-1], path[1:]), torch.maximum(path[:-1], path[1:])
+    return bool(((y >= low - NEAR) & (y <= high + NEAR)).all(-1).any())

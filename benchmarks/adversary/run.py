@@ -1,0 +1,103 @@
+"""The suite: every stranger, every way, as many recoveries as asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+
+import softleak as sl
+from benchmarks.adversary.ask import Answer, Prepared, answers, limited
+from benchmarks.adversary.judge import Outcome, false_alarm, judge, label_error
+from benchmarks.adversary.stranger import Stranger, number_of
+from benchmarks.adversary.subject import Case, Plan, Subject
+
+REFUSED = 16  # recoveries tried on a model that the library refuses
+AGAIN = 0.12  # of the shares are asked about once more, alone and plainly
+
+
+@dataclass(frozen=True)
+class Record:
+    """One recovery and what became of it."""
+
+    stranger: str
+    group: str
+    plan: Plan
+    question: str
+    outcome: Outcome
+    error: float = float("nan")  # L1, of the label
+    bound: float = float("nan")
+    words: str = ""
+    seconds: float = 0.0
+    alarm: bool = False  # a clean share was called altered
+    clean: bool = False
+    mates: bool | None = None  # whether the answer was the same alone, if it was asked for
+    covered: float | None = None  # the part of the true label inside its interval of 90 %
+
+
+def run(zoo: Sequence[Stranger], recoveries: int, seed: int = 0) -> Iterator[list[Record]]:
+    """The records of each stranger in turn; what a refused one leaves goes to the others."""
+    done = 0
+    for index, stranger in enumerate(zoo):
+        quota = -(-(recoveries - done) // (len(zoo) - index))
+        records = examine(Subject(stranger, seed), quota)
+        done += len(records)
+        yield records
+
+
+def examine(subject: Subject, quota: int) -> list[Record]:
+    """Make shares of one stranger, ask for their labels, and judge the answers."""
+    prepared = Prepared.of(subject.model, subject.stranger.shape)
+    count = quota if prepared.head is not None else min(quota, REFUSED)
+    cases = [subject.case(plan) for plan in islice(subject.plans(), count)]
+    return [
+        _record(subject, case, answer, _alone(subject, prepared, case, answer))
+        for case, answer in answers(prepared, cases)
+    ]
+
+
+def _alone(subject: Subject, prepared: Prepared, case: Case, answer: Answer) -> bool | None:
+    """Whether the plain call for this share alone says the same, asked for some of them."""
+    if prepared.head is None or answer.recovery is None:
+        return None
+    own = number_of(subject.seed, subject.stranger.name, case.plan.way.name, case.plan.number)
+    if own % 1000 >= 1000 * AGAIN:
+        return None
+    try:
+        with limited(60.0):
+            return _same(answer.recovery, prepared.ask_plainly(case))
+    except Exception:
+        return False
+
+
+def _same(one: sl.Recovery, other: sl.Recovery) -> bool:
+    if one.status is not other.status or (one.label is None) != (other.label is None):
+        return False
+    if one.label is None or other.label is None:
+        return True
+    return torch.equal(one.label, other.label) and one.error == other.error
+
+
+def _record(subject: Subject, case: Case, answer: Answer, mates: bool | None) -> Record:
+    stranger, truth = subject.stranger, case.made.truth
+    facts = (stranger.name, stranger.group, case.plan, str(case.question))
+    recovery = answer.recovery
+    if recovery is None:
+        outcome = Outcome.TRACEBACK if answer.crash else Outcome.REFUSED
+        outcome = outcome if answer.crash or answer.refusal else Outcome.SLOW
+        words = answer.crash or answer.refusal
+        return Record(*facts, outcome, words=words, seconds=answer.seconds, clean=truth.clean)
+    return Record(
+        *facts, judge(recovery, truth, told=case.told), label_error(recovery, truth.labels),
+        recovery.error, recovery.message, answer.seconds, false_alarm(recovery, truth),
+        truth.clean, mates, _covered(recovery, case),
+    )  # fmt: skip
+
+
+def _covered(recovery: sl.Recovery, case: Case) -> float | None:
+    if recovery.interval is None or case.made.truth.samples > 1:
+        return None
+    (low, high), y = recovery.interval, case.made.truth.labels[0]
+    return float(((low - 1e-6 <= y) & (y <= high + 1e-6)).double().mean())

@@ -25,6 +25,7 @@ from softleak.labels.evidence.lattice import Lattice
 from softleak.labels.evidence.pointwise import Pointwise
 from softleak.labels.evidence.relation import Relation
 from softleak.share import GradientShare
+from softleak.verify import find_head
 
 PROBES, FITTED = 4, 2  # the rest check what was fitted
 TIGHT = 400.0  # roundings: what a relation may be off on a probe
@@ -61,9 +62,8 @@ def probe(
             "or evidence=False to use the head alone"
         )
     shape = shapes[0]
-    example = torch.zeros(shape)
     if not isinstance(head, Head):
-        head = Head.of(model, head, example)
+        head = find_head(model, head, shape)
     runs = list(_runs(model, head, shape, seed))
     found: list[Relation] = []
     if head.bias_name in runs[0].share:

@@ -34,7 +34,9 @@ def main() -> None:
         records += found
         failed = sum(one.outcome in FAILURES for one in found)
         spent = time.perf_counter() - began
-        line = f"{number}/{len(zoo)} {found[0].stranger}: {len(found)}, {failed} failed, {spent:.0f} s"
+        line = (
+            f"{number}/{len(zoo)} {found[0].stranger}: {len(found)}, {failed} failed, {spent:.0f} s"
+        )
         print(line, file=sys.stderr, flush=True)
     command = f"python -m benchmarks.adversary --recoveries {given.recoveries} --seed {given.seed}"
     text = page(records, command, len(zoo), (time.perf_counter() - began) / 60)

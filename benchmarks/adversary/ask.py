@@ -1,4 +1,4 @@
-"""Asking the library: many shares at once where it can, with a limit on time, catching everything."""
+"""Asking the library: many shares in one call, with a limit on time, catching everything."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch import nn
 import softleak as sl
 from benchmarks.adversary.questions import Question
 from benchmarks.adversary.subject import Case
-from softleak.head import find_head
 from softleak.labels.evidence.relation import Relation
+from softleak.verify import find_head
 
 LIMIT = 30.0  # seconds a recovery may take
 TOGETHER = 16  # shares asked about in one call

@@ -54,7 +54,9 @@ class Client:
             found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
         return {n: g for n, g in zip(named, found, strict=True) if g is not None}
 
-    def share(self, sample: Sample, loss: Loss = CROSS_ENTROPY, decay: float = 0.0) -> GradientShare:
+    def share(
+        self, sample: Sample, loss: Loss = CROSS_ENTROPY, decay: float = 0.0
+    ) -> GradientShare:
         return GradientShare(self.gradient(sample, loss, decay), tuple(sample.x.shape[1:]))
 
     def update(

@@ -90,7 +90,9 @@ class Subject:
         return Sample(x, torch.stack([LABELS[kind](row, source) for row in z]), z)
 
 
-def find(stranger: str, way: str, kind: str, number: int = 0, seed: int = 0) -> tuple[Subject, Case]:
+def find(
+    stranger: str, way: str, kind: str, number: int = 0, seed: int = 0
+) -> tuple[Subject, Case]:
     """The subject and the case of given names: how a finding is reproduced."""
     subject = Subject(next(one for one in ZOO if one.name == stranger), seed)
     chosen = next(one for one in WAYS if one.name == way)

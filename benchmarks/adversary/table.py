@@ -60,12 +60,13 @@ def _totals(records: Sequence[Record]) -> Iterator[str]:
     yield f"Asked again, alone and plainly: {len(asked)}, another answer for {asked.count(False)}."
     if covered:
         mean = sum(covered) / len(covered)
-        yield f"Entries of labels inside their intervals of 90 %: {mean:.1%} ({len(covered)} shares)."
+        yield f"Entries of labels inside their intervals of 90 %: {mean:.1%} of {len(covered)}"
+        yield "noisy shares."
 
 
 def _cross(records: Sequence[Record]) -> Iterator[str]:
     """Each cell: recoveries, UNIQUE and right, and failures if there are any."""
-    columns = list(dict.fromkeys(sorted((one.plan.way.group for one in records))))
+    columns = list(dict.fromkeys(sorted(one.plan.way.group for one in records)))
     rows = list(dict.fromkeys(one.group for one in records))
     yield "Recoveries / UNIQUE and right / failures (the rows in bold above)."
     yield ""

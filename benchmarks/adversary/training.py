@@ -47,6 +47,7 @@ def train(model: nn.Module, shape: tuple[int, ...], steps: int) -> None:
     for step in range(steps):
         rows = slice(step % 8 * BATCH, (step % 8 + 1) * BATCH)
         optimiser.zero_grad()
-        functional.cross_entropy(model(x[rows]), index[rows]).backward()
+        loss = functional.cross_entropy(model(x[rows]), index[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     optimiser.zero_grad()

@@ -65,12 +65,11 @@ def as_delta(before: State, after: State, lr: float | None) -> GradientShare:
 
 
 def _plain(lr: float) -> Update:
-    return Update(
-        f"SGD, {lr:.0e}", partial(sgd, lr=lr), partial(known_rate, lr=lr), clean=True
-    )
+    return Update(f"SGD, {lr:.0e}", partial(sgd, lr=lr), partial(known_rate, lr=lr), clean=True)
 
 
 STEP = partial(sgd, lr=RATE)
+HEAVY = partial(sgd, lr=RATE, momentum=0.9)
 READ = partial(known_rate, lr=RATE)
 UPDATES = (
     *(_plain(10.0**-power) for power in range(1, 8)),
@@ -79,11 +78,13 @@ UPDATES = (
     Update("SGD, delta", STEP, partial(as_delta, lr=RATE)),
     Update("SGD, delta, rate not told", STEP, partial(as_delta, lr=None)),
     Update("SGD, decay 5e-4", partial(sgd, lr=RATE, decay=5e-4), READ),
-    Update("SGD, second step with momentum", partial(sgd, lr=RATE, momentum=0.9), READ, remembers=True),
-    Update("SGD, two steps with momentum on one sample", partial(sgd, lr=RATE, momentum=0.9), READ, 2),
+    Update("SGD, second step with momentum", HEAVY, READ, remembers=True),
+    Update("SGD, two steps with momentum on one sample", HEAVY, READ, 2),
     Update("SGD, three steps on one sample", STEP, READ, 3),
     Update("Adam", partial(adam, lr=1e-3), partial(known_rate, lr=1e-3)),
-    Update("SGD, rate told twice too large", STEP, partial(known_rate, lr=2 * RATE), undeclared=True),
-    Update("SGD, rate told twice too small", STEP, partial(known_rate, lr=RATE / 2), undeclared=True),
+    Update("SGD, rate told twice too large", STEP, partial(known_rate, lr=2 * RATE),
+           undeclared=True),
+    Update("SGD, rate told twice too small", STEP, partial(known_rate, lr=RATE / 2),
+           undeclared=True),
     Update("SGD, delta taken for a gradient", STEP, as_gradient, undeclared=True),
 )  # fmt: skip

@@ -167,7 +167,7 @@ def pre_hooked() -> nn.Module:
 def gradient_hooked() -> nn.Module:
     """A hook divides the gradient of the head's weight by three."""
     model = Behind()
-    model.head.weight.register_hook(lambda g: g / 3)
+    model.head.weight.register_hook(lambda g: g / 3)  # type: ignore[no-untyped-call]
     return model
 
 
@@ -207,9 +207,15 @@ HEADS = (
     _stranger("hook on the output", hooked),
     _stranger("hook on the input", pre_hooked),
     _stranger("hook on the gradient", gradient_hooked),
-    _stranger("weight norm", partial(with_head, lambda i, o: parametrizations.weight_norm(nn.Linear(i, o)))),
+    _stranger(
+        "weight norm",
+        partial(with_head, lambda i, o: parametrizations.weight_norm(nn.Linear(i, o))),
+    ),
     _stranger("old weight norm", partial(with_head, lambda i, o: old_weight_norm(nn.Linear(i, o)))),
-    _stranger("spectral norm", partial(with_head, lambda i, o: parametrizations.spectral_norm(nn.Linear(i, o)))),
+    _stranger(
+        "spectral norm",
+        partial(with_head, lambda i, o: parametrizations.spectral_norm(nn.Linear(i, o))),
+    ),
     _stranger("head applied twice", Applied),
     _stranger("two views", Views),
     _stranger("tied head", Tied),

@@ -14,6 +14,7 @@ GROUP = "convolutional networks"
 WIDTH = 16
 
 Norm = Callable[[int], nn.Module]
+MEAN = partial(nn.AdaptiveAvgPool2d, 1)
 
 
 class SqueezeExcite(nn.Module):
@@ -21,9 +22,7 @@ class SqueezeExcite(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.gate = nn.Sequential(
-            nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, width), nn.Sigmoid()
-        )
+        self.gate = nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, width), nn.Sigmoid())
 
     def forward(self, x: Tensor) -> Tensor:
         gate: Tensor = self.gate(x.mean((-1, -2)))
@@ -70,7 +69,7 @@ def convolutional(
     extra: Norm | None = None,
     bias: bool = True,
     head_bias: bool = True,
-    pool: Callable[[], nn.Module] = partial(nn.AdaptiveAvgPool2d, 1),
+    pool: Callable[[], nn.Module] = MEAN,
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> nn.Module:
     """Two convolutions with a normalisation each, a pooling and a head."""
@@ -104,10 +103,10 @@ def _dropout(_: int) -> nn.Module:
     return nn.Dropout(0.3)
 
 
-def _stranger(name: str, trained: int = 0, train_mode: bool = False, **settings: object) -> Stranger:
-    return Stranger(
-        name, GROUP, partial(built, **settings), IMAGE, trained, train_mode=train_mode
-    )
+def _stranger(
+    name: str, trained: int = 0, train_mode: bool = False, **settings: object
+) -> Stranger:
+    return Stranger(name, GROUP, partial(built, **settings), IMAGE, trained, train_mode=train_mode)
 
 
 IMAGES = (
@@ -117,7 +116,8 @@ IMAGES = (
     _stranger("BatchNorm in train mode, trained", 40, True, norm=nn.BatchNorm2d),
     _stranger("no normalisation", bias=True, head_bias=False),
     _stranger("GroupNorm", norm=_group_norm),
-    _stranger("GroupNorm, SiLU, trained", 40, norm=_group_norm, activation=nn.SiLU, head_bias=False),
+    _stranger("GroupNorm, SiLU, trained", 40, norm=_group_norm, activation=nn.SiLU,
+              head_bias=False),
     _stranger("InstanceNorm", norm=_instance_norm),
     _stranger("squeeze and excite", norm=nn.BatchNorm2d, extra=SqueezeExcite),
     _stranger("max pooling", pool=partial(nn.AdaptiveMaxPool2d, 1), head_bias=False),

@@ -114,7 +114,8 @@ class TwoHeads(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         feature = self.body(x)
-        return self.own * self.first(feature) + self.other * self.second(feature)
+        z: Tensor = self.own * self.first(feature) + self.other * self.second(feature)
+        return z
 
 
 class Ensemble(nn.Module):

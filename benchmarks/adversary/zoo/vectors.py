@@ -54,11 +54,11 @@ ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (
 COUNTS = (2, 3, 4, 5, 6)
 
 VECTORS = (
-    *(_stranger(f"MLP, {one.__name__}", partial(mlp, activation=one)) for one in ACTIVATIONS),  # type: ignore[attr-defined]
+    *(_stranger(f"MLP, {one.__name__}", partial(mlp, activation=one)) for one in ACTIVATIONS),
     *(_stranger(f"{n} classes", partial(mlp, n)) for n in COUNTS),
     *(_stranger(f"{n} classes, no head bias", partial(mlp, n, bias=False)) for n in COUNTS),
-    *(_stranger(f"{n} classes, GELU, no head bias, trained", partial(mlp, n, nn.GELU, bias=False), 60)
-      for n in (2, 4, 6)),
+    *(_stranger(f"{n} classes, GELU, no head bias, trained", partial(mlp, n, nn.GELU, bias=False),
+                60) for n in (2, 4, 6)),
     _stranger("1000 classes", partial(mlp, 1000)),
     _stranger("300 classes, no head bias", partial(mlp, 300, bias=False)),
     _stranger("no head bias", partial(mlp, bias=False)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -42,16 +42,17 @@ def run(zoo: Sequence[Stranger], recoveries: int, seed: int = 0) -> Iterator[lis
     done = 0
     for index, stranger in enumerate(zoo):
         quota = -(-(recoveries - done) // (len(zoo) - index))
-        records = examine(Subject(stranger, seed), quota)
+        subject = Subject(stranger, seed)
+        records = examine(subject, subject.plans(), quota)
         done += len(records)
         yield records
 
 
-def examine(subject: Subject, quota: int) -> list[Record]:
+def examine(subject: Subject, plans: Iterable[Plan], quota: int) -> list[Record]:
     """Make shares of one stranger, ask for their labels, and judge the answers."""
     prepared = Prepared.of(subject.model, subject.stranger.shape)
     count = quota if prepared.head is not None else min(quota, REFUSED)
-    cases = [subject.case(plan) for plan in islice(subject.plans(), count)]
+    cases = [subject.case(plan) for plan in islice(plans, count)]
     return [
         _record(subject, case, answer, _alone(subject, prepared, case, answer))
         for case, answer in answers(prepared, cases)

@@ -144,7 +144,8 @@ def _loss(name: str, loss: Loss, group: str = "other losses") -> Way:
 
 
 def _update(update: Update) -> Way:
-    return Way(update.name, "updates", partial(by_update, update=update))
+    rough = not (update.clean or update.undeclared)
+    return Way(update.name, "updates", partial(by_update, update=update), noisy=rough)
 
 
 def _factor(name: str, factor: float, scale: Scale | None) -> Way:

@@ -21,7 +21,7 @@ from softleak.labels.evidence.relation import Relation
 from softleak.verify import find_head
 
 LIMIT = 30.0  # seconds a recovery may take, of this process alone
-TOGETHER = 48  # shares asked about in one call
+TOGETHER = 480  # entries of labels asked about in one call, which bounds memory
 
 
 class TooSlow(BaseException):
@@ -87,8 +87,9 @@ def answers(prepared: Prepared, cases: Sequence[Case]) -> Iterator[tuple[Case, A
         several = [case for case in group if not case.plan.way.noisy]
         for case in single:
             yield from _together(prepared, question, [case])
-        for start in range(0, len(several), TOGETHER):
-            yield from _together(prepared, question, several[start : start + TOGETHER])
+        most = max(TOGETHER // prepared.head.classes, 1)
+        for start in range(0, len(several), most):
+            yield from _together(prepared, question, several[start : start + most])
 
 
 def _together(

@@ -51,8 +51,8 @@ def run(zoo: Sequence[Stranger], recoveries: int, seed: int = 0) -> Iterator[lis
 def examine(subject: Subject, plans: Iterable[Plan], quota: int) -> list[Record]:
     """Make shares of one stranger, ask for their labels, and judge the answers."""
     prepared = Prepared.of(subject.model, subject.stranger.shape)
-    count = quota if prepared.head is not None else min(quota, REFUSED)
-    cases = [subject.case(plan) for plan in islice(plans, count)]
+    most = subject.stranger.most if prepared.head is not None else REFUSED
+    cases = [subject.case(plan) for plan in islice(plans, min(quota, most))]
     return [
         _record(subject, case, answer, _alone(subject, prepared, case, answer))
         for case, answer in answers(prepared, cases)

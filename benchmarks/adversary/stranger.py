@@ -28,6 +28,7 @@ class Stranger:
         loud: a factor on the weights of the last linear layer, which makes the softmax saturate.
         train_mode: whether clients run it in train mode.
         dtype: what it computes in.
+        most: how many recoveries are tried at most, where each takes long.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Stranger:
     loud: float = 1.0
     train_mode: bool = False
     dtype: torch.dtype = torch.float32
+    most: int = 10**9
 
     def make(self, seed: int = 0) -> nn.Module:
         """The model, the same for the same seed; the global generator is left as it was."""

@@ -14,8 +14,9 @@ from benchmarks.adversary.truth import Truth
 
 NEAR = 2e-3  # how far in L1 the truth may be from a set it is said to lie in
 GROSS = 1e-3  # a label further off than this is wrong, not only its bound
-# Words by which a message says that it takes the scale or the loss for granted.
-ASSUMPTION = re.compile(r"scale|cross-entropy|factor|learning rate", re.IGNORECASE)
+# Words by which a message says that it takes something for granted.
+SCALE = re.compile(r"scale|gradient itself|factor|learning rate", re.IGNORECASE)
+LOSS = re.compile(r"cross-entropy|loss", re.IGNORECASE)
 ALARM = re.compile(r"altered", re.IGNORECASE)
 
 
@@ -72,7 +73,7 @@ def _unique(recovery: sl.Recovery, truth: Truth, told: bool) -> Outcome:
     error = label_error(recovery, truth.labels)
     if error <= recovery.error:
         return Outcome.RIGHT
-    if _stated(recovery) and _undetectable(recovery, truth, told):
+    if _stated(recovery, truth) and _undetectable(recovery, truth, told):
         return Outcome.APART
     return Outcome.WRONG_LABEL if error > GROSS else Outcome.WRONG_BOUND
 
@@ -84,7 +85,7 @@ def _ambiguous(recovery: sl.Recovery, truth: Truth, told: bool) -> Outcome:
         return Outcome.OPEN
     hidden = truth.undeclared and not told and not truth.simple
     supported = any(_in_set(recovery, y) for y in truth.readings or ())
-    return Outcome.APART if _stated(recovery) and (hidden or supported) else Outcome.MISSED
+    return Outcome.APART if _stated(recovery, truth) and (hidden or supported) else Outcome.MISSED
 
 
 def _undetectable(recovery: sl.Recovery, truth: Truth, told: bool) -> bool:
@@ -94,8 +95,10 @@ def _undetectable(recovery: sl.Recovery, truth: Truth, told: bool) -> bool:
     return truth.undeclared and not told and not truth.simple
 
 
-def _stated(recovery: sl.Recovery) -> bool:
-    return ASSUMPTION.search(recovery.message) is not None
+def _stated(recovery: sl.Recovery, truth: Truth) -> bool:
+    """Whether the message names the assumption that does not hold."""
+    words = LOSS if truth.other_loss else SCALE
+    return words.search(recovery.message) is not None
 
 
 def _in_set(recovery: sl.Recovery, y: Tensor) -> bool:

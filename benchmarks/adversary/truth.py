@@ -25,6 +25,8 @@ class Truth:
         undeclared: whether a scale, a sign or a loss was changed without telling the library.
         clean: whether the share is what the documentation asks for: one sample, cross-entropy,
             everything that was done to it declared.
+        other_loss: whether the client minimised something that is no multiple of a cross-entropy
+            of the label.
     """
 
     labels: tuple[Tensor, ...]
@@ -32,6 +34,7 @@ class Truth:
     samples: int = 1
     undeclared: bool = False
     clean: bool = False
+    other_loss: bool = False
 
     @property
     def simple(self) -> bool:

@@ -26,6 +26,8 @@ from softleak import GradientShare
 from softleak.defenses import Clip, Defense, GaussianNoise, Int8, Prune, Sign
 from softleak.share import Precision, Scale
 
+CROSS_ENTROPIES = (CROSS_ENTROPY, QUARTER)
+
 Maker = Callable[[Client, Sample, Sample], Made]
 
 
@@ -52,7 +54,7 @@ def by_loss(client: Client, sample: Sample, _: Sample, loss: Loss = CROSS_ENTROP
     labels = readings if plain else sample.labels
     truth = Truth(
         variants(labels, client.dtype), readings, len(sample.x), not plain,
-        clean=plain and len(sample.x) == 1,
+        clean=plain and len(sample.x) == 1, other_loss=loss not in (*CROSS_ENTROPIES, SMOOTHING),
     )  # fmt: skip
     return Made(client.share(sample, loss), truth)
 

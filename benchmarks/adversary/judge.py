@@ -17,6 +17,7 @@ GROSS = 1e-3  # a label further off than this is wrong, not only its bound
 # Words by which a message says that it takes something for granted.
 SCALE = re.compile(r"scale|gradient itself|factor|learning rate", re.IGNORECASE)
 LOSS = re.compile(r"cross-entropy|loss", re.IGNORECASE)
+STEPS = re.compile(r"\bsteps\b", re.IGNORECASE)
 ALARM = re.compile(r"altered", re.IGNORECASE)
 
 
@@ -51,7 +52,8 @@ def judge(recovery: sl.Recovery, truth: Truth, *, told: bool) -> Outcome:
     if recovery.status is sl.Status.AMBIGUOUS:
         return _ambiguous(recovery, truth, told)
     if recovery.status is sl.Status.NOT_SINGLE:
-        right = recovery.samples <= truth.samples
+        several_steps = truth.steps if STEPS.search(recovery.message) else 1
+        right = recovery.samples <= truth.samples * several_steps
         return Outcome.NOT_SINGLE if right else Outcome.FALSELY_SEVERAL
     return Outcome[recovery.status.name]
 
@@ -83,7 +85,8 @@ def _ambiguous(recovery: sl.Recovery, truth: Truth, told: bool) -> Outcome:
         return Outcome.IN_SET
     if not recovery.complete:
         return Outcome.OPEN
-    hidden = truth.undeclared and not told and not truth.simple
+    covered = told and not truth.negative and not truth.other_loss
+    hidden = truth.undeclared and not covered and not truth.simple
     supported = any(_in_set(recovery, y) for y in truth.readings or ())
     return Outcome.APART if _stated(recovery, truth) and (hidden or supported) else Outcome.MISSED
 

@@ -117,6 +117,7 @@ JUDGING = (
     "  undetectable too.",
     "- *Complete set without the truth*: the true label is more than 0.002 in L1 from every label",
     "  of every solution, although the set is called complete. Undetectable as above.",
-    "- *NOT_SINGLE, too many*: more samples are claimed than there are.",
+    "- *NOT_SINGLE, too many*: more samples are claimed than there are, or more gradients than",
+    "  there are samples and steps, if the message says that steps count.",
     "- *Refused*: a `SoftleakError`, which says what is wrong with the model or the share.",
 )

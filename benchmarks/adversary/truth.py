@@ -22,9 +22,11 @@ class Truth:
             no numbers can tell from the truth: the labels themselves, unless the client minimised
             another loss.
         samples: how many samples are behind the share.
+        steps: how many steps were taken on them.
         undeclared: whether a scale, a sign or a loss was changed without telling the library.
         clean: whether the share is what the documentation asks for: one sample, cross-entropy,
             everything that was done to it declared.
+        negative: whether the sign was changed, which an unknown scale does not cover.
         other_loss: whether the client minimised something that is no multiple of a cross-entropy
             of the label.
     """
@@ -32,8 +34,10 @@ class Truth:
     labels: tuple[Tensor, ...]
     readings: tuple[Tensor, ...] | None = None
     samples: int = 1
+    steps: int = 1
     undeclared: bool = False
     clean: bool = False
+    negative: bool = False
     other_loss: bool = False
 
     @property

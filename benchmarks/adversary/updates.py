@@ -22,6 +22,7 @@ class Update:
 
     ``remembers``: whether it holds the momentum of another sample. ``undeclared``: whether it was
     read with a wrong learning rate or sign. ``clean``: whether it was one plain step, read right.
+    ``negative``: whether it was read with the wrong sign.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Update:
     remembers: bool = False
     undeclared: bool = False
     clean: bool = False
+    negative: bool = False
 
 
 def sgd(
@@ -86,5 +88,6 @@ UPDATES = (
            undeclared=True),
     Update("SGD, rate told twice too small", STEP, partial(known_rate, lr=RATE / 2),
            undeclared=True),
-    Update("SGD, delta taken for a gradient", STEP, as_gradient, undeclared=True),
+    Update("SGD, delta taken for a gradient", STEP, as_gradient, undeclared=True,
+           negative=True),
 )  # fmt: skip

@@ -53,7 +53,7 @@ def by_loss(client: Client, sample: Sample, _: Sample, loss: Loss = CROSS_ENTROP
     readings = tuple(reading for reading in found if reading is not None)
     labels = readings if plain else sample.labels
     truth = Truth(
-        variants(labels, client.dtype), readings, len(sample.x), not plain,
+        variants(labels, client.dtype), readings, len(sample.x), undeclared=not plain,
         clean=plain and len(sample.x) == 1, other_loss=loss not in (*CROSS_ENTROPIES, SMOOTHING),
     )  # fmt: skip
     return Made(client.share(sample, loss), truth)
@@ -72,8 +72,9 @@ def by_update(client: Client, sample: Sample, other: Sample, update: Update) -> 
     share = replace(update.read(before, after), input_shape=tuple(sample.x.shape[1:]))
     labels = (*sample.labels, *(other.labels if update.remembers else ()))
     truth = Truth(
-        variants(labels, client.dtype), None, 2 if update.remembers else 1, update.undeclared,
-        clean=update.clean,
+        variants(labels, client.dtype), samples=2 if update.remembers else 1,
+        steps=update.steps, undeclared=update.undeclared, clean=update.clean,
+        negative=update.negative,
     )  # fmt: skip
     return Made(share, truth)
 
@@ -84,8 +85,9 @@ def by_factor(
     """The gradient times a factor, which the share declares or not."""
     share = replace(client.share(sample).scaled(factor), scale=scale)
     truth = Truth(
-        variants(sample.labels, client.dtype), undeclared=scale is None, clean=scale is not None
-    )
+        variants(sample.labels, client.dtype), undeclared=scale is None,
+        clean=scale is not None, negative=factor < 0,
+    )  # fmt: skip
     return Made(share, truth)
 
 

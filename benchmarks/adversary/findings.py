@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from benchmarks.adversary.judge import FAILURES, Outcome
-from benchmarks.adversary.run import Record
+from benchmarks.adversary.run import Alone, Record
 
 SHOWN = (*FAILURES, Outcome.SLOW, Outcome.FALSELY_SEVERAL)
 
@@ -18,7 +18,7 @@ def findings(records: Sequence[Record], seed: int) -> str:
         if one.outcome in SHOWN:
             what = one.words if one.outcome is Outcome.TRACEBACK else one.plan.way.name
             groups[one.outcome.value, what].append(one)
-        if one.mates is False:
+        if one.alone is Alone.OTHER:
             groups["another answer alone", one.plan.way.group].append(one)
         if one.alarm:
             groups["clean share called altered", one.plan.way.name].append(one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 
 import torch
@@ -15,7 +16,16 @@ from benchmarks.adversary.stranger import Stranger, number_of
 from benchmarks.adversary.subject import Case, Plan, Subject
 
 REFUSED = 16  # recoveries tried on a model that the library refuses
+LAST_BITS = 1e-12
 AGAIN = 0.12  # of the shares are asked about once more, alone and plainly
+
+
+class Alone(Enum):
+    """How the answer for a share alone compares with that among others."""
+
+    SAME = "the same to the last bit"
+    BITS = "the same but for the last bits"
+    OTHER = "another answer"
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,7 @@ class Record:
     seconds: float = 0.0
     alarm: bool = False  # a clean share was called altered
     clean: bool = False
-    mates: bool | None = None  # whether the answer was the same alone, if it was asked for
+    alone: Alone | None = None  # if it was asked for
     covered: float | None = None  # the part of the true label inside its interval of 90 %
 
 
@@ -59,8 +69,8 @@ def examine(subject: Subject, plans: Iterable[Plan], quota: int) -> list[Record]
     ]
 
 
-def _alone(subject: Subject, prepared: Prepared, case: Case, answer: Answer) -> bool | None:
-    """Whether the plain call for this share alone says the same, asked for some of them."""
+def _alone(subject: Subject, prepared: Prepared, case: Case, answer: Answer) -> Alone | None:
+    """What the plain call for this share alone says, asked for some of them."""
     if prepared.head is None or answer.recovery is None:
         return None
     own = number_of(subject.seed, subject.stranger.name, case.plan.way.name, case.plan.number)
@@ -68,20 +78,24 @@ def _alone(subject: Subject, prepared: Prepared, case: Case, answer: Answer) -> 
         return None
     try:
         with limited(60.0):
-            return _same(answer.recovery, prepared.ask_plainly(case))
+            return _compare(answer.recovery, prepared.ask_plainly(case))
     except Exception:
-        return False
+        return Alone.OTHER
 
 
-def _same(one: sl.Recovery, other: sl.Recovery) -> bool:
+def _compare(one: sl.Recovery, other: sl.Recovery) -> Alone:
     if one.status is not other.status or (one.label is None) != (other.label is None):
-        return False
+        return Alone.OTHER
     if one.label is None or other.label is None:
-        return True
-    return torch.equal(one.label, other.label) and one.error == other.error
+        return Alone.SAME
+    if torch.equal(one.label, other.label) and one.error == other.error:
+        return Alone.SAME
+    near = torch.allclose(one.label, other.label, rtol=0, atol=LAST_BITS)
+    near &= one.error == other.error or abs(one.error - other.error) <= 1e-6 * abs(one.error)
+    return Alone.BITS if near else Alone.OTHER
 
 
-def _record(subject: Subject, case: Case, answer: Answer, mates: bool | None) -> Record:
+def _record(subject: Subject, case: Case, answer: Answer, alone: Alone | None) -> Record:
     stranger, truth = subject.stranger, case.made.truth
     facts = (stranger.name, stranger.group, case.plan, str(case.question))
     recovery = answer.recovery
@@ -93,7 +107,7 @@ def _record(subject: Subject, case: Case, answer: Answer, mates: bool | None) ->
     return Record(
         *facts, judge(recovery, truth, told=case.told), label_error(recovery, truth.labels),
         recovery.error, recovery.message, answer.seconds, false_alarm(recovery, truth),
-        truth.clean, mates, _covered(recovery, case),
+        truth.clean, alone, _covered(recovery, case),
     )  # fmt: skip
 
 

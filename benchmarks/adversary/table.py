@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.adversary.judge import FAILURES, Outcome
-from benchmarks.adversary.run import Record
+from benchmarks.adversary.run import Alone, Record
 
 Key = Callable[[Record], str]
 
@@ -52,12 +52,13 @@ def _totals(records: Sequence[Record]) -> Iterator[str]:
         yield f"| {mark}{outcome.value}{mark} | {mark}{counts[outcome]}{mark} |"
     clean = [one for one in records if one.clean]
     right = sum(one.outcome is Outcome.RIGHT for one in clean)
-    asked = [one.mates for one in records if one.mates is not None]
+    asked = Counter(one.alone for one in records if one.alone is not None)
     covered = [one.covered for one in records if one.covered is not None]
     yield ""
     yield f"Clean shares: {len(clean)}, of which {right} were UNIQUE and right;"
     yield f"{sum(one.alarm for one in clean)} were called altered."
-    yield f"Asked again, alone and plainly: {len(asked)}, another answer for {asked.count(False)}."
+    words = ", ".join(f"{asked[kind]} {kind.value}" for kind in Alone)
+    yield f"Asked again, alone and plainly: {asked.total()}: {words}."
     if covered:
         mean = sum(covered) / len(covered)
         yield f"Entries of labels inside their intervals of 90 %: {mean:.1%} of {len(covered)}"

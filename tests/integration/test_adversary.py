@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.adversary.judge import FAILURES
 from benchmarks.adversary.labels import LABELS
-from benchmarks.adversary.run import examine
+from benchmarks.adversary.run import Alone, examine
 from benchmarks.adversary.subject import Plan, Subject
 from benchmarks.adversary.ways import WAYS
 from benchmarks.adversary.zoo import ZOO
@@ -45,7 +45,7 @@ def test_no_proof_is_wrong_and_nothing_crashes(name):
         records = examine(Subject(RECIPES[name]), chosen, len(chosen))
     failed = [one for one in records if one.outcome in FAILURES]
     assert not failed
-    assert not [one for one in records if one.mates is False]
+    assert not [one for one in records if one.alone is Alone.OTHER]
 
 
 def test_the_sample_sees_every_way():

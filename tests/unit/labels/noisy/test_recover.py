@@ -77,7 +77,7 @@ def test_a_fault_of_ours_is_no_finding(case, monkeypatch):
     def faulty(*_: object) -> None:
         raise IndexError
 
-    monkeypatch.setattr("softleak.labels.recover.recover_noisy", faulty)
+    monkeypatch.setattr("softleak.labels.otherwise.recover_noisy", faulty)
     with pytest.raises(IndexError):
         recover(case, GaussianNoise(1e-3, 5))
 

@@ -28,23 +28,29 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     zoo = [s for s in ZOO if given.only is None or given.only in f"{s.group}: {s.name}"]
+    command = f"python -m benchmarks.adversary --recoveries {given.recoveries} --seed {given.seed}"
+    if given.only is not None:
+        command += f" --only {given.only!r}"
     began = time.process_time()
     records: list[Record] = []
+    text = ""
     for number, found in enumerate(run(zoo, given.recoveries, given.seed), 1):
         records += found
-        failed = sum(one.outcome in FAILURES for one in found)
         spent = time.process_time() - began
-        line = (
-            f"{number}/{len(zoo)} {found[0].stranger}: {len(found)}, {failed} failed, {spent:.0f} s"
-        )
-        print(line, file=sys.stderr, flush=True)
-    command = f"python -m benchmarks.adversary --recoveries {given.recoveries} --seed {given.seed}"
-    text = page(records, command, len(zoo), (time.process_time() - began) / 60)
+        failed = sum(one.outcome in FAILURES for one in found)
+        done = f"{number}/{len(zoo)} {found[0].stranger}: {len(found)}, {failed} failed"
+        print(f"{done}, {spent:.0f} s", file=sys.stderr, flush=True)
+        text = page(records, command, number, spent / 60)
+        _write(
+            given.out, text
+        )  # after every model, so that a run that is stopped leaves its counts
+        _write(given.findings, findings(records, given.seed))
     print(text)
-    if given.out is not None:
-        given.out.write_text(text)
-    if given.findings is not None:
-        given.findings.write_text(findings(records, given.seed))
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is not None:
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.adversary.judge import FAILURES, Outcome
 from benchmarks.adversary.run import Alone, Record
 
-SHOWN = (*FAILURES, Outcome.SLOW, Outcome.FALSELY_SEVERAL)
+SHOWN = (*FAILURES, Outcome.SLOW, Outcome.FALSELY_SEVERAL, Outcome.FALSELY_NONE)
 
 
 def findings(records: Sequence[Record], seed: int) -> str:
@@ -22,8 +22,6 @@ def findings(records: Sequence[Record], seed: int) -> str:
             groups["another answer alone", one.plan.way.group].append(one)
         if one.alarm:
             groups["clean share called altered", one.plan.way.name].append(one)
-        if one.clean and one.outcome is Outcome.NO_SOLUTION:
-            groups["NO_SOLUTION for a clean share", one.plan.way.name].append(one)
     rank = {outcome.value: place for place, outcome in enumerate(SHOWN)}
     order = sorted(groups.items(), key=lambda item: (rank.get(item[0][0], 9), -len(item[1])))
     lines = [f"# Findings: {len(records)} recoveries, seed {seed}", ""]

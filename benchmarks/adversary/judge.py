@@ -32,6 +32,7 @@ class Outcome(Enum):
     MISSED = "complete set without the truth"
     OPEN = "AMBIGUOUS, set not complete"
     NO_SOLUTION = "NO_SOLUTION"
+    FALSELY_NONE = "NO_SOLUTION, but there is one"
     NOT_SINGLE = "NOT_SINGLE, right"
     FALSELY_SEVERAL = "NOT_SINGLE, too many"
     PROBABLE = "PROBABLE"
@@ -45,8 +46,12 @@ class Outcome(Enum):
 FAILURES = (Outcome.WRONG_LABEL, Outcome.WRONG_BOUND, Outcome.MISSED, Outcome.TRACEBACK)
 
 
-def judge(recovery: sl.Recovery, truth: Truth, *, told: bool) -> Outcome:
-    """Classify an answer; ``told`` says that the caller declared the scale unknown."""
+def judge(recovery: sl.Recovery, truth: Truth, *, told: bool, named: bool = False) -> Outcome:
+    """Classify an answer.
+
+    ``told`` says that the caller declared the scale unknown, ``named`` that the label's family
+    was given.
+    """
     if recovery.status is sl.Status.UNIQUE:
         return _unique(recovery, truth, told)
     if recovery.status is sl.Status.AMBIGUOUS:
@@ -55,6 +60,8 @@ def judge(recovery: sl.Recovery, truth: Truth, *, told: bool) -> Outcome:
         several_steps = truth.steps if STEPS.search(recovery.message) else 1
         right = recovery.samples <= truth.samples * several_steps
         return Outcome.NOT_SINGLE if right else Outcome.FALSELY_SEVERAL
+    if recovery.status is sl.Status.NO_SOLUTION and truth.clean and (named or truth.simple):
+        return Outcome.FALSELY_NONE
     return Outcome[recovery.status.name]
 
 

@@ -104,10 +104,11 @@ def _record(subject: Subject, case: Case, answer: Answer, alone: Alone | None) -
         outcome = outcome if answer.crash or answer.refusal else Outcome.SLOW
         words = answer.crash or answer.refusal
         return Record(*facts, outcome, words=words, seconds=answer.seconds, clean=truth.clean)
+    outcome = judge(recovery, truth, told=case.told, named=case.question.family is not None)
     return Record(
-        *facts, judge(recovery, truth, told=case.told), label_error(recovery, truth.labels),
-        recovery.error, recovery.message, answer.seconds, false_alarm(recovery, truth),
-        truth.clean, alone, _covered(recovery, case),
+        *facts, outcome, label_error(recovery, truth.labels), recovery.error,
+        recovery.message, answer.seconds, false_alarm(recovery, truth), truth.clean, alone,
+        _covered(recovery, case),
     )  # fmt: skip
 
 

@@ -120,5 +120,6 @@ JUDGING = (
     "  of every solution, although the set is called complete. Undetectable as above.",
     "- *NOT_SINGLE, too many*: more samples are claimed than there are, or more gradients than",
     "  there are samples and steps, if the message says that steps count.",
+    "- *NO_SOLUTION, but there is one*: a clean share of a label of the family that was assumed.",
     "- *Refused*: a `SoftleakError`, which says what is wrong with the model or the share.",
 )

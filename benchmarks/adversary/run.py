@@ -62,11 +62,21 @@ def examine(subject: Subject, plans: Iterable[Plan], quota: int) -> list[Record]
     """Make shares of one stranger, ask for their labels, and judge the answers."""
     prepared = Prepared.of(subject.model, subject.stranger.shape)
     most = subject.stranger.most if prepared.head is not None else REFUSED
-    cases = [subject.case(plan) for plan in islice(plans, min(quota, most))]
+    cases = list(islice(_cases(subject, plans), min(quota, most)))
     return [
         _record(subject, case, answer, _alone(subject, prepared, case, answer))
         for case, answer in answers(prepared, cases)
     ]
+
+
+def _cases(subject: Subject, plans: Iterable[Plan]) -> Iterator[Case]:
+    """The cases of plans, without those that torch itself cannot compute (LSTM under autocast)."""
+    for plan in plans:
+        try:
+            yield subject.case(plan)
+        except RuntimeError as error:
+            if "primitive" not in str(error) and "not implemented" not in str(error):
+                raise
 
 
 def _alone(subject: Subject, prepared: Prepared, case: Case, answer: Answer) -> Alone | None:

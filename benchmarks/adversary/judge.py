@@ -19,6 +19,7 @@ SCALE = re.compile(r"scale|gradient itself|factor|learning rate", re.IGNORECASE)
 LOSS = re.compile(r"cross-entropy|loss", re.IGNORECASE)
 STEPS = re.compile(r"\bsteps\b", re.IGNORECASE)
 ALARM = re.compile(r"altered", re.IGNORECASE)
+OWN = re.compile(r"own prediction")  # a message that names this as another cause is no alarm
 
 
 class Outcome(Enum):
@@ -75,7 +76,8 @@ def label_error(recovery: sl.Recovery, labels: Iterable[Tensor]) -> float:
 
 def false_alarm(recovery: sl.Recovery, truth: Truth) -> bool:
     """Whether a clean share was called altered."""
-    return truth.clean and ALARM.search(recovery.message) is not None
+    said = ALARM.search(recovery.message) and not OWN.search(recovery.message)
+    return truth.clean and bool(said)
 
 
 def _unique(recovery: sl.Recovery, truth: Truth, told: bool) -> Outcome:

@@ -73,7 +73,7 @@ def by_update(client: Client, sample: Sample, other: Sample, update: Update) -> 
     labels = (*sample.labels, *(other.labels if update.remembers else ()))
     truth = Truth(
         variants(labels, client.dtype), samples=2 if update.remembers else 1,
-        steps=update.steps, undeclared=update.undeclared, clean=update.clean,
+        steps=update.steps, undeclared=update.undeclared or update.steps > 1, clean=update.clean,
         negative=update.negative,
     )  # fmt: skip
     return Made(share, truth)

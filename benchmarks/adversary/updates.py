@@ -21,7 +21,8 @@ class Update:
     """An optimiser, and how its update is read.
 
     ``remembers``: whether it holds the momentum of another sample. ``undeclared``: whether it was
-    read with a wrong learning rate or sign; so are several steps that are read as one. ``clean``: whether it was one plain step, read right.
+    read with a wrong learning rate or sign; several steps that are read as one are so too.
+    ``clean``: whether it was one plain step, read right.
     ``negative``: whether it was read with the wrong sign.
     """
 

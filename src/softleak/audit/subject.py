@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import nn
 
@@ -10,6 +11,7 @@ from softleak.errors import ModelError
 from softleak.head import Head, find_head
 from softleak.inputs import accepted_shapes
 from softleak.inversion.chain import Chain
+from softleak.labels.batch import BatchReader
 from softleak.labels.evidence.probes import probe
 from softleak.labels.evidence.relation import Relation
 
@@ -32,13 +34,19 @@ class Subject:
         input_shape: tuple[int, ...] | None = None,
         *,
         inputs: bool = True,
+        head_name: str | None = None,
     ) -> Subject:
         """Probe a model in its present mode; without ``inputs`` nobody will ask for the chain."""
-        head = find_head(model, None, input_shape)
+        head = find_head(model, head_name, input_shape)
         known = input_shape or next(accepted_shapes(model), None)
         relations = probe(model, input_shape, head=head) if known else ()
         subject = cls(model, head, relations, known, None, "inputs were not asked for")
         return with_chain(subject) if inputs else subject
+
+    @cached_property
+    def batch_reader(self) -> BatchReader:
+        """What reads updates of several samples; made when the first of them comes."""
+        return BatchReader.of(self.model, self.head, self.input_shape)
 
 
 def with_chain(subject: Subject) -> Subject:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import softleak as sl
 from softleak import data, models
 from softleak.audit import NamedShare, Options, Subject, Truth, audit_shares, prepared
-from softleak.head import find_head
 from softleak.labels.batch import BatchReader
+from softleak.verify import find_head
 
 SHAPE = (3, 32, 32)
 RATES = (1.0, 0.1, 0.01)

@@ -121,10 +121,12 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     seen = [(G @ probe).double() for probe in probes]  # a random product tells the largest row
     v = _unit(G[torch.arange(len(G), device=G.device), seen[0].abs().argmax(-1)].double())
     product, residual = _project(G, v, probes, seen)
-    if (residual > NOISY * product.norm(dim=-1)).any():
+    noisy = (residual > NOISY * product.norm(dim=-1)).nonzero()[:, 0]
+    if len(noisy):  # the others stay as they are, whoever is in their batch
+        own, heard = G[noisy], [each[noisy] for each in seen]
         for _ in range(POWER_STEPS):
-            v = _unit(torch.einsum("nci,nc->ni", G.double(), product))
-            product, residual = _project(G, v, probes, seen)
+            v[noisy] = _unit(torch.einsum("nci,nc->ni", own.double(), product[noisy]))
+            product[noisy], residual[noisy] = _project(own, v[noisy], probes, heard)
     sigma = product.norm(dim=-1)
     return _unit(product), sigma, v, residual / sigma.clamp_min(TINY)
 

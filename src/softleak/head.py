@@ -8,9 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from softleak.capture import forward_one
 from softleak.errors import HeadNotFound, ModelError
-from softleak.inputs import accepted_shapes
 
 BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
 
@@ -72,23 +70,15 @@ class Head:
         return torch.stack(products).sum(0) if len(products) > 1 else products[0]
 
     @classmethod
-    def of(cls, model: nn.Module, name: str | None = None, example: Tensor | None = None) -> Head:
-        """The head of a model: named, or the ``nn.Linear`` whose output is the model's output.
+    def of(cls, model: nn.Module, name: str | None = None) -> Head:
+        """The linear layer of this name, by default the last one defined, taken at its word.
 
-        With an ``example`` input the model is run once to make sure; without one the last linear
-        layer is taken at its word.
+        Nothing is run: whoever passes such a head on vouches that the model's logits are its
+        output. ``find_head`` makes sure of it.
         """
-        linears = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
-        if not linears:
-            raise HeadNotFound(
-                f"expected a classifier whose logits come from an nn.Linear, but "
-                f"{type(model).__name__} has no nn.Linear"
-            )
+        linears = linear_layers(model)
         if name is not None and name not in linears:
             raise HeadNotFound(f"no nn.Linear named {name!r}; the model has {', '.join(linears)}")
-        if example is not None:
-            candidates = linears if name is None else {name: linears[name]}
-            name = _producer_of_logits(model, candidates, example)
         found = list(linears)[-1] if name is None else name
         return cls._from_linear(found, linears[found])
 
@@ -107,41 +97,12 @@ class Head:
         return cls(name, W, b, linear.bias is not None)
 
 
-def find_head(
-    model: nn.Module, name: str | None = None, shape: tuple[int, ...] | None = None
-) -> Head:
-    """The head, by name or not, made sure of by running the model on an input of this shape."""
-    shape = shape or next(accepted_shapes(model), None)
-    return Head.of(model, name, torch.zeros(shape) if shape else None)
-
-
-def _producer_of_logits(model: nn.Module, linears: dict[str, nn.Linear], example: Tensor) -> str:
-    """Run the model once and see which linear layer's output leaves it unchanged."""
-    outputs: dict[str, Tensor] = {}
-
-    def remember(name: str) -> torch.utils.hooks.RemovableHandle:
-        def hook(_: nn.Module, __: object, output: Tensor) -> None:
-            outputs[name] = output.detach()
-
-        return linears[name].register_forward_hook(hook)
-
-    handles = [remember(name) for name in linears]
-    try:
-        with torch.no_grad():
-            logits, _ = forward_one(model, example)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for name, output in reversed(outputs.items()):
-        # A log-softmax only shifts the logits, which changes no gradient.
-        if output.shape == logits.shape and _constant(output - logits, output):
-            return name
-    raise HeadNotFound(
-        f"the model's output is not that of a linear layer ({', '.join(linears)}); softleak needs "
-        "logits straight from an nn.Linear"
-    )
-
-
-def _constant(difference: Tensor, like: Tensor) -> bool:
-    spread = difference.amax() - difference.amin()
-    return bool(spread <= 8 * torch.finfo(like.dtype).eps * (1 + like.abs().amax()))
+def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Every ``nn.Linear`` of a model by name; raises ``HeadNotFound`` if there is none."""
+    linears = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    if not linears:
+        raise HeadNotFound(
+            f"expected a classifier whose logits come from an nn.Linear, but "
+            f"{type(model).__name__} has no nn.Linear"
+        )
+    return linears

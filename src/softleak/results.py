@@ -15,7 +15,7 @@ class Status(Enum):
     AMBIGUOUS = "several labels explain the gradient equally well"
     ZERO_GRADIENT = "the head's gradient is zero: it says nothing"
     NO_SOLUTION = "no label of the assumed kind explains the gradient"
-    NOT_SINGLE = "the head's gradient is not that of a single sample"
+    NOT_SINGLE = "the head's gradient is not that of one sample at these weights"
     PROBABLE = "the share carries noise: the label has a confidence and an interval"
     GUESS = "the share carries so much noise that even the class is a guess"
 
@@ -53,11 +53,25 @@ class Evidence:
     misfit: float  # relative to the gradient's size
     holds: bool  # the gradient is what the relation says it should be
     agrees: bool  # and the scalar is the one the others give
+    single: bool = False  # and a second sample in the share would have shown here
 
     @property
     def refutes(self) -> bool:
         """Whether it contradicts the answer; an infinite misfit says nothing either way."""
         return not self.agrees and self.misfit < float("inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Another reading of the same numbers: a simple ``label`` (C,) of a share times ``scale``.
+
+    A negative scale means that the share is a difference of weights, ``after − before``, and not
+    a gradient. ``family`` is the simple family the label belongs to.
+    """
+
+    label: Tensor
+    scale: float
+    family: object
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +100,7 @@ class Recovery:
     candidates: tuple[Candidate, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     complete: bool = False  # whether the solutions are all there are
+    readings: tuple[Reading, ...] = ()  # simpler labels, if the share has another scale or sign
     noise: float = 0.0
     confidence: float | None = None
     interval: Tensor | None = None

@@ -7,7 +7,7 @@ from torch import nn
 import softleak as sl
 from softleak import models
 from softleak.errors import HeadNotFound, ModelError
-from softleak.head import find_head
+from softleak.verify import find_head
 
 
 class HeadFirst(nn.Module):
@@ -65,4 +65,4 @@ def test_models_without_a_linear_head_are_refused():
         sl.Head.of(nn.Sequential(nn.Conv2d(3, 10, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
     softmaxed = nn.Sequential(nn.Linear(8, 4), nn.Softmax(-1))
     with pytest.raises(HeadNotFound, match=r"straight from an nn\.Linear"):
-        sl.Head.of(softmaxed, None, torch.randn(8))
+        find_head(softmaxed, None, (8,))

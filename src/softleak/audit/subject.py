@@ -8,12 +8,13 @@ from functools import cached_property
 from torch import nn
 
 from softleak.errors import ModelError
-from softleak.head import Head, find_head
+from softleak.head import Head
 from softleak.inputs import accepted_shapes
 from softleak.inversion.chain import Chain
 from softleak.labels.batch import BatchReader
 from softleak.labels.evidence.probes import probe
 from softleak.labels.evidence.relation import Relation
+from softleak.verify import find_head
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from softleak.errors import ShareError
 from softleak.factors import factor
-from softleak.head import find_head
 from softleak.inversion.chain import Chain
 from softleak.inversion.state import Known
 from softleak.inversion.step import LayerReport, Step
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
+from softleak.verify import find_head
 
 ASTRAY = 100.0  # a misfit, in units of its expected error, that no rounding explains
 GOOD = 85.0  # dB, a seventieth of a grey level: a cheaper first pass that predicts it will do

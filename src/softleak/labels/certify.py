@@ -10,15 +10,17 @@ from torch import Tensor
 
 from softleak.factors import Factors
 from softleak.labels.curve import Curve
-from softleak.labels.equations import count_equations
+from softleak.labels.equations import count_equations, spare_bits
 from softleak.labels.evidence.weigh import Verdict
 from softleak.labels.families import KNOWN, AnyLabel, Family
-from softleak.labels.messages import Fitting, why, why_none
+from softleak.labels.messages import Doubt, Fitting, why, why_none
 from softleak.labels.search import SAME, Minima
 from softleak.results import Candidate, Recovery, Status
 
 PATH = 129  # labels along a wide interval
 NARROW = 1e-3  # relative width of an interval
+SPARE_BITS = 24.0  # tested beyond what the unknowns absorb: a chance fit in sixteen million
+INDISTINCT = 16.0  # roundings: a label this close to the prediction leaves a gradient of rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,8 @@ class Solutions:
     minima: Minima
     unknowns: int  # that the family's equations have to determine
     tau: Tensor | None = None
+    relative: float = 0.0  # the rounding of what the client computed
+    declared: bool = True  # somebody said that labels are of this family
 
 
 def certify(
@@ -55,6 +59,7 @@ class _Found:
     rounding: float
     path: Tensor
     equations: float
+    spare: float  # bits that the equations test beyond what the unknowns absorb
     moves: bool  # whether the feature's scalar is the one searched for
 
 
@@ -66,29 +71,43 @@ def _describe(solutions: Solutions) -> Iterator[tuple[int, _Found]]:
     tau = minima.scalar if solutions.tau is None else solutions.tau[minima.client]
     scalar = size[:, 0] * tau.sign()
     ends = torch.stack([minima.low, minima.high]) * (scalar / minima.scalar)
-    along, around = _around(curve, minima)
-    places = zip(along * (scalar / minima.scalar)[minima.fits, None], around, strict=True)
+    paths = _around(curve, minima, scalar / minima.scalar)
     equations = count_equations(solutions.family, label[:, 0])
+    spare = _spare(solutions, curve, scalar)
     rows = zip(
         minima.client.tolist(), scalar.tolist(), ends.amin(0).tolist(), ends.amax(0).tolist(),
         minima.misfit.tolist(), minima.fits.tolist(), label, tau.tolist(), rounding.tolist(),
-        equations.tolist(), strict=True,
+        equations.tolist(), spare.tolist(), strict=True,
     )  # fmt: skip
-    for client, t, low, high, misfit, fits, y, feature_scalar, error, count in rows:
-        path, labels = next(places) if fits else (scalar[:1], y)
+    for index, (client, t, low, high, misfit, fits, y, feature, error, count, bits) in enumerate(
+        rows
+    ):
+        path, labels = paths[index] if fits else (scalar[:1], y)
         candidate = Candidate(t, low, high, misfit, fits, y[0], labels)
-        yield client, _Found(candidate, feature_scalar, error, path, count, solutions.tau is None)
+        yield client, _Found(candidate, feature, error, path, count, bits, solutions.tau is None)
 
 
-def _around(curve: Curve, minima: Minima) -> tuple[Tensor, Tensor]:
-    """Scalars (K', S) and labels (K', S, C) from end to end of the minima that fit."""
-    good = minima.fits.nonzero()[:, 0]
-    low, high = minima.low[good, None], minima.high[good, None]
-    narrow = bool(((high - low) <= NARROW * low.abs()).all())  # a curve is straight there
-    points = 3 if narrow else PATH
-    steps = torch.linspace(0, 1, points, dtype=low.dtype, device=low.device)
-    along = low * (high / low) ** steps
-    return along, curve.take(good).labels(along)[0]
+def _spare(solutions: Solutions, curve: Curve, scalar: Tensor) -> Tensor:
+    """(K,) the spare bits of minima; without limit where nothing is left to determine."""
+    if solutions.unknowns < 1 or isinstance(solutions.family, AnyLabel):
+        return torch.full_like(scalar, torch.inf)
+    minima = solutions.minima
+    return spare_bits(curve, solutions.family, minima.scalar, solutions.unknowns)
+
+
+def _around(curve: Curve, minima: Minima, gain: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
+    """Scalars (S,), times ``gain``, and labels (S, C) from end to end of each minimum that fits."""
+    narrow = (minima.high - minima.low) <= NARROW * minima.low.abs()  # a curve is straight there
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    for points, some in ((3, narrow), (PATH, ~narrow)):
+        rows = (minima.fits & some).nonzero()[:, 0]
+        low, high = minima.low[rows, None], minima.high[rows, None]
+        steps = torch.linspace(0, 1, points, dtype=low.dtype, device=low.device)
+        along = low * (high / low) ** steps
+        labels = curve.take(rows).labels(along)[0]
+        scalars = along * gain[rows, None]
+        found |= zip(rows.tolist(), zip(scalars, labels, strict=True), strict=True)
+    return found
 
 
 def _merged(found: list[_Found]) -> list[_Found]:
@@ -118,23 +137,21 @@ def _judge(
             candidates=candidates, evidence=evidence,
         )  # fmt: skip
     best = fitting[0]
-    enough = best.equations > solutions.unknowns
-    # Without equations what fits is a continuum, which no grid can miss.
-    found_all = enough or isinstance(solutions.family, AnyLabel)
-    complete = found_all and not verdict.conflicts(client)
-    alone = len(fitting) == 1 and enough and complete
+    doubt = _doubt(fitting, solutions, tolerance)
+    complete = doubt is None and not verdict.conflicts(client)
     if best.candidate.width > tolerance:
         best = _centred(best)
     label = solutions.family.project(best.candidate.label).clamp_min(0)
     label = label / label.sum()
     every = torch.cat([f.candidate.labels for f in fitting])
     error = float((every - label).abs().sum(-1).max()) + 4 * best.rounding
+    alone = len(fitting) == 1 and complete and best.equations > solutions.unknowns
     unique = alone and max(best.candidate.width, error) <= tolerance
     all_fitting = Fitting([f.candidate for f in fitting], error, tolerance)
     t = best.candidate
     return Recovery(
         status=Status.UNIQUE if unique else Status.AMBIGUOUS,
-        message=why(unique, enough, all_fitting, verdict, client),
+        message=why(unique, doubt, all_fitting, verdict, client, solutions.family),
         label=label,
         feature=factors.sigma[client] / best.tau * factors.v[client],
         scalar=t.scalar,
@@ -146,6 +163,20 @@ def _judge(
         evidence=evidence,
         complete=complete,
     )
+
+
+def _doubt(fitting: list[_Found], solutions: Solutions, tolerance: float) -> Doubt | None:
+    """Why the solutions may not be all there are, if there is a reason."""
+    if isinstance(solutions.family, AnyLabel) or solutions.unknowns < 0:
+        return None  # without equations what fits is a continuum, which no grid can miss
+    if fitting[0].equations <= solutions.unknowns:
+        return Doubt.FEW
+    if any(abs(f.candidate.scalar) <= INDISTINCT * solutions.relative for f in fitting):
+        return Doubt.PREDICTION
+    narrow = [f for f in fitting if f.candidate.width <= tolerance]
+    if not solutions.declared and any(f.spare < SPARE_BITS for f in narrow):
+        return Doubt.CHANCE
+    return None
 
 
 def _feature_error(t: Candidate, solutions: Solutions, verdict: Verdict, client: int) -> float:

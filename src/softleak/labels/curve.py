@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from softleak.labels.families import Family
+from softleak.labels.families import Family, Weighted
 
 DENSITY = 32  # grid points per factor e of |t|
 FINE, FEW = 512, 8  # with fewer classes than that
 FEWEST = 33
+COARSENESS = 1.15  # grids are of sizes that differ by this factor, so that rows can share one
 
 
 class Curve(Protocol):
@@ -42,13 +44,21 @@ class Interval:
     largest: Tensor
     density: int = DENSITY
 
-    def grid(self) -> Tensor:
-        """(R, T) ascending in |t|, evenly spaced in its logarithm."""
+    def grids(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows (R',) that need equally many points, and these (R', T), ascending in |t|.
+
+        They are evenly spaced in its logarithm. How many a row gets depends on that row alone, so
+        that no answer depends on what else is in its batch.
+        """
         start, stop = self.smallest.log(), self.largest.log()
-        points = max(math.ceil(float((stop - start).amax()) * self.density), FEWEST)
-        steps = torch.linspace(0, 1, points, dtype=start.dtype, device=start.device)
-        sizes = torch.lerp(start[:, None], stop[:, None], steps).exp()
-        return sizes.mul(self.sign[:, None])
+        wanted = ((stop - start) * self.density / FEWEST).clamp_min(1.0)
+        level = (wanted.log() / math.log(COARSENESS)).ceil()
+        for one in sorted(set(level.tolist())):
+            rows = (level == one).nonzero()[:, 0]
+            points = math.ceil(FEWEST * COARSENESS**one)
+            steps = torch.linspace(0, 1, points, dtype=start.dtype, device=start.device)
+            sizes = torch.lerp(start[rows, None], stop[rows, None], steps).exp()
+            yield rows, sizes.mul(self.sign[rows, None])
 
 
 def density_for(classes: int) -> int:
@@ -63,13 +73,29 @@ def spread(curve: Curve, family: Family, t: Tensor) -> Tensor:
     return far / size
 
 
+def distance(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    """How far labels (…, C) are from a family, entry by entry, and how far rounding explains it."""
+    if isinstance(family, Weighted):
+        nearest, moved = family.nearest(y, error)
+    else:
+        nearest = family.project(y)
+        # The nearest member moves with the entries it is made of.
+        moved = (family.project(y + error) - nearest).abs()
+    return y - nearest, error + moved
+
+
+def root_mean_square(rest: Tensor, error: Tensor) -> Tensor:
+    """(…) a distance (…, C) in units of its error; entries a family leaves free say nothing."""
+    count = (rest != 0).sum(-1).clamp_min(1)
+    return ((rest / error).square().sum(-1) / count).sqrt()
+
+
+def residual(curve: Curve, family: Family, t: Tensor) -> tuple[Tensor, Tensor]:
+    """(N, S, C) the distance from the family at scalars (N, S), and what rounding explains."""
+    y, _ = curve.labels(t)
+    return distance(family, y, curve.errors(t, y))
+
+
 def misfit(curve: Curve, family: Family, t: Tensor) -> Tensor:
     """(N, S) the distance from the family in units of rounding error, root mean square."""
-    y, _ = curve.labels(t)
-    error = curve.errors(t, y)
-    nearest = family.project(y)
-    rest = y - nearest
-    # The nearest member moves with the entries it is made of: a shared floor with their mean.
-    moved = (family.project(y + error) - nearest).abs()
-    count = (rest != 0).sum(-1).clamp_min(1)  # entries the family leaves free say nothing
-    return ((rest / (error + moved)).square().sum(-1) / count).sqrt()
+    return root_mean_square(*residual(curve, family, t))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from softleak.labels.curve import Curve, residual
 from softleak.labels.families import Family
 
 STEP, BESIDE = 1e-8, 1e-4
+NUDGE = 1e-4  # of a scalar: how far it is moved to see which equations notice
 MOST = 32  # entries looked at: with so many classes there are always enough equations
 
 
@@ -24,3 +26,19 @@ def count_equations(family: Family, y: Tensor) -> Tensor:
     moved = family.project(beside[:, None] + moves) - family.project(beside)[:, None]
     kept = moved.diagonal(dim1=-2, dim2=-1) / STEP
     return (1 - kept).sum(-1).round().clamp(max=classes - 1)
+
+
+def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> Tensor:
+    """(K,) how much the equations test beyond what the unknowns absorb, in bits.
+
+    An equation that would be off by ``d`` if ``log t`` were off by one, and is known to within
+    ``e``, holds by chance with probability ``e/d``: it tests ``log2(d/e)`` bits. An equation that
+    holds at every scalar (two zeros, one of them the softmax's) tests nothing. Each unknown makes
+    the sharpest of the remaining equations hold by itself.
+    """
+    ahead, error = residual(curve, family, (scalar * (1 + NUDGE))[:, None])
+    behind, _ = residual(curve, family, (scalar * (1 - NUDGE))[:, None])
+    slope = ((ahead - behind) / (2 * NUDGE)).abs()[:, 0]
+    bits = (slope / error[:, 0]).clamp_min(1.0).log2()
+    absorbed = bits.topk(min(unknowns, bits.shape[-1]), dim=-1).values.sum(-1)
+    return bits.sum(-1) - absorbed

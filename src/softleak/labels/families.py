@@ -14,6 +14,8 @@ from torch import Tensor
 
 from softleak.errors import LabelError
 
+SMALLEST = 1e-300  # keeps quotients of errors finite
+
 
 @runtime_checkable
 class Family(Protocol):
@@ -31,6 +33,15 @@ class Nested(Family, Protocol):
     @property
     def simpler(self) -> Family | None:
         """That family: labels near it are looked for around its own solutions."""
+        ...
+
+
+@runtime_checkable
+class Weighted(Family, Protocol):
+    """A family whose members have free parameters that exact entries tell better than others."""
+
+    def nearest(self, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """The member nearest to ``y`` (…, C) in units of ``error``, and its own error (…, C)."""
         ...
 
 
@@ -75,6 +86,16 @@ class SmoothedMixed:
         floor = floor.clamp_min(0.0)
         return torch.where(free, y.maximum(floor), floor)
 
+    def nearest(self, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """The same with the floor at the weighted mean: exact entries tell it, not coarse ones."""
+        free = _top(y, self.k)
+        best = torch.where(free, torch.inf, error).amin(-1, keepdim=True).clamp_min(SMALLEST)
+        weight = torch.where(free, 0.0, (best / error.clamp_min(SMALLEST)).square())
+        total = weight.sum(-1, keepdim=True).clamp_min(SMALLEST)
+        floor = ((weight * y).sum(-1, keepdim=True) / total).clamp_min(0.0)
+        member = torch.where(free, y.maximum(floor), floor)
+        return member, torch.where(free, 0.0, best / total.sqrt())
+
 
 @dataclass(frozen=True)
 class OneHot:
@@ -92,6 +113,10 @@ class Smoothed:
     def project(self, y: Tensor) -> Tensor:
         """Level all but the top."""
         return SmoothedMixed(1).project(y)
+
+    def nearest(self, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """Level all but the top to what the most exact of them say."""
+        return SmoothedMixed(1).nearest(y, error)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 
 from softleak.labels.evidence.weigh import Verdict
-from softleak.labels.families import AnyLabel, Family
-from softleak.results import Candidate
+from softleak.labels.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
+from softleak.results import Candidate, Reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,63 @@ class Fitting:
         return f"{count} separate solutions, whose labels are up to {apart:.2g} apart in L1"
 
 
-def why(unique: bool, enough: bool, fitting: Fitting, verdict: Verdict, client: int) -> str:
+class Doubt(Enum):
+    """Why a label that fits need not be the only one."""
+
+    FEW = "too few classes for the assumed family to single out a label"
+    PREDICTION = (
+        "the label may equal the model's own prediction to within rounding, and then the gradient "
+        "is made of rounding errors"
+    )
+    CHANCE = "too few equations depend on the scalar to rule out that the family fits by chance"
+    TWO_CLASSES = (
+        "with two classes the head's gradient of a batch looks like that of one sample, and no "
+        "other layer of this share shows that it is one"
+    )
+    SCALED_DOWN = (
+        "the label is almost the model's own prediction, which is the mark of a share that was "
+        "scaled down by a learning rate, an average or clipping; if it is the gradient itself, "
+        'say scale="known", else scale="unknown"'
+    )
+
+
+def explain_reading(reading: Reading, otherwise: bool) -> str:
+    """Both readings of a share, in words; ``otherwise`` if there is a label at scale one too."""
+    what = f"a label that is {FAMILY_NAMES[reading.family]}, of class {int(reading.label.argmax())}"
+    how = (
+        "a difference of weights (after − before), not a gradient" if reading.scale < 0
+        else "an averaged or weighted loss, clipping or another learning rate"
+    )  # fmt: skip
+    first = (
+        "taken as the gradient itself, the share means a label of no simple kind" if otherwise
+        else "taken as the gradient itself, the share means no label at all"
+    )  # fmt: skip
+    return (
+        f"{first}; multiplied by {reading.scale:.4g} ({how}) it means {what}. If you know which, "
+        'say so by scale="known", scale="unknown" or the kind of the share'
+    )
+
+
+FAMILY_NAMES: Mapping[object, str] = {
+    OneHot(): "one-hot",
+    Smoothed(): "smoothed",
+    Mixed(2): "a mix of two classes",
+    SmoothedMixed(2): "a smoothed mix of two classes",
+}
+
+
+def describe_family(family: object) -> str:
+    """What labels of a family are, in words."""
+    if family == SmoothedMixed(2):
+        return "one-hot, smoothed or a smoothed mix of two classes"
+    known = next((words for one, words in FAMILY_NAMES.items() if one == family), None)
+    return known or f"of the family {family}"
+
+
+def why(
+    unique: bool, doubt: Doubt | None, fitting: Fitting, verdict: Verdict, client: int,
+    family: Family,
+) -> str:  # fmt: skip
     """Why the answer is what it is, given the candidates that fit."""
     decided, conflicts = bool(verdict.decided[client]), verdict.conflicts(client)
     if conflicts:
@@ -58,11 +115,14 @@ def why(unique: bool, enough: bool, fitting: Fitting, verdict: Verdict, client: 
             "share was altered, carries noise, or was computed in another mode of the model"
         )
     if unique:
-        by = "evidence from other layers" if decided else "the assumed family"
+        by = (
+            "evidence from other layers" if decided
+            else f"the family: it is assumed to be {describe_family(family)}"
+        )  # fmt: skip
         return f"one label explains the gradient, by {by}"
     found = fitting.words
-    if not enough:
-        return f"too few classes for the assumed family to single out a label: {found}, or others"
+    if doubt is not None:
+        return f"{doubt.value}: {found}, or others"
     return found if fitting.one else f"equally well explained: {found}"
 
 
@@ -73,4 +133,4 @@ def why_none(family: Family, evidence: bool) -> str:
             "the evidence gives a scalar whose label is no probability distribution: the share was "
             'scaled (try scale="unknown"), altered, or computed in another mode of the model'
         )
-    return f"no scalar gives a label of the family {family}"
+    return f"no scalar gives a label that is {describe_family(family)}"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from softleak.errors import LabelError, ShareError
 from softleak.factors import factor, numerical_rank
-from softleak.head import Head, find_head
+from softleak.head import Head
 from softleak.labels.evidence.probes import probe
 from softleak.labels.evidence.relation import Relation
 from softleak.labels.families import Family
@@ -22,6 +22,7 @@ from softleak.labels.noisy.spectrum import Spectrum, without_noisy_row
 from softleak.labels.solve import Problem, solve
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare, Scale
+from softleak.verify import find_head
 
 BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 BATCH = 1 << 25  # entries of head gradients held at once, in float64

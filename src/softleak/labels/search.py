@@ -68,8 +68,14 @@ class Minima:
 
 def search(curve: Curve, family: Family, where: Interval) -> Minima:
     """All minima of the spread on each interval, refined, with the scalars that fit around them."""
-    grid = where.grid()
-    mine = curve.take(where.client)
+    client = where.client
+    parts = [_search(curve, family, client[rows], grid) for rows, grid in where.grids()]
+    return Minima(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple[Tensor, ...]:
+    """The columns of ``Minima`` of curves searched on one ``grid`` (R, T)."""
+    mine = curve.take(client)
     unfit = _in_chunks(lambda c, t: misfit(c, family, t), mine, grid)
     far = _in_chunks(lambda c, t: spread(c, family, t), mine, grid)
     cells = _minima(far.masked_fill(unfit <= FIT, 0.0), grid)  # what fits is a plateau, not noise
@@ -81,7 +87,10 @@ def search(curve: Curve, family: Family, where: Interval) -> Minima:
     size = misfit(mine.take(row), family, scalar[:, None])[:, 0]
     low, high = _fitting(mine, family, grid, unfit > FIT, row, scalar, size <= FIT)
     alone = _distinct(Minima(row, scalar, low, high, size))
-    return replace(_settled(mine, family, alone), client=where.client[alone.client])
+    settled = _settled(mine, family, alone)
+    return (
+        client[settled.client], settled.scalar, settled.low, settled.high, settled.misfit,
+    )  # fmt: skip
 
 
 def _settled(curve: Curve, family: Family, minima: Minima) -> Minima:

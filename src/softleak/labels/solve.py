@@ -15,6 +15,7 @@ from softleak.labels.evidence.relation import Relation
 from softleak.labels.evidence.weigh import Verdict, weigh
 from softleak.labels.families import AnyLabel, Family, SmoothedMixed
 from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.review import review
 from softleak.labels.scale import Rescaled, Segment
 from softleak.labels.search import Minima, search
 from softleak.results import Recovery, Status
@@ -55,7 +56,11 @@ def solve(problem: Problem, factors: Factors, shares: Sequence[GradientShare]) -
     for rows, attempt in ((decided, _by_evidence), (open_, _by_family)):
         if len(rows):
             mine, said, own = factors.take(rows), verdict.take(rows), pseudo.take(rows)
-            found = certify(attempt(problem, own, said), mine, said, problem.tolerance)
+            solutions = replace(
+                attempt(problem, own, said), relative=factors.relative,
+                declared=problem.family is not None,
+            )  # fmt: skip
+            found = certify(solutions, mine, said, problem.tolerance)
             answers.update(zip(rows.tolist(), found, strict=True))
     if problem.scale_unknown and problem.family is None:
         # Outside the usual families the feature is still exact; the label lies on a segment.
@@ -63,7 +68,8 @@ def solve(problem: Problem, factors: Factors, shares: Sequence[GradientShare]) -
         anything = replace(problem, family=AnyLabel())
         wider = solve(anything, factors.take(decided.new_tensor(lost)), [shares[i] for i in lost])
         answers.update(zip(lost, wider, strict=True))
-    return [answers[i] for i in range(len(shares))]
+    every = [answers[i] for i in range(len(shares))]
+    return review(every, pseudo, verdict, problem.scale)
 
 
 def _by_evidence(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> Solutions:

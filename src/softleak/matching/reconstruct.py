@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import Unpack
 
 from softleak.errors import OptionError
-from softleak.head import Head, find_head
+from softleak.head import Head
 from softleak.matching.adam import Adam
 from softleak.matching.attempts import MOST, Runner
 from softleak.matching.jobs import Asked, Job, one_each
@@ -26,6 +26,7 @@ from softleak.matching.starts import Noise, Start
 from softleak.matching.watch import Watch
 from softleak.results import Recovery
 from softleak.share import GradientShare
+from softleak.verify import find_head
 
 MEMORY = 2 << 30  # bytes
 OURS, NOISE, COSINE = RecoveredLabel(), Noise(), Cosine()

@@ -8,8 +8,8 @@ from torch import nn
 import softleak as sl
 from softleak import data, models
 from softleak.errors import LabelError
-from softleak.head import find_head
 from softleak.labels.batch import BatchReader
+from softleak.verify import find_head
 
 SHAPE = (3, 32, 32)
 
@@ -114,7 +114,7 @@ def test_why_no_class_is_proved(pictures):
     share = step(model, *chosen(pictures, 3, 0))
     found = reader(model).read(share.without("3.bias"))
     assert "the gradient of the head's bias is missing and its features may be neg" in found.message
-    blind = BatchReader.of(Unknown(), find_head(Unknown(), "head"))
+    blind = BatchReader.of(Unknown(), sl.Head.of(Unknown(), "head"))
     found = blind.read(sl.GradientShare({"head.weight": torch.tensor([[1.0] * 4, [-1.0] * 4])}))
     assert "the head has no bias and its features could not be looked at" in found.message
 

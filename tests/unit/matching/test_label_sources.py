@@ -4,7 +4,6 @@ import torch
 import softleak as sl
 from softleak import data
 from softleak.errors import LabelError
-from softleak.head import find_head
 from softleak.matching.label_sources import (
     GivenLabel,
     HardLabel,
@@ -12,6 +11,7 @@ from softleak.matching.label_sources import (
     RecoveredLabel,
     Seen,
 )
+from softleak.verify import find_head
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from softleak.factors import head_gradients
-from softleak.head import Head, find_head
+from softleak.head import Head
 from softleak.share import GradientShare
+from softleak.verify import find_head
 
 
 def head_gradient(

@@ -13,9 +13,13 @@ from softleak.labels.evidence.relation import Blurred, Estimate, least_squares
 
 @dataclass(frozen=True)
 class HeadBias:
-    """``G_b = δ``: the classic bias ratio, over all rows at once."""
+    """``G_b = δ``: the classic bias ratio, over all rows at once.
+
+    ``accuracy`` is the relative error of ``τ`` seen on probes.
+    """
 
     parameter: str
+    accuracy: float = 0.0
 
     @property
     def explanation(self) -> str:

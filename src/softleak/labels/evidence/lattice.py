@@ -27,10 +27,16 @@ CHANNELS = 16  # fewer could lie on a coarser lattice by chance
 
 @dataclass(frozen=True)
 class Lattice:
-    """``g_c = (Wᵀδ)_c k_c / n``: k of n positions active, averaged by global pooling."""
+    """``g_c = h (Wᵀδ)_c k_c / n``: k of n positions active, averaged by global pooling.
+
+    ``gain`` is ``h``, one but for an affine layer in between, such as a fresh BatchNorm behind a
+    convolution's bias. ``accuracy`` is the relative error of ``τ`` seen on probes.
+    """
 
     parameter: str
     positions: int
+    gain: float = 1.0
+    accuracy: float = 0.0
 
     @property
     def explanation(self) -> str:
@@ -38,7 +44,7 @@ class Lattice:
 
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         n = self.positions
-        d = head.back(factors.u)
+        d = self.gain * head.back(factors.u)
         ratio = g / torch.where(d == 0, TINY, d)
         heard = d.abs() >= HEARD * d.abs().amax(-1, keepdim=True)
         loudest = torch.where(heard, g.abs(), -1).argmax(-1, keepdim=True)
@@ -64,6 +70,10 @@ class Lattice:
         misfit = torch.where(spoken >= CHANNELS, misfit, math.inf)
         return Estimate(estimate.scalar, estimate.error, misfit)
 
+    def notices(self, factors: Factors) -> Tensor:
+        """Always: two samples' counts, weighed by their scalars, lie on no lattice."""
+        return torch.ones_like(factors.sigma, dtype=torch.bool)
+
     def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
         """Every number of active positions is as likely, in each channel."""
         part = torch.arange(self.positions + 1, dtype=g.dtype, device=g.device) / self.positions
@@ -71,5 +81,5 @@ class Lattice:
 
     def _at(self, g: Tensor, seen: Blurred, t: Tensor, part: Tensor) -> Tensor:
         variance = seen.noise**2 + t.square() * seen.d_variance[:, None] * part.square()
-        rest = g[:, None] - t * seen.d[:, None] * part
+        rest = g[:, None] - t * self.gain * seen.d[:, None] * part
         return seen.density(rest, variance).logsumexp(-1).sum()

@@ -21,6 +21,8 @@ from softleak.labels.evidence.relation import (
 GRID = 6  # points per factor e of the feature's size
 SPAN = 1e3  # how much larger or smaller a feature may be than it was on probes
 STEPS = 8  # of Gauss–Newton
+BENT, SIDES = 8, 32  # entries that have to agree before a second sample is ruled out
+FLAT = 1e-3  # slopes that differ by less see no sign
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Pointwise:
     """``g_c = Σ_i (Wᵀδ)_i φ'(x_i)`` over the entries of channel c: affine, activation, head.
 
     ``peak`` is the largest entry of a feature on probes. With ``channels_last`` the feature's
-    entries run over channels fastest.
+    entries run over channels fastest. ``accuracy`` is the relative error of ``τ`` seen on probes.
     """
 
     parameter: str
@@ -37,6 +39,7 @@ class Pointwise:
     coefficients: tuple[float, ...]
     peak: float = 1.0
     channels_last: bool = False
+    accuracy: float = 0.0
 
     @property
     def explanation(self) -> str:
@@ -61,6 +64,20 @@ class Pointwise:
         # Each sign of τ says on which side of zero the feature is, and has to come true.
         above, below = (self._linear(g, d, head, factors, sign) for sign in (1, -1))
         return above.where(above.misfit <= below.misfit, below)
+
+    def notices(self, factors: Factors) -> Tensor:
+        """Where φ' bends: at another feature it differs, and two samples have two features.
+
+        A piecewise linear φ' only sees signs. Two samples go unnoticed if all their signs agree,
+        so enough entries have to be on either side of zero.
+        """
+        if not self.activation.homogeneous:
+            return torch.full_like(factors.sigma, self.channels >= BENT, dtype=torch.bool)
+        above, below = ((side * factors.v > 0).sum(-1) for side in (1, -1))
+        zero = factors.v.shape[-1] - above - below
+        least = torch.stack([above.maximum(below), zero + above.minimum(below)]).amin(0)
+        slopes = self.coefficients
+        return (least >= SIDES) & (abs(slopes[0] - slopes[1]) > FLAT * self._steepest)
 
     def _linear(self, g: Tensor, d: Tensor, head: Head, factors: Factors, sign: int) -> Estimate:
         direction = self.gather(d * self.slope(sign * factors.v))

@@ -23,13 +23,17 @@ from softleak.labels.evidence.activations import ACTIVATIONS, Activation
 from softleak.labels.evidence.head_bias import HeadBias
 from softleak.labels.evidence.lattice import Lattice
 from softleak.labels.evidence.pointwise import Pointwise
-from softleak.labels.evidence.relation import Relation
+from softleak.labels.evidence.relation import TINY, Relation
 from softleak.share import GradientShare
+from softleak.verify import find_head
 
 PROBES, FITTED = 4, 2  # the rest check what was fitted
 TIGHT = 400.0  # roundings: what a relation may be off on a probe
 SURE = 0.01  # a relation that leaves the scalar this uncertain is no evidence
 SEED = 0
+LOUD, NEARBY = 0.05, 0.25  # channels of a lattice that count, and how far off its points they lie
+
+Built = HeadBias | Pointwise | Lattice
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +65,13 @@ def probe(
             "or evidence=False to use the head alone"
         )
     shape = shapes[0]
-    example = torch.zeros(shape)
     if not isinstance(head, Head):
-        head = Head.of(model, head, example)
+        head = find_head(model, head, shape)
     runs = list(_runs(model, head, shape, seed))
     found: list[Relation] = []
     if head.bias_name in runs[0].share:
-        found.append(HeadBias(head.bias_name))
+        bias = _checked(HeadBias(head.bias_name), head, runs[FITTED:])
+        found += [bias] if bias else []
     for name, gradient in runs[0].share.items():
         fits = gradient.ndim == 1 and name != head.bias_name and gradient.any()
         if fits and head.W.shape[1] % len(gradient) == 0:
@@ -123,14 +127,29 @@ class _Watch:
 
 def _relation(name: str, channels: int, head: Head, runs: Sequence[Probe]) -> Relation | None:
     """The first relation that holds for one parameter, if any."""
-    tries: list[Relation] = []
+    tries: list[Pointwise | Lattice] = []
     for activation in ACTIVATIONS:
         for channels_last in (False, True) if channels < len(runs[0].d) else (False,):
             tries += _fit(name, channels, activation, channels_last, runs[:FITTED])
     positions = runs[0].positions.get(name, 1)
     if channels == len(runs[0].d) and positions > 1:
-        tries.append(Lattice(name, positions))
-    return next((relation for relation in tries if _holds(relation, head, runs[FITTED:])), None)
+        tries += _lattice(name, positions, runs[:FITTED])
+    checked = (_checked(relation, head, runs[FITTED:]) for relation in tries)
+    return next((relation for relation in checked if relation is not None), None)
+
+
+def _lattice(name: str, positions: int, runs: Sequence[Probe]) -> list[Lattice]:
+    """The lattice whose gain explains some probes, if their ratios lie near one at all."""
+    counts = torch.cat([positions * run.share[name].double() / run.d for run in runs])
+    weight = torch.cat([run.d.abs() / run.d.abs().max() for run in runs])
+    nearest = counts.round()
+    heard = (weight > LOUD) & (nearest > 0)
+    off = (counts - nearest)[heard]
+    if not len(off) or float(off.abs().max()) > NEARBY:
+        return []
+    x, w = nearest[heard], weight[heard]
+    gain = 1 + float((w * off * x).sum() / (w * x * x).sum())
+    return [Lattice(name, positions, gain)]
 
 
 def _fit(
@@ -152,13 +171,18 @@ def _fit(
     return [replace(blank, coefficients=tuple(theta.tolist()))]
 
 
-def _holds(relation: Relation, head: Head, runs: Sequence[Probe]) -> bool:
-    """Whether the relation gives the true scalar of probes it has not seen."""
+def _checked(relation: Built, head: Head, runs: Sequence[Probe]) -> Built | None:
+    """The relation with its accuracy, if it gives the true scalar of probes it has not seen."""
     factors = factor(head, [run.share for run in runs])
     g = torch.stack([run.share[relation.parameter] for run in runs]).double()
     true = (torch.stack([run.delta for run in runs]) * factors.u).sum(-1)
     estimate = relation.solve(g, head, factors)
     tolerance = TIGHT * factors.relative
-    close = (estimate.scalar - true).abs() <= tolerance * true.abs()
+    off = (estimate.scalar - true).abs() / true.abs().clamp_min(TINY)
     sure = estimate.error <= SURE * true.abs()
-    return bool((close & sure & (estimate.misfit <= tolerance)).all())
+    holds = (off <= tolerance) & sure & (estimate.misfit <= tolerance)
+    # A gradient of zeros says nothing either way; one of the probes has to speak.
+    silent = estimate.misfit.isinf()
+    if bool(silent.all()) or not bool((holds | silent).all()):
+        return None
+    return replace(relation, accuracy=float(off[~silent].max()))

@@ -55,8 +55,22 @@ class Relation(Protocol):
         """One line for people."""
         ...
 
+    @property
+    def accuracy(self) -> float:
+        """The relative error of ``τ`` seen on probes, where the truth is known."""
+        ...
+
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         """``τ`` from the gradients ``g`` (N, m)."""
+        ...
+
+
+@runtime_checkable
+class Witness(Protocol):
+    """A relation that can also tell one sample from several."""
+
+    def notices(self, factors: Factors) -> Tensor:
+        """(N,) whether a second sample would have broken the relation for this client."""
         ...
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from softleak.errors import ShareError
 from softleak.factors import Factors
 from softleak.head import Head
-from softleak.labels.evidence.relation import Relation
+from softleak.labels.evidence.relation import Relation, Witness
 from softleak.results import Evidence
 from softleak.share import GradientShare
 
@@ -53,14 +53,16 @@ def weigh(
     error = torch.stack([e.error for e in estimates])
     own = [shares[0].resolution(relation.parameter, head.dtype) for relation in used]
     coarser = (scalar.new_tensor(own) - factors.relative).clamp_min(0)[:, None]
-    error = error + 4 * (rounding + coarser) * scalar.abs()
+    seen = scalar.new_tensor([relation.accuracy for relation in used])[:, None]
+    error = error + 4 * (rounding + coarser + seen) * scalar.abs()
     # Rounding of the share beyond its dtype's (a difference of checkpoints) is no contradiction.
     holds = (misfit <= factors.relative**0.5 + 4 * rounding) & (scalar != 0)
     ranked = torch.where(holds, error / scalar.abs(), math.inf)
     best = ranked.argmin(0, keepdim=True)
     tau, spread = scalar.gather(0, best)[0], error.gather(0, best)[0]
     agrees = holds & ((scalar - tau).abs() <= error + spread)
-    columns = [x.T.tolist() for x in (scalar, error, misfit, holds, agrees)]
+    notices = torch.stack([_notices(relation, factors) for relation in used])
+    columns = [x.T.tolist() for x in (scalar, error, misfit, holds, agrees, agrees & notices)]
     pieces = tuple(
         tuple(
             Evidence(relation.parameter, relation.explanation, *values)
@@ -69,6 +71,13 @@ def weigh(
         for rows in zip(*columns, strict=True)
     )
     return Verdict(tau, spread, holds.any(0), pieces)
+
+
+def _notices(relation: Relation, factors: Factors) -> Tensor:
+    """(N,) whether the relation would have noticed a second sample; False if it cannot say."""
+    if isinstance(relation, Witness):
+        return relation.notices(factors)
+    return torch.zeros_like(factors.sigma, dtype=torch.bool)
 
 
 def _gradients(relation: Relation, shares: Sequence[GradientShare], head: Head) -> Tensor:

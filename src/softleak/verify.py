@@ -1,0 +1,178 @@
+"""Which linear layer is the head, and whether the model does with it what every attack assumes.
+
+The assumption is ``logits = W x + b`` up to a constant per sample, and that the gradients of ``W``
+and ``b`` are ``δ xᵀ`` and ``δ`` with ``δ = softmax(logits) − y``. A temperature, an average of two
+heads, a subclass of ``nn.Linear`` or a hook may break it without a trace in the model's structure,
+so the model is run on random inputs and both are compared with what really comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from softleak.capture import forward_one
+from softleak.errors import HeadNotFound, ModelError
+from softleak.head import Head, linear_layers
+from softleak.inputs import accepted_shapes, random_input
+
+RUNS = 3
+SEED = 0
+ROUNDINGS = 64.0  # times the rounding of the largest term: what the order of a sum may change
+TF32 = 2.0**-10  # the resolution of matrix products where CUDA may shorten their factors
+
+
+def find_head(
+    model: nn.Module, name: str | None = None, shape: tuple[int, ...] | None = None
+) -> Head:
+    """The linear layer whose output the logits are, checked on random inputs of this shape.
+
+    Args:
+        model: the classifier, in the mode the client used.
+        name: the layer, if it is not to be found.
+        shape: the shape of one input; by default the first usual one that the model accepts.
+
+    Raises:
+        HeadNotFound: if no linear layer does what the attacks assume, or none can be checked.
+    """
+    linears = linear_layers(model)
+    if name is not None:
+        linears = {name: linears[Head.of(model, name).name]}
+    shape = shape or next(accepted_shapes(model), None)
+    if shape is None:
+        raise ModelError(
+            "could not tell which input the model takes, so its head cannot be verified; pass "
+            "input_shape, such as (3, 32, 32), or head=Head.of(model, name) if you vouch for it"
+        )
+    runs = _runs(model, linears, shape)
+    producers = [n for n in linears if all(_gives_logits(run, n) for run in runs)]
+    if not producers:
+        raise HeadNotFound(_why_none(linears, runs))
+    head = Head.of(model, producers[-1])
+    _check_layer(head.name, linears[head.name], runs)
+    return head
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """One forward and backward pass: what entered and left each layer, and their gradients."""
+
+    logits: Tensor
+    delta: Tensor
+    calls: dict[str, list[tuple[Tensor, Tensor]]]
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+def _runs(model: nn.Module, linears: dict[str, nn.Linear], shape: tuple[int, ...]) -> list[_Run]:
+    generator = torch.Generator().manual_seed(SEED)
+    like = next(iter(linears.values())).weight
+    devices = [like.device] if like.is_cuda else []
+    with torch.random.fork_rng(devices), torch.enable_grad():
+        torch.manual_seed(SEED)  # for dropout and noise in train mode
+        inputs = [random_input(shape, index, generator) for index in range(RUNS)]
+        return [_run(model, linears, x, index) for index, x in enumerate(inputs)]
+
+
+def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Tensor, index: int) -> _Run:
+    calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in linears}
+
+    def remember(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        calls[name].append((inputs[0].detach(), output.detach()))
+
+    handles = [m.register_forward_hook(partial(remember, n)) for n, m in linears.items()]
+    try:
+        logits, _ = forward_one(model, x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    target = torch.tensor([index % logits.shape[1]], device=logits.device)
+    delta = logits.detach().softmax(-1)[0] - F.one_hot(target[0], logits.shape[1])
+    wanted = {n: p for n, p in _parameters(linears).items() if p.requires_grad}
+    found: Iterable[Tensor | None] = ()
+    if wanted and logits.requires_grad:
+        loss = F.cross_entropy(logits, target)
+        found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+    gradients = {n: g for n, g in zip(wanted, found, strict=False) if g is not None}
+    return _Run(logits.detach(), delta, calls, gradients)
+
+
+def _parameters(linears: dict[str, nn.Linear]) -> dict[str, Tensor]:
+    """The registered parameters of layers: what is computed from others is none of them."""
+    own = ((layer, linear._parameters) for layer, linear in linears.items())
+    return {f"{n}.{k}": p for n, held in own for k, p in held.items() if p is not None}
+
+
+def _gives_logits(run: _Run, name: str) -> bool:
+    """Whether the layer's last output is the logits, up to a constant."""
+    if not run.calls[name]:
+        return False
+    _, output = run.calls[name][-1]
+    if output.shape != run.logits.shape:
+        return False
+    difference = output - run.logits  # a log-softmax shifts the logits, which changes no gradient
+    spread = difference.amax() - difference.amin()
+    return bool(spread <= 8 * torch.finfo(output.dtype).eps * (1 + output.abs().amax()))
+
+
+def _check_layer(name: str, linear: nn.Linear, runs: list[_Run]) -> None:
+    """Raise unless the layer was called once a run, computed ``W x + b``, and got its gradients."""
+    W = linear.weight.detach().double()
+    b = 0.0 if linear.bias is None else linear.bias.detach().double()
+    checked = False
+    for run in runs:
+        if len(run.calls[name]) > 1:
+            raise HeadNotFound(
+                f"the head {name!r} is applied {len(run.calls[name])} times per sample; its "
+                "gradient is then not that of one feature, and softleak cannot read it"
+            )
+        x, output = (tensor[0].double() for tensor in run.calls[name][0])
+        if not _close(output, W @ x + b, (W.abs() @ x.abs()) + abs(b), linear):
+            raise HeadNotFound(
+                f"the layer {name!r} does not compute W x + b with its own weights: it rescales, "
+                "quantises or adds something, and every label read from it would be wrong"
+            )
+        delta = run.delta.double()
+        predicted = {f"{name}.weight": torch.outer(delta, x), f"{name}.bias": delta}
+        for key, gradient in run.gradients.items():
+            if key in predicted:
+                expected = predicted[key]
+                checked |= bool(expected.any())
+                if not _close(gradient, expected, expected.abs().amax(), linear):
+                    raise HeadNotFound(_wrong_gradient(key))
+    if not checked and any(p.requires_grad for p in linear.parameters()):
+        raise HeadNotFound(
+            f"the head {name!r} has no gradient on random inputs, so it cannot be verified; pass "
+            "head=Head.of(model, name) if you vouch for it"
+        )
+
+
+def _close(found: Tensor, expected: Tensor, size: Tensor, linear: nn.Linear) -> bool:
+    eps = torch.finfo(linear.weight.dtype).eps
+    if linear.weight.is_cuda and torch.backends.cuda.matmul.allow_tf32:
+        eps = max(eps, TF32)
+    return bool(((found.double() - expected).abs() <= ROUNDINGS * eps * (size + 1e-30)).all())
+
+
+def _wrong_gradient(key: str) -> str:
+    return (
+        f"the gradient of {key!r} on random inputs is not what the cross-entropy of a linear head "
+        "gives: a hook rescales it, or the parameter is used elsewhere as well; softleak cannot "
+        "read it"
+    )
+
+
+def _why_none(linears: dict[str, nn.Linear], runs: list[_Run]) -> str:
+    used = [name for name in linears if all(run.calls[name] for run in runs)]
+    named = ", ".join(list(linears)[:6]) + (", …" if len(linears) > 6 else "")
+    if not used:
+        return f"none of the linear layers ({named}) is used for every input"
+    return (
+        f"the model's output is not that of a linear layer ({named}); softleak needs logits "
+        "straight from an nn.Linear, without a temperature, a scale, a softmax or an average "
+        "behind it"
+    )

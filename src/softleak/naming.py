@@ -21,7 +21,7 @@ WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_w
 
 @dataclass(frozen=True)
 class Match:
-    """The model's name of each tensor held, and what was left out because it is a copy."""
+    """The model's name of each tensor held that belongs to it, and what was left out."""
 
     names: Mapping[str, str]
     remarks: tuple[str, ...] = ()
@@ -43,10 +43,11 @@ def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
     """Find the model's name of each tensor held; what it does not have keeps its own name.
 
     Names may differ by a prefix on either side, as when one of the two is wrapped: the prefixes
-    are those under which most names and shapes agree. A second copy of the model's tensors under
-    another prefix (a running average of the weights) is left out. Tensors without names
-    (``arr_0``, ``arr_1``, … as a list is saved) are taken in the order of the model's parameters,
-    or of its whole state, whichever fits in number and shape.
+    are those under which most names and shapes agree. What is not under the prefix, such as a
+    second copy of the weights (a running average) or the buffers of a loss, is left out.
+
+    Tensors without names (``arr_0``, ``arr_1``, … as a list is saved) are taken in the order of
+    the model's parameters, or of its whole state, whichever fits in number and shape.
     """
     own = model.state_dict()
     numbers = {name: int(n[1]) for name in held if (n := NUMBERED.fullmatch(name))}
@@ -59,14 +60,18 @@ def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
         return Match({name: name for name in held})
     theirs, ours = _chosen(copies)
     names = {n: _translated(n, theirs, ours, bare) for n in held}
-    others = [prefix for prefix, _ in copies[1:]]
     strange = [n for n in held if names[n] == n and n not in own]
-    left = {n: prefix for n in strange for prefix in others if prefix and _short(n, prefix)}
-    remarks = tuple(
+    others = [prefix for prefix, _ in copies[1:] if prefix]
+    left = {n: prefix for n in strange for prefix in others if _short(n, prefix) is not None}
+    remarks = [
         f"a second copy of the weights, under {prefix!r}, was left out"
         for prefix in dict.fromkeys(left.values())
-    )
-    return Match({n: name for n, name in names.items() if n not in left}, remarks)
+    ]
+    outside = [n for n in strange if n not in left and _short(n, theirs) is None]
+    if outside:
+        remarks.append(f"{len(outside)} tensors that are not under {theirs!r} were left out")
+    kept = {n: name for n, name in names.items() if n not in left and n not in outside}
+    return Match(kept, tuple(remarks))
 
 
 Prefixes = tuple[str, str]  # what is taken off a name held, and what is put in its place

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from softleak import files
-from softleak.naming import match
+from softleak.models.checkpoint import own_weights
 from softleak.share import GradientShare, Precision
 
 
@@ -41,7 +40,7 @@ class Reading:
 
     def between(self, before: Path, after: Path, model: nn.Module) -> GradientShare:
         """Read the step between two checkpoints of a model."""
-        old, new = (own_tensors(files.load(path).tensors, model) for path in (before, after))
+        old, new = (own_weights(files.load(path).tensors, model) for path in (before, after))
         share = GradientShare.from_update(old, new, lr=self.lr)
         return share if self.precision is None else replace(share, precision=self.precision)
 
@@ -52,14 +51,9 @@ class Reading:
             share = GradientShare.load(path)
             return replace(share, scale=share.scale or "known")
         held = files.load(path)
-        tensors = own_tensors(held.tensors, model)
+        tensors = own_weights(held.tensors, model)
         if self.kind is Kind.DELTA:
             share = GradientShare.from_delta(tensors, lr=self.lr)
         else:
             share = GradientShare.from_update(model.state_dict(), tensors, lr=self.lr)
         return replace(share, input_shape=held.input_shape)
-
-
-def own_tensors(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Tensors under the model's own names."""
-    return {own: held[name] for name, own in match(held, model).names.items()}

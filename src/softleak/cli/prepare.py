@@ -13,11 +13,10 @@ from torch import nn
 from softleak import files
 from softleak.audit import Subject
 from softleak.audit.folder import recorded_shape, share_files
-from softleak.audit.reading import own_tensors
 from softleak.cli import parse
 from softleak.cli.request import Request
 from softleak.errors import ModelError
-from softleak.models.checkpoint import copy_weights
+from softleak.models.checkpoint import copy_weights, own_weights
 from softleak.naming import match
 
 RANDOM = (
@@ -88,7 +87,7 @@ def _drawn_at_random(model: nn.Module, again: nn.Module) -> bool:
 
 def _check_same(model: nn.Module, weights: Path, before: Path) -> None:
     """That --weights, given with --before, holds the same."""
-    own, held = model.state_dict(), own_tensors(files.load(weights).tensors, model)
+    own, held = model.state_dict(), own_weights(files.load(weights).tensors, model)
     other = [n for n, t in held.items() if n in own and not torch.equal(t.to(own[n]), own[n])]
     if other:
         raise ModelError(

@@ -91,7 +91,7 @@ class Problems:
         """The same by plain autograd, without vectorisation and without fused recurrent layers."""
         alone, t = replace(self, network=replace(self.network, plain=True)), self.targets
         losses, slopes = [], []
-        with torch.enable_grad(), torch.backends.mkldnn.flags(enabled=False):
+        with torch.enable_grad():
             for i, row in enumerate(unknowns):
                 x = row.detach().requires_grad_()
                 sent = [g[i] for g in t.gradients]

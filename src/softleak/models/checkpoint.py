@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from softleak import files
 from softleak.errors import ModelError
+from softleak.models.pretrained import pretrained_weights
 from softleak.naming import match
 
 # BatchNorm counts batches for its cumulative average; inference does not read the count.
@@ -25,8 +26,15 @@ def load_weights(model: nn.Module, path: str | PathLike[str]) -> nn.Module:
 
 def copy_weights(model: nn.Module, held: Mapping[str, Tensor], source: str) -> nn.Module:
     """Copy weights into model whatever wrapper's prefix their names carry, and return it."""
-    names = match(held, model).names
-    return copy_state(model, {own: held[name] for name, own in names.items()}, source)
+    return copy_state(model, own_weights(held, model), source)
+
+
+def own_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Weights under the model's own names; those of Hugging Face have others on disk."""
+    found = {own: held[name] for name, own in match(held, model).names.items()}
+    if not model.state_dict().keys() - found.keys():
+        return found
+    return pretrained_weights(held, model) or found
 
 
 def copy_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> nn.Module:

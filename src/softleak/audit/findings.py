@@ -14,6 +14,7 @@ from softleak.results import Recovery, Status
 
 PRECISE = 1e-2  # a relative error of the feature below which it counts as known
 RECOGNISABLE = 20.0  # dB: an image this close to the truth shows what it is of
+UNEXPLAINED = -100.0  # dB: what an image is worth that does not explain the share
 EXPLAINED = 0.2  # what a matched image may leave of the share, relative to its size, to count
 
 
@@ -123,12 +124,14 @@ class InputFinding:
 
     @property
     def quality(self) -> float:
-        """What orders images found of one share: by inversion first, then by how well they fit."""
-        if self.pixels is None:
+        """How good the image should be, in dB and without any truth, to order several attempts.
+
+        By inversion it is what the equations predict, by matching how well two starts agree.
+        """
+        told = self.agreement if self.method is Method.MATCHING else self.psnr_predicted
+        if self.pixels is None or told is None or math.isnan(told):
             return -math.inf
-        if self.leaked and self.method is Method.INVERSION:
-            return math.inf
-        return 1.0 - self.misfit if self.misfit is not None else 0.0
+        return told if (self.misfit or 0.0) <= EXPLAINED else min(told, UNEXPLAINED)
 
 
 def _at_least(value: float | None, line: float) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from softleak.audit.findings import InputFinding, Method
-from softleak.audit.matched import match_input, misfit_of
+from softleak.audit.matched import match_input
 from softleak.audit.pixels import PixelMap
 from softleak.audit.subject import Subject
 from softleak.data import Normalisation
@@ -54,10 +54,7 @@ def _inverted(
 
     def attack() -> InputFinding:
         inverted = invert(subject.model, share, recovery, chain=subject.chain)
-        found = _described(inverted, normalisation)
-        if found.leaked or found.pixels is None:
-            return found
-        return replace(found, misfit=misfit_of(subject, share, recovery, inverted.input))
+        return _described(inverted, normalisation)
 
     return _attempted(attack, "inversion")
 
@@ -73,15 +70,13 @@ def _attempted(attack: Callable[[], InputFinding], name: str) -> InputFinding:
 
 
 def _better(inverted: InputFinding, matched: InputFinding) -> InputFinding:
-    """Of two attempts the one whose image explains more of the share; the other is mentioned."""
+    """Of two attempts the one whose image should be better; the other is mentioned."""
     why = inverted.message.partition(";")[0]
     if matched.pixels is None:
         return replace(inverted, message=f"{why}; {matched.message}")
     if matched.quality >= inverted.quality:
         return replace(matched, message=f"{why}, so {matched.message}")
-    return replace(
-        inverted, message=f"{why}; matching gradients was tried and explains less of the share"
-    )
+    return replace(inverted, message=f"{why}; matching gradients was tried and is no better")
 
 
 def _described(found: Inversion, normalisation: Normalisation | None) -> InputFinding:

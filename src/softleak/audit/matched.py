@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import torch
@@ -10,15 +11,16 @@ from torch import Tensor
 from softleak.audit.findings import InputFinding, Method
 from softleak.audit.pixels import PixelMap
 from softleak.audit.subject import Subject
-from softleak.capture import forward_one
 from softleak.data import Normalisation
 from softleak.matching import Adam, Noise, Reconstruction, pass_on_interrupt, reconstruct
-from softleak.metrics import psnr
 from softleak.results import Recovery
 from softleak.share import GradientShare
 
 STARTS = (Noise(0), Noise(1))
-TRIAL = 4  # steps that tell how long one takes
+USUAL = 0.25  # the standard deviation of a photograph's pixels, of range one
+ALIKE = 120.0  # dB: more is equality
+TINY = 1e-12
+TRIALS = (2, 8)  # steps that tell how long one takes
 PART = 0.9  # of the time is planned for
 FEWEST = 50  # steps, however long they take: the time ends them
 
@@ -38,7 +40,7 @@ def match_input(
         return InputFinding(Method.NONE, f"matching could not be carried out: {best.status.value}")
     to_pixels = PixelMap.of(best.input, normalisation)
     pixels = [to_pixels(one.input) for one in found if one.input is not None]
-    agreement = psnr(pixels[0], pixels[1]) if len(pixels) > 1 else None
+    agreement = agreement_of(*pixels) if len(pixels) > 1 else None
     said = "" if agreement is None else f", and two starts agree to {agreement:.0f} dB"
     message = (
         f"gradients were matched: that of this image differs from the share's by {best.misfit:.0%}"
@@ -48,6 +50,19 @@ def match_input(
         Method.MATCHING, message, to_pixels(best.input), to_pixels=to_pixels, misfit=best.misfit,
         agreement=agreement,
     )  # fmt: skip
+
+
+def agreement_of(one: Tensor, other: Tensor) -> float:
+    """The PSNR in dB between two images, were their contrast that of a usual photograph.
+
+    Relative to the contrast of the images themselves: two flat ones do not agree by being flat,
+    and one bright pixel does not make the rest agree.
+    """
+    contrast = float(torch.minimum(one.std(), other.std()))
+    off = float((one - other).square().mean().sqrt())
+    if off == 0.0:
+        return ALIKE
+    return min(-20 * math.log10(USUAL * off / max(contrast, TINY)), ALIKE)
 
 
 def _from_two_starts(
@@ -62,30 +77,11 @@ def _from_two_starts(
             input_shape=subject.input_shape,
         )  # fmt: skip
 
-    begin = time.perf_counter()
-    tried = run(TRIAL, seconds)
-    pass_on_interrupt(tried)
-    spent = time.perf_counter() - begin
-    steps = min(Adam().steps, max(FEWEST, int(PART * (seconds - spent) / spent * TRIAL)))
-    return run(steps, max(seconds - spent, 0.0))
-
-
-def misfit_of(
-    subject: Subject, share: GradientShare, recovery: Recovery, x: Tensor
-) -> float | None:
-    """What remains of the share if the gradient of an input is taken off, relative to its size."""
-    if recovery.label is None or subject.input_shape is None:
-        return None
-    own = {n: p for n, p in subject.model.named_parameters() if n in share and p.requires_grad}
-    with torch.enable_grad():
-        logits, _ = forward_one(subject.model, x.reshape(subject.input_shape))
-        label = recovery.label.to(logits)
-        loss = -(torch.log_softmax(logits[0], -1) * label).sum()
-        found = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
-    off = size = 0.0
-    for name, gradient in zip(own, found, strict=True):
-        sent = share[name].double() / recovery.scale
-        size += float(sent.square().sum())
-        ours = torch.zeros_like(sent) if gradient is None else gradient.double()
-        off += float((ours - sent).square().sum())
-    return float((off / size) ** 0.5) if size else None
+    begin = last = time.perf_counter()
+    for steps in TRIALS:  # the first of which also warms up
+        last = time.perf_counter()
+        pass_on_interrupt(run(steps, seconds))
+    now = time.perf_counter()
+    left = max(seconds - (now - begin), 0.0)
+    possible = int(PART * left / (now - last) * TRIALS[-1])
+    return run(min(Adam().steps, max(FEWEST, possible)), left)

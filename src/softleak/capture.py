@@ -33,7 +33,7 @@ def capture(model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
         loss = F.cross_entropy(logits, label.unsqueeze(0))
         found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
     sent = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
-    return GradientShare(sent, input_shape=tuple(batched.shape[1:]))
+    return GradientShare(sent, tuple(batched.shape[1:]), scale="known")
 
 
 def forward_one(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

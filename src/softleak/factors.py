@@ -17,6 +17,7 @@ NOISE = 32.0  # a residual of so many roundings is noise
 POWER_STEPS = 2
 PROBES = 2  # random directions to estimate a residual from
 RANK_TOLERANCE = 64.0  # a second singular value above this many roundings is another sample
+COARSEST, FEWEST = 1e-3, 4.0  # in half precision so many roundings would hide one: fewer suffice
 UNBALANCED = 1e-2  # what rounding leaves of a sum over u at the smallest t of interest
 TINY = torch.finfo(torch.double).tiny
 OWN = 8 * torch.finfo(torch.double).eps  # what our own arithmetic adds to a float64 share
@@ -59,7 +60,8 @@ class Factors:
     @property
     def rank_one(self) -> Tensor:
         """(N,) whether rounding explains all that is not rank one."""
-        return torch.le(self.residual, RANK_TOLERANCE * self.relative + self.explained)
+        allowed = max(min(RANK_TOLERANCE * self.relative, COARSEST), FEWEST * self.relative)
+        return torch.le(self.residual, allowed + self.explained)
 
     def balanced(self, client: int, t: float | None) -> bool:
         """Whether ``p − y = t u`` sums to zero; without a ``t``, whether any could make it so."""
@@ -95,9 +97,9 @@ def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
     clients = max(BLOCK // head.W.numel(), 1)
     parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
     u, sigma, v, residual = (torch.cat(part) for part in zip(*parts, strict=True))
-    # The coarser of what the client computed in and what it sent.
+    # The coarsest of what the client computed in and what it sent.
     info = max(map(torch.finfo, (gradients[0].dtype, head.dtype)), key=lambda info: info.eps)
-    relative = max(info.eps / 2, OWN)
+    relative = max(shares[0].resolution(head.weight_name, head.dtype), OWN)
     known = [share.rounding.get(head.weight_name, 0.0) for share in shares]
     absolute = sigma.new_tensor(known) + info.tiny * info.eps
     entries = head.W.numel() ** 0.5

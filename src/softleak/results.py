@@ -13,7 +13,7 @@ class Status(Enum):
 
     UNIQUE = "one label explains the gradient"
     AMBIGUOUS = "several labels explain the gradient equally well"
-    ZERO_GRADIENT = "the head's gradient is zero: it says nothing"
+    ZERO_GRADIENT = "the head's gradient is exactly zero"
     NO_SOLUTION = "no label of the assumed kind explains the gradient"
     NOT_SINGLE = "the head's gradient is not that of one sample at these weights"
     PROBABLE = "the share carries noise: the label has a confidence and an interval"
@@ -25,7 +25,8 @@ class Candidate:
     """A scalar at which the loss has a minimum, and the label it would mean.
 
     If it ``fits``, so does every scalar from ``low`` to ``high``; ``labels`` (S, C) are theirs,
-    from one end to the other. ``misfit`` is in units of rounding error.
+    from one end to the other. ``misfit`` is in units of rounding error. Rounding may have moved
+    each of these labels by up to ``rounding`` in L1.
     """
 
     scalar: float
@@ -35,6 +36,7 @@ class Candidate:
     fits: bool
     label: Tensor
     labels: Tensor
+    rounding: float = 0.0
 
     @property
     def width(self) -> float:
@@ -95,7 +97,8 @@ class Recovery:
     error: float = float("inf")
     feature_error: float = float("inf")
     scale: float = 1.0
-    samples: int = 1  # at least so many are behind the share
+    samples: int = 1  # at least so many gradients are behind the share: samples, or local steps
+    difference: Tensor | None = None  # p − y (C,), where the head's bias gives it and no more
     family: object | None = None  # the simplest known family the label belongs to
     candidates: tuple[Candidate, ...] = ()
     evidence: tuple[Evidence, ...] = ()
@@ -114,3 +117,21 @@ class Recovery:
     def class_index(self) -> int | None:
         """The class with the largest share of the label."""
         return None if self.label is None else int(self.label.argmax())
+
+    @property
+    def proved_class(self) -> int | None:
+        """The class that leads in every label that may be the true one, or None."""
+        if self.status is Status.UNIQUE and self.label is not None:
+            return _leader(self.label[None], self.error)
+        if not self.complete:
+            return None
+        leaders = {_leader(c.labels, c.rounding) for c in self.solutions}
+        return leaders.pop() if len(leaders) == 1 else None
+
+
+def _leader(labels: Tensor, error: float) -> int | None:
+    """The class on top of all labels (S, C), each known to within ``error`` in L1."""
+    values, indices = labels.topk(2)
+    clear = bool((values[:, 0] - values[:, 1] > error).all())
+    tops = set(indices[:, 0].tolist())
+    return tops.pop() if clear and len(tops) == 1 else None

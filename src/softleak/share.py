@@ -98,13 +98,18 @@ class GradientShare(Mapping[str, Tensor]):
     def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
         """The share with every gradient changed: what a defence does to it."""
         changed = {name: change(name, gradient) for name, gradient in self.gradients.items()}
-        return replace(self, gradients=changed)
+        return replace(self, gradients=changed, scale=self._unvouched)
 
     def scaled(self, factor: float) -> GradientShare:
         """The share times a factor, as clipping or an unknown learning rate leave it."""
         changed = {name: gradient * factor for name, gradient in self.gradients.items()}
         rounding = {name: error * abs(factor) for name, error in self.rounding.items()}
-        return replace(self, gradients=changed, rounding=rounding)
+        return replace(self, gradients=changed, rounding=rounding, scale=self._unvouched)
+
+    @property
+    def _unvouched(self) -> Scale | None:
+        """The scale once the numbers were changed: nobody vouches for them any more."""
+        return None if self.scale == "known" else self.scale
 
     def without(self, *names: str) -> GradientShare:
         """The share with some gradients withheld."""
@@ -172,7 +177,7 @@ class GradientShare(Mapping[str, Tensor]):
                 continue
             gradients[name] = (start.double() - new[name].double()) / rate
             ulp = max(torch.finfo(t.dtype).eps for t in (start, new[name])) / 2
-            rounding[name] = ulp * float(start.abs().max()) / rate
+            rounding[name] = ulp * float(start.detach().abs().max()) / rate
         return cls(gradients, rounding=rounding, scale=None if lr else "unknown")
 
     @classmethod

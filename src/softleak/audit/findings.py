@@ -51,15 +51,7 @@ class LabelFinding:
     def class_index(self) -> int | None:
         """The class every label that fits has on top, or that noise leaves probable."""
         recovery = self.recovery
-        if recovery.status is Status.PROBABLE:
-            return recovery.class_index
-        if recovery.label is None or not recovery.complete:
-            return None
-        if recovery.status is Status.UNIQUE:
-            first, second = recovery.label.topk(2).values.tolist()
-            return int(recovery.label.argmax()) if first - second > recovery.error else None
-        tops = {int(i) for c in recovery.solutions for i in c.labels.argmax(-1)}
-        return tops.pop() if len(tops) == 1 else None
+        return recovery.class_index if recovery.status is Status.PROBABLE else recovery.proved_class
 
 
 @dataclass(frozen=True)

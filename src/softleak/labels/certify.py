@@ -17,6 +17,7 @@ from softleak.labels.messages import Doubt, Fitting, why, why_none
 from softleak.labels.search import SAME, Minima
 from softleak.results import Candidate, Recovery, Status
 
+SURE = 4.0  # times the rounding of a label's entries: what its L1 error is bounded by
 PATH = 129  # labels along a wide interval
 NARROW = 1e-3  # relative width of an interval
 SPARE_BITS = 24.0  # tested beyond what the unknowns absorb: a chance fit in sixteen million
@@ -49,14 +50,13 @@ def certify(
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """A candidate, the scalar of its feature, and the L1 size of the rounding in its label.
+    """A candidate and the scalar of its feature.
 
     ``path`` (S,) are the scalars of the labels along it, ``equations`` how many its family imposes.
     """
 
     candidate: Candidate
     tau: float
-    rounding: float
     path: Tensor
     equations: float
     spare: float  # bits that the equations test beyond what the unknowns absorb
@@ -83,8 +83,8 @@ def _describe(solutions: Solutions) -> Iterator[tuple[int, _Found]]:
         rows
     ):
         path, labels = paths[index] if fits else (scalar[:1], y)
-        candidate = Candidate(t, low, high, misfit, fits, y[0], labels)
-        yield client, _Found(candidate, feature, error, path, count, bits, solutions.tau is None)
+        candidate = Candidate(t, low, high, misfit, fits, y[0], labels, SURE * error)
+        yield client, _Found(candidate, feature, path, count, bits, solutions.tau is None)
 
 
 def _spare(solutions: Solutions, curve: Curve, scalar: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def _judge(
     label = solutions.family.project(best.candidate.label).clamp_min(0)
     label = label / label.sum()
     every = torch.cat([f.candidate.labels for f in fitting])
-    error = float((every - label).abs().sum(-1).max()) + 4 * best.rounding
+    error = float((every - label).abs().sum(-1).max()) + best.candidate.rounding
     alone = len(fitting) == 1 and complete and best.equations > solutions.unknowns
     unique = alone and max(best.candidate.width, error) <= tolerance
     all_fitting = Fitting([f.candidate for f in fitting], error, tolerance)
@@ -158,7 +158,7 @@ def _judge(
         error=error,
         feature_error=_feature_error(t, solutions, verdict, client) + factors.feature_error(client),
         scale=best.tau / t.scalar,
-        family=_simplest(label, error) if unique else None,
+        family=simplest_family(label, error) if unique else None,
         candidates=candidates,
         evidence=evidence,
         complete=complete,
@@ -198,7 +198,8 @@ def _centred(found: _Found) -> _Found:
     return replace(found, candidate=candidate, tau=tau)
 
 
-def _simplest(label: Tensor, error: float) -> Family:
+def simplest_family(label: Tensor, error: float) -> Family:
+    """The simplest known family that a label (C,) belongs to, to within its error in L1."""
     for family in KNOWN:
         if float((label - family.project(label)).abs().sum()) <= error:
             return family

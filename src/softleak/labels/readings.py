@@ -27,6 +27,7 @@ from softleak.results import Reading
 LEADING = 2  # entries at either end of u, and of p, that may be a label's own classes
 SLACK = 4.0  # errors: how far below zero a label's entry may be
 DISTINCT = 64.0  # roundings: a label this close to the prediction is told apart from it
+SAME = 1e-3  # relative: scales this close to one are one
 TINY = 1e-300
 CHUNK = 1 << 22  # label entries held at once
 
@@ -56,7 +57,7 @@ def simpler_readings(
         segment = Segment.at(pseudo.take(part), tau[part], error[part])
         s = _regressions(segment, tau[part].abs())
         levels = [simple[i] for i in part.tolist()]
-        found = _simplest(segment, s, levels)
+        found = _simplest(segment, s, tau[part].abs(), levels)
         for index, reading in zip(part.tolist(), found, strict=True):
             # The share is τ δ/|δ|: at s it is the gradient times |τ|/s.
             yield reading and replace(reading, scale=float(tau[index].abs()) / reading.scale)
@@ -88,13 +89,16 @@ def _without_leading(segment: Segment) -> Tensor:
     return kept.scatter(2, index, 0.0)
 
 
-def _simplest(segment: Segment, s: Tensor, levels: Sequence[int]) -> list[Reading | None]:
+def _simplest(
+    segment: Segment, s: Tensor, size: Tensor, levels: Sequence[int]
+) -> list[Reading | None]:
     """The simplest family that fits at one of the slopes ``s`` (N, S), if it beats ``levels``."""
     classes = segment.p.shape[-1]
     y, _ = segment.labels(s)
     error = segment.errors(s.abs(), y)
     possible = (y >= -SLACK * error).all(-1) & (s.abs() <= LARGEST)
     possible &= s.abs() > DISTINCT * segment.relative
+    possible &= (s / size[:, None] - 1).abs() > SAME  # another scale, not another rounding
     found: list[Reading | None] = [None] * len(s)
     for family in KNOWN:
         level = simplicity(family, classes)

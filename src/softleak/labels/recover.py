@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache, partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from softleak.errors import LabelError, ShareError
-from softleak.factors import factor, numerical_rank
+from softleak.factors import factor
 from softleak.head import Head
 from softleak.labels.evidence.probes import probe
 from softleak.labels.evidence.relation import Relation
 from softleak.labels.families import Family
 from softleak.labels.noisy.features import Typical
-from softleak.labels.noisy.recover import recover_noisy
-from softleak.labels.noisy.spectrum import Spectrum, without_noisy_row
+from softleak.labels.otherwise import from_bias_alone, otherwise
+from softleak.labels.precision import with_precision
 from softleak.labels.solve import Problem, solve
-from softleak.results import Recovery, Status
+from softleak.results import Recovery
 from softleak.share import GradientShare, Scale
 from softleak.verify import find_head
 
-BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 BATCH = 1 << 25  # entries of head gradients held at once, in float64
 TOLERANCE = 1e-3  # labels closer than this in L1 are one answer
 
@@ -82,15 +80,20 @@ def recover_labels(
         raise LabelError(f"expected a label family such as Smoothed(), got {family!r}")
     shares = list(shares)
     _check(model, shares)
+    _check_shape(input_shape)
     shape = input_shape or next((s.input_shape for s in shares if s.input_shape), None)
     head = head if isinstance(head, Head) else find_head(model, head, shape)
+    shares = [with_precision(share, head) for share in shares]
     if isinstance(evidence, bool):
         evidence = probe(model, shape, head=head) if evidence and shares else ()
     typical = cache(partial(Typical.of, model, head, shape))
     results: dict[int, Recovery] = {}
     for indices in _alike(head, evidence, shares):
         group = [shares[i] for i in indices]
-        problem = Problem(head, tuple(evidence), family, scale or group[0].scale, tolerance)
+        problem = Problem(
+            head, tuple(evidence), family, scale or group[0].scale, tolerance,
+            dict(model.named_parameters()),
+        )  # fmt: skip
         results.update(zip(indices, _recover(problem, group, typical), strict=True))
     return tuple(results[i] for i in range(len(shares)))
 
@@ -106,6 +109,14 @@ def _check(model: nn.Module, shares: Sequence[GradientShare]) -> None:
             )
         share.check_finite()
         share.check_shapes(parameters)
+
+
+def _check_shape(shape: object) -> None:
+    if shape is None:
+        return
+    sizes = shape if isinstance(shape, tuple | list | torch.Size) else ("not", "sizes")
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ShareError(f"input_shape should be positive sizes such as (3, 32, 32), got {shape!r}")
 
 
 def _alike(
@@ -126,6 +137,8 @@ def _recover(
     problem: Problem, shares: Sequence[GradientShare], typical: Callable[[], Typical]
 ) -> list[Recovery]:
     """One batch: those that are one sample's to within rounding first, then the others."""
+    if problem.head.weight_name not in shares[0] and problem.head.bias_name in shares[0]:
+        return [from_bias_alone(problem, share) for share in shares]
     factors = factor(problem.head, shares)
     rows = (factors.rank_one & ~factors.zero).nonzero()[:, 0]
     solved = solve(problem, factors.take(rows), [shares[i] for i in rows.tolist()])
@@ -134,59 +147,4 @@ def _recover(
         for i, found in zip(rows.tolist(), solved, strict=True)
         if factors.balanced(i, found.scalar)
     }
-    return [
-        answers.get(i) or _otherwise(problem, share, factors.relative, typical)
-        for i, share in enumerate(shares)
-    ]
-
-
-def _otherwise(
-    problem: Problem, share: GradientShare, relative: float, typical: Callable[[], Typical]
-) -> Recovery:
-    """A zero gradient, one noisy row, more than one sample, or noise."""
-    head = problem.head
-    G = share[head.weight_name].to(head.W.device).double()
-    if not G.any():
-        return Recovery(
-            Status.ZERO_GRADIENT,
-            "the head's gradient is exactly zero: the label equals the model's prediction to "
-            "machine precision, or the feature is zero; the gradient says nothing more",
-        )
-    mended = _mended(problem, share, G)
-    if mended is not None:
-        return mended
-    spectrum = Spectrum.of(G)
-    if spectrum.samples == 1:
-        try:
-            return recover_noisy(problem, typical(), share, G, spectrum)
-        except (ArithmeticError, BROKEN):
-            return Recovery(
-                Status.NO_SOLUTION,
-                "the head's gradient is that of no sample with noise alike on every entry; the "
-                "share was altered",
-            )
-    rank = min(spectrum.samples, numerical_rank(head, share, relative))
-    return Recovery(
-        Status.NOT_SINGLE,
-        f"{rank} singular values of the head's gradient stand out of rounding and noise, that of "
-        f"one sample has one: it comes from at least {rank} samples; no label is claimed",
-        samples=rank,
-    )
-
-
-def _mended(problem: Problem, share: GradientShare, G: Tensor) -> Recovery | None:
-    """The recovery without the noise of a single row, if that is all that is wrong."""
-    found = without_noisy_row(G)
-    if found is None:
-        return None
-    name, (clean, row) = problem.head.weight_name, found
-    sent = share[name].dtype
-    whole = share.map(lambda n, g: clean.to(g.device, sent) if n == name else g)
-    factors = factor(problem.head, [whole])
-    if not bool(factors.rank_one & ~factors.zero):
-        return None
-    answer = solve(problem, factors, [whole])[0]
-    if not factors.balanced(0, answer.scalar):
-        return None
-    mended = f"; row {row} of the head's gradient was altered and taken from the others"
-    return replace(answer, message=answer.message + mended)
+    return [answers.get(i) or otherwise(problem, share, typical) for i, share in enumerate(shares)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from softleak.factors import Factors
 from softleak.head import Head
@@ -37,6 +38,7 @@ class Problem:
     family: Family | None
     scale: Scale | None
     tolerance: float
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)  # the model's, by name
 
     @property
     def scale_unknown(self) -> bool:

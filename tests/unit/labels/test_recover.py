@@ -161,11 +161,22 @@ def test_evidence_that_disagrees_is_reported(shares):
     assert all(piece.holds for piece in recovery.evidence)
 
 
-def test_a_scaled_share_taken_as_it_is_gives_no_label(trained, shares):
+def test_a_scaled_share_vouched_for_gives_no_label(trained, shares):
     captured, _ = shares(data.Hard(), 10)
-    for recovery in sl.recover_labels(trained, [share.scaled(3.0) for share in captured]):
+    scaled = [share.scaled(3.0) for share in captured]
+    for recovery in sl.recover_labels(trained, scaled, scale="known"):
         assert recovery.status is sl.Status.NO_SOLUTION
         assert "scale" in recovery.message
+
+
+def test_a_scaled_share_nobody_vouches_for_is_read_otherwise(trained, shares):
+    captured, labels = shares(data.Hard(), 10)
+    scaled = [share.scaled(3.0) for share in captured]
+    for recovery, y in zip(sl.recover_labels(trained, scaled), labels, strict=True):
+        assert recovery.status is sl.Status.AMBIGUOUS
+        (reading,) = recovery.readings
+        assert reading.scale == pytest.approx(3.0, rel=1e-4)
+        assert int(reading.label.argmax()) == int(y.argmax())
 
 
 @dataclass(frozen=True)

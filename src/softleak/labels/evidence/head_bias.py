@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,6 +25,10 @@ class HeadBias:
     @property
     def explanation(self) -> str:
         return "the head's bias gradient is p − y itself"
+
+    @property
+    def coarsest(self) -> float:
+        return math.inf
 
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         return least_squares(g, factors.u, factors)

@@ -42,6 +42,10 @@ class Lattice:
     def explanation(self) -> str:
         return f"a bias gradient on the lattice of k/{self.positions} active positions"
 
+    @property
+    def coarsest(self) -> float:
+        return ON_LATTICE / self.positions
+
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         n = self.positions
         d = self.gain * head.back(factors.u)
@@ -68,6 +72,11 @@ class Lattice:
         # Too few channels that speak could lie on any lattice: they neither prove nor refute.
         spoken = ((g != 0) & heard).sum(-1)
         misfit = torch.where(spoken >= CHANNELS, misfit, math.inf)
+        # Nor do ratios whose denominators are off by a part of the lattice's spacing.
+        columns = float(head.W.norm(dim=0).max())
+        blurred = columns * factors.absolute / factors.sigma
+        sharp = blurred <= ON_LATTICE / n * HEARD * d.abs().amax(-1)
+        misfit = torch.where(sharp, misfit, math.inf)
         return Estimate(estimate.scalar, estimate.error, misfit)
 
     def notices(self, factors: Factors) -> Tensor:

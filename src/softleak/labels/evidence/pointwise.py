@@ -22,6 +22,7 @@ GRID = 6  # points per factor e of the feature's size
 SPAN = 1e3  # how much larger or smaller a feature may be than it was on probes
 STEPS = 8  # of Gauss–Newton
 BENT, SIDES = 8, 32  # entries that have to agree before a second sample is ruled out
+COARSE, SIDE = 1e-6, 4.0  # a rounding beyond the dtype's, and how many of it hide a sign
 FLAT = 1e-3  # slopes that differ by less see no sign
 
 
@@ -57,6 +58,10 @@ class Pointwise:
         """φ' where the output is ``x``."""
         return self.activation.derivative(x, self.coefficients)
 
+    @property
+    def coarsest(self) -> float:
+        return math.inf
+
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         d = head.back(factors.u)
         if not self.activation.homogeneous:
@@ -81,7 +86,18 @@ class Pointwise:
 
     def _linear(self, g: Tensor, d: Tensor, head: Head, factors: Factors, sign: int) -> Estimate:
         direction = self.gather(d * self.slope(sign * factors.v))
-        return least_squares(g, direction, factors, head.largest_weight).signed(sign)
+        heard = ~self.gather(self._sides_unknown(factors)).bool()
+        estimate = least_squares(
+            torch.where(heard, g, 0.0), torch.where(heard, direction, 0.0), factors,
+            head.largest_weight,
+        )  # fmt: skip
+        return estimate.signed(sign)
+
+    def _sides_unknown(self, factors: Factors) -> Tensor:
+        """(N, I) one where rounding hides on which side of zero the feature's entry is."""
+        coarse = factors.absolute > COARSE * factors.relative * factors.sigma
+        limit = torch.where(coarse, SIDE * factors.absolute, -1.0)[:, None]
+        return (factors.v.abs() * factors.sigma[:, None] <= limit).to(factors.v.dtype)
 
     def _scan(self, g: Tensor, d: Tensor, factors: Factors) -> Estimate:
         """A grid over the size of the feature, then Gauss–Newton steps on the best of it."""

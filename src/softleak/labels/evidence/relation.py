@@ -56,6 +56,11 @@ class Relation(Protocol):
         ...
 
     @property
+    def coarsest(self) -> float:
+        """The relative error of a gradient beyond which the relation says nothing of it."""
+        ...
+
+    @property
     def accuracy(self) -> float:
         """The relative error of ``τ`` seen on probes, where the truth is known."""
         ...

@@ -50,8 +50,11 @@ def weigh(
     scalar = torch.stack([e.scalar for e in estimates])  # (pieces, N)
     misfit = torch.stack([e.misfit for e in estimates])
     rounding = torch.stack([_rounding(relation, shares, head) for relation in used])
-    error = torch.stack([e.error for e in estimates])
+    coarsest = scalar.new_tensor([relation.coarsest for relation in used])[:, None]
     own = [shares[0].resolution(relation.parameter, head.dtype) for relation in used]
+    coarse = rounding + scalar.new_tensor(own)[:, None] > coarsest
+    misfit = misfit.masked_fill(coarse, math.inf)
+    error = torch.stack([e.error for e in estimates])
     coarser = (scalar.new_tensor(own) - factors.relative).clamp_min(0)[:, None]
     seen = scalar.new_tensor([relation.accuracy for relation in used])[:, None]
     error = error + 4 * (rounding + coarser + seen) * scalar.abs()

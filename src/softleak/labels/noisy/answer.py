@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -78,12 +79,13 @@ def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
         label=label,
         feature=signal.x / tau,
         scalar=size if tau > 0 else -size,
-        error=float(draws.quantile(far, INTERVAL[1] - INTERVAL[0])),
+        error=float(draws.quantile(far, INTERVAL[1] - INTERVAL[0])) if spectrum.even else math.inf,
         feature_error=(spread + blur) ** 0.5,
         scale=abs(tau) / size,
         noise=spectrum.noise,
-        confidence=confidence,
-        interval=torch.stack(ends),
+        # Where the noise is not what is assumed, the figures are not calibrated.
+        confidence=confidence if spectrum.even else None,
+        interval=torch.stack(ends) if spectrum.even else None,
     )
 
 
@@ -105,8 +107,9 @@ def _why(spectrum: Spectrum, index: int, confidence: float) -> str:
     found = f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient"
     if not spectrum.even:
         return (
-            f"what is not rank one ({found}) is no independent noise: the share was pruned, "
-            f"rounded or altered otherwise; class {index} is a guess"
+            f"what one sample cannot explain ({found}) is not independent noise of equal size: the "
+            f"share was pruned, rounded or altered otherwise; class {index} is a guess, and its "
+            "probability is not known"
         )
     sure = "most probable" if confidence >= SURE else "a guess"
     return f"{found}; class {index} is {sure}, with a probability of {confidence:.3g}"

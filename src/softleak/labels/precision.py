@@ -1,0 +1,44 @@
+"""In which number format a client computed, read off the bits of what it sent.
+
+Under autocast the head's gradient is a product in half precision that is sent as float32: the last
+bits of every entry are zero. TF32 shortens only the factors of a product and leaves no such trace;
+who used it has to say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from softleak.head import Head
+from softleak.share import GradientShare, Precision
+
+ENOUGH = 32  # entries that are not zero: fewer could end in zeros by chance
+LAST_BITS: tuple[tuple[Precision, int], ...] = (("bfloat16", 16), ("float16", 13))
+
+
+def with_precision(share: GradientShare, head: Head) -> GradientShare:
+    """The share with the precision it shows, unless somebody said which one it is."""
+    if share.precision is not None or head.weight_name not in share:
+        return share
+    found = recognised_precision(share[head.weight_name])
+    return share if found is None else replace(share, precision=found)
+
+
+def recognised_precision(gradient: Tensor) -> Precision | None:
+    """The half precision whose numbers all entries of a float32 gradient are, if there is one."""
+    if gradient.dtype is not torch.float32:
+        return None
+    entries = gradient.flatten()
+    spoken = entries[entries != 0]
+    if len(spoken) < ENOUGH:
+        return None
+    bits = spoken[:ENOUGH].view(torch.int32)
+    for name, count in LAST_BITS:
+        mask = (1 << count) - 1
+        if not bool((bits & mask).any()):  # a few entries first: most shares end here
+            whole = spoken.contiguous().view(torch.int32)
+            return None if bool((whole & mask).any()) else name
+    return None

@@ -239,8 +239,9 @@ def test_dropout_without_train_mode_is_said(case):
     assert "--train-mode" in report["notes"][0]
 
 
-def test_weight_decay_of_a_batch_is_said(case):
+def test_weight_decay_of_a_batch_is_said_and_hides_no_class(case):
     after = case.batch([1, 4], weight_decay=0.05)
     update = ("--before", case.weights, "--after", after, "--lr", 0.1, *LABELS)
-    report = only(case.audited(*update))
+    report = only(case.audited(*update, "--fail-on", "composition", code=3))
+    assert report["composition"]["present"] == [1, 4]
     assert any("weight decay of 0.05" in note for note in report["notes"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from softleak.audit.signs import is_sign_pattern
 from softleak.labels.batch import Batch, BatchReader
+from softleak.labels.decay import without_decay
+from softleak.labels.solve import Problem
 from softleak.share import GradientShare
 
 SLACK = 1e-3  # of a sample: what rounding may add to a bound
@@ -45,16 +48,21 @@ class CompositionFinding:
 
 
 def read_composition(
-    reader: BatchReader, share: GradientShare, samples: int | None, declared: bool
+    reader: BatchReader,
+    share: GradientShare,
+    samples: int | None,
+    declared: bool,
+    parameters: Mapping[str, Tensor],
 ) -> CompositionFinding:
     """What a share of several samples says; counts if the number of ``samples`` was said.
 
-    Whoever says that number says that the share is the mean gradient of one step on them.
+    Whoever says that number says that the share is the mean gradient of one step on them. The
+    ``parameters`` are the model's: weight decay is undone with them.
     """
     if is_sign_pattern(share[reader.head.weight_name]):
         return _by_signs(reader, share)
     whole = samples if share.scale != "unknown" else None
-    batch = reader.read(share, whole)
+    share, batch = _read(reader, share, whole, parameters)
     counts, doubt = _counts(reader, share, batch, whole)
     flipped = () if declared or not batch.present else reader.read(share.scaled(-1)).present
     said = [batch.message, *([doubt] if doubt else [])]
@@ -68,6 +76,24 @@ def read_composition(
     return CompositionFinding(
         batch.gradients, batch.present, counts, "; ".join(said), True, flipped
     )  # fmt: skip
+
+
+def _read(
+    reader: BatchReader,
+    share: GradientShare,
+    samples: int | None,
+    parameters: Mapping[str, Tensor],
+) -> tuple[GradientShare, Batch]:
+    """The share without weight decay if it has any, and what every way to take it off proves."""
+    problem = Problem(reader.head, (), None, share.scale, math.inf, parameters)
+    undone = list(without_decay(problem, share))
+    if not undone:
+        return share, reader.read(share, samples)
+    batches = [reader.read(tried.share, samples) for tried in undone]
+    present = set.intersection(*(set(batch.present) for batch in batches))
+    message = f"weight decay of {undone[0].decay:.2g} undone, {batches[0].message}"
+    first = replace(batches[0], present=tuple(sorted(present)), message=message)
+    return undone[0].share, first
 
 
 def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:

@@ -79,5 +79,5 @@ def _decay(subject: Subject, share: GradientShare) -> str:
     factor = float(sums @ own / own.square().sum())
     return (
         "what no cross-entropy explains of the head's gradient is parallel to the head's weights, "
-        f"as weight decay of {factor:.2g} leaves it; send or audit the gradient without it"
+        f"as weight decay of {factor:.2g} leaves it"
     )

@@ -160,8 +160,9 @@ def _composition(
     subject: Subject, share: GradientShare, recovery: Recovery, options: Options
 ) -> CompositionFinding:
     """What can be said of a share whose label was not found, as of a batch."""
-    if recovery.status is Status.UNIQUE or recovery.status is Status.ZERO_GRADIENT:
+    if recovery.status is Status.UNIQUE:
         return CompositionFinding()
     said = replace(share, scale=options.scale) if options.scale else share
     declared = options.declared or said.scale is not None
-    return read_composition(subject.batch_reader, said, options.samples, declared)
+    parameters = dict(subject.model.named_parameters())
+    return read_composition(subject.batch_reader, said, options.samples, declared, parameters)

@@ -204,8 +204,8 @@ def test_what_could_not_be_attacked_is_no_success(tmp_path, leak, code):
     share = softleak.capture(Summing(), torch.rand(12), 3)
     softleak.GradientShare(share.gradients).save(tmp_path / "share.pt")
     done = run(
-        "audit", "--model", f"{__name__}:Summing", "--share", tmp_path / "share.pt",
-        "--fail-on", leak, "--out", tmp_path / "out",
+        "audit", "--model", f"{__name__}:Summing", "--share", tmp_path / "share.pt", "--head",
+        "head", "--fail-on", leak, "--out", tmp_path / "out",
     )  # fmt: skip
     assert done.exit_code == code, done.output
     assert "Input: not attacked (the shape of an input is not known" in done.output

@@ -14,8 +14,9 @@ from softleak.audit.matched import match_input
 from softleak.audit.pixels import PixelMap
 from softleak.audit.subject import Subject
 from softleak.data import Normalisation
+from softleak.errors import in_a_line
 from softleak.inversion.walk import Inversion, invert
-from softleak.results import Recovery
+from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 
@@ -31,6 +32,8 @@ def recover_input(
     Whatever goes wrong in an attack, in the model's own code or in torch, ends that attack with a
     reason and nothing else.
     """
+    if recovery.status is Status.NOT_SINGLE:
+        return InputFinding(Method.NONE, "the update mixes several samples or steps")
     if recovery.feature is None:
         return InputFinding(Method.NONE, "no feature was recovered to start from")
     start = time.perf_counter()
@@ -64,9 +67,7 @@ def _attempted(attack: Callable[[], InputFinding], name: str) -> InputFinding:
     try:
         return attack()
     except Exception as error:  # the model's own code and torch may raise anything
-        lines = str(error).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
-        return InputFinding(Method.NONE, f"{name} could not be carried out: {reason}")
+        return InputFinding(Method.NONE, f"{name} could not be carried out: {in_a_line(error)}")
 
 
 def _better(inverted: InputFinding, matched: InputFinding) -> InputFinding:

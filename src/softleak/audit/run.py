@@ -18,7 +18,7 @@ from softleak.audit.subject import Subject
 from softleak.audit.truth import Truth
 from softleak.audit.words import assumptions
 from softleak.data import Normalisation
-from softleak.errors import ShareError
+from softleak.errors import ShareError, in_a_line
 from softleak.factors import head_gradients
 from softleak.labels.families import Family
 from softleak.labels.recover import recover_labels
@@ -165,4 +165,7 @@ def _composition(
     said = replace(share, scale=options.scale) if options.scale else share
     declared = options.declared or said.scale is not None
     parameters = dict(subject.model.named_parameters())
-    return read_composition(subject.batch_reader, said, options.samples, declared, parameters)
+    try:
+        return read_composition(subject.batch_reader, said, options.samples, declared, parameters)
+    except Exception as error:  # reading runs the model on noise, and its code may raise anything
+        return CompositionFinding(message=f"not attacked: {in_a_line(error)}")

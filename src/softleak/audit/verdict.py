@@ -48,15 +48,23 @@ def _worth_saying(report: AuditReport) -> list[Leak]:
 
 
 def _unattacked(report: AuditReport) -> str:
-    """What was asked for and not attacked."""
-    asked = report.unattacked - (set() if report.input.asked else {Leak.INPUT})
-    names = [_SHORT[leak] for leak in _LEAKED if leak in asked]
+    """What nobody knows, in a sentence of its own."""
+    names = [_SHORT[leak] for leak in _LEAKED if leak in report.unattacked]
     return f" Not attacked: {listed(names)}." if names else ""
 
 
 def summary(audit: Audit) -> str:
     """The verdict of many shares, and what it rests on if that is unusual."""
-    return " ".join([_summary(audit), *audit.cautions])
+    return " ".join([_summary(audit), *_mixed(audit), *audit.cautions])
+
+
+def _mixed(audit: Audit) -> list[str]:
+    """A sentence on updates of several samples among many shares."""
+    count, total = sum(report.several for report in audit.reports), len(audit.reports)
+    if not count or total == 1:
+        return []
+    verb = "mixes" if count == 1 else "mix"
+    return [f"{count} of {total} {verb} several samples or steps: no label of one was attacked."]
 
 
 def _summary(audit: Audit) -> str:

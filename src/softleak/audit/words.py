@@ -125,9 +125,8 @@ def composition_words(report: AuditReport, names: Sequence[str]) -> str:
     """Which classes are among the labels, and how often each."""
     found = report.composition
     if not found.attacked:
-        return "that of the label above" if report.states[Leak.COMPOSITION] is State.LEAKED else (
-            f"not attacked: {report.why}"
-        )  # fmt: skip
+        known = report.states[Leak.COMPOSITION] is State.LEAKED
+        return "that of the label above" if known else found.message
     if not found.present:
         return f"no class: {found.message}; {FAILED}"
     said = f"{_classes(found.present, names)}, proved without the truth: {found.message}"

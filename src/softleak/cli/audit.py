@@ -66,7 +66,6 @@ def audit(
     unreadable file); 3 something named by --fail-on leaks; 4 some files of a folder were refused;
     5 something named by --fail-on could not be attacked.
     """
-    console = Console(stderr=as_json)
     named = frozenset(fail_on or ())
     asked = Options(
         scale="unknown" if unknown_scale else None, noise=noise, inputs=not labels_only,
@@ -85,9 +84,7 @@ def audit(
         with _progress() as step:
             found = jobs.run(job, step)
         _write(out, found)
-    if what_if and found.reports and found.what_if is None:
-        console.print("No share gave anything away, so no defence was tried.")
-    _show(console, found, out, as_json)
+    _show(Console(stderr=as_json), found, out, as_json, untried=what_if)
     raise typer.Exit(_exit_code(found, named))
 
 
@@ -107,7 +104,9 @@ def _write(out: Path, found: Audit) -> None:
     write_json(out / "audit.json", found)
 
 
-def _show(console: Console, found: Audit, out: Path, as_json: bool) -> None:
+def _show(console: Console, found: Audit, out: Path, as_json: bool, untried: bool) -> None:
+    if untried and found.reports and found.what_if is None:
+        console.print("No share gave its label, feature or input away, so no defence was tried.")
     if as_json:
         sys.stdout.write(json.dumps(as_data(found), allow_nan=False) + "\n")
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from softleak.atomic import replacing
-from softleak.errors import FileError
+from softleak.errors import FileError, in_a_line
 from softleak.files.content import Content
 from softleak.files.folder import INDEX, checkpoint_file, read_index
 from softleak.files.formats import format_of
@@ -83,8 +83,7 @@ def _index(index: Path) -> Mapping[Path, frozenset[str]]:
 
 
 def _refusal(path: Path, what: str, error: Exception) -> FileError:
-    lines = str(error).strip().splitlines()
-    reason = shown(lines[0]) if lines else type(error).__name__
+    reason = shown(in_a_line(error))
     hint = (
         "" if isinstance(error, FileError)
         else "; it may be truncated, or hold objects other than tensors, which are refused"

@@ -4,11 +4,11 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # A process a core, each with one thread.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 DATA ?=
 WEIGHTS ?=
 
-.PHONY: audit flower test test-all lint browser bench accuracy inversion clean
+.PHONY: audit flower test pythons test-all lint browser bench accuracy inversion clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,8 +24,13 @@ flower: $(INSTALLED)  ## a federation in Flower's simulation, without and with t
 browser: $(INSTALLED)  ## a Chromium to test the page in, fetched if there is none
 	$(BIN)/python -m tools.browser
 
-test: $(INSTALLED) lint browser  ## lint, types, and every test that is not slow
+test: $(INSTALLED) lint browser  ## lint, types, and every test that is not slow, the numerical ones as other machines round
 	$(PYTEST) -m "not slow"
+	$(BIN)/python -m tools.machines
+	$(BIN)/python -m tools.pythons
+
+pythons: $(INSTALLED)  ## the other Pythons, with torch fetched for them however large it is
+	$(BIN)/python -m tools.pythons --install
 
 test-all: $(INSTALLED) lint browser  ## the slow tests too
 	$(PYTEST)
@@ -46,4 +51,4 @@ inversion: $(INSTALLED)  ## the inversion table, 100 images a cell: make inversi
 	$(BIN)/python -m benchmarks.inversion_accuracy --samples 100 $(if $(DATA),--data $(DATA))
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-3.* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -118,11 +118,19 @@ def cells() -> Iterator[Cell]:
     yield Cell("resnet18_cifar", data.Dirichlet(), None, whole_share=True, training=True)
 
 
-def measure(cell: Cell, network: Network, shelf: Shelf, samples: int, seed: int = 1) -> Score:
-    """Draw the cell's samples, attack their gradients, and only then look at the labels."""
-    target = Target.of(
+def target_of(cell: Cell, network: Network, shelf: Shelf) -> Target:
+    """The network under attack and what can be known of it before any share comes."""
+    return Target.of(
         network, shelf, evidence=cell.whole_share, dtype=cell.dtype, training=cell.training
     )
+
+
+def measure(
+    cell: Cell, network: Network, shelf: Shelf, samples: int, seed: int = 1,
+    target: Target | None = None,
+) -> Score:  # fmt: skip
+    """Draw the cell's samples, attack their gradients, and only then look at the labels."""
+    target = target or target_of(cell, network, shelf)
     features: list[torch.Tensor] = []
     hook = target.model.get_submodule(target.head.name).register_forward_hook(_keep(features))
     generator = torch.Generator().manual_seed(seed)

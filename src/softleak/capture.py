@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -31,9 +32,21 @@ def capture(model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
         logits, batched = forward_one(model, _tensor(x, "the input", DataError))
         label = _label(y, logits)
         loss = F.cross_entropy(logits, label.unsqueeze(0))
-        found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
+        found = gradients_of(loss, list(trainable.values()))
     sent = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
     return GradientShare(sent, tuple(batched.shape[1:]), scale="known")
+
+
+def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """The gradients of a loss; None where it does not depend on a parameter."""
+    try:
+        return torch.autograd.grad(loss, parameters, allow_unused=True)
+    except RuntimeError as error:  # the user's own code may do anything with the graph
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"the model's gradient cannot be computed: {reason}; a model that keeps tensors of one "
+            "run for the next has to be made anew, or put in train mode and back, before each run"
+        ) from error
 
 
 def forward_one(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

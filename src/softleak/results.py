@@ -99,7 +99,7 @@ class Recovery:
     scale: float = 1.0
     samples: int = 1  # at least so many gradients are behind the share: samples, or local steps
     difference: Tensor | None = None  # p − y (C,), where the head's bias gives it and no more
-    family: object | None = None  # the simplest known family the label belongs to
+    family: object | None = None  # the simplest known family the label may belong to
     candidates: tuple[Candidate, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     complete: bool = False  # whether the solutions are all there are

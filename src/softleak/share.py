@@ -16,6 +16,7 @@ from torch import Tensor
 from softleak import files
 from softleak.errors import NonFinite, ShareError
 
+LARGEST = 1e100  # squares of larger numbers are no numbers any more
 COUNTERS = (torch.int32, torch.int64, torch.bool)  # what stands beside weights in a state
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Checkpoint = Mapping[str, Tensor] | str | PathLike[str]
@@ -131,6 +132,13 @@ class GradientShare(Mapping[str, Tensor]):
             raise NonFinite(
                 f"expected finite gradients, but {', '.join(bad)} holds NaN or infinity; "
                 "the client's loss diverged or the file is damaged"
+            )
+        wide = [n for n, g in self.gradients.items() if g.dtype is torch.float64 and g.numel()]
+        huge = [n for n in wide if float(self.gradients[n].abs().max()) > LARGEST]
+        if huge:
+            raise ShareError(
+                f"the gradient {huge[0]!r} has entries above {LARGEST:.0e}, as no loss gives; the "
+                "file is damaged, or not of gradients"
             )
 
     def check_shapes(self, parameters: Mapping[str, Tensor]) -> None:

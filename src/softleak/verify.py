@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak.capture import forward_one
+from softleak.capture import forward_one, gradients_of
 from softleak.errors import HeadNotFound, ModelError
 from softleak.head import Head, linear_layers
 from softleak.inputs import accepted_shapes, random_input
@@ -96,7 +96,7 @@ def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Tensor, index: int)
     found: Iterable[Tensor | None] = ()
     if wanted and logits.requires_grad:
         loss = F.cross_entropy(logits, target)
-        found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+        found = gradients_of(loss, list(wanted.values()))
     gradients = {n: g for n, g in zip(wanted, found, strict=False) if g is not None}
     return _Run(logits.detach(), delta, calls, gradients)
 

@@ -13,31 +13,54 @@ from softleak.experiments.shelf import CIFAR10
 
 CELLS = [cell for cell in cells() if cell.images == CIFAR10]  # the images that are embedded
 NAMES = [f"{cell.network}, {type(cell.augmentation).__name__}" for cell in CELLS]
+# LeNets whose images are found by the thorough pass, which takes seconds for each.
+THOROUGH = ("lenet leaky", "lenet tanh")
+FEW_CELLS = [
+    pytest.param(cell, marks=pytest.mark.once) if cell.network in THOROUGH else cell
+    for cell in CELLS
+]
+
+
+# What the median of a hundred images and the worst one have to reach, in dB: some 3 and 10 less
+# than they do in docs/RESULTS.md. Rounding alone moves one image of the trained LeNet by up to
+# 13 dB (84.4 without AVX2, 97.9 with it, probably by another pass); a median of a hundred has a
+# standard error of 0.6 dB there. With LeakyReLU a few images are lost to wrong signs, other ones on
+# every machine.
+EXPECTED = {
+    "fcn4": (180, 165),
+    "uniform": (105, 75),
+    "default": (107, 95),
+    "trained": (88, 60),
+    "leaky": (94, 5),
+    "tanh": (125, 110),
+}
+FEW = 3
+# Three fixed images are no sample. The medians of the LeNets were 8.7 to 14.3 dB above what this
+# leaves: the trained one with and without AVX2, uniform and default without, leaky and tanh with.
+FEW_BELOW = 7
 
 
 def expected(cell: Cell) -> tuple[float, float]:
-    """What the median and the worst image have to reach, in dB."""
-    if cell.network.startswith("fcn4"):
-        return 110, 110
-    if cell.network.endswith("tanh"):
-        return 90, 90
-    if cell.network.endswith("leaky"):  # a few images are lost to wrong signs: 11.7 dB at worst
-        return 90, 10
-    return 90, 60
+    """What the median and the worst of a hundred images have to reach, in dB."""
+    name = cell.network.split()[0 if cell.network.startswith("fcn4") else -1]
+    return EXPECTED[name]
 
 
-def check(cell: Cell, scores: list[Scored]) -> None:
+def check(cell: Cell, scores: list[Scored], below: float = 0.0) -> None:
     middle, worst = expected(cell)
-    assert median(score.psnr for score in scores) >= middle
+    assert median(score.psnr for score in scores) >= middle - below
     assert min(score.psnr for score in scores) >= worst
     assert median(score.ssim for score in scores) > 0.9995
+    assert sum(score.ratio > 3 for score in scores) == 0  # nobody is promised more than comes back
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=NAMES)
+@pytest.mark.parametrize("cell", FEW_CELLS, ids=NAMES)
 def test_inputs_come_back(cell):
-    scores = measure(cell, data.embedded(), 1 if "lenet" in cell.network else 2)
-    check(cell, scores)
-    assert all(score.honest for score in scores)
+    """The median of three stands whichever one of them another machine's rounding costs."""
+    scores = measure(cell, data.embedded(), FEW)
+    check(cell, scores, FEW_BELOW)
+    lost = 1 if cell.network.endswith("leaky") else 0  # and the prediction then says far too little
+    assert sum(score.honest for score in scores) >= FEW - lost
     assert all(score.bits for score in scores) == cell.network.startswith("fcn4")
 
 
@@ -46,6 +69,7 @@ def test_inputs_come_back(cell):
 def test_a_hundred_inputs_come_back(cell):
     scores = measure(cell, data.embedded(), 100)
     check(cell, scores)
-    assert sum(score.ratio > 3 for score in scores) == 0
-    assert sum(score.honest for score in scores) >= 90
+    # 93 and 94 with LeakyReLU, with a standard deviation of 2.5, and all of them otherwise.
+    honest = 85 if cell.network.endswith("leaky") else 97
+    assert sum(score.honest for score in scores) >= honest
     assert sum(score.bits for score in scores) >= 95 or not cell.network.startswith("fcn4")

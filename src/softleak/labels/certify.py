@@ -20,6 +20,7 @@ from softleak.results import Candidate, Recovery, Status
 SURE = 4.0  # times the rounding of a label's entries: what its L1 error is bounded by
 PATH = 129  # labels along a wide interval
 NARROW = 1e-3  # relative width of an interval
+COARSE = 0.1  # in L1: beyond it the rounding of a label is no longer a straight line in that of G
 SPARE_BITS = 24.0  # tested beyond what the unknowns absorb: a chance fit in sixteen million
 INDISTINCT = 16.0  # roundings: a label this close to the prediction leaves a gradient of rounding
 
@@ -67,7 +68,7 @@ def _describe(solutions: Solutions) -> Iterator[tuple[int, _Found]]:
     """Every minimum with its label and, if it fits, the labels of the scalars around it."""
     minima, curve = solutions.minima, solutions.curve.take(solutions.minima.client)
     label, size = curve.labels(minima.scalar[:, None])
-    rounding = curve.errors(minima.scalar[:, None], label).sum((-1, -2))
+    rounding = _rounding(curve, minima)
     tau = minima.scalar if solutions.tau is None else solutions.tau[minima.client]
     scalar = size[:, 0] * tau.sign()
     ends = torch.stack([minima.low, minima.high]) * (scalar / minima.scalar)
@@ -85,6 +86,12 @@ def _describe(solutions: Solutions) -> Iterator[tuple[int, _Found]]:
         path, labels = paths[index] if fits else (scalar[:1], y)
         candidate = Candidate(t, low, high, misfit, fits, y[0], labels, SURE * error)
         yield client, _Found(candidate, feature, path, count, bits, solutions.tau is None)
+
+
+def _rounding(curve: Curve, minima: Minima) -> Tensor:
+    """(K,) the L1 size of the rounding in a label, the largest along the interval that fits."""
+    along = torch.stack([minima.scalar, minima.low, minima.high], 1)
+    return curve.errors(along, curve.labels(along)[0]).sum(-1).amax(-1)
 
 
 def _spare(solutions: Solutions, curve: Curve, scalar: Tensor) -> Tensor:
@@ -137,14 +144,14 @@ def _judge(
             candidates=candidates, evidence=evidence,
         )  # fmt: skip
     best = fitting[0]
-    doubt = _doubt(fitting, solutions, tolerance)
+    doubt = _doubt(fitting, solutions)
     complete = doubt is None and not verdict.conflicts(client)
     if best.candidate.width > tolerance:
         best = _centred(best)
     label = solutions.family.project(best.candidate.label).clamp_min(0)
     label = label / label.sum()
     every = torch.cat([f.candidate.labels for f in fitting])
-    error = float((every - label).abs().sum(-1).max()) + best.candidate.rounding
+    error = float((every - label).abs().sum(-1).max()) + max(f.candidate.rounding for f in fitting)
     alone = len(fitting) == 1 and complete and best.equations > solutions.unknowns
     unique = alone and max(best.candidate.width, error) <= tolerance
     all_fitting = Fitting([f.candidate for f in fitting], error, tolerance)
@@ -158,23 +165,26 @@ def _judge(
         error=error,
         feature_error=_feature_error(t, solutions, verdict, client) + factors.feature_error(client),
         scale=best.tau / t.scalar,
-        family=simplest_family(label, error) if unique else None,
+        family=simplest_family(label, error),
         candidates=candidates,
         evidence=evidence,
         complete=complete,
     )
 
 
-def _doubt(fitting: list[_Found], solutions: Solutions, tolerance: float) -> Doubt | None:
+def _doubt(fitting: list[_Found], solutions: Solutions) -> Doubt | None:
     """Why the solutions may not be all there are, if there is a reason."""
+    if any(f.candidate.rounding > COARSE for f in fitting):
+        return Doubt.COARSE
+    if isinstance(solutions.family, AnyLabel) and solutions.unknowns > 1:
+        return Doubt.FEW  # the set has two dimensions, and the curve is one path through it
     if isinstance(solutions.family, AnyLabel) or solutions.unknowns < 0:
         return None  # without equations what fits is a continuum, which no grid can miss
     if fitting[0].equations <= solutions.unknowns:
         return Doubt.FEW
     if any(abs(f.candidate.scalar) <= INDISTINCT * solutions.relative for f in fitting):
         return Doubt.PREDICTION
-    narrow = [f for f in fitting if f.candidate.width <= tolerance]
-    if not solutions.declared and any(f.spare < SPARE_BITS for f in narrow):
+    if not solutions.declared and any(f.spare < SPARE_BITS for f in fitting):
         return Doubt.CHANCE
     return None
 

@@ -14,6 +14,7 @@ from softleak.labels.families import Family, Weighted
 
 DENSITY = 32  # grid points per factor e of |t|
 FINE, FEW = 512, 8  # with fewer classes than that
+COARSE, MANY = 16, 200  # with at least so many
 FEWEST = 33
 COARSENESS = 1.15  # grids are of sizes that differ by this factor, so that rows can share one
 
@@ -63,6 +64,8 @@ class Interval:
 
 def density_for(classes: int) -> int:
     """Grid points per factor e: few classes mean few equations and many solutions, close by."""
+    if classes >= MANY:
+        return COARSE  # many equations make wide valleys
     return FINE if classes < FEW else DENSITY
 
 

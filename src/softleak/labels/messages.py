@@ -53,6 +53,7 @@ class Doubt(Enum):
         "the label may equal the model's own prediction to within rounding, and then the gradient "
         "is made of rounding errors"
     )
+    COARSE = "the share is so coarse that rounding may have moved the label anywhere near here"
     CHANCE = "too few equations depend on the scalar to rule out that the family fits by chance"
     TWO_CLASSES = (
         "with two classes the head's gradient of a batch looks like that of one sample, and no "
@@ -63,6 +64,12 @@ class Doubt(Enum):
         "scaled down by a learning rate, an average or clipping; if it is the gradient itself, "
         'say scale="known", else scale="unknown"'
     )
+
+
+UNVOUCHED = (
+    "nobody vouched that the share is the gradient of the plain loss itself, neither scaled nor "
+    "weighted, which is assumed"
+)
 
 
 def explain_reading(reading: Reading, otherwise: bool) -> str:
@@ -119,11 +126,13 @@ def why(
             "evidence from other layers" if decided
             else f"the family: it is assumed to be {describe_family(family)}"
         )  # fmt: skip
-        return f"one label explains the gradient, by {by}"
+        return f"one label explains the gradient of the cross-entropy loss, by {by}"
     found = fitting.words
     if doubt is not None:
         return f"{doubt.value}: {found}, or others"
-    return found if fitting.one else f"equally well explained: {found}"
+    if fitting.one:
+        return found
+    return f"explained equally well as the gradient of the cross-entropy loss: {found}"
 
 
 def why_none(family: Family, evidence: bool) -> str:

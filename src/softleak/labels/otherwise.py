@@ -24,6 +24,7 @@ from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+MOST_CLASSES = 128  # for which the posterior behind noise is computed: its cost grows as the cube
 SUMMED = 4.0  # roundings of a column's absolute sum in what its entries sum to
 ROUNDINGS = 16.0  # of an entry of p − y: what a client's softmax and subtraction may leave
 
@@ -37,6 +38,15 @@ def otherwise(problem: Problem, share: GradientShare, typical: Callable[[], Typi
     explained = _decayed(problem, share) or _mended(problem, share, G)
     if explained is not None:
         return explained
+    if bool(factor(head, [share]).rank_one):
+        return Recovery(
+            Status.AMBIGUOUS,
+            "the head's gradient is a product as that of one sample is, but its rows do not add up "
+            "to zero: the label equals the model's own prediction to within rounding, or the share "
+            "was altered",
+        )
+    if G.shape[0] > MOST_CLASSES:
+        return _beyond_bounds(G)
     spectrum = Spectrum.of(G)
     if spectrum.samples == 1:
         try:
@@ -48,7 +58,24 @@ def otherwise(problem: Problem, share: GradientShare, typical: Callable[[], Typi
                 "size on every entry; the share was altered",
             )
     relative = share.resolution(head.weight_name, head.dtype)
-    rank = min(spectrum.samples, numerical_rank(head, share, relative))
+    return _several(min(spectrum.samples, numerical_rank(head, share, relative)))
+
+
+def _beyond_bounds(G: Tensor) -> Recovery:
+    """What is said of a noisy share whose posterior would take too long."""
+    spectrum = Spectrum.of(G)
+    if spectrum.samples > 1:
+        return _several(spectrum.samples)
+    return Recovery(
+        Status.GUESS,
+        f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient; with "
+        f"{len(G)} classes the probability of a label is not computed (at most {MOST_CLASSES}), so "
+        "no label is claimed",
+        noise=spectrum.noise,
+    )
+
+
+def _several(rank: int) -> Recovery:
     return Recovery(
         Status.NOT_SINGLE,
         f"{rank} singular values of the head's gradient stand out of rounding and noise, and one "

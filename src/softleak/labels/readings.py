@@ -57,7 +57,7 @@ def simpler_readings(
         segment = Segment.at(pseudo.take(part), tau[part], error[part])
         s = _regressions(segment, tau[part].abs())
         levels = [simple[i] for i in part.tolist()]
-        found = _simplest(segment, s, tau[part].abs(), levels)
+        found = _simplest(segment, s / tau[part].abs()[:, None], s, levels)
         for index, reading in zip(part.tolist(), found, strict=True):
             # The share is τ δ/|δ|: at s it is the gradient times |τ|/s.
             yield reading and replace(reading, scale=float(tau[index].abs()) / reading.scale)
@@ -90,15 +90,20 @@ def _without_leading(segment: Segment) -> Tensor:
 
 
 def _simplest(
-    segment: Segment, s: Tensor, size: Tensor, levels: Sequence[int]
+    segment: Segment, ratio: Tensor, s: Tensor, levels: Sequence[int]
 ) -> list[Reading | None]:
-    """The simplest family that fits at one of the slopes ``s`` (N, S), if it beats ``levels``."""
+    """The simplest family that fits at one of the slopes ``s`` (N, S), if it beats ``levels``.
+
+    ``ratio`` (N, S) is each slope relative to the one found.
+    """
     classes = segment.p.shape[-1]
     y, _ = segment.labels(s)
     error = segment.errors(s.abs(), y)
     possible = (y >= -SLACK * error).all(-1) & (s.abs() <= LARGEST)
     possible &= s.abs() > DISTINCT * segment.relative
-    possible &= (s / size[:, None] - 1).abs() > SAME  # another scale, not another rounding
+    # Another scale, not the same with another rounding.
+    unsure = SLACK * segment.error.sum(-1, keepdim=True) / (s / ratio).abs().clamp_min(TINY)
+    possible &= (ratio - 1).abs() > SAME + unsure
     found: list[Reading | None] = [None] * len(s)
     for family in KNOWN:
         level = simplicity(family, classes)

@@ -13,7 +13,7 @@ import torch
 
 from softleak.labels.evidence.weigh import Verdict
 from softleak.labels.families import AnyLabel
-from softleak.labels.messages import Doubt, explain_reading
+from softleak.labels.messages import UNVOUCHED, Doubt, explain_reading
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.readings import simpler_readings, simplicity
 from softleak.results import Reading, Recovery, Status
@@ -48,12 +48,12 @@ def _open_to_readings(answer: Recovery, verdict: Verdict, client: int) -> bool:
     """Whether a label is claimed, or none was found although the evidence gives a scalar."""
     if answer.status is Status.NO_SOLUTION:
         return bool(verdict.decided[client]) and not verdict.conflicts(client)
-    return answer.status is Status.UNIQUE
+    return answer.complete
 
 
 def _scalar_of(answer: Recovery) -> tuple[float, float]:
-    """The scalar of the only solution, and how far it may be off."""
-    (best,) = answer.solutions
+    """The scalar of the best solution, and how far it may be off."""
+    best = answer.solutions[0]
     return best.scalar, max(best.high - best.scalar, best.scalar - best.low)
 
 
@@ -76,13 +76,12 @@ def _with_reading(answer: Recovery, reading: Reading | None) -> Recovery:
             return doubted
         return replace(doubted, label=reading.label, scale=reading.scale)
     arbitrary = isinstance(answer.family, AnyLabel)
-    if answer.status is Status.UNIQUE and arbitrary and abs(answer.scalar or 0.0) < NEAR:
+    if answer.status is Status.NO_SOLUTION:
+        return answer
+    if arbitrary and abs(answer.scalar or 0.0) < NEAR:
         return _doubted(answer, Doubt.SCALED_DOWN.value)
-    if answer.status is Status.UNIQUE and arbitrary:
-        assumed = "nobody vouched that the share is the gradient itself, which is assumed"
-        return replace(answer, message=f"{answer.message}; {assumed}")
-    return answer
+    return replace(answer, message=f"{answer.message}; {UNVOUCHED}")
 
 
 def _doubted(answer: Recovery, words: str) -> Recovery:
-    return replace(answer, status=Status.AMBIGUOUS, message=words, complete=False, family=None)
+    return replace(answer, status=Status.AMBIGUOUS, message=words, complete=False)

@@ -16,6 +16,8 @@ from softleak.labels.families import Family
 from softleak.labels.pseudo import LARGEST, PseudoLabels
 
 STARTS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)  # of the segment
+FEW, FEWER_STARTS = 64, (0.05, 0.5, 1.0)  # with more classes every start leads to the same place
+CHUNK = 1 << 22  # label entries held at once
 BEYOND = 1.001  # a label on the simplex's edge lies at the end of the segment
 MOST = 1e6  # the largest κ anyone multiplies a share by
 FLAT = 1e4  # logits so close that the softmax is flat
@@ -69,11 +71,19 @@ class Rescaled:
     family: Family
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        held = len(STARTS) * self.pseudo.u.shape[-1]
+        columns = max(CHUNK // (held * len(t)), 1) if len(t) else t.shape[1]
+        parts = [self._labels(part) for part in torch.split(t, max(columns, 1), 1)]
+        y, s = zip(*parts, strict=True)
+        return torch.cat(y, 1), torch.cat(s, 1)
+
+    def _labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         p = self.pseudo.probabilities(t)
         u = self.pseudo.u[:, None] * t.sign()[..., None]
         blurred = p + self.pseudo.rounding(t, p, p), u - self.pseudo.slack[:, None, None]
         end = segment_end(*blurred).maximum(t.abs() / MOST)[..., None]
-        s = end * torch.tensor(STARTS, dtype=t.dtype, device=t.device)
+        starts = STARTS if p.shape[-1] <= FEW else FEWER_STARTS
+        s = end * torch.tensor(starts, dtype=t.dtype, device=t.device)
         for _ in range(STEPS):
             rest, ahead = (self._rest(p, u, s * factor) for factor in (1.0, 1 + 1e-6))
             slope = (ahead - rest) / (1e-6 * s[..., None])

@@ -56,6 +56,7 @@ def test_noise_costs_what_was_predicted(sample):
     assert qualities[0] - qualities[-1] > 30
 
 
+@pytest.mark.once
 def test_noise_drowns_a_convolutional_net_and_it_says_so(sample):
     torch.manual_seed(0)
     model = models.lenet().eval()

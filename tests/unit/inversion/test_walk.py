@@ -34,10 +34,10 @@ def test_fully_connected_networks(draw, activation, bias):
     for sample in draw(data.Mixup(), 3):
         share = sl.capture(model, sample.x, sample.y)
         recovery = sl.recover_label(model, share)
-        if recovery.status is sl.Status.UNIQUE:
-            inversion = sl.invert(model, share, recovery)
-            assert psnr(inversion, sample) > 110
-            assert inversion.determined
+        assert recovery.status is sl.Status.UNIQUE
+        inversion = sl.invert(model, share, recovery)
+        assert psnr(inversion, sample) > 110
+        assert inversion.determined
 
 
 @pytest.mark.parametrize("make", [models.lenet, lambda: models.uniform_(models.lenet())])
@@ -95,9 +95,10 @@ LENETS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "enough"), [("default", True), ("trained", True), ("leaky", False)]
+    ("name", "enough"), [("default", True), ("trained", None), ("leaky", False)]
 )
 def test_the_thorough_pass_is_for_what_the_first_one_leaves_open(name, enough, draw):
+    """The trained LeNet is predicted 90.6 dB without AVX2, too near GOOD, 85, to be presumed."""
     torch.manual_seed(0)
     model = LENETS[name]().eval()
     (sample,) = draw(data.Smoothing(), 1)
@@ -106,15 +107,20 @@ def test_the_thorough_pass_is_for_what_the_first_one_leaves_open(name, enough, d
     chain = sl.Chain.of(model, sl.Head.of(model), (3, 32, 32))
     first = sl.Chain(chain.head, chain.passes[0])
     quick, both = (sl.invert(model, share, recovery, chain=c, pixel=PIXEL) for c in (first, chain))
-    assert (quick.determined and quick.psnr_predicted >= GOOD) == enough
-    assert torch.equal(quick.input, both.input) == enough
-    assert psnr(both, sample) >= psnr(quick, sample)
+    good = quick.determined and quick.psnr_predicted >= GOOD
+    assert good == enough or enough is None
+    assert torch.equal(quick.input, both.input) == good
+    assert both.psnr_predicted >= quick.psnr_predicted
+    # With LeakyReLU the second pass gained 3.7 dB in the one run measured, without AVX2. The 3 dB
+    # allowed here are a choice, not a measured spread.
+    assert psnr(both, sample) >= psnr(quick, sample) - 3
     for found in (quick, both):
         rosy = found.psnr_predicted - psnr(found, sample)
         assert rosy < 9.54  # a factor of 3
         assert rosy > -9.54 or not found.determined
 
 
+@pytest.mark.once
 def test_of_two_passes_the_one_that_promises_more_is_kept(draw):
     model = models.uniform_(models.lenet()).eval()
     (sample,) = draw(data.Smoothing(), 1)

@@ -30,6 +30,10 @@ from softleak.matching import (
 from softleak.metrics import psnr
 
 SHORT = LBFGS(steps=3, inner=10)
+# Thirty evaluations of L-BFGS multiply rounding by up to a million: between batches of another size
+# float64 inputs differ by up to 3e-10 (twelve shares, with and without AVX2, one and two threads),
+# float32 ones by up to 0.15, which is why float64 is compared.
+SHORT_ROUNDING = 1e-6
 
 
 def small(classes=4, size=8):
@@ -89,13 +93,14 @@ def test_at_the_truth_nothing_remains_of_the_gradient(name, train, draw):
 
 
 def test_one_share_or_many_in_their_order():
-    model = small()
+    model = small().double()
     _, labels, shares = victims(model, 3)
     sources = [GivenLabel(y) for y in labels]
     many = reconstruct(model, shares, label=sources, optimiser=SHORT, objective=L2())
     for share, source, expected in zip(shares, sources, many, strict=True):
         alone = reconstruct(model, share, label=source, optimiser=SHORT, objective=L2())
-        assert torch.allclose(alone.input, expected.input, atol=1e-3)
+        assert alone.input.dtype == torch.double
+        assert torch.allclose(alone.input, expected.input, atol=SHORT_ROUNDING)
     assert reconstruct(model, []) == ()
 
 
@@ -106,7 +111,7 @@ def test_little_memory_changes_nothing_but_the_batches():
     options = {"label": sources, "optimiser": SHORT, "objective": L2()}
     whole, parts = (reconstruct(model, shares, memory=m, **options) for m in (2 << 30, 1))
     for a, b in zip(whole, parts, strict=True):
-        assert torch.allclose(a.input, b.input, atol=1e-9)
+        assert torch.allclose(a.input, b.input, atol=SHORT_ROUNDING)
 
 
 def test_what_cannot_be_matched_is_marked_and_disturbs_nobody():
@@ -363,6 +368,7 @@ except OptionError as error:
 """
 
 
+@pytest.mark.once
 def test_without_a_compiler_compiling_is_refused_in_a_line(tmp_path):
     alone = {**os.environ, "PATH": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(

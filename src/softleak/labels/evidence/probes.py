@@ -69,10 +69,13 @@ def probe(
         head = find_head(model, head, shape)
     runs = list(_runs(model, head, shape, seed))
     found: list[Relation] = []
-    if head.bias_name in runs[0].share:
+    if all(head.bias_name in run.share for run in runs):
         bias = _checked(HeadBias(head.bias_name), head, runs[FITTED:])
         found += [bias] if bias else []
-    for name, gradient in runs[0].share.items():
+    # Parameters that some inputs leave out, such as an expert's, get no gradient there.
+    always = [n for n in runs[0].share if all(n in run.share for run in runs)]
+    for name in always:
+        gradient = runs[0].share[name]
         fits = gradient.ndim == 1 and name != head.bias_name and gradient.any()
         if fits and head.W.shape[1] % len(gradient) == 0:
             relation = _relation(name, len(gradient), head, runs)

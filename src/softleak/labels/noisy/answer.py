@@ -13,7 +13,8 @@ from softleak.labels.noisy.spectrum import Spectrum
 from softleak.results import Recovery, Status
 
 SURE = 0.9  # a class less probable than this is a guess
-INTERVAL = (0.05, 0.95)
+HELD = 0.9  # the probability with which an interval holds what it is of
+ROUNDED = 1e-9  # what adding up weights leaves of a sum of one
 LIGHT = 1e-9  # of the heaviest: draws that change nothing
 UNFIT = 1e-6  # a family this unlikely to be so far off does not fit
 
@@ -57,6 +58,27 @@ class Draws:
         first = (reached < level).sum(0, keepdim=True).clamp_max(len(values) - 1)
         return values.gather(0, order.gather(0, first))[0]
 
+    def interval(self, mass: float) -> Tensor:
+        """(2, C) the shortest interval that holds each entry with this probability.
+
+        Where an entry's density is highest at zero or one, as that of a one-hot label is, the
+        interval reaches that end: labels do lie on the edges of the simplex.
+        """
+        values, order = self.labels.sort(0)
+        reached = self.weight[order].cumsum(0)
+        before = reached - self.weight[order]
+        last = torch.searchsorted(
+            reached.T.contiguous(), (before + mass * (1 - ROUNDED)).T.contiguous()
+        ).T.clamp_max(len(values) - 1)
+        width = values.gather(0, last) - values
+        whole = before + mass <= 1 + ROUNDED
+        start = width.masked_fill(~whole, torch.inf).argmin(0, keepdim=True)
+        low, high = (values.gather(0, at)[0] for at in (start, last.gather(0, start)))
+        reach = (high - low).clamp_min(ROUNDED)
+        return torch.stack([
+            torch.where(low <= reach, 0.0, low), torch.where(1 - high <= reach, 1.0, high)
+        ])  # fmt: skip
+
 
 def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
     """The recovery that the draws of a posterior amount to."""
@@ -70,23 +92,32 @@ def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
     tau = float(mine.quantile(mine.tau, 0.5))
     size = float(mine.quantile(mine.size, 0.5))
     far = (draws.labels - label).abs().sum(-1)
+    interval = draws.interval(HELD)
+    error = max(float(draws.quantile(far, HELD)), _to_the_edge(label, interval))
     spread = float((mine.weight * (mine.tau / tau - 1).square()).sum())
     blur = signal.x_variance * len(signal.x) / signal.sigma**2
-    ends = [draws.quantile(draws.labels, level) for level in INTERVAL]
     return Recovery(
         Status.PROBABLE if spectrum.even and confidence >= SURE else Status.GUESS,
         _why(spectrum, index, confidence),
         label=label,
         feature=signal.x / tau,
         scalar=size if tau > 0 else -size,
-        error=float(draws.quantile(far, INTERVAL[1] - INTERVAL[0])) if spectrum.even else math.inf,
+        error=error if spectrum.even else math.inf,
         feature_error=(spread + blur) ** 0.5,
         scale=abs(tau) / size,
         noise=spectrum.noise,
         # Where the noise is not what is assumed, the figures are not calibrated.
         confidence=confidence if spectrum.even else None,
-        interval=torch.stack(ends) if spectrum.even else None,
+        interval=interval if spectrum.even else None,
     )
+
+
+def _to_the_edge(label: Tensor, interval: Tensor) -> float:
+    """How far, in L1, the label is from itself without the entries that may well be zero."""
+    edge = torch.where(interval[0] == 0, 0.0, label)
+    if not bool(edge.any()):
+        return 0.0
+    return float((edge / edge.sum() - label).abs().sum())
 
 
 def fits(posterior: Posterior, points: Points) -> bool:

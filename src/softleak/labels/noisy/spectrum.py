@@ -14,6 +14,7 @@ from torch import Tensor
 
 TINY = 1e-300
 EDGE = 1.5  # times the largest singular value of noise alone: the next one is a sample
+UNSURE = 3.0  # standard errors of the noise's variance
 CLEAR = 1.1  # times the same: the leading pair is not noise alone
 EVEN = 3.0  # in variance: how far the noise of two parts may differ and still be of one kind
 HOLES = 0.01  # entries that are zero, their rows and columns not: pruned, or rounded to zero
@@ -42,7 +43,9 @@ class Spectrum:
         freedom = max(classes - 2, 0) * (inputs - 1)
         rest = float(values[1:].sum())
         noise = (rest + beside * inputs) / (freedom + inputs)
-        edge = EDGE**2 * beside * (math.sqrt(inputs) + math.sqrt(classes - 1)) ** 2
+        # Few columns tell the noise badly: it may well be larger than they say.
+        unsure = 1 + UNSURE * math.sqrt(2 / inputs)
+        edge = EDGE**2 * unsure * beside * (math.sqrt(inputs) + math.sqrt(classes - 1)) ** 2
         above = int((values > edge).sum())
         clear = float(values[0]) > edge * (CLEAR / EDGE) ** 2
         heavy = _kurtosis(G - sums / classes) > HEAVY

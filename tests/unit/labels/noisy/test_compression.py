@@ -62,6 +62,7 @@ def test_eight_bits_give_away_the_class(case):
     assert sorted(errors)[len(errors) // 2] < 0.05
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kept", [0.1, 0.01])
 def test_pruning_gives_away_most_classes_and_no_label(case, kept):
     found = list(recoveries(case, Prune(kept)))
@@ -70,6 +71,7 @@ def test_pruning_gives_away_most_classes_and_no_label(case, kept):
     assert all(r.status is not sl.Status.PROBABLE for r, _ in found)
 
 
+@pytest.mark.once
 def test_signs_prove_nothing(case):
     found = list(recoveries(case, Sign()))
     assert not any(recovery.status is sl.Status.UNIQUE for recovery, _ in found)

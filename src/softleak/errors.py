@@ -45,3 +45,9 @@ class MissingExtra(SoftleakError, ImportError):
 
 class OptionError(SoftleakError):
     """A setting that makes no sense: of a defence, an objective, an optimiser."""
+
+
+def in_a_line(error: Exception) -> str:
+    """The first line of what an error says, or its kind if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

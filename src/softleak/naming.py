@@ -3,49 +3,138 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 from torch import Tensor, nn
 
 from softleak.errors import ShareError
+from softleak.files.unwrap import is_averaged
 from softleak.share import GradientShare
 
-PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "_module.")  # what wrappers put in front
 NUMBERED = re.compile(r"(?:arr_|array_|param_|parameters?[._]|tensor_)?(\d{1,6})")
+# What compilation, sharding and checkpointing put into names, at any place.
+WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+
+
+@dataclass(frozen=True)
+class Match:
+    """The model's name of each tensor held that belongs to it, and what was left out."""
+
+    names: Mapping[str, str]
+    remarks: tuple[str, ...] = ()
 
 
 def aligned(share: GradientShare, model: nn.Module) -> GradientShare:
     """The share under the model's own names."""
-    return share.renamed(own_names(share, model))
+    found = match(share, model).names
+    return share.without(*(share.keys() - found.keys())).renamed(found)
 
 
 def own_names(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, str]:
-    """The model's name of each tensor held; what it does not have keeps its own.
+    """The model's name of each tensor held; what it does not have keeps its own."""
+    found = match(held, model).names
+    return {name: found.get(name, name) for name in held}
 
-    Arrays without names (``arr_0``, ``arr_1``, … as a list of arrays is saved) are taken in the
-    order of the model's parameters, or of its whole state, whichever fits in number and shape.
+
+def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
+    """Find the model's name of each tensor held; what it does not have keeps its own name.
+
+    Names may differ by a prefix on either side, as when one of the two is wrapped: the prefixes
+    are those under which most names and shapes agree. What is not under the prefix, such as a
+    second copy of the weights (a running average) or the buffers of a loss, is left out.
+
+    Tensors without names (``arr_0``, ``arr_1``, … as a list is saved) are taken in the order of
+    the model's parameters, or of its whole state, whichever fits in number and shape.
     """
-    own = model.state_dict().keys()
-    if held.keys() & own:
-        return {name: name for name in held}
+    own = model.state_dict()
     numbers = {name: int(n[1]) for name in held if (n := NUMBERED.fullmatch(name))}
-    if held and len(numbers) == len(held):
+    if held and len(numbers) == len(held) and not held.keys() & own.keys():
         ordered = sorted(held, key=numbers.__getitem__)
-        return dict(zip(ordered, _in_order(model, [held[n] for n in ordered]), strict=True))
-    names = {name: _bare(name, own) for name in held}
-    if len(set(names.values())) < len(names):
-        raise ShareError("two tensors have one name once the prefix of a wrapper is taken off")
-    return names
+        return Match(dict(zip(ordered, _in_order(model, [held[n] for n in ordered]), strict=True)))
+    bare = {WRAPPERS.sub("", name): name for name in own}
+    copies = _copies(held, own, bare)
+    if not copies:
+        return Match({name: name for name in held})
+    theirs, ours = _chosen(copies)
+    names = {n: _translated(n, theirs, ours, bare) for n in held}
+    strange = [n for n in held if names[n] == n and n not in own]
+    others = [prefix for prefix, _ in copies[1:] if prefix]
+    left = {n: prefix for n in strange for prefix in others if _short(n, prefix) is not None}
+    remarks = [
+        f"a second copy of the weights, under {prefix!r}, was left out"
+        for prefix in dict.fromkeys(left.values())
+    ]
+    outside = [n for n in strange if n not in left and _short(n, theirs) is None]
+    if outside:
+        remarks.append(f"{len(outside)} tensors that are not under {theirs!r} were left out")
+    kept = {n: name for n, name in names.items() if n not in left and n not in outside}
+    return Match(kept, tuple(remarks))
 
 
-def _bare(name: str, own: Container[str]) -> str:
-    bare = name
-    while bare not in own:
-        prefix = next((p for p in PREFIXES if bare.startswith(p)), None)
-        if prefix is None:
-            return name
-        bare = bare.removeprefix(prefix)
-    return bare
+Prefixes = tuple[str, str]  # what is taken off a name held, and what is put in its place
+
+
+def _copies(
+    held: Mapping[str, Tensor], own: Mapping[str, Tensor], bare: Mapping[str, str]
+) -> list[Prefixes]:
+    """The prefixes under which the model is found, the most complete one first, then copies."""
+    common = _common_prefixes(bare)
+    named: Counter[Prefixes] = Counter()
+    alike: Counter[Prefixes] = Counter()
+    for name, tensor in held.items():
+        short = WRAPPERS.sub("", name)
+        for theirs in _dotted(short):
+            rest = short.removeprefix(theirs)
+            for ours in common:
+                if ours + rest in bare:
+                    named[theirs, ours] += 1
+                    alike[theirs, ours] += own[bare[ours + rest]].shape == tensor.shape
+
+    def order(pair: Prefixes) -> tuple[int, int, bool, int, int]:
+        return -alike[pair], -named[pair], is_averaged(pair[0]), len(pair[0]), len(pair[1])
+
+    best = sorted((pair for pair in named if alike[pair] or pair == ("", "")), key=order)
+    return [pair for pair in best if 2 * alike[pair] >= alike[best[0]]]
+
+
+def _chosen(copies: Sequence[Prefixes]) -> Prefixes:
+    """The first; raises if another one is as good a reading, neither being called an average."""
+    first, rest = copies[0], copies[1:]
+    apart = [p for p, _ in rest if not p.startswith(first[0]) and not first[0].startswith(p)]
+    rivals = [prefix for prefix in apart if not is_averaged(prefix)]
+    if rivals and not is_averaged(first[0]):
+        raise ShareError(
+            f"the tensors under {first[0]!r} and under {rivals[0]!r} go by one name in the model; "
+            "keep those of one prefix"
+        )
+    return first
+
+
+def _translated(name: str, theirs: str, ours: str, bare: Mapping[str, str]) -> str:
+    rest = _short(name, theirs)
+    return name if rest is None else bare.get(ours + rest, name)
+
+
+def _short(name: str, prefix: str) -> str | None:
+    """A name without what wrappers put into it and without a prefix, if it has that prefix."""
+    bare = WRAPPERS.sub("", name)
+    return bare.removeprefix(prefix) if bare.startswith(prefix) else None
+
+
+def _common_prefixes(names: Iterable[str]) -> list[str]:
+    """Dotted prefixes that most names have, the empty one first: what wraps a whole model."""
+    every = list(names)
+    counts = Counter(prefix for name in every for prefix in _dotted(name))
+    return [prefix for prefix, count in counts.items() if 2 * count > len(every)]
+
+
+def _dotted(name: str) -> Iterator[str]:
+    """The empty prefix, ``a.``, ``a.b.``, … of ``a.b.c``."""
+    yield ""
+    yield from accumulate(f"{part}." for part in name.split(".")[:-1])
 
 
 def _in_order(model: nn.Module, arrays: Sequence[Tensor]) -> list[str]:

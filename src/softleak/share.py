@@ -179,10 +179,12 @@ class GradientShare(Mapping[str, Tensor]):
         gradients: dict[str, Tensor] = {}
         rounding: dict[str, float] = {}
         for name, start in old.items():
-            if name not in new or not start.is_floating_point() or not start.numel():
+            if name not in new or not start.numel():
+                continue
+            if not (start.is_floating_point() and new[name].is_floating_point()):
                 continue
             gradients[name] = (start.double() - new[name].double()) / rate
-            ulp = torch.finfo(start.dtype).eps / 2
+            ulp = max(torch.finfo(t.dtype).eps for t in (start, new[name])) / 2
             rounding[name] = ulp * float(start.detach().abs().max()) / rate
         return cls(gradients, rounding=rounding, scale=None if lr else "unknown")
 

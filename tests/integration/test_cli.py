@@ -42,7 +42,7 @@ def test_audit_of_the_embedded_images(tmp_path):
     report = json.loads((tmp_path / "audit.json").read_text())
     assert [r["name"] for r in report["reports"]][-1] == "arbitrary 1"
     for one in report["reports"]:
-        assert one["leaks"] == ["label", "class", "feature", "input"]
+        assert one["leaks"] == ["label", "class", "feature", "input", "composition"]
         assert one["score"]["label_error"] < 1e-3
         assert one["score"]["psnr"] >= 60
         assert abs(one["score"]["psnr"] - one["input"]["psnr_predicted"]) < 6
@@ -56,7 +56,9 @@ def test_a_folder_is_worked_through_and_the_bad_file_named(tmp_path, folder):
     )  # fmt: skip
     assert done.exit_code == 4, done.output
     report = json.loads(done.stdout)
-    assert report["counts"] == {"label": 3, "class": 3, "feature": 3, "input": 0}
+    proved = {"label": 3, "class": 3, "feature": 3, "composition": 3}
+    assert report["counts"] == {**proved, "input": 0}
+    assert report["not_attacked"] == {**dict.fromkeys(proved, 0), "input": 3}
     assert [r["name"] for r in report["refused"]] == ["broken.pt"]
     assert "not a readable" in report["refused"][0]["reason"]
     assert max(r["score"]["label_error"] for r in report["reports"]) < 1e-3
@@ -65,7 +67,8 @@ def test_a_folder_is_worked_through_and_the_bad_file_named(tmp_path, folder):
 
 
 @pytest.mark.parametrize(
-    ("leak", "code"), [("label", 3), ("class", 3), ("feature", 3), ("input", 0)]
+    ("leak", "code"),
+    [("label", 3), ("class", 3), ("feature", 3), ("composition", 3), ("input", 2)],
 )
 def test_fail_on_sets_the_exit_code(tmp_path, folder, leak, code):
     share = folder / "shares" / "any.safetensors"
@@ -102,7 +105,15 @@ MISTAKES = [
     (["--normalise", "0.5/0.5"], "which update"),
     (["--share", "missing.pt"], "which model"),
     ([*MODEL, "--share", "missing.pt"], "found none"),
-    ([*MODEL, "--share", "missing.pt", "--lr", "0.1"], "not both"),
+    ([*MODEL, "--share", "missing.pt", "--lr", "0.1"], "say --kind delta"),
+    ([*MODEL, "--share", "missing.pt", "--before", "a.pt"], "not both"),
+    ([*MODEL, "--before", "a.pt", "--after", "b.pt", "--kind", "delta"], "hold weights anyway"),
+    ([*MODEL, "--share", "x.pt", "--kind", "weights"], "give those before it by --weights"),
+    ([*MODEL, "--share", "x.pt", "--weights", "w.pt", "--random-weights"], "contradicts"),
+    ([*MODEL, "--share", "x.pt", "--labels-only", "--fail-on", "input"], "attacks no input"),
+    ([*MODEL, "--share", "x.pt", "--head", "features.0"], "no nn.Linear named 'features.0'"),
+    (["--model", "lenet", "--share", "x.pt"], "comes with random weights"),
+    (["--samples", "4"], "which update"),
     ([*MODEL, "--before", "a.pt"], "belong together"),
     (["--model", "nonsense", "--share", "x.pt"], "expected lenet"),
     (["--model", "nowhere:factory", "--share", "x.pt"], "could not make a model"),
@@ -113,8 +124,9 @@ MISTAKES = [
     ([*MODEL, "--share", "x.pt", "--classes", "7"], "7 class names for 10"),
     ([*MODEL, "--share", "x.pt", "--classes", "0"], "2 to 1,000,000 classes, got 0"),
     ([*MODEL, "--share", "x.pt", "--classes", "12345678"], "classes, got 12345678"),
-    (["--lr", "0"], "which model"),
-    ([*MODEL, "--share", "x.pt", "--lr", "0"], "not both"),
+    (["--lr", "0"], "which update"),
+    ([*MODEL, "--share", "x.pt", "--lr", "0"], "say --kind delta"),
+    ([*MODEL, "--share", "x.pt", "--kind", "delta", "--lr", "0"], "found none"),
 ]
 
 
@@ -187,13 +199,13 @@ class Summing(nn.Module):
         return self.head(x.reshape(len(x), 2, 6).sum(1))
 
 
-@pytest.mark.parametrize(("leak", "code"), [("input", 4), ("feature", 3)])
+@pytest.mark.parametrize(("leak", "code"), [("input", 5), ("feature", 3)])
 def test_what_could_not_be_attacked_is_no_success(tmp_path, leak, code):
     share = softleak.capture(Summing(), torch.rand(12), 3)
     softleak.GradientShare(share.gradients).save(tmp_path / "share.pt")
     done = run(
-        "audit", "--model", f"{__name__}:Summing", "--share", tmp_path / "share.pt",
-        "--fail-on", leak, "--out", tmp_path / "out",
+        "audit", "--model", f"{__name__}:Summing", "--share", tmp_path / "share.pt", "--head",
+        "head", "--fail-on", leak, "--out", tmp_path / "out",
     )  # fmt: skip
     assert done.exit_code == code, done.output
     assert "Input: not attacked (the shape of an input is not known" in done.output

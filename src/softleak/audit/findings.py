@@ -1,21 +1,21 @@
-"""What an audit answers: of each share, what was proved of its label, feature and input."""
+"""What an audit finds out of one share: its label, its feature, its input."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
-from os import PathLike
 
 from torch import Tensor
 
 from softleak.audit.pixels import PixelMap
-from softleak.audit.rates import Leak, WhatIf
-from softleak.audit.scalar import ScalarView
 from softleak.inversion.step import LayerReport
 from softleak.results import Recovery, Status
 
 PRECISE = 1e-2  # a relative error of the feature below which it counts as known
-RECOGNISABLE = 20.0  # dB: an image predicted to be this close shows what it is of
+RECOGNISABLE = 20.0  # dB: an image this close to the truth shows what it is of
+UNEXPLAINED = -100.0  # dB: what an image is worth that does not explain the share
+EXPLAINED = 0.2  # what a matched image may leave of the share, relative to its size, to count
 
 
 class LabelLeak(Enum):
@@ -84,7 +84,12 @@ class Method(Enum):
 
 @dataclass(frozen=True, eq=False)
 class InputFinding:
-    """The input as pixels in [0, 1] (or as it is, if it is no image), and its predicted error."""
+    """The input as pixels in [0, 1] (or as it is, if it is no image), and how good it must be.
+
+    ``psnr_predicted`` is computed from the equations of an exact inversion. A matched image has
+    none: it is judged by its ``misfit``, what remains of the gradient relative to its size, and by
+    its ``agreement``, the PSNR in dB between two images found from independent starts.
+    """
 
     method: Method
     message: str
@@ -93,15 +98,36 @@ class InputFinding:
     determined: bool = False
     layers: tuple[LayerReport, ...] = ()
     to_pixels: PixelMap | None = None
-    misfit: float | None = None  # of a matched gradient, relative to its size
+    misfit: float | None = None
+    agreement: float | None = None
     seconds: float = 0.0
     asked: bool = True  # whether anybody wanted it
 
     @property
     def leaked(self) -> bool:
-        """Whether every layer determined its input, and the error predicted is small."""
-        close = self.psnr_predicted is not None and self.psnr_predicted >= RECOGNISABLE
-        return self.determined and close
+        """Whether the image can be taken for recognisable, without any truth.
+
+        By inversion: every layer determined its input, and the predicted PSNR is 20 dB or more.
+        By matching: the image explains the share, and another start led to the same one.
+        """
+        if self.method is Method.MATCHING:
+            return _at_least(self.agreement, RECOGNISABLE) and (self.misfit or 0.0) <= EXPLAINED
+        return self.determined and _at_least(self.psnr_predicted, RECOGNISABLE)
+
+    @property
+    def quality(self) -> float:
+        """How good the image should be, in dB and without any truth, to order several attempts.
+
+        By inversion it is what the equations predict, by matching how well two starts agree.
+        """
+        told = self.agreement if self.method is Method.MATCHING else self.psnr_predicted
+        if self.pixels is None or told is None or math.isnan(told):
+            return -math.inf
+        return told if (self.misfit or 0.0) <= EXPLAINED else min(told, UNEXPLAINED)
+
+
+def _at_least(value: float | None, line: float) -> bool:
+    return value is not None and value >= line
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,84 +140,7 @@ class Score:
     pixels_true: Tensor | None = None
     psnr: float | None = None
 
-
-@dataclass(frozen=True, eq=False)
-class AuditReport:
-    """One share: what it gave away, and how that was found out."""
-
-    name: str
-    label: LabelFinding
-    feature: FeatureFinding
-    input: InputFinding
-    assumptions: tuple[str, ...]
-    view: ScalarView | None = None
-    score: Score | None = None
-    fingerprint: str = ""  # SHA-256 of the file it came from
-
     @property
-    def leaks(self) -> frozenset[Leak]:
-        """What was proved to leak."""
-        said = {
-            Leak.LABEL: self.label.leak is LabelLeak.UNIQUE,
-            Leak.CLASS: self.label.class_index is not None,
-            Leak.FEATURE: self.feature.proved,
-            Leak.INPUT: self.input.leaked,
-        }
-        return frozenset(leak for leak, found in said.items() if found)
-
-    @property
-    def telling(self) -> bool:
-        """Whether it gave anything away, a set of labels included."""
-        return bool(self.leaks) or self.label.leak is not LabelLeak.NOTHING
-
-    @property
-    def unattacked(self) -> frozenset[Leak]:
-        """What was asked for and there was a way to begin, but none to go on."""
-        begun = self.label.recovery.feature is not None
-        none = self.input.asked and self.input.method is Method.NONE
-        return frozenset({Leak.INPUT}) if begun and none else frozenset()
-
-    @property
-    def seconds(self) -> float:
-        """What the attacks took."""
-        return self.label.seconds + self.input.seconds
-
-    def to_html(self, path: str | PathLike[str], class_names: tuple[str, ...] = ()) -> None:
-        """Write the page of this share alone, whole or not at all."""
-        from softleak.report import write_page
-
-        write_page(path, Audit((self,), class_names=class_names))
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A file that could not be audited, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """What somebody needs to run it again: names and values."""
-
-    command: str = ""
-    versions: tuple[tuple[str, str], ...] = ()
-    inputs: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Audit:
-    """Many shares of one model: a report each, the files refused, and how to do it again."""
-
-    reports: tuple[AuditReport, ...]
-    refused: tuple[Refusal, ...] = ()
-    class_names: tuple[str, ...] = ()
-    model: str = ""
-    evidence: tuple[str, ...] = ()
-    provenance: Provenance = Provenance()
-    what_if: WhatIf | None = None
-
-    def count(self, leak: Leak) -> int:
-        """How many shares leaked this."""
-        return sum(leak in report.leaks for report in self.reports)
+    def recognisable(self) -> bool | None:
+        """Whether the image shows what the true one is of; None if there is nothing to compare."""
+        return None if self.psnr is None else self.psnr >= RECOGNISABLE

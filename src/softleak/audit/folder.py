@@ -11,22 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from softleak import files
-from softleak.audit.findings import AuditReport, Refusal
+from softleak.audit.reading import Reading
+from softleak.audit.reports import AuditReport, Refusal
 from softleak.audit.run import NamedShare, Options, Progress, audit_shares, prepared
 from softleak.audit.subject import Subject
 from softleak.audit.truth import Truth
 from softleak.errors import FileError, SoftleakError
 from softleak.precheck import shown
-from softleak.share import GradientShare
 
 MOST = 256  # shares held at once
 LARGEST = 1 << 29  # bytes held at once
 LARGEST_INPUT = 1 << 20  # entries of one input that a file may have a model tried on
+AS_GRADIENTS = Reading()
 
 
 def share_files(path: Path) -> list[Path]:
-    """The file, or those of a folder, in the order of their names."""
-    if not os.path.isdir(path):  # unlike Path.is_dir it takes any name
+    """The file, or those of a folder, in the order of their names; a sharded file is one."""
+    if not os.path.isdir(path) or files.is_checkpoint_folder(path):  # os takes any name
         return [path]
     found = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     if not found:
@@ -38,7 +39,7 @@ def recorded_shape(paths: Sequence[Path]) -> tuple[int, ...] | None:
     """The shape of an input that the first readable share says, if it says a usual one."""
     for path in paths:
         with suppress(SoftleakError):
-            shape = GradientShare.load(path).input_shape
+            shape = files.load(path).input_shape
             return shape if shape and math.prod(shape) <= LARGEST_INPUT else None
     return None
 
@@ -49,9 +50,10 @@ def audit_files(
     options: Options,
     truth: Path | None = None,
     progress: Progress = lambda _: None,
+    reading: Reading = AS_GRADIENTS,
 ) -> Iterator[AuditReport | Refusal]:
     """A report or a refusal of each file, a batch at a time."""
-    for batch, refused in _batches(subject, paths, options, _truths(truth)):
+    for batch, refused in _batches(subject, paths, options, _truths(truth), reading):
         for refusal in refused:
             progress(refusal.name)
             yield refusal
@@ -60,14 +62,18 @@ def audit_files(
 
 
 def _batches(
-    subject: Subject, paths: Sequence[Path], options: Options, truths: Mapping[str, Path]
+    subject: Subject,
+    paths: Sequence[Path],
+    options: Options,
+    truths: Mapping[str, Path],
+    reading: Reading,
 ) -> Iterator[tuple[list[NamedShare], list[Refusal]]]:
     batch: list[NamedShare] = []
     refused: list[Refusal] = []
     held = 0
     for path in paths:
         try:
-            share = prepared(subject, GradientShare.load(path), options)
+            share = prepared(subject, reading.share(path, subject.model), options)
             truth = _truth(truths, path, subject)
             batch.append(NamedShare(shown(path.name), share, truth, fingerprint(path)))
             held += sum(g.numel() * g.element_size() for g in share.values())
@@ -97,9 +103,10 @@ def _truth(truths: Mapping[str, Path], share: Path, subject: Subject) -> Truth |
 
 
 def fingerprint(path: Path) -> str:
-    """SHA-256 of a file."""
+    """SHA-256 of a file, or of the files of a sharded one, one after the other."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    for part in files.parts(path):
+        with part.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()

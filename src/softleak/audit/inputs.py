@@ -1,21 +1,22 @@
 """The input behind a share: computed exactly where the model is a chain, else searched for.
 
-The one place where the method is chosen: invert, or else match gradients for a while.
+The one place where the method is chosen: invert, and match gradients where that is not enough.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from softleak.audit.findings import InputFinding, Method
+from softleak.audit.matched import match_input
 from softleak.audit.pixels import PixelMap
 from softleak.audit.subject import Subject
 from softleak.data import Normalisation
-from softleak.errors import ModelError, ShareError
+from softleak.errors import in_a_line
 from softleak.inversion.walk import Inversion, invert
-from softleak.matching import pass_on_interrupt, reconstruct
-from softleak.results import Recovery
+from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 
@@ -26,55 +27,62 @@ def recover_input(
     normalisation: Normalisation | None,
     seconds: float = 0.0,
 ) -> InputFinding:
-    """The input by the strongest method that applies; at most so many ``seconds`` of matching."""
+    """The input by the strongest method that applies; at most so many ``seconds`` of matching.
+
+    Whatever goes wrong in an attack, in the model's own code or in torch, ends that attack with a
+    reason and nothing else.
+    """
+    if recovery.status is Status.NOT_SINGLE:
+        return InputFinding(Method.NONE, "the update mixes several samples or steps")
     if recovery.feature is None:
         return InputFinding(Method.NONE, "no feature was recovered to start from")
     start = time.perf_counter()
-    if subject.chain is None:
-        found = InputFinding(Method.NONE, subject.no_chain)
-    else:
-        try:
-            inverted = invert(subject.model, share, recovery, chain=subject.chain)
-            found = _described(inverted, normalisation)
-        except ShareError as error:
-            found = InputFinding(Method.NONE, str(error))
-    if found.method is Method.NONE and seconds > 0 and subject.input_shape is not None:
-        found = _matched(subject, share, recovery, normalisation, seconds, found.message)
+    found = _inverted(subject, share, recovery, normalisation)
+    if not found.leaked and seconds > 0 and subject.input_shape is not None:
+        matched = _attempted(
+            lambda: match_input(subject, share, recovery, normalisation, seconds), "matching"
+        )
+        found = _better(found, matched)
     return replace(found, seconds=time.perf_counter() - start)
 
 
-def _matched(
+def _inverted(
     subject: Subject,
     share: GradientShare,
     recovery: Recovery,
     normalisation: Normalisation | None,
-    seconds: float,
-    why: str,
 ) -> InputFinding:
-    """An input whose gradient is near the share's: a candidate, and no more."""
+    if subject.chain is None:
+        return InputFinding(Method.NONE, subject.no_chain)
+
+    def attack() -> InputFinding:
+        inverted = invert(subject.model, share, recovery, chain=subject.chain)
+        return _described(inverted, normalisation)
+
+    return _attempted(attack, "inversion")
+
+
+def _attempted(attack: Callable[[], InputFinding], name: str) -> InputFinding:
+    """The outcome of an attack, or in one line why it could not be carried out."""
     try:
-        found = reconstruct(
-            subject.model, share, recovery, seconds=seconds, head=subject.head,
-            input_shape=subject.input_shape,
-        )  # fmt: skip
-    except ModelError as error:
-        return InputFinding(Method.NONE, f"{why.partition(';')[0]}; and {error}")
-    pass_on_interrupt([found])
-    if found.input is None:
-        return InputFinding(Method.NONE, f"{why}; and {found.status.value}")
-    pixels = PixelMap.of(found.input, normalisation)
-    message = (
-        f"{why.partition(';')[0]}, so gradients were matched: that of this image differs from the "
-        f"share's by {found.misfit:.0%}, which does not tell how near the image is"
-    )
-    return InputFinding(
-        Method.MATCHING, message, pixels(found.input), to_pixels=pixels, misfit=found.misfit
-    )
+        return attack()
+    except Exception as error:  # the model's own code and torch may raise anything
+        return InputFinding(Method.NONE, f"{name} could not be carried out: {in_a_line(error)}")
+
+
+def _better(inverted: InputFinding, matched: InputFinding) -> InputFinding:
+    """Of two attempts the one whose image should be better; the other is mentioned."""
+    why = inverted.message.partition(";")[0]
+    if matched.pixels is None:
+        return replace(inverted, message=f"{why}; {matched.message}")
+    if matched.quality >= inverted.quality:
+        return replace(matched, message=f"{why}, so {matched.message}")
+    return replace(inverted, message=f"{why}; matching gradients was tried and is no better")
 
 
 def _described(found: Inversion, normalisation: Normalisation | None) -> InputFinding:
     if not found.input.isfinite().all():
-        return InputFinding(Method.NONE, "the equations have no finite solution")
+        return InputFinding(Method.INVERSION, "the equations have no finite solution")
     pixels = PixelMap.of(found.input, normalisation)
     message = (
         "every layer's equations determined its input, and agree"

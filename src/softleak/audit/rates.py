@@ -1,4 +1,4 @@
-"""How often attacks succeed: rates with intervals, by kind of leak, setting and defence."""
+"""Kinds of leak, their three states, and how often attacks succeed: rates with intervals."""
 
 from __future__ import annotations
 
@@ -17,6 +17,22 @@ class Leak(Enum):
     CLASS = "class"
     FEATURE = "feature"
     INPUT = "input"
+    COMPOSITION = "composition"
+
+
+class State(Enum):
+    """What is known of one kind of leak. Only an attack that was carried out can fail."""
+
+    LEAKED = "leaked"
+    NO_SUCCESS = "attacked without success"
+    NOT_ATTACKED = "not attacked"
+
+    @classmethod
+    def of(cls, found: bool, attacked: bool) -> State:
+        """The state of what was found or not, attacked or not."""
+        if found:
+            return cls.LEAKED
+        return cls.NO_SUCCESS if attacked else cls.NOT_ATTACKED
 
 
 @dataclass(frozen=True)

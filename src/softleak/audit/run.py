@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
-from softleak.audit.findings import AuditReport, FeatureFinding, InputFinding, LabelFinding, Method
+from softleak.audit.composition import CompositionFinding, read_composition
+from softleak.audit.diagnosis import check_not_weights, notes
+from softleak.audit.findings import FeatureFinding, InputFinding, LabelFinding, Method
 from softleak.audit.inputs import recover_input
+from softleak.audit.reports import AuditReport
 from softleak.audit.scalar import ScalarView
 from softleak.audit.subject import Subject
 from softleak.audit.truth import Truth
 from softleak.audit.words import assumptions
 from softleak.data import Normalisation
-from softleak.errors import ShareError
+from softleak.errors import ShareError, in_a_line
 from softleak.factors import head_gradients
 from softleak.labels.families import Family
 from softleak.labels.recover import recover_labels
 from softleak.naming import aligned
-from softleak.results import Recovery
+from softleak.results import Recovery, Status
 from softleak.share import GradientShare, Scale
 
 LARGEST = 1e9  # of a gradient's entries: features of a network are not larger
@@ -38,6 +41,8 @@ class Options:
     seconds: float = 30.0  # a share, for matching gradients where a model cannot be inverted
     views: bool = True
     normalisation: Normalisation | None = None
+    samples: int | None = None  # behind a share that is the mean gradient of one step on them
+    declared: bool = False  # whether somebody says that shares are gradients, not differences
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +91,7 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
             f"the gradient {min(huge)!r} has entries above {LARGEST:.0e}, as no cross-entropy "
             "gives; the file is damaged, or not of gradients"
         )
+    check_not_weights(subject, share)
     return share.expecting(options.noise) if options.noise else share
 
 
@@ -122,21 +128,44 @@ def audit_shares(
     each = (time.perf_counter() - start) / max(len(shares), 1)
     for named, recovery in zip(shares, recoveries, strict=True):
         progress(named.name)
-        label = LabelFinding(recovery, each)
         found = InputFinding(Method.NONE, "inputs were not asked for", asked=False)
         if options.inputs:
             found = recover_input(
                 subject, named.share, recovery, options.normalisation, options.seconds
             )
-        view = ScalarView.of(subject.head, named.share, recovery) if options.views else None
-        truth, scale = named.truth, options.scale or named.share.scale
-        yield AuditReport(
-            named.name,
-            label,
-            FeatureFinding.of(recovery),
-            found,
-            assumptions(recovery, found, scale == "unknown", options.noise),
-            view,
-            None if truth is None else truth.score(recovery, found, options.normalisation),
-            named.fingerprint,
-        )
+        yield _report(subject, named, LabelFinding(recovery, each), found, options)
+
+
+def _report(
+    subject: Subject, named: NamedShare, label: LabelFinding, found: InputFinding, options: Options
+) -> AuditReport:
+    """One share's findings together; the truth is read here, after the answer."""
+    recovery, truth = label.recovery, named.truth
+    scale = options.scale or named.share.scale
+    return AuditReport(
+        named.name,
+        label,
+        FeatureFinding.of(recovery),
+        found,
+        assumptions(recovery, found, scale == "unknown", options.noise),
+        ScalarView.of(subject.head, named.share, recovery) if options.views else None,
+        None if truth is None else truth.score(recovery, found, options.normalisation),
+        named.fingerprint,
+        _composition(subject, named.share, recovery, options),
+        notes(subject, named.share, recovery),
+    )
+
+
+def _composition(
+    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+) -> CompositionFinding:
+    """What can be said of a share whose label was not found, as of a batch."""
+    if recovery.status is Status.UNIQUE:
+        return CompositionFinding()
+    said = replace(share, scale=options.scale) if options.scale else share
+    declared = options.declared or said.scale is not None
+    parameters = dict(subject.model.named_parameters())
+    try:
+        return read_composition(subject.batch_reader, said, options.samples, declared, parameters)
+    except Exception as error:  # reading runs the model on noise, and its code may raise anything
+        return CompositionFinding(message=f"not attacked: {in_a_line(error)}")

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from softleak.audit.findings import (
     RECOGNISABLE,
-    AuditReport,
     InputFinding,
     LabelFinding,
     LabelLeak,
 )
 from softleak.audit.inputs import recover_input
 from softleak.audit.rates import Leak
+from softleak.audit.reports import AuditReport
 from softleak.audit.run import NamedShare, Options
 from softleak.audit.subject import Subject
 from softleak.audit.sweeps import known_to_the_attacker

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from softleak.audit.findings import AuditReport
 from softleak.audit.rates import Leak, Rate
+from softleak.audit.reports import AuditReport
 from softleak.audit.run import NamedShare, Options, recover
 from softleak.audit.shots import Shot, Target, walks
 from softleak.audit.subject import Subject

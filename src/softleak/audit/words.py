@@ -1,4 +1,4 @@
-"""The verdict in plain words. What did not succeed is called that, never "safe"."""
+"""Findings in plain words. What did not succeed is called that, never "safe"."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from softleak.audit.findings import Audit, AuditReport, InputFinding, LabelLeak, Method
-from softleak.audit.rates import Leak
+from softleak.audit.composition import CompositionFinding, Counts
+from softleak.audit.findings import InputFinding, LabelLeak, Method
+from softleak.audit.rates import Leak, State
+from softleak.audit.reports import AuditReport
 from softleak.results import Recovery, Status
 
 SHOWN = 3  # entries of a label
 WORTH = 5e-4  # smaller entries are not worth a place
 FAILED = "this attack did not succeed"
+MANY = 20  # classes that are listed
 
 
 def assumptions(
@@ -39,31 +42,19 @@ def assumptions(
             if decided
             else "The label is one-hot, smoothed, or a smoothed mix of two classes."
         )
+    if recovery.status is Status.NOT_SINGLE:
+        said[0] = (
+            "The gradient is that of the cross-entropy of several samples or steps, with this "
+            "model and these weights; its sign is as it was said or taken to be."
+        )
     if found.method is Method.MATCHING:
-        said.append("The image that was found by matching gradients is a candidate, not a proof.")
+        said.append(
+            "The image that was found by matching gradients is a candidate, not a proof: it counts "
+            "as leaked if it explains the share and a second start led to the same image."
+        )
     elif found.pixels is not None:
         said.append("A predicted error is evidence that the input leaks, not a proof.")
     return tuple(said)
-
-
-def headline(report: AuditReport) -> str:
-    """The verdict of one share in one sentence."""
-    parts = [word for leak, word in _LEAKED.items() if leak in report.leaks]
-    if report.label.leak is LabelLeak.UNIQUE:
-        parts = [part for part in parts if part != "its class"]
-    if not parts:
-        if report.label.leak is LabelLeak.AMBIGUOUS:
-            return "This share narrows the label down to a set, and proves no more."
-        return f"Nothing was proved: {FAILED}."
-    return f"This share gives away {_listed(parts)}."
-
-
-_LEAKED = {
-    Leak.LABEL: "its exact label",
-    Leak.CLASS: "its class",
-    Leak.FEATURE: "the feature before the last layer",
-    Leak.INPUT: "the input itself",
-}
 
 
 def label_words(report: AuditReport, names: Sequence[str]) -> str:
@@ -86,7 +77,9 @@ def label_words(report: AuditReport, names: Sequence[str]) -> str:
         )
     if leak is LabelLeak.AMBIGUOUS:
         return f"one of a set of labels: {recovery.message}"
-    return f"no label: {recovery.message}; {FAILED}"
+    if report.states[Leak.LABEL] is State.NOT_ATTACKED:
+        return f"not attacked: {report.why}"
+    return f"no label: {report.why}; {FAILED}"
 
 
 def in_brief(
@@ -98,54 +91,64 @@ def in_brief(
         return say(recovery.label, names)
     if report.label.class_index is not None:
         return class_name(report.label.class_index, names)
-    return recovery.status.value
+    if report.composition.present:
+        return _classes(report.composition.present, names)
+    return report.notes[0] if report.notes else recovery.status.value
 
 
-def input_words(found: InputFinding) -> str:
+def feature_words(report: AuditReport) -> str:
+    """What was proved of the input of the last layer."""
+    if report.feature.proved:
+        error = written(report.feature.error)
+        return f"all {report.feature.entries} entries, to a relative error of {error}"
+    if report.states[Leak.FEATURE] is State.NOT_ATTACKED:
+        return "not attacked: the update mixes several samples or steps"
+    return f"not proved; {FAILED}"
+
+
+def input_words(report: AuditReport) -> str:
     """What was recovered of the input."""
+    found, told = report.input, None if report.score is None else report.score.psnr
+    if found.method is Method.NONE:
+        return f"not attacked: {found.message}"
     if found.pixels is None:
         return f"not recovered: {found.message}; {FAILED}"
-    if found.psnr_predicted is None:
-        return f"a candidate, by {found.method.value}: {found.message}"
-    quality = f"predicted {found.psnr_predicted:.0f} dB"
-    if not found.leaked:
-        return f"not determined ({quality}): {found.message}; {FAILED}"
-    return f"{quality}, by {found.method.value}: {found.message}"
+    quality = "" if found.psnr_predicted is None else f"predicted {found.psnr_predicted:.0f} dB, "
+    quality += "" if told is None else f"{told:.0f} dB against the truth, "
+    said = f"{quality}by {found.method.value}: {found.message}"
+    if not report.shows_input:
+        return f"not determined, {said}; {FAILED}"
+    return said if found.leaked and found.method is Method.INVERSION else f"recognisable, {said}"
 
 
-def summary(audit: Audit) -> str:
-    """The verdict of many shares in one sentence."""
-    total = len(audit.reports)
-    if not total:
-        return "No share could be audited."
-    if total == 1:
-        return headline(audit.reports[0])
-    if not any(report.leaks for report in audit.reports):
-        return f"Of {total} shares none was proved to leak: {FAILED}."
-    counts = {leak: audit.count(leak) for leak in _LEAKED if audit.count(leak)}
-    if not any(Leak.CLASS in r.leaks and Leak.LABEL not in r.leaks for r in audit.reports):
-        counts.pop(Leak.CLASS, None)  # an exact label says its class
-    if set(counts.values()) == {total}:
-        return f"All {total} shares give away {_listed([_of_many(leak, 2) for leak in counts])}."
-    said = [
-        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(leak, n)}"
-        for leak, n in counts.items()
-    ]
-    return f"Of {total} shares, {_listed(said)}."
+def composition_words(report: AuditReport, names: Sequence[str]) -> str:
+    """Which classes are among the labels, and how often each."""
+    found = report.composition
+    if not found.attacked:
+        known = report.states[Leak.COMPOSITION] is State.LEAKED
+        return "that of the label above" if known else found.message
+    if not found.present:
+        return f"no class: {found.message}; {FAILED}"
+    said = f"{_classes(found.present, names)}, proved without the truth: {found.message}"
+    return said if found.counts is None else f"{said}; counts: {_counted(found, names)}"
 
 
-def _of_many(leak: Leak, count: int) -> str:
-    return _LEAKED[leak] if count == 1 else _LEAKED[leak].replace("its ", "their ")
+def _classes(present: Sequence[int], names: Sequence[str]) -> str:
+    listed_ = ", ".join(class_name(i, names) for i in present[:MANY])
+    return listed_ + (f" and {len(present) - MANY} more" if len(present) > MANY else "")
 
 
-def not_attacked(audit: Audit) -> str:
-    """Of how many shares the input was not attacked, and why; nothing if there are none."""
-    reasons = [r.input.message for r in audit.reports if Leak.INPUT in r.unattacked]
-    if not reasons:
+def _counted(found: CompositionFinding, names: Sequence[str]) -> str:
+    """The estimate of every class that occurs, with its bounds."""
+    counts: Counts | None = found.counts
+    if counts is None:
         return ""
-    total = len(audit.reports)
-    which = "" if total == 1 else f" of {len(reasons)} of {total} shares"
-    return f" Input{which}: not attacked ({'; '.join(dict.fromkeys(reasons))})."
+    some = [i for i, n in enumerate(counts.estimated) if n or i in found.present][:MANY]
+    return ", ".join(
+        f"{class_name(i, names)} {counts.estimated[i]}"
+        + (f" ({counts.low[i]} to {counts.high[i]})" if counts.low else "")
+        for i in some
+    )
 
 
 def class_name(index: int, names: Sequence[str]) -> str:
@@ -183,5 +186,6 @@ def written(value: float) -> str:
     return f"{digits}·10{raised}"
 
 
-def _listed(parts: Sequence[str]) -> str:
+def listed(parts: Sequence[str]) -> str:
+    """``a, b and c``."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import typer
 from rich.console import Console
@@ -15,24 +16,31 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from softleak.atomic import make_folder
-from softleak.audit import Audit, Leak, Options
+from softleak.audit import Audit, Leak, Options, Reading
 from softleak.cli import jobs
 from softleak.cli import options as o
 from softleak.cli.exits import Exit, mistakes
+from softleak.cli.request import Request
 from softleak.cli.tables import audit_table, closing_words, refusal_table, what_if_table
 from softleak.report import as_data, write_json, write_page
+from softleak.share import Precision
 
 
 def audit(
     model: o.Model = None,
     weights: o.Weights = None,
+    random_weights: o.RandomWeights = False,
     share: o.Share = None,
+    kind: o.WhatKind = None,
     before: o.Before = None,
     after: o.After = None,
     lr: o.Rate = None,
     each: o.Each = 2,
     seed: o.Seed = 2,
     input_shape: o.InputShape = None,
+    head: o.HeadName = None,
+    samples: o.Samples = None,
+    precision: o.Format = None,
     classes: o.Classes = None,
     normalise: o.Normalise = None,
     unknown_scale: o.UnknownScale = False,
@@ -55,28 +63,29 @@ def audit(
     [bold]softleak audit --model lenet --weights w.safetensors --share update.safetensors[/bold]
 
     Nothing in a file is executed. Exit codes: 0 done; 2 nothing was audited (a wrong option, an
-    unreadable file); 3 something named by --fail-on leaks; 4 some files of a folder were refused,
-    or something named by --fail-on could not be attacked.
+    unreadable file); 3 something named by --fail-on leaks; 4 some files of a folder were refused;
+    5 something named by --fail-on could not be attacked.
     """
-    console = Console(stderr=as_json)
+    named = frozenset(fail_on or ())
     asked = Options(
         scale="unknown" if unknown_scale else None, noise=noise, inputs=not labels_only,
-        seconds=match_seconds,
+        seconds=match_seconds, samples=samples,
+        declared=kind is not None or before is not None,
     )  # fmt: skip
-    job = jobs.Request(
-        model=model, weights=weights, share=share, before=before, after=after, lr=lr, each=each,
-        seed=seed, input_shape=input_shape, classes=classes, normalise=normalise, options=asked,
-        train_mode=train_mode, truth=truth, seeds=seeds if what_if else 0,
+    rounded = cast(Precision | None, precision and precision.value)
+    job = Request(
+        model=model, weights=weights, random_weights=random_weights, share=share, before=before,
+        after=after, reading=Reading(kind, lr, rounded), each=each, seed=seed,
+        input_shape=input_shape, head=head, classes=classes, normalise=normalise, options=asked,
+        train_mode=train_mode, truth=truth, seeds=seeds if what_if else 0, fail_on=named,
         command=shlex.join(["softleak", *sys.argv[1:]]),
     )  # fmt: skip
     with mistakes():
         with _progress() as step:
             found = jobs.run(job, step)
         _write(out, found)
-    if what_if and found.reports and found.what_if is None:
-        console.print("No share gave anything away, so no defence was tried.")
-    _show(console, found, out, as_json)
-    raise typer.Exit(_exit_code(found, frozenset(fail_on or ())))
+    _show(Console(stderr=as_json), found, out, as_json, untried=what_if)
+    raise typer.Exit(_exit_code(found, named))
 
 
 def _exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
@@ -84,8 +93,9 @@ def _exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
         return Exit.MISTAKE
     if any(report.leaks & fail_on for report in found.reports):
         return Exit.LEAK
-    unknown = any(report.unattacked & fail_on for report in found.reports)
-    return Exit.INCOMPLETE if found.refused or unknown else Exit.DONE
+    if any(report.unattacked & fail_on for report in found.reports):
+        return Exit.UNATTACKED
+    return Exit.INCOMPLETE if found.refused else Exit.DONE
 
 
 def _write(out: Path, found: Audit) -> None:
@@ -94,7 +104,9 @@ def _write(out: Path, found: Audit) -> None:
     write_json(out / "audit.json", found)
 
 
-def _show(console: Console, found: Audit, out: Path, as_json: bool) -> None:
+def _show(console: Console, found: Audit, out: Path, as_json: bool, untried: bool) -> None:
+    if untried and found.reports and found.what_if is None:
+        console.print("No share gave its label, feature or input away, so no defence was tried.")
     if as_json:
         sys.stdout.write(json.dumps(as_data(found), allow_nan=False) + "\n")
         return

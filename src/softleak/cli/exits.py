@@ -19,7 +19,8 @@ class Exit(IntEnum):
     DONE = 0
     MISTAKE = 2  # nothing was done: a wrong option, an unreadable file
     LEAK = 3  # something named by --fail-on leaks
-    INCOMPLETE = 4  # part of what was asked for could not be done
+    INCOMPLETE = 4  # some files of a folder, or cells of a table, could not be worked on
+    UNATTACKED = 5  # something named by --fail-on could not be attacked, and nothing named leaks
 
 
 def complain(error: SoftleakError | str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from softleak.audit import Leak
+from softleak.audit import Kind, Leak
+from softleak.share import ROUNDOFF
 
+Precision = Enum("Precision", {name: name for name in ROUNDOFF}, type=str)  # type: ignore[misc]
 FROM, KNOWN, TO = "What to audit", "What you know of it", "What to do with the answer"
 
 Model = Annotated[
@@ -20,8 +23,18 @@ Model = Annotated[
 ]  # fmt: skip
 Weights = Annotated[
     Path | None,
-    Option(metavar="FILE", rich_help_panel=FROM, help="Its weights: .safetensors, .pt, .npz."),
-]
+    Option(
+        metavar="FILE|FOLDER", rich_help_panel=FROM,
+        help="Its weights before the step: a checkpoint, or a Hugging Face folder.",
+    ),
+]  # fmt: skip
+RandomWeights = Annotated[
+    bool,
+    Option(
+        "--random-weights", rich_help_panel=FROM,
+        help="Audit against weights drawn at random, and say so; else they are refused.",
+    ),
+]  # fmt: skip
 Share = Annotated[
     Path | None,
     Option(
@@ -29,17 +42,30 @@ Share = Annotated[
         help="The update: gradients by parameter name; or a folder of them.",
     ),
 ]  # fmt: skip
+WhatKind = Annotated[
+    Kind | None,
+    Option(
+        "--kind", rich_help_panel=FROM,
+        help="What --share holds: the gradient itself, weights after a step minus those before, or "
+        "the weights after it. Unsaid, it is read as a gradient of any sign and scale.",
+    ),
+]  # fmt: skip
 Before = Annotated[
     Path | None,
     Option(
         metavar="FILE", rich_help_panel=FROM,
-        help="Instead of --share: the weights before one step of SGD…",
+        help="Instead of --share: the weights before one step of SGD, which are audited…",
     ),
 ]  # fmt: skip
-After = Annotated[Path | None, Option(metavar="FILE", rich_help_panel=FROM, help="…after it…")]
+After = Annotated[Path | None, Option(metavar="FILE", rich_help_panel=FROM, help="…and after it.")]
 Rate = Annotated[
-    float | None, Option(metavar="RATE", rich_help_panel=FROM, help="…and its learning rate.")
-]
+    float | None,
+    Option(
+        metavar="RATE", rich_help_panel=FROM,
+        help="The learning rate of that step, or of --kind delta and weights; without it the scale "
+        "is unknown.",
+    ),
+]  # fmt: skip
 Each = Annotated[
     int,
     Option(
@@ -59,6 +85,27 @@ InputShape = Annotated[
     Option(
         metavar="C,H,W", rich_help_panel=KNOWN,
         help="The shape of one input, if neither model nor share says.",
+    ),
+]  # fmt: skip
+HeadName = Annotated[
+    str | None,
+    Option(
+        "--head", metavar="NAME", rich_help_panel=KNOWN,
+        help="The last linear layer, if it is not to be found out.",
+    ),
+]  # fmt: skip
+Samples = Annotated[
+    int | None,
+    Option(
+        min=1, metavar="N", rich_help_panel=KNOWN,
+        help="The update is one step on the mean loss of so many samples: its classes are counted.",
+    ),
+]  # fmt: skip
+Format = Annotated[
+    Precision | None,
+    Option(
+        "--precision", rich_help_panel=KNOWN,
+        help="The coarsest number format the client computed in, as with autocast.",
     ),
 ]  # fmt: skip
 Classes = Annotated[
@@ -114,7 +161,7 @@ MatchSeconds = Annotated[
     float,
     Option(
         min=0, metavar="SECONDS", rich_help_panel=TO,
-        help="Of gradient matching, a share, where a model cannot be inverted; 0 leaves it out.",
+        help="Of gradient matching, a share, where inversion does not do; 0 leaves it out.",
     ),
 ]  # fmt: skip
 WhatIf = Annotated[
@@ -138,7 +185,7 @@ FailOn = Annotated[
     list[Leak] | None,
     Option(
         rich_help_panel=TO,
-        help="Exit with 3 if this leaks from any share, with 4 if it could not be attacked; may be "
+        help="Exit with 3 if this leaks from any share, with 5 if it could not be attacked; may be "
         "given several times.",
     ),
 ]  # fmt: skip

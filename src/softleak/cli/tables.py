@@ -10,9 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from softleak.audit import Audit, AuditReport, LabelLeak, Leak
+from softleak.audit import Audit, AuditReport, LabelLeak, Leak, State
 from softleak.audit.rates import WhatIf
-from softleak.audit.words import in_a_line, in_brief, not_attacked, summary
+from softleak.audit.verdict import not_attacked, summary
+from softleak.audit.words import in_a_line, in_brief
 from softleak.experiments import Omission, Verdict
 from softleak.experiments import Table as Results
 from softleak.report.chart import chart
@@ -38,17 +39,20 @@ def audit_table(audit: Audit) -> Table:
     table.add_column("share", overflow="fold", min_width=11)
     table.add_column("label", no_wrap=True)
     table.add_column("recovered", overflow="fold", min_width=16)
-    for column in ("feature", "input"):
+    several = any(report.composition.attacked for report in audit.reports)
+    for column in ("feature", "input", *(("classes",) if several else ())):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("L1", "PSNR") if scored else ():
         table.add_column(column, justify="right", no_wrap=True, header_style="dim")
     for report in audit.reports[:ROWS]:
-        table.add_row(*_row(report, audit.class_names, scored))
+        row = _row(report, audit.class_names)
+        row += [_composition(report)] if several else []
+        table.add_row(*row, *(_score(report) if scored else ()))
     hidden = len(audit.reports) - ROWS
     more = [f"{hidden} more rows are in audit.json"] if hidden > 0 else []
     known = [f"evidence: {'; '.join(audit.evidence)}"] if audit.evidence else []
     truth = ["L1 and PSNR: scored against the truth, which no attack saw"] if scored else []
-    table.caption = "\n".join(more + known + truth)
+    table.caption = "\n".join(more + known + truth + list(audit.remarks))
     return table
 
 
@@ -87,22 +91,42 @@ def closing_words(audit: Audit) -> Text:
     return Text(f"{summary(audit)}{not_attacked(audit)}{pace}{ending}")
 
 
-def _row(report: AuditReport, names: tuple[str, ...], scored: bool) -> list[Text | str]:
-    leak, predicted = report.label.leak, report.input.psnr_predicted
-    nothing = "not attacked" if Leak.INPUT in report.unattacked else "–"
-    row: list[Text | str] = [
+UNTRIED = Text("not attacked", style="bright_black")
+
+
+def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
+    leak, states = report.label.leak, report.states
+    label = Text(leak.name, style=STYLES[leak])
+    image = report.input.psnr_predicted if report.input.leaked else None
+    shown = f"{image:.0f} dB" if image is not None else "recognisable"
+    return [
         Text(report.name),
-        Text(leak.name, style=STYLES[leak]),
+        UNTRIED if states[Leak.LABEL] is State.NOT_ATTACKED else label,
         Text(in_brief(report, names, in_a_line)),
-        f"±{report.feature.error:.0e}" if report.feature.proved else "–",
-        f"{predicted:.0f} dB" if report.input.leaked and predicted is not None else nothing,
+        _cell(states[Leak.FEATURE], f"±{report.feature.error:.0e}"),
+        _cell(states[Leak.INPUT], shown),
     ]
+
+
+def _composition(report: AuditReport) -> Text:
+    count = len(report.composition.present) or 1
+    return _cell(report.states[Leak.COMPOSITION], f"{count} proved")
+
+
+def _score(report: AuditReport) -> list[Text]:
     score = report.score
-    if scored:
-        error, psnr = (None, None) if score is None else (score.label_error, score.psnr)
-        row.append(Text("–" if error is None else f"{error:.0e}", style="dim"))
-        row.append(Text("–" if psnr is None else f"{psnr:.0f} dB", style="dim"))
-    return row
+    error, psnr = (None, None) if score is None else (score.label_error, score.psnr)
+    return [
+        Text("–" if error is None else f"{error:.0e}", style="dim"),
+        Text("–" if psnr is None else f"{psnr:.0f} dB", style="dim"),
+    ]
+
+
+def _cell(state: State, leaked: str) -> Text:
+    """What leaked, a dash for what was attacked in vain, and in grey what was not attacked."""
+    if state is State.NOT_ATTACKED:
+        return UNTRIED
+    return Text(leaked if state is State.LEAKED else "–")
 
 
 VERDICTS = {

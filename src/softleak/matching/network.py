@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +16,15 @@ from softleak.head import Head
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A private copy of a model that batches of independent samples may run through."""
+    """A private copy of a model that batches of independent samples may run through.
+
+    ``plain`` differentiates by autograd, one sample at a time: some models take no other way.
+    """
 
     model: nn.Module
     parameters: dict[str, Tensor]
     head: Head
+    plain: bool = False
 
     @classmethod
     def of(cls, model: nn.Module, head: Head, dtype: torch.dtype) -> Network:
@@ -39,6 +44,8 @@ class Network:
 
     def gradient(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """``∂L/∂θ`` by name, of one input and its soft label (C,)."""
+        if self.plain:
+            return self._by_autograd(lambda parameters: self._loss(parameters, x, y))
         found: dict[str, Tensor] = grad(self._loss)(self.parameters, x, y)
         return found
 
@@ -54,10 +61,22 @@ class Network:
 
         handle = self.model.get_submodule(self.head.name).register_forward_pre_hook(remember)
         try:
+            if self.plain:
+                found = self._by_autograd(lambda parameters: loss(parameters)[0])
+                return found, seen[-1][0]
             found, feature = grad(loss, has_aux=True)(self.parameters)
         finally:
             handle.remove()
         return found, feature
+
+    def _by_autograd(self, loss: Callable[[dict[str, Tensor]], Tensor]) -> dict[str, Tensor]:
+        """A gradient that can be differentiated again; of unused parameters it is zero."""
+        parameters = {n: p.detach().requires_grad_() for n, p in self.parameters.items()}
+        found = torch.autograd.grad(
+            loss(parameters), list(parameters.values()), create_graph=True, allow_unused=True
+        )
+        pairs = zip(parameters.items(), found, strict=True)
+        return {n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         logits = functional_call(self.model, parameters, (x[None],))

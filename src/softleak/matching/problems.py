@@ -63,17 +63,42 @@ class Problems:
         return torch.where(self.targets.free[:, None], logits.softmax(1), self.targets.label)
 
     def evaluator(self) -> Evaluate:
-        """Unknowns (P, n) to losses (P,) and their gradients (P, n)."""
+        """Unknowns (P, n) to losses (P,) and their gradients (P, n).
+
+        All problems at once, or one after the other if the model cannot be vectorised.
+        """
         function = vmap(grad_and_value(self._loss), randomness="different")
         if self.compiled:
             function = _compiled(function)
         t = self.targets
+        vectorised = True
 
         def evaluate(unknowns: Tensor) -> tuple[Tensor, Tensor]:
-            slope, loss = function(unknowns, t.gradients, t.feature, t.label, t.free)
-            return loss, slope
+            nonlocal vectorised
+            if vectorised:
+                try:
+                    slope, loss = function(unknowns, t.gradients, t.feature, t.label, t.free)
+                    return loss, slope
+                except OptionError:
+                    raise
+                except Exception:  # control flow by data, an operation without a batched form
+                    vectorised = False
+            return self._one_by_one(unknowns)
 
         return evaluate
+
+    def _one_by_one(self, unknowns: Tensor) -> tuple[Tensor, Tensor]:
+        """The same by plain autograd, without vectorisation and without fused recurrent layers."""
+        alone, t = replace(self, network=replace(self.network, plain=True)), self.targets
+        losses, slopes = [], []
+        with torch.enable_grad():
+            for i, row in enumerate(unknowns):
+                x = row.detach().requires_grad_()
+                sent = [g[i] for g in t.gradients]
+                loss = alone._loss(x, sent, t.feature[i], t.label[i], t.free[i])
+                slopes.append(torch.autograd.grad(loss, x)[0])
+                losses.append(loss.detach())
+        return torch.stack(losses), torch.stack(slopes)
 
     def _loss(
         self, unknowns: Tensor, sent: Sequence[Tensor], feature: Tensor, label: Tensor, free: Tensor

@@ -7,6 +7,7 @@ from typing import TypedDict, overload
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import Unpack
 
 from softleak.errors import OptionError
@@ -111,7 +112,8 @@ def reconstruct(
     way = optimiser or (Adam() if isinstance(objective, Cosine) else LBFGS())
     network = Network.of(model, found, dtype or next(model.parameters()).dtype)
     total = way.evaluations * sum(isinstance(job, Job) for job in jobs)
-    with Watch(total, seconds, progress) as watch:
+    # Fused attention kernels cannot be differentiated twice; the plain one can.
+    with Watch(total, seconds, progress) as watch, sdpa_kernel(SDPBackend.MATH):
         runner = Runner(network, objective, priors, way, restarts + 1, compiled, memory, watch)
         results = _all(jobs, runner)
     return results[0] if isinstance(shares, GradientShare) else results

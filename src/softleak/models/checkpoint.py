@@ -1,4 +1,4 @@
-"""Weights from files: safetensors, PyTorch state dicts and .npz. No pickle is executed."""
+"""Weights from files: safetensors, PyTorch checkpoints, Hugging Face folders. No code is run."""
 
 from __future__ import annotations
 
@@ -11,29 +11,38 @@ from torch import Tensor, nn
 
 from softleak import files
 from softleak.errors import ModelError
-from softleak.naming import own_names
+from softleak.models.pretrained import pretrained_weights
+from softleak.naming import match
 
 # BatchNorm counts batches for its cumulative average; inference does not read the count.
 _OPTIONAL = "num_batches_tracked"
 
 
 def load_weights(model: nn.Module, path: str | PathLike[str]) -> nn.Module:
-    """Copy the weights in a .safetensors, .pt, .pth or .npz file into model and return it."""
+    """Copy the weights in a file or a Hugging Face folder into model and return it."""
     file = Path(path)
     return copy_weights(model, files.load(file).tensors, file.name)
 
 
 def copy_weights(model: nn.Module, held: Mapping[str, Tensor], source: str) -> nn.Module:
     """Copy weights into model whatever wrapper's prefix their names carry, and return it."""
-    names = own_names(held, model)
-    return copy_state(model, {names[name]: tensor for name, tensor in held.items()}, source)
+    return copy_state(model, own_weights(held, model), source)
+
+
+def own_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Weights under the model's own names; those of Hugging Face have others on disk."""
+    found = {own: held[name] for name, own in match(held, model).names.items()}
+    if not model.state_dict().keys() - found.keys():
+        return found
+    return pretrained_weights(held, model) or found
 
 
 def copy_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> nn.Module:
     """Copy a state dict into model, or raise one ModelError that lists every mismatch."""
     own = model.state_dict()
-    needed = [key for key in own if not key.endswith(_OPTIONAL)]
-    problems = [f"missing: {key} {tuple(own[key].shape)}" for key in needed if key not in state]
+    there = {_place(own[key]) for key in own if key in state}
+    needed = [key for key in own if not key.endswith(_OPTIONAL) and _place(own[key]) not in there]
+    problems = [f"missing: {key} {tuple(own[key].shape)}" for key in needed]
     problems += [
         f"unexpected: {key} {tuple(value.shape)}" for key, value in state.items() if key not in own
     ]
@@ -52,3 +61,8 @@ def copy_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> nn
         for key, value in state.items():
             own[key].copy_(value)
     return model
+
+
+def _place(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
+    """Where a tensor is in memory: tied weights are one tensor, that some files hold once."""
+    return tensor.data_ptr(), tuple(tensor.shape)

@@ -11,11 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from softleak.atomic import write_text
-from softleak.audit.findings import Audit, AuditReport, InputFinding, LabelFinding, Score
-from softleak.audit.rates import Leak, Point, WhatIf
-from softleak.audit.words import headline, summary
+from softleak.audit.findings import InputFinding, LabelFinding, Score
+from softleak.audit.rates import Leak, Point, State, WhatIf
+from softleak.audit.reports import Audit, AuditReport
+from softleak.audit.verdict import headline, summary
 
-FORMAT = 1  # raised when a field changes its meaning
+FORMAT = 2  # raised when a field changes its meaning
 
 
 def as_data(audit: Audit) -> dict[str, Any]:
@@ -24,10 +25,12 @@ def as_data(audit: Audit) -> dict[str, Any]:
         "format": FORMAT,
         "verdict": summary(audit),
         "counts": {leak.value: audit.count(leak) for leak in Leak},
+        "not_attacked": {leak.value: audit.count(leak, State.NOT_ATTACKED) for leak in Leak},
         "shares": len(audit.reports),
         "model": audit.model,
         "evidence": list(audit.evidence),
         "class_names": list(audit.class_names),
+        "remarks": list(audit.remarks),
         "reports": [_report(report) for report in audit.reports],
         "refused": [asdict(refusal) for refusal in audit.refused],
         "provenance": asdict(audit.provenance),
@@ -47,9 +50,12 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "sha256": report.fingerprint or None,
         "verdict": headline(report),
         "leaks": [leak.value for leak in Leak if leak in report.leaks],
+        "states": {leak.value: state.value for leak, state in report.states.items()},
+        "notes": list(report.notes),
         "label": _label(report.label),
         "feature": asdict(report.feature),
-        "input": _input(report.input),
+        "input": {"leaked": report.shows_input, **_input(report.input)},
+        "composition": asdict(report.composition),
         "assumptions": list(report.assumptions),
         "seconds": report.seconds,
         "score": _score(report.score),
@@ -100,12 +106,12 @@ def _label(finding: LabelFinding) -> dict[str, Any]:
 
 def _input(finding: InputFinding) -> dict[str, Any]:
     return {
-        "leaked": finding.leaked,
         "method": finding.method.name,
         "message": finding.message,
         "psnr_predicted": finding.psnr_predicted,
         "determined": finding.determined,
         "misfit": finding.misfit,
+        "agreement": finding.agreement,
         "shape": None if finding.pixels is None else list(finding.pixels.shape),
         "layers": [asdict(layer) for layer in finding.layers],
         "seconds": finding.seconds,

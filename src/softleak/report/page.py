@@ -14,15 +14,23 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from softleak._version import __version__
 from softleak.atomic import write_text
-from softleak.audit.findings import Audit
-from softleak.audit.rates import Leak
-from softleak.audit.words import summary, written
+from softleak.audit.rates import Leak, State
+from softleak.audit.reports import Audit
+from softleak.audit.verdict import summary
+from softleak.audit.words import written
 from softleak.report.chart import chart
 from softleak.report.machine import finite
 from softleak.report.section import Section, section
 
 HERE = "softleak.report"
 IN_FULL = 48  # shares shown with everything; the others have a row each
+TILES = {  # what each kind of leak is called, and when it counts
+    Leak.LABEL: ("exact label", "one label explains the gradient, with a bound on its error"),
+    Leak.CLASS: ("class", "every label that fits has the same class on top"),
+    Leak.FEATURE: ("feature", "the input of the last layer, as the model saw it"),
+    Leak.INPUT: ("input", "computed or matched, and recognisable: 20 dB or better"),
+    Leak.COMPOSITION: ("class composition", "classes proved to be among the labels"),
+}
 
 
 def write_page(path: str | PathLike[str], audit: Audit) -> None:
@@ -43,7 +51,8 @@ def render(audit: Audit) -> str:
         .render(
             audit=audit,
             summary=summary(audit),
-            leaks=list(Leak),
+            tiles=[(audit.count(k), audit.count(k, State.NOT_ATTACKED), *TILES[k]) for k in Leak],
+            kinds=Leak,
             sections=sections,
             data=_data(sections),
             style=asset("page.css"),

@@ -9,8 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softleak.audit.findings import AuditReport, LabelLeak
-from softleak.audit.words import class_name, describe, headline, in_brief, input_words, label_words
+from softleak.audit.findings import LabelLeak
+from softleak.audit.reports import AuditReport
+from softleak.audit.verdict import headline
+from softleak.audit.words import (
+    class_name,
+    composition_words,
+    describe,
+    feature_words,
+    in_brief,
+    input_words,
+    label_words,
+)
 from softleak.report.machine import numbers
 from softleak.report.png import data_uri, is_picture
 
@@ -36,7 +46,9 @@ class Section:
     report: AuditReport
     headline: str
     label: str
+    feature: str
     input: str
+    composition: str
     short: str
     bars: tuple[Bar, ...]
     hidden: int  # classes without a bar
@@ -58,7 +70,9 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         report,
         headline(report),
         label_words(report, names),
-        input_words(report.input),
+        feature_words(report),
+        input_words(report),
+        composition_words(report, names),
         in_brief(report, names, describe),
         bars,
         hidden,

@@ -6,7 +6,14 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.audit import Method, Options
+from softleak.audit import (
+    AuditReport,
+    FeatureFinding,
+    InputFinding,
+    LabelFinding,
+    Method,
+    Options,
+)
 from softleak.audit.inputs import recover_input
 from softleak.audit.subject import Subject
 from softleak.audit.words import input_words
@@ -34,20 +41,28 @@ def case():
     return Subject.of(model, (1, 6, 6)), share, sl.recover_label(model, share)
 
 
+def said(case, found: InputFinding) -> str:
+    recovery = case[-1]
+    return input_words(
+        AuditReport("", LabelFinding(recovery, 0.0), FeatureFinding.of(recovery), found, ())
+    )
+
+
 def test_what_cannot_be_inverted_is_matched_and_called_a_candidate(case):
     found = recover_input(*case, None, seconds=2.0)
     assert found.method is Method.MATCHING
     assert 0 <= found.misfit < 1
     assert found.pixels.shape == (1, 6, 6)
     assert found.seconds < 10
-    assert not found.leaked  # nothing was proved
-    assert "candidate" in input_words(found)
+    assert found.agreement is not None
+    assert found.leaked == (found.agreement >= 20 and found.misfit <= 0.2)
+    assert ("recognisable" in said(case, found)) == found.leaked
 
 
 def test_without_time_it_is_left_at_why_it_cannot_be_inverted(case):
     found = recover_input(*case, None)
     assert found.method is Method.NONE
-    assert "did not succeed" in input_words(found)
+    assert said(case, found).startswith("not attacked: ")
 
 
 def test_the_audit_passes_the_time_on(case):

@@ -11,12 +11,14 @@ from softleak.audit import (
     Leak,
     Method,
     Options,
+    State,
     Subject,
     Truth,
     audit,
     prepared,
 )
-from softleak.audit.words import headline, input_words, label_words
+from softleak.audit.verdict import headline
+from softleak.audit.words import input_words, label_words
 from softleak.defenses import GaussianNoise
 from softleak.errors import DataError, MissingGradient, ShareError
 
@@ -66,18 +68,24 @@ def test_a_model_that_is_no_chain_says_so(draw):
     assert report.label.leak is LabelLeak.UNIQUE
     assert report.input.method is Method.NONE
     assert not report.input.leaked
-    assert "did not succeed" in input_words(report.input)
+    assert report.states[Leak.INPUT] is State.NOT_ATTACKED
+    assert input_words(report).startswith("not attacked: ")
+    assert headline(report).endswith("Not attacked: input.")
 
 
-def test_two_samples_prove_nothing(trained, draw):
-    shares = [sl.capture(trained, s.x, s.y) for s in draw(data.Hard(), 2)]
+def test_two_samples_prove_their_classes_and_nothing_else_was_attacked(trained, draw):
+    samples = draw(data.Hard(), 2)
+    shares = [sl.capture(trained, s.x, s.y) for s in samples]
     both = sl.GradientShare({n: shares[0][n] + shares[1][n] for n in shares[0]}, (3, 32, 32))
     report = audit(trained, both)
     assert report.label.leak is LabelLeak.NOTHING
-    assert report.leaks == frozenset()
+    assert report.leaks == {Leak.COMPOSITION}
+    assert set(report.composition.present) == {int(s.y.argmax()) for s in samples}
+    assert report.unattacked == frozenset(Leak) - {Leak.COMPOSITION}
     assert report.view is None
-    assert headline(report) == "Nothing was proved: this attack did not succeed."
-    assert "did not succeed" in label_words(report, ())
+    assert "at least 2 samples or steps gives away which classes are in it" in headline(report)
+    assert headline(report).endswith("Not attacked: label, class, feature and input.")
+    assert "not attacked" in label_words(report, ())
 
 
 def test_an_unknown_scale_leaves_the_feature_exact(trained, draw):

@@ -91,7 +91,7 @@ def test_the_attacker_sees_that_a_share_was_clipped(targets):
     _, _, options = known_to_the_attacker(Clip(share.norm() / 2), share, OPTIONS)
     assert options.scale == "unknown"
     _, _, options = known_to_the_attacker(Clip(share.norm() * 2), share, OPTIONS)
-    assert options.scale is None
+    assert options.scale is None  # as it was
     sent, declared, _ = known_to_the_attacker(Int8(), share, OPTIONS)
     assert not sent.rounding
     assert set(declared.rounding) == set(share)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from softleak.audit import Audit, AuditReport, FeatureFinding, InputFinding, LabelFinding, Method
-from softleak.audit.words import describe, in_a_line, in_brief, not_attacked, summary
+from softleak.audit.verdict import not_attacked, summary
+from softleak.audit.words import describe, in_a_line, in_brief
 from softleak.results import Recovery, Status
 
 NAMES = ("cat", "dog", "emu", "fox", "gnu")
@@ -59,6 +60,7 @@ EXACT = Recovery(
 )  # fmt: skip
 HALVES = Recovery(Status.UNIQUE, "", torch.tensor([0.5, 0.5, 0.0]), error=0.0, complete=True)
 LOST = Recovery(Status.NOT_SINGLE, "")
+VAIN = Recovery(Status.NO_SOLUTION, "")
 FEATURE = "the feature before the last layer"
 
 
@@ -79,22 +81,34 @@ FEATURE = "the feature before the last layer"
             [HALVES, PROBABLE],
             "Of 2 shares, 1 gives away its exact label and 1 gives away its class.",
         ),
-        ([LOST] * 2, "Of 2 shares none was proved to leak: this attack did not succeed."),
+        ([VAIN] * 2, "Of 2 shares none was proved to leak: this attack did not succeed."),
+        ([LOST] * 2, "Of 2 shares none was proved to leak: none was attacked."),
     ],
-    ids=["classes", "two-classes", "one-class", "labels", "one-label", "both", "apart", "none"],
+    ids=[
+        "classes",
+        "two-classes",
+        "one-class",
+        "labels",
+        "one-label",
+        "both",
+        "apart",
+        "none",
+        "unattacked",
+    ],
 )
 def test_many_shares_in_a_sentence(recoveries, words):
-    assert summary(Audit(tuple(map(report_of, recoveries)))) == words
+    said = summary(Audit(tuple(map(report_of, recoveries))))
+    assert said.startswith(words)
+    assert ("no label of one was attacked" in said) == (LOST in recoveries)
 
 
 @pytest.mark.parametrize(
     ("recoveries", "words"),
     [
-        ([LOST], ""),
         ([EXACT], " Input: not attacked (no way back)."),
-        ([EXACT, LOST], " Input of 1 of 2 shares: not attacked (no way back)."),
+        ([EXACT, LOST], " Input of 2 of 2 shares: not attacked (no way back)."),
     ],
-    ids=["nothing-to-begin-with", "one", "one-of-two"],
+    ids=["one", "two"],
 )
 def test_inputs_nobody_attacked_are_counted(recoveries, words):
     assert not_attacked(Audit(tuple(map(report_of, recoveries)))) == words

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softleak.audit.findings import AuditReport
 from softleak.audit.rates import Leak
-from softleak.audit.words import headline
+from softleak.audit.reports import AuditReport
+from softleak.audit.verdict import headline
 from softleak.labels.batch import Batch
 from softleak.results import Status
 

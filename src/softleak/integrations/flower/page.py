@@ -17,6 +17,7 @@ from softleak.report.page import asset, environment
 from softleak.report.png import data_uri, is_picture
 
 SHOWN = 24  # pictures of a federation
+SINGLE = (Leak.LABEL, Leak.CLASS, Leak.FEATURE, Leak.INPUT)  # of one sample and step
 LATEST = 3  # rounds whose clients have a row each; the log has all
 
 
@@ -82,7 +83,7 @@ def write_federations(
     """Write the page of some runs, one below the other."""
     page = environment("softleak.integrations.flower").get_template("rounds.html")
     text = page.render(
-        title=title, runs=runs, leaks=list(Leak), style=asset("page.css"), version=__version__,
+        title=title, runs=runs, leaks=SINGLE, style=asset("page.css"), version=__version__,
         class_name=lambda index: class_name(index, names),
     )  # fmt: skip
     write_text(path, text)

@@ -45,7 +45,7 @@ def test_a_warning_sends_the_update_as_it_is_and_says_what_it_gives_away(caplog)
     assert all(torch.equal(arrays(sent)[name], expected[name]) for name in expected)
     found = metrics(sent)
     assert found["num-examples"] == 1
-    assert [found[f"guard-{leak.value}"] for leak in Leak] == [1.0] * 4
+    assert [found[f"guard-{leak.value}"] for leak in Leak] == [1.0] * 5
     assert "round 1" in caplog.text
     assert "exact label" in caplog.text
 

@@ -1,0 +1,113 @@
+"""The verdict in a sentence: what leaked, what was attacked in vain, what was not attacked."""
+
+from __future__ import annotations
+
+from softleak.audit.findings import LabelLeak
+from softleak.audit.rates import Leak, State
+from softleak.audit.reports import Audit, AuditReport
+from softleak.audit.words import FAILED, listed
+
+_LEAKED = {
+    Leak.LABEL: "its exact label",
+    Leak.CLASS: "its class",
+    Leak.FEATURE: "the feature before the last layer",
+    Leak.INPUT: "the input itself",
+    Leak.COMPOSITION: "which classes are in it",
+}
+_SHORT = {
+    Leak.LABEL: "label",
+    Leak.CLASS: "class",
+    Leak.FEATURE: "feature",
+    Leak.INPUT: "input",
+    Leak.COMPOSITION: "class composition",
+}
+
+
+def headline(report: AuditReport) -> str:
+    """The verdict of one share in one or two sentences."""
+    parts = [_LEAKED[leak] for leak in _worth_saying(report)]
+    if not parts and report.label.leak is LabelLeak.AMBIGUOUS:
+        said = "This share narrows the label down to a set, and proves no more."
+    elif not parts:
+        tried = [_SHORT[k] for k, s in report.states.items() if s is State.NO_SUCCESS]
+        said = f"Nothing was proved of the {listed(tried)}: {FAILED}." if tried else ""
+    elif report.several:
+        count = report.composition.samples
+        said = f"This update of at least {count} samples or steps gives away {listed(parts)}."
+    else:
+        said = f"This share gives away {listed(parts)}."
+    return f"{said}{_unattacked(report)}".strip()
+
+
+def _worth_saying(report: AuditReport) -> list[Leak]:
+    """What leaked, without what follows from something said already."""
+    implied = {Leak.CLASS} if report.label.leak is LabelLeak.UNIQUE else set()
+    if report.label.class_index is not None or report.label.leak is LabelLeak.UNIQUE:
+        implied |= {Leak.COMPOSITION}
+    return [leak for leak in _LEAKED if leak in report.leaks - implied]
+
+
+def _unattacked(report: AuditReport) -> str:
+    """What nobody knows, in a sentence of its own."""
+    names = [_SHORT[leak] for leak in _LEAKED if leak in report.unattacked]
+    return f" Not attacked: {listed(names)}." if names else ""
+
+
+def summary(audit: Audit) -> str:
+    """The verdict of many shares, and what it rests on if that is unusual."""
+    return " ".join([_summary(audit), *_mixed(audit), *audit.cautions])
+
+
+def _mixed(audit: Audit) -> list[str]:
+    """A sentence on updates of several samples among many shares."""
+    count, total = sum(report.several for report in audit.reports), len(audit.reports)
+    if not count or total == 1:
+        return []
+    verb = "mixes" if count == 1 else "mix"
+    return [f"{count} of {total} {verb} several samples or steps: no label of one was attacked."]
+
+
+def _summary(audit: Audit) -> str:
+    total = len(audit.reports)
+    if not total:
+        return "No share could be audited."
+    if total == 1:
+        return headline(audit.reports[0])
+    counts = {
+        leak: n for leak in _LEAKED if (n := sum(leak in _worth_saying(r) for r in audit.reports))
+    }
+    if counts.get(Leak.CLASS):  # an exact label says its class
+        counts[Leak.CLASS] = audit.count(Leak.CLASS)
+    if not counts:
+        return f"Of {total} shares none was proved to leak: {_in_vain(audit)}."
+    if set(counts.values()) == {total}:
+        return f"All {total} shares give away {listed([_of_many(leak, 2) for leak in counts])}."
+    said = [
+        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(leak, n)}"
+        for leak, n in counts.items()
+    ]
+    return f"Of {total} shares, {listed(said)}."
+
+
+def _in_vain(audit: Audit) -> str:
+    """That attacks did not succeed, or that there were none."""
+    tried = any(state is State.NO_SUCCESS for r in audit.reports for state in r.states.values())
+    return FAILED if tried else "none was attacked"
+
+
+def _of_many(leak: Leak, count: int) -> str:
+    return _LEAKED[leak] if count == 1 else _LEAKED[leak].replace("its ", "their ")
+
+
+def not_attacked(audit: Audit) -> str:
+    """Of how many shares the input was not attacked, and why; nothing if there are none."""
+    reasons = [
+        report.input.message
+        for report in audit.reports
+        if report.input.asked and Leak.INPUT in report.unattacked
+    ]
+    if not reasons:
+        return ""
+    total = len(audit.reports)
+    which = "" if total == 1 else f" of {len(reasons)} of {total} shares"
+    return f" Input{which}: not attacked ({'; '.join(dict.fromkeys(reasons))})."

@@ -1,0 +1,40 @@
+"""Weights of Hugging Face transformers, whose names on disk differ from those in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def pretrained_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor] | None:
+    """Weights under the names the library has in memory, converted by the library itself.
+
+    None if the model holds no network of the library, or the weights are not all of its weights.
+    Nothing is downloaded: the library is given the tensors and the configuration it has.
+    """
+    library: Any = sys.modules.get("transformers")  # a model of it has imported it
+    if library is None:
+        return None
+    for name, module in model.named_modules():
+        if isinstance(module, library.PreTrainedModel):
+            return _converted(module, held, f"{name}." if name else "")
+    return None
+
+
+def _converted(
+    module: Any,  # noqa: ANN401 - the library's own class
+    held: Mapping[str, Tensor],
+    prefix: str,
+) -> dict[str, Tensor] | None:
+    try:
+        loaded, info = type(module).from_pretrained(
+            None, config=module.config, state_dict=dict(held), output_loading_info=True
+        )
+    except Exception:  # the library raises what it likes for weights of another model
+        return None
+    if any(info.get(kind) for kind in ("missing_keys", "mismatched_keys", "error_msgs")):
+        return None
+    return {prefix + name: tensor for name, tensor in loaded.state_dict().items()}

@@ -44,8 +44,8 @@ class LabelFinding:
             return LabelLeak.PROBABLE
         if self.class_index is not None:
             return LabelLeak.CLASS
-        one_of_these = self.recovery.status is Status.AMBIGUOUS and self.recovery.complete
-        return LabelLeak.AMBIGUOUS if one_of_these else LabelLeak.NOTHING
+        narrowed = self.recovery.status is Status.AMBIGUOUS and self.recovery.label is not None
+        return LabelLeak.AMBIGUOUS if narrowed else LabelLeak.NOTHING
 
     @property
     def class_index(self) -> int | None:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from softleak.factors import Factors
-from softleak.labels.curve import Curve
+from softleak.labels.curve import Curve, misfit
 from softleak.labels.equations import count_equations, spare_bits
 from softleak.labels.evidence.weigh import Verdict
 from softleak.labels.families import KNOWN, AnyLabel, Family
 from softleak.labels.messages import Doubt, Fitting, why, why_none
-from softleak.labels.search import SAME, Minima
+from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.search import FIT, SAME, Minima
 from softleak.results import Candidate, Recovery, Status
 
 SURE = 4.0  # times the rounding of a label's entries: what its L1 error is bounded by
@@ -80,11 +81,9 @@ def _describe(solutions: Solutions) -> Iterator[tuple[int, _Found]]:
         minima.misfit.tolist(), minima.fits.tolist(), label, tau.tolist(), rounding.tolist(),
         equations.tolist(), spare.tolist(), strict=True,
     )  # fmt: skip
-    for index, (client, t, low, high, misfit, fits, y, feature, error, count, bits) in enumerate(
-        rows
-    ):
+    for index, (client, t, low, high, off, fits, y, feature, error, count, bits) in enumerate(rows):
         path, labels = paths[index] if fits else (scalar[:1], y)
-        candidate = Candidate(t, low, high, misfit, fits, y[0], labels, SURE * error)
+        candidate = Candidate(t, low, high, off, fits, y[0], labels, SURE * error)
         yield client, _Found(candidate, feature, path, count, bits, solutions.tau is None)
 
 
@@ -144,7 +143,7 @@ def _judge(
             candidates=candidates, evidence=evidence,
         )  # fmt: skip
     best = fitting[0]
-    doubt = _doubt(fitting, solutions)
+    doubt = _doubt(fitting, solutions, client)
     complete = doubt is None and not verdict.conflicts(client)
     if best.candidate.width > tolerance:
         best = _centred(best)
@@ -172,21 +171,40 @@ def _judge(
     )
 
 
-def _doubt(fitting: list[_Found], solutions: Solutions) -> Doubt | None:
+def _doubt(fitting: list[_Found], solutions: Solutions, client: int) -> Doubt | None:
     """Why the solutions may not be all there are, if there is a reason."""
     if any(f.candidate.rounding > COARSE for f in fitting):
         return Doubt.COARSE
     if isinstance(solutions.family, AnyLabel) and solutions.unknowns > 1:
         return Doubt.FEW  # the set has two dimensions, and the curve is one path through it
+    if isinstance(solutions.family, AnyLabel) and solutions.tau is not None:
+        return Doubt.SIGN
     if isinstance(solutions.family, AnyLabel) or solutions.unknowns < 0:
         return None  # without equations what fits is a continuum, which no grid can miss
     if fitting[0].equations <= solutions.unknowns:
         return Doubt.FEW
     if any(abs(f.candidate.scalar) <= INDISTINCT * solutions.relative for f in fitting):
         return Doubt.PREDICTION
-    if not solutions.declared and any(f.spare < SPARE_BITS for f in fitting):
-        return Doubt.CHANCE
-    return None
+    chance = not solutions.declared and any(f.spare < SPARE_BITS for f in fitting)
+    return Doubt.CHANCE if chance and not _no_other_kind(solutions, client) else None
+
+
+def _no_other_kind(solutions: Solutions, client: int) -> bool:
+    """Whether every label that fits, of whatever kind, is of the family, so that none is left out.
+
+    Where the softmax is one-hot to the last bit that is so: the labels of a whole interval fit, and
+    beyond it an entry turns negative.
+    """
+    curve = solutions.curve
+    if not isinstance(curve, PseudoLabels):
+        return False
+    mine = curve.take(solutions.minima.client.new_tensor([client]))
+    for rows, grid in mine.interval().grids():
+        each = mine.take(torch.zeros_like(rows))
+        of_any_kind = misfit(each, AnyLabel(), grid) <= FIT
+        if bool((of_any_kind & (misfit(each, solutions.family, grid) > FIT)).any()):
+            return False
+    return True
 
 
 def _feature_error(t: Candidate, solutions: Solutions, verdict: Verdict, client: int) -> float:

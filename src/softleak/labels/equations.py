@@ -9,6 +9,7 @@ from softleak.labels.curve import Curve, residual
 from softleak.labels.families import Family
 
 STEP, BESIDE = 1e-8, 1e-4
+BLUNT = 6.0  # bits: an equation that is known to one part in 64 tests nothing yet
 NUDGE = 1e-4  # of a scalar: how far it is moved to see which equations notice
 MOST = 32  # entries looked at: with so many classes there are always enough equations
 
@@ -33,12 +34,14 @@ def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> T
 
     An equation that would be off by ``d`` if ``log t`` were off by one, and is known to within
     ``e``, holds by chance with probability ``e/d``: it tests ``log2(d/e)`` bits. An equation that
-    holds at every scalar (two zeros, one of them the softmax's) tests nothing. Each unknown makes
-    the sharpest of the remaining equations hold by itself.
+    holds at every scalar (two zeros, one of them the softmax's) tests nothing, and one that is
+    known to a few per cent would hold as well for a label that is nearly of the family: the first
+    ``BLUNT`` bits of each do not count. Each unknown makes the sharpest of the remaining equations
+    hold by itself.
     """
     ahead, error = residual(curve, family, (scalar * (1 + NUDGE))[:, None])
     behind, _ = residual(curve, family, (scalar * (1 - NUDGE))[:, None])
     slope = ((ahead - behind) / (2 * NUDGE)).abs()[:, 0]
-    bits = (slope / error[:, 0]).clamp_min(1.0).log2()
+    bits = ((slope / error[:, 0]).clamp_min(1.0).log2() - BLUNT).clamp_min(0.0)
     absorbed = bits.topk(min(unknowns, bits.shape[-1]), dim=-1).values.sum(-1)
     return bits.sum(-1) - absorbed

@@ -53,6 +53,10 @@ class Doubt(Enum):
         "the label may equal the model's own prediction to within rounding, and then the gradient "
         "is made of rounding errors"
     )
+    SIGN = (
+        "the factor of the share is unknown: the label lies on a segment if it is positive, and "
+        "elsewhere if the share is a difference of weights (after − before)"
+    )
     COARSE = "the share is so coarse that rounding may have moved the label anywhere near here"
     CHANCE = "too few equations depend on the scalar to rule out that the family fits by chance"
     TWO_CLASSES = (

@@ -53,6 +53,12 @@ def solve(problem: Problem, factors: Factors, shares: Sequence[GradientShare]) -
         return []
     pseudo = PseudoLabels.of(problem.head, factors)
     verdict = weigh(problem.relations, shares, problem.head, factors)
+    return review(_solve(problem, factors, pseudo, verdict), pseudo, verdict, problem.scale)
+
+
+def _solve(
+    problem: Problem, factors: Factors, pseudo: PseudoLabels, verdict: Verdict
+) -> list[Recovery]:
     decided = verdict.decided.nonzero()[:, 0]
     open_ = (~verdict.decided).nonzero()[:, 0]
     answers: dict[int, Recovery] = {}
@@ -68,11 +74,11 @@ def solve(problem: Problem, factors: Factors, shares: Sequence[GradientShare]) -
     if problem.scale_unknown and problem.family is None:
         # Outside the usual families the feature is still exact; the label lies on a segment.
         lost = [i for i in decided.tolist() if answers[i].status is not Status.UNIQUE]
-        anything = replace(problem, family=AnyLabel())
-        wider = solve(anything, factors.take(decided.new_tensor(lost)), [shares[i] for i in lost])
-        answers.update(zip(lost, wider, strict=True))
-    every = [answers[i] for i in range(len(shares))]
-    return review(every, pseudo, verdict, problem.scale)
+        if lost:
+            rows, anything = decided.new_tensor(lost), replace(problem, family=AnyLabel())
+            wider = _solve(anything, factors.take(rows), pseudo.take(rows), verdict.take(rows))
+            answers.update(zip(lost, wider, strict=True))
+    return [answers[i] for i in range(len(factors.sigma))]
 
 
 def _by_evidence(problem: Problem, pseudo: PseudoLabels, verdict: Verdict) -> Solutions:

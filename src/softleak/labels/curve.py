@@ -30,6 +30,10 @@ class Curve(Protocol):
         """(N, S, C) how far rounding may have moved each entry of ``y = labels(t)``."""
         ...
 
+    def logits(self) -> Tensor | None:
+        """(N, C) what the softmax is taken of, up to a factor, if that moves along the curve."""
+        ...
+
     def take(self, rows: Tensor) -> Curve:
         """The curves of some clients, in that order, repetitions allowed."""
         ...

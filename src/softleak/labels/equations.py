@@ -37,11 +37,26 @@ def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> T
     holds at every scalar (two zeros, one of them the softmax's) tests nothing, and one that is
     known to a few per cent would hold as well for a label that is nearly of the family: the first
     ``BLUNT`` bits of each do not count. Each unknown makes the sharpest of the remaining equations
-    hold by itself.
+    hold by itself. Nor does it count what a polynomial in the logits explains: where logits are
+    small the softmax is one, and the unknowns can level any label that depends on them smoothly.
     """
     ahead, error = residual(curve, family, (scalar * (1 + NUDGE))[:, None])
     behind, _ = residual(curve, family, (scalar * (1 - NUDGE))[:, None])
-    slope = ((ahead - behind) / (2 * NUDGE)).abs()[:, 0]
-    bits = ((slope / error[:, 0]).clamp_min(1.0).log2() - BLUNT).clamp_min(0.0)
+    slope, error = ((ahead - behind) / (2 * NUDGE))[:, 0], error[:, 0]
+    logits = curve.logits()
+    if logits is not None:
+        slope = _without_polynomial(slope / error, logits, error, unknowns) * error
+    bits = ((slope.abs() / error).clamp_min(1.0).log2() - BLUNT).clamp_min(0.0)
     absorbed = bits.topk(min(unknowns, bits.shape[-1]), dim=-1).values.sum(-1)
     return bits.sum(-1) - absorbed
+
+
+def _without_polynomial(values: Tensor, logits: Tensor, error: Tensor, degree: int) -> Tensor:
+    """What a polynomial in the logits leaves of ``values`` (K, C), both in units of ``error``."""
+    x = logits / logits.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)
+    tested = (values != 0).to(values.dtype)
+    powers = torch.stack([x**k for k in range(degree + 1)], -1) / error[..., None]
+    columns = powers * tested[..., None]
+    columns = columns / columns.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    basis: Tensor = torch.linalg.qr(columns).Q
+    return (values - (basis @ (basis.mT @ values[..., None]))[..., 0]) * tested

@@ -65,6 +65,9 @@ class PseudoLabels:
         size: Tensor = torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
         return rounded + self.slack[:, None, None] * size + self.tiny
 
+    def logits(self) -> Tensor:
+        return self.a
+
     def take(self, rows: Tensor) -> PseudoLabels:
         return PseudoLabels(
             self.a[rows], self.b, self.u[rows], self.relative, self.tiny,

@@ -51,6 +51,9 @@ class Segment:
         known = self.error[:, None] + self.relative * (self.p[:, None] - y).abs()
         return known + self.slack[:, None, None] * t[..., None]
 
+    def logits(self) -> None:
+        return None  # the prediction is known, and does not move
+
     def take(self, rows: Tensor) -> Segment:
         return Segment(
             self.p[rows], self.u[rows], self.error[rows], self.relative, self.slack[rows]
@@ -105,6 +108,9 @@ class Rescaled:
         """Any κ: up to where the logits are so small that the softmax is flat."""
         where = self.pseudo.interval(FLAT * self.pseudo.a.abs().amax(-1))
         return replace(where, density=min(where.density, FINEST))  # two unknowns have wide valleys
+
+    def logits(self) -> Tensor:
+        return self.pseudo.a
 
     def take(self, rows: Tensor) -> Rescaled:
         return Rescaled(self.pseudo.take(rows), self.family)

@@ -65,11 +65,11 @@ class Balance:
             return OneStep(False, "not all gradients that would show it were sent")
         parameters = {n: p.detach() for n, p in parameters.items()}
         left, error = self._left(parameters, share)
+        if bool((left.abs() > error).any()):
+            return OneStep(False, "it is not one plain step: there were more, or weight decay")
         second = lr * self._difference(share, share) / 2  # were it two equal steps
         if float(second.norm()) * SEEN < float(error.norm()):
             return OneStep(False, "rounding would hide a second step")
-        if bool((left.abs() > error).any()):
-            return OneStep(False, "it is more than one local step")
         return OneStep(True, "it is one step from the weights sent")
 
     def _names(self, parameters: Mapping[str, Tensor]) -> list[str]:

@@ -58,7 +58,7 @@ def test_one_step_is_proved_and_several_are_refuted(make, momentum, steps, prove
         share = update(model, steps, 0.1, momentum)
         checked = found.check(share, dict(model.named_parameters()), 0.1)
         assert checked.proved is proved
-        assert ("more than one local step" in checked.reason) is not proved
+        assert ("not one plain step" in checked.reason) is not proved
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -78,3 +78,11 @@ def test_a_layer_that_is_not_sent_proves_nothing():
     model = dense()
     share = update(model, 1, 0.1).without("1.weight")
     assert not balance(model).check(share, dict(model.named_parameters()), 0.1).proved
+
+
+def test_weight_decay_is_not_taken_for_a_plain_step():
+    model = dense()
+    share = update(model, 1, 0.1)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    decayed = share.map(lambda name, g: g + 5e-4 * parameters[name])
+    assert not balance(model).check(decayed, parameters, 0.1).proved

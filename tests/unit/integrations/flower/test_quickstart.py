@@ -70,7 +70,7 @@ def test_counts_are_claimed_of_one_step_and_of_no_more(tmp_path):
     within = zip(first["class_counts_at_least"], true, first["class_counts_at_most"], strict=True)
     assert all(low <= n <= high for low, n, high in within)
     assert second["class_counts_estimated"] is None
-    assert "it is more than one local step" in second["verdict"]
+    assert "it is not one plain step" in second["verdict"]
 
 
 def test_the_metrics_count_it_and_have_no_zero_for_what_was_not_attacked(watched):

@@ -35,6 +35,7 @@ class Target:
     share: NamedShare
     label: Tensor | None
     pixels: Tensor | None
+    classes: frozenset[int] = frozenset()  # that an attack may name as being in the update
 
     @classmethod
     def of(cls, share: NamedShare, report: AuditReport) -> Target:
@@ -45,7 +46,9 @@ class Target:
         if score is not None:
             label = label if score.label_true is None else score.label_true
             pixels = pixels if score.pixels_true is None else score.pixels_true
-        return cls(share, label, pixels)
+        index = report.label.class_index
+        classes = {*report.composition.present, *([] if index is None else [index])}
+        return cls(share, label, pixels, frozenset(classes))
 
 
 def walks(subject: Subject) -> tuple[Subject, ...]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 
+from softleak.audit.findings import LabelFinding
+from softleak.audit.named import classes_named
 from softleak.audit.rates import Leak, Rate
 from softleak.audit.reports import AuditReport
 from softleak.audit.run import NamedShare, Options, recover
@@ -26,7 +29,7 @@ from softleak.share import GradientShare
 POWERS = range(-12, 12)  # of FACTOR: noise from far below the share's entries to far above
 FACTOR = 2.0
 HIDES_CLASS, HIDES_INPUT = 16, 4  # powers at which looking begins: where it often ends
-STOPPABLE = frozenset({Leak.LABEL, Leak.CLASS, Leak.INPUT})
+STOPPABLE = frozenset({Leak.LABEL, Leak.CLASS, Leak.INPUT, Leak.COMPOSITION})
 Make = Callable[[float, Source], Defense]
 
 
@@ -43,16 +46,17 @@ def check_search(leaks: frozenset[Leak], seeds: int) -> None:
 class Stopped:
     """A setting at which the attack succeeded in no trial, and how often it still named the class.
 
-    ``guesses`` counts every right class, also those the attack was not sure of.
+    ``guesses`` counts every right class, also those the attack was not sure of; None if there is no
+    single class to guess, because the update is of several samples.
     """
 
     setting: float
-    guesses: Rate
+    guesses: Rate | None
 
     @property
     def class_bound(self) -> float:
         """What the class accuracy of this attack stays below, by Wilson's interval of 95 %."""
-        return self.guesses.interval[1]
+        return 1.0 if self.guesses is None else self.guesses.interval[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,42 +107,57 @@ class Search:
 
     def at(self, setting: float) -> Stopped:
         """A setting, and how often the attack names the right class behind it, sure or not."""
-        true = None if self.target.label is None else int(self.target.label.argmax())
+        if self.target.label is None:
+            return Stopped(setting, None)
+        true = int(self.target.label.argmax())
         found = [trial.recovery.class_index for trial in self._trials(setting)]
         hits = sum(index is not None and index == true for index in found)
         return Stopped(setting, Rate(hits, len(found)))
 
-    def stops(self, sent: GradientShare) -> bool:
-        """Whether the attacks fail on what is really sent."""
-        return not self._leaks(_Trial(sent, self._recover(sent)), self.leaks)
+    def stops(self, sent: GradientShare, setting: float = 0.0) -> bool:
+        """Whether the attacks fail on what is really sent, behind noise of this setting."""
+        return not self._leaks(_Trial(self, sent, setting), self.leaks)
 
     def _hit(self, setting: float, leaks: frozenset[Leak], trials: int | None = None) -> bool:
         return any(self._leaks(trial, leaks) for trial in islice(self._trials(setting), trials))
 
     def _leaks(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
+        if Leak.COMPOSITION in leaks and self._composed(trial):
+            return True
+        if self.target.label is None and self.target.pixels is None:
+            return False  # there is nothing to reach, and attacks on labels take their time
         shot = Shot(self.target, trial.sent, trial.sent, self.options, leaks)
-        named = (shot.hits(leak, trial.recovery, ()) for leak in leaks - {Leak.INPUT})
+        named = (shot.hits(leak, trial.recovery, ()) for leak in leaks & {Leak.LABEL, Leak.CLASS})
         walked = walks(self.subject) if Leak.INPUT in leaks else ()
         return any(named) or shot.sees(trial.recovery, walked, believed=True)
+
+    def _composed(self, trial: _Trial) -> bool:
+        """Whether a class that is in the update is named: by the sums, or as that of one sample."""
+        if self.target.classes & classes_named(self.subject, trial.sent, trial.setting):
+            return True
+        return LabelFinding(trial.recovery, 0.0).class_index in self.target.classes
 
     def _trials(self, setting: float) -> Iterator[_Trial]:
         """Every seed, recovered once however often it is asked for."""
         for seed in range(self.seeds):
             if (setting, seed) not in self.known:
                 sent = self.make(setting, seed)(self.target.share.share)
-                self.known[setting, seed] = _Trial(sent, self._recover(sent))
+                self.known[setting, seed] = _Trial(self, sent, setting)
             yield self.known[setting, seed]
-
-    def _recover(self, sent: GradientShare) -> Recovery:
-        return recover(self.subject, [sent], self.options)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """What was sent behind noise, and what the attack makes of its label."""
+    """What was sent behind noise, and what the attack makes of its label, once it is asked for."""
 
+    search: Search
     sent: GradientShare
-    recovery: Recovery
+    setting: float
+
+    @cached_property
+    def recovery(self) -> Recovery:
+        """By all that is known of the share; behind noise it takes its time."""
+        return recover(self.search.subject, [self.sent], self.search.options)[0]
 
 
 def stronger(stopped: Stopped) -> Stopped:

@@ -18,32 +18,9 @@ from softleak.errors import ModelError, ShareError, SoftleakError
 from softleak.head import Head
 from softleak.integrations.flower.arrays import State, under_own_names
 from softleak.integrations.flower.findings import ClientAudit, RoundAudit
-from softleak.labels.batch import Batch, BatchReader
-from softleak.results import Status
-from softleak.share import GradientShare, Scale
-
-
-@dataclass(frozen=True, eq=False)
-class Update:
-    """One client's step as a share, or the reason why it is none."""
-
-    node: int
-    share: GradientShare | None = None
-    scale_known: bool = True
-    samples: int | None = None  # as the client says
-    reason: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Clients that were sent the same state: steps from it."""
-
-    state: State
-    updates: tuple[Update, ...]
-
-    def first(self, count: int) -> Group:
-        """The first few of which there is a share."""
-        return Group(self.state, tuple(u for u in self.updates if u.share is not None)[:count])
+from softleak.integrations.flower.several import SeveralReader
+from softleak.integrations.flower.update import Group, Update
+from softleak.share import Scale
 
 
 @dataclass(frozen=True)
@@ -129,7 +106,7 @@ class Auditor:
         pairs = [(u, u.share) for u in updates if u.share is not None]
         named = [NamedShare(str(update.node), share) for update, share in pairs]
         reports = list(audit_shares(subject, named, options)) if named else []
-        reader = _Reader(subject)
+        reader = SeveralReader(subject)
         clients = []
         for index, ((update, share), report) in enumerate(zip(pairs, reports, strict=True)):
             if index < inputs:
@@ -137,24 +114,8 @@ class Auditor:
                     subject, share, report.label.recovery, options.normalisation, options.seconds
                 )
                 report = replace(report, input=found)
-            several = report.label.recovery.status is Status.NOT_SINGLE
-            batch = reader.read(update, share) if several else None
-            clients.append(ClientAudit(update.node, report, batch))
+            clients.append(ClientAudit(update.node, reader.read(update, share, report)))
         return clients
-
-
-@dataclass(eq=False)
-class _Reader:
-    """Reads batches, once there is one to read."""
-
-    subject: Subject
-    reader: BatchReader | None = None
-
-    def read(self, update: Update, share: GradientShare) -> Batch:
-        subject = self.subject
-        if self.reader is None:
-            self.reader = BatchReader.of(subject.model, subject.head, subject.input_shape)
-        return self.reader.read(share, update.samples if update.scale_known else None)
 
 
 def _load(model: nn.Module, state: State) -> None:

@@ -9,8 +9,9 @@ from itertools import cycle
 from typing import Any, Protocol
 
 from softleak.errors import MissingExtra
-from softleak.integrations.flower.auditor import Auditor, Group
+from softleak.integrations.flower.auditor import Auditor
 from softleak.integrations.flower.findings import RoundAudit
+from softleak.integrations.flower.update import Group
 
 ACTORS = 2
 

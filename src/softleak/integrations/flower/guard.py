@@ -18,8 +18,9 @@ from softleak.audit.weakest import Make, Search, check_search
 from softleak.defenses import GaussianNoise
 from softleak.errors import OptionError, SoftleakError
 from softleak.integrations.flower import arrays as records
-from softleak.integrations.flower.auditor import Auditor, Question, Update
-from softleak.integrations.flower.remedy import Outcome, Source, defended, fresh
+from softleak.integrations.flower.auditor import Auditor, Question
+from softleak.integrations.flower.remedy import Outcome, Source, defended, fresh, told
+from softleak.integrations.flower.update import Update
 from softleak.naming import own_names
 from softleak.share import GradientShare
 
@@ -107,7 +108,7 @@ class LeakageGuard:
             sent = outcome.sent.renamed({own: name for name, own in step.names.items()})
             reply.content[step.key] = records.record_after(record, step.before, sent, size)
         if self.metrics:
-            _add(reply, _metrics(outcome, perf_counter() - start))
+            _add(reply, _metrics(outcome, self.stop, perf_counter() - start))
         return reply
 
     def _step(self, before: records.State, reply: Message, lr: float | None) -> _Step:
@@ -123,7 +124,7 @@ class LeakageGuard:
         inputs = Leak.INPUT in self.stop
         subject = self._auditor.subject(step.before)
         subject = with_chain(subject) if inputs else subject
-        update = Update(context.node_id, step.share, step.lr is not None, step.samples)
+        update = Update(context.node_id, step.share, step.lr, step.samples)
         found = self._auditor.one(subject, update, inputs=inputs)
         leaking = found.leaks & self.stop
         if not leaking or found.report is None or self.action is Action.WARN:
@@ -145,18 +146,9 @@ class LeakageGuard:
         return _refused(message, f"the update could not be audited: {why}")
 
     def _say(self, number: int, outcome: Outcome, seconds: float) -> None:
-        did = "sent as it is"
-        if outcome.refusal:
-            did = f"refused: {outcome.refusal}"
-        elif outcome.stopped is not None:
-            did = (
-                f"sent with noise of standard deviation {outcome.stopped.setting:.2g}, behind which"
-                f" this attack did not succeed; class right in {outcome.stopped.guesses.hits} of "
-                f"{outcome.stopped.guesses.trials} trials"
-            )
-        leaking = bool(outcome.found.leaks & self.stop)
-        level = logging.WARNING if leaking else logging.INFO
-        LOGGER.log(level, "round %d: %s %s (%.1f s)", number, outcome.found.words, did, seconds)
+        did, found = told(outcome, self.stop), outcome.found
+        level = logging.WARNING if found.leaks else logging.INFO
+        LOGGER.log(level, "round %d: %s %s (%.1f s)", number, found.words, did, seconds)
 
 
 def _refused(message: Message, why: str) -> Message:
@@ -164,11 +156,17 @@ def _refused(message: Message, why: str) -> Message:
     return Message(error, reply_to=message)
 
 
-def _metrics(outcome: Outcome, seconds: float) -> dict[str, float]:
-    """The same names in every reply, which strategies insist on."""
-    stopped = outcome.stopped
+def _metrics(outcome: Outcome, stop: frozenset[Leak], seconds: float) -> dict[str, float]:
+    """The same names in every reply of a guard, which strategies insist on.
+
+    Inputs are attacked only to stop them; else they have no number. What could not be attacked this
+    time is said in a number of its own.
+    """
+    never = {Leak.INPUT} - stop
+    stopped, found = outcome.stopped, outcome.found
     return {
-        **{f"guard-{leak.value}": float(leak in outcome.found.leaks) for leak in Leak},
+        **{f"guard-{leak.value}": float(leak in found.leaks) for leak in Leak if leak not in never},
+        **{f"guard-{leak.value}-not-attacked": float(leak in found.unattacked) for leak in Leak},
         "guard-defended": float(stopped is not None),
         "guard-noise": 0.0 if stopped is None else stopped.setting,
         "guard-class-bound": 1.0 if stopped is None else stopped.class_bound,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from softleak.audit.composition import CompositionFinding
 from softleak.audit.rates import Leak
 from softleak.integrations.flower.findings import ClientAudit, RoundAudit
 from softleak.report.machine import finite, numbers
@@ -28,15 +29,26 @@ def line(number: int, client: ClientAudit) -> dict[str, Any]:
         "audited": True,
         "status": recovery.status.name,
         "leaks": [leak.value for leak in Leak if leak in client.leaks],
+        "states": {leak.value: state.value for leak, state in client.report.states.items()},
         "class": client.report.label.class_index,
         "label": numbers(recovery.label) if Leak.LABEL in client.leaks else None,
         "confidence": recovery.confidence,
         "noise": recovery.noise,
         "input_psnr_predicted": found.psnr_predicted,
     }
-    batch = client.batch
-    if batch is not None:
-        said["gradients_at_least"] = batch.gradients
-        said["classes_present"] = list(batch.present)
-        said["class_counts_estimated"] = None if batch.counts is None else batch.counts.tolist()
-    return said
+    return said | _composition(client.report.composition)
+
+
+def _composition(found: CompositionFinding) -> dict[str, Any]:
+    """What is known of the classes in an update of several samples, if it was read as one."""
+    if not found.attacked:
+        return {}
+    counts = found.counts
+    return {
+        "gradients_at_least": found.samples,
+        "classes_present": list(found.present),
+        "class_counts_estimated": None if counts is None else list(counts.estimated),
+        "class_counts_at_least": list(counts.low) if counts is not None and counts.low else None,
+        "class_counts_at_most": list(counts.high) if counts is not None and counts.high else None,
+        "composition": found.message,
+    }

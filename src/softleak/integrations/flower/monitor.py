@@ -19,10 +19,11 @@ from torch import nn
 from softleak.errors import SoftleakError
 from softleak.integrations.flower import arrays as records
 from softleak.integrations.flower import log
-from softleak.integrations.flower.auditor import Auditor, Group, Question, Update
+from softleak.integrations.flower.auditor import Auditor, Question
 from softleak.integrations.flower.engine import Engine, runner
 from softleak.integrations.flower.findings import ClientAudit, RoundAudit
 from softleak.integrations.flower.page import write_rounds
+from softleak.integrations.flower.update import Group, Update
 
 LOGGER = logging.getLogger("softleak")
 LOG, PAGE = "audit.jsonl", "index.html"
@@ -133,7 +134,7 @@ class LeakageMonitor(Strategy):
         except SoftleakError as error:
             return Update(node, reason=str(error))
         samples = records.claimed_samples(reply.content)
-        return Update(node, share, sent.lr is not None, samples)
+        return Update(node, share, sent.lr, samples)
 
     def _audit(self, number: int, updates: dict[int, Update]) -> None:
         """Hand the round over, by what the nodes were sent; silent nodes are named too."""
@@ -212,5 +213,6 @@ def _say(audit: RoundAudit) -> None:
 
 
 def _name(number: int, client: ClientAudit) -> None:
-    if client.report is None:
+    """Say what could not be audited, and which update proves its classes."""
+    if client.report is None or client.report.composition.present:
         LOGGER.warning("round %d, node %d: %s", number, client.node, client.words)

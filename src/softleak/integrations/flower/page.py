@@ -10,14 +10,26 @@ from torch import Tensor
 
 from softleak._version import __version__
 from softleak.atomic import write_text
-from softleak.audit.rates import Leak
-from softleak.audit.words import class_name
+from softleak.audit.findings import Method
+from softleak.audit.rates import Leak, State
+from softleak.audit.words import class_name, listed
 from softleak.integrations.flower.findings import ClientAudit, RoundAudit
 from softleak.report.page import asset, environment
 from softleak.report.png import data_uri, is_picture
 
 SHOWN = 24  # pictures of a federation
-SINGLE = (Leak.LABEL, Leak.CLASS, Leak.FEATURE, Leak.INPUT)  # of one sample and step
+TILES = {  # what each kind of leak is called, and when it counts
+    Leak.LABEL: ("exact label", "one label explains the update"),
+    Leak.CLASS: ("class", "claimed with proof, or at least 90 %"),
+    Leak.FEATURE: ("feature", "the input of the last layer"),
+    Leak.INPUT: ("image", "computed, and recognisable: 20 dB or better"),
+    Leak.COMPOSITION: ("class composition", "classes proved to be among the labels"),
+}
+GIVEN_AWAY = {  # for the sentence about a run
+    Leak.LABEL: "gave away their exact label",
+    Leak.INPUT: "gave away their image",
+    Leak.COMPOSITION: "gave away which classes are in them",
+}
 LATEST = 3  # rounds whose clients have a row each; the log has all
 
 
@@ -42,19 +54,22 @@ class Federation:
     pictures: Sequence[Picture] = ()
     facts: Sequence[tuple[str, str]] = ()
 
-    def count(self, leak: Leak) -> int:
-        """How many updates of all rounds gave this away."""
-        return sum(audit.count(leak) for audit in self.rounds)
+    def count(self, leak: Leak, state: State = State.LEAKED) -> int:
+        """How many updates of all rounds gave this away, or are in another state."""
+        return sum(audit.count(leak, state) for audit in self.rounds)
+
+    @property
+    def tiles(self) -> list[tuple[int, int, str, str, int]]:
+        """Of each kind of leak: updates that have it, all, what it is, and those not attacked."""
+        return [
+            (self.count(k), self.audited, *TILES[k], self.count(k, State.NOT_ATTACKED))
+            for k in Leak
+        ]  # fmt: skip
 
     @property
     def audited(self) -> int:
         """Updates of all rounds that could be read."""
         return sum(len(audit.audited) for audit in self.rounds)
-
-    @property
-    def inputs(self) -> int:
-        """Updates whose input was attacked."""
-        return sum(_attacked(client) for audit in self.rounds for client in audit.audited)
 
     @property
     def latest(self) -> Sequence[RoundAudit]:
@@ -83,7 +98,8 @@ def write_federations(
     """Write the page of some runs, one below the other."""
     page = environment("softleak.integrations.flower").get_template("rounds.html")
     text = page.render(
-        title=title, runs=runs, leaks=SINGLE, style=asset("page.css"), version=__version__,
+        title=title, runs=runs, leaks={leak: TILES[leak][0] for leak in Leak},
+        style=asset("page.css"), version=__version__,
         class_name=lambda index: class_name(index, names),
     )  # fmt: skip
     write_text(path, text)
@@ -93,10 +109,14 @@ def headline(run: Federation) -> str:
     """The run in a sentence."""
     if not run.audited:
         return "No update could be audited."
-    return (
-        f"Of {run.audited} updates, {run.count(Leak.LABEL)} gave away their exact label and "
-        f"{run.count(Leak.INPUT)} of the {run.inputs} attacked their image."
-    )
+    tried = {k: run.audited - run.count(k, State.NOT_ATTACKED) for k in GIVEN_AWAY}
+    parts = [
+        f"{run.count(k)}{'' if n == run.audited else f' of the {n} attacked'} {GIVEN_AWAY[k]}"
+        for k, n in tried.items() if n
+    ]  # fmt: skip
+    said = f"Of {run.audited} updates, {listed(parts)}." if parts else ""
+    left = [TILES[k][0] for k, n in tried.items() if not n]
+    return f"{said}{f' Not attacked: {listed(left)}.' if left else ''}".strip()
 
 
 def picture(
@@ -113,11 +133,8 @@ def picture(
         f"round {number}, node {str(client.node)[-4:]}",
         "class not claimed" if index is None else class_name(index, names),
         f"{quality:.0f} dB predicted" if quality is not None and report.input.leaked
+        else f"not attacked: {report.input.message}" if report.input.method is Method.NONE
         else "not determined: this attack did not succeed",
         data_uri(found) if found is not None and shown else None,
         data_uri(true) if true is not None and is_picture(true) else None,
     )  # fmt: skip
-
-
-def _attacked(client: ClientAudit) -> bool:
-    return client.report is not None and client.report.input.seconds > 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ConfigRecord, Context
 
+from softleak.audit.rates import Leak
 from softleak.audit.weakest import Search, Stopped, stronger
 from softleak.integrations.flower.findings import ClientAudit
 from softleak.share import GradientShare
@@ -24,6 +25,29 @@ class Outcome:
     sent: GradientShare | None = None  # instead of the step, if it was defended
     stopped: Stopped | None = None
     refusal: str = ""
+
+
+def told(outcome: Outcome, stop: frozenset[Leak]) -> str:
+    """What became of an update, in words, for a guard that is to ``stop`` some leaks."""
+    if outcome.refusal:
+        return f"Refused: {outcome.refusal}."
+    if outcome.stopped is not None:
+        guesses = outcome.stopped.guesses
+        right = "" if guesses is None else (
+            f"; class right in {guesses.hits} of {guesses.trials} trials"
+        )  # fmt: skip
+        size = f"{outcome.stopped.setting:.2g}"
+        return (
+            f"Sent with noise of standard deviation {size}, behind which this attack did not "
+            f"succeed{right}."
+        )
+    meant, left = (
+        ", ".join(sorted(leak.value for leak in some))
+        for some in (outcome.found.leaks & stop, outcome.found.leaks - stop)
+    )
+    warned = f" It gives away what it should not: {meant}." if meant else ""
+    open_ = f" It gives away what this guard is not told to stop: {left}." if left else ""
+    return f"Sent as it is.{warned}{open_}"
 
 
 Source = Callable[[Context, int], np.random.Generator]  # of the noise of a client in a round
@@ -43,7 +67,7 @@ def defended(
         return Outcome(found, refusal="no noise that was tried stops the attack")
     for _ in range(TRIES):
         sent = search.make(stopped.setting, generator)(search.target.share.share)
-        if search.stops(sent):
+        if search.stops(sent, stopped.setting):
             _remember(context, stopped)
             return Outcome(found, sent, stopped)
         stopped = stronger(stopped)

@@ -142,7 +142,7 @@ def test_nothing_to_stop_is_a_mistake():
 
 
 def test_what_noise_cannot_stop_is_said_before_the_first_round():
-    with pytest.raises(OptionError, match=r"some of class, input, label.*got feature"):
+    with pytest.raises(OptionError, match=r"some of class, composition, input, label.*got feature"):
         guard(Action.DEFEND, stop=frozenset({Leak.FEATURE}))
     with pytest.raises(OptionError, match="one trial or more, got 0"):
         guard(Action.DEFEND, seeds=0)

@@ -180,14 +180,16 @@ def test_batches_and_local_steps_are_called_that():
     replies = [honest(sent[11], 5), honest(sent[12], 5, 4), honest(sent[13], 5, 1, steps=3)]
     watched.aggregate_train(1, replies)
     one, several, steps, _ = watched.rounds[0].clients
-    assert one.batch is None
+    assert one.report.composition.present == ()
     _, y = batch(4, 5)
-    true = torch.bincount(y, minlength=CLASSES)
-    assert several.batch.gradients == min(4, CLASSES - 1)
-    assert set(several.batch.present) <= set(y.tolist())
-    assert several.batch.counts.tolist() == true.tolist()
+    found = several.report.composition
+    assert found.samples == min(4, CLASSES - 1)
+    assert found.present
+    assert set(found.present) <= set(y.tolist())
     assert several.leaks == {Leak.COMPOSITION}
-    assert steps.batch is not None
+    assert found.counts is None
+    assert "cannot be checked on this network" in several.words  # it has a sigmoid
+    assert steps.report.several
     assert steps.leaks <= {Leak.COMPOSITION}
     assert "no label is claimed" in steps.words
 

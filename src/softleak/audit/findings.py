@@ -15,6 +15,7 @@ from softleak.results import Recovery, Status
 PRECISE = 1e-2  # a relative error of the feature below which it counts as known
 RECOGNISABLE = 20.0  # dB: an image this close to the truth shows what it is of
 UNEXPLAINED = -100.0  # dB: what an image is worth that does not explain the share
+CLOSE = 0.1  # in L1: a label whose error is bounded by this is known, if not exactly
 EXPLAINED = 0.2  # what a matched image may leave of the share, relative to its size, to count
 
 
@@ -42,15 +43,29 @@ class LabelFinding:
             return LabelLeak.UNIQUE
         if self.recovery.status is Status.PROBABLE:
             return LabelLeak.PROBABLE
+        if self.recovery.readings:
+            return LabelLeak.AMBIGUOUS
         if self.class_index is not None:
             return LabelLeak.CLASS
         one_of_these = self.recovery.status is Status.AMBIGUOUS and self.recovery.complete
         return LabelLeak.AMBIGUOUS if one_of_these else LabelLeak.NOTHING
 
     @property
+    def known(self) -> bool:
+        """Whether the label is named: alone, to within ``CLOSE``, or as one of two readings."""
+        recovery = self.recovery
+        bounded = recovery.complete or recovery.status is Status.PROBABLE
+        close = bounded and recovery.error <= CLOSE
+        return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
+
+    @property
     def class_index(self) -> int | None:
         """The class every label that fits has on top, or that noise leaves probable."""
         recovery = self.recovery
+        if recovery.readings:
+            labels = [one.label for one in (*recovery.readings, *recovery.solutions)]
+            tops = {int(label.argmax()) for label in labels}
+            return tops.pop() if len(tops) == 1 else None
         return recovery.class_index if recovery.status is Status.PROBABLE else recovery.proved_class
 
 

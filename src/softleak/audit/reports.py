@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from os import PathLike
 
-from softleak.audit.composition import CompositionFinding
+from softleak.audit.composition import CompositionFinding, mixes
 from softleak.audit.findings import (
     FeatureFinding,
     InputFinding,
@@ -16,7 +16,6 @@ from softleak.audit.findings import (
 )
 from softleak.audit.rates import Leak, State, WhatIf
 from softleak.audit.scalar import ScalarView
-from softleak.results import Status
 
 UNREAD = CompositionFinding()
 
@@ -39,7 +38,12 @@ class AuditReport:
     @property
     def several(self) -> bool:
         """Whether more than one sample or step is behind it, so that no single label is sought."""
-        return self.label.recovery.status is Status.NOT_SINGLE
+        return mixes(self.label.recovery, self.composition)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it was attacked as the gradient of one sample; a pattern of signs is none."""
+        return not self.several and not self.composition.signs
 
     @property
     def why(self) -> str:
@@ -49,12 +53,11 @@ class AuditReport:
     @property
     def states(self) -> dict[Leak, State]:
         """Of each kind of leak whether it was found, sought in vain, or not sought at all."""
-        recovery = self.label.recovery
-        named = recovery.status is Status.UNIQUE or self.label.class_index is not None
-        alone = not self.several
+        known, alone = self.label.known, self.alone
+        named = known or self.label.class_index is not None
         return {
-            Leak.LABEL: State.of(self.label.leak is LabelLeak.UNIQUE, alone),
-            Leak.CLASS: State.of(self.label.class_index is not None, alone),
+            Leak.LABEL: State.of(known, alone),
+            Leak.CLASS: State.of(named, alone),
             Leak.FEATURE: State.of(self.feature.proved, alone),
             Leak.INPUT: State.of(self.shows_input, self.input.method is not Method.NONE),
             Leak.COMPOSITION: State.of(

@@ -49,7 +49,7 @@ def falsely_green(subject: Subject, report: AuditReport, sent: Sent) -> tuple[st
     green = {leak for leak, state in report.states.items() if state is State.NO_SUCCESS}
     leaking = {
         Leak.LABEL: _label_known(report, sent),
-        Leak.CLASS: _label_known(report, sent),
+        Leak.CLASS: _label_known(report, sent) and _has_a_class(sent),
         Leak.FEATURE: _feature_known(subject, report, sent),
         Leak.INPUT: _psnr(subject, report, sent) >= RECOGNISABLE,
         Leak.COMPOSITION: _proves_classes(subject, sent),
@@ -92,10 +92,21 @@ def _label_known(report: AuditReport, sent: Sent) -> bool:
     return min(errors, default=float("inf")) <= CLOSE
 
 
+def _has_a_class(sent: Sent) -> bool:
+    """Whether the class on top of a label stands out by more than the label may be off."""
+    top = sent.data.y.topk(2).values
+    return bool((top[:, 0] - top[:, 1] > CLOSE).any())
+
+
 def _feature_known(subject: Subject, report: AuditReport, sent: Sent) -> bool:
     """Whether the answer holds the true feature and says so."""
-    said = report.label.recovery.feature_error <= PRECISE
-    return said and _feature_error(subject, report, sent) <= PRECISE
+    found = report.label.recovery
+    alone = found.status in (Status.UNIQUE, Status.PROBABLE) or len(found.solutions) == 1
+    return (
+        alone
+        and found.feature_error <= PRECISE
+        and _feature_error(subject, report, sent) <= PRECISE
+    )
 
 
 def _feature_error(subject: Subject, report: AuditReport, sent: Sent) -> float:

@@ -45,7 +45,9 @@ class CompositionFinding:
     message: str = "not attacked: the label of a single sample was read instead"
     attacked: bool = False
     otherwise: tuple[int, ...] = ()
-    signs: bool = False  # whether the update is a pattern of signs, which has no label of one sample
+    signs: bool = (
+        False  # whether the update is a pattern of signs, which has no label of one sample
+    )
 
 
 def mixes(recovery: Recovery, found: CompositionFinding) -> bool:

@@ -53,15 +53,16 @@ class AuditReport:
     @property
     def states(self) -> dict[Leak, State]:
         """Of each kind of leak whether it was found, sought in vain, or not sought at all."""
-        known, alone = self.label.known, self.alone
-        named = known or self.label.class_index is not None
+        known, alone, finding = self.label.known, self.alone, self.label
+        # A label of two equal halves is known and has no class; one of two readings has one.
+        named = finding.class_index is not None or bool(finding.recovery.readings)
         return {
             Leak.LABEL: State.of(known, alone),
             Leak.CLASS: State.of(named, alone),
             Leak.FEATURE: State.of(self.feature.proved, alone),
             Leak.INPUT: State.of(self.shows_input, self.input.method is not Method.NONE),
             Leak.COMPOSITION: State.of(
-                named or bool(self.composition.present), named or self.composition.attacked
+                known or named or bool(self.composition.present), self.composition.attacked
             ),
         }
 
@@ -69,11 +70,12 @@ class AuditReport:
     def shows_input(self) -> bool:
         """Whether a recognisable input was recovered: by the truth if it is known, else as told.
 
-        What was computed exactly and predicted to be good counts whatever the truth says.
+        What was computed exactly and predicted to be good counts whatever the truth says. Without a
+        truth, what is predicted to be nearly good counts too.
         """
         told = None if self.score is None else self.score.recognisable
         if told is None or (self.input.method is Method.INVERSION and self.input.leaked):
-            return self.input.leaked
+            return self.input.leaked or self.input.doubtful
         return told
 
     @property

@@ -199,9 +199,7 @@ def _composition(
     declared = options.declared or said.scale is not None
     parameters = dict(subject.model.named_parameters())
     try:
-        found = read_composition(
-            subject.batch_reader, said, options.samples, declared, parameters
-        )
+        found = read_composition(subject.batch_reader, said, options.samples, declared, parameters)
     except Exception as error:  # reading runs the model on noise, and its code may raise anything
         return CompositionFinding(message=f"not attacked: {in_a_line(error)}")
     if recovery.noise and not found.present and found.attacked:  # reading gives up on noise

@@ -90,10 +90,12 @@ def _summary(audit: Audit) -> str:
         counts[Leak.CLASS] = audit.count(Leak.CLASS)
     if not counts:
         return f"Of {total} shares none was proved to leak: {_in_vain(audit)}."
+    exact = all(r.label.leak is LabelLeak.UNIQUE for r in audit.reports if r.label.known)
     if set(counts.values()) == {total}:
-        return f"All {total} shares give away {listed([_of_many(leak, 2) for leak in counts])}."
+        parts = [_of_many(leak, 2, exact) for leak in counts]
+        return f"All {total} shares give away {listed(parts)}."
     said = [
-        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(leak, n)}"
+        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(leak, n, exact)}"
         for leak, n in counts.items()
     ]
     return f"Of {total} shares, {listed(said)}."
@@ -105,8 +107,9 @@ def _in_vain(audit: Audit) -> str:
     return FAILED if tried else "none was attacked"
 
 
-def _of_many(leak: Leak, count: int) -> str:
-    return _LEAKED[leak] if count == 1 else _LEAKED[leak].replace("its ", "their ")
+def _of_many(leak: Leak, count: int, exact: bool) -> str:
+    said = _LEAKED[leak] if exact else _LEAKED[leak].replace("exact ", "")
+    return said if count == 1 else said.replace("its ", "their ")
 
 
 def not_attacked(audit: Audit) -> str:

@@ -94,7 +94,7 @@ def headline(run: Federation) -> str:
     if not run.audited:
         return "No update could be audited."
     return (
-        f"Of {run.audited} updates, {run.count(Leak.LABEL)} gave away their exact label and "
+        f"Of {run.audited} updates, {run.count(Leak.LABEL)} gave away their label and "
         f"{run.count(Leak.INPUT)} of the {run.inputs} attacked their image."
     )
 

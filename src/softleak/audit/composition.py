@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from softleak.audit.signs import is_sign_pattern
+from softleak.audit.undecayed import undecayed
 from softleak.labels.batch import Batch, BatchReader
-from softleak.labels.decay import without_decay
-from softleak.labels.solve import Problem
+from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 SLACK = 1e-3  # of a sample: what rounding may add to a bound
@@ -44,7 +44,19 @@ class CompositionFinding:
     counts: Counts | None = None
     message: str = "not attacked: the label of a single sample was read instead"
     attacked: bool = False
-    otherwise: tuple[int, ...] = field(default=())
+    otherwise: tuple[int, ...] = ()
+    signs: bool = (
+        False  # whether the update is a pattern of signs, which has no label of one sample
+    )
+
+
+def mixes(recovery: Recovery, found: CompositionFinding) -> bool:
+    """Whether an update is of several samples or steps: by its label's proof, or by its rank.
+
+    A label that is only guessed, or that nothing explains, is no reason to think of one sample.
+    """
+    unexplained = recovery.status in (Status.GUESS, Status.NO_SOLUTION)
+    return recovery.status is Status.NOT_SINGLE or (unexplained and found.samples > 1)
 
 
 def read_composition(
@@ -73,8 +85,11 @@ def read_composition(
             "if the file holds a difference of weights (after − before), not a gradient, the "
             f"classes are {_written(flipped)} instead: say --kind"
         )
+    attacked = bool(batch.present) or could_prove(reader, share)
+    if not attacked:
+        said.insert(0, "not attacked: no attack applies")
     return CompositionFinding(
-        batch.gradients, batch.present, counts, "; ".join(said), True, flipped
+        batch.gradients, batch.present, counts, "; ".join(said), attacked, flipped
     )  # fmt: skip
 
 
@@ -85,8 +100,7 @@ def _read(
     parameters: Mapping[str, Tensor],
 ) -> tuple[GradientShare, Batch]:
     """The share without weight decay if it has any, and what every way to take it off proves."""
-    problem = Problem(reader.head, (), None, share.scale, math.inf, parameters)
-    undone = list(without_decay(problem, share))
+    undone = undecayed(reader.head, share, parameters)
     if not undone:
         return share, reader.read(share, samples)
     batches = [reader.read(tried.share, samples) for tried in undone]
@@ -109,7 +123,10 @@ def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
         "every entry of the head's gradient has the same size, as one step of Adam or signSGD "
         f"leaves it; its signs prove {len(present)} classes"
     )
-    return CompositionFinding(1, present, None, message, True)
+    attacked = could_prove(reader, share)
+    if not attacked:
+        message = f"not attacked: no attack applies, as the head has no bias; {message}"
+    return CompositionFinding(1, present, None, message, attacked, signs=True)
 
 
 def _counts(
@@ -140,6 +157,11 @@ def _at_least(delta: Tensor, batch: Batch, samples: int) -> list[int]:
     bounds = (-samples * delta.double()).tolist()
     low = [max(math.ceil(bound - SLACK), 0) for bound in bounds]
     return [max(n, int(i in batch.present)) for i, n in enumerate(low)]
+
+
+def could_prove(reader: BatchReader, share: GradientShare) -> bool:
+    """Whether signs say anything of classes: by a head's bias, or by features never negative."""
+    return (reader.head.has_bias and reader.head.bias_name in share) or reader.never_negative
 
 
 def _written(classes: tuple[int, ...]) -> str:

@@ -14,7 +14,9 @@ from softleak.results import Recovery, Status
 
 PRECISE = 1e-2  # a relative error of the feature below which it counts as known
 RECOGNISABLE = 20.0  # dB: an image this close to the truth shows what it is of
+DOUBTFUL = 15.0  # dB: a prediction from here on may be too low by what is missing to 20 dB
 UNEXPLAINED = -100.0  # dB: what an image is worth that does not explain the share
+CLOSE = 0.1  # in L1: a label whose error is bounded by this is known, if not exactly
 EXPLAINED = 0.2  # what a matched image may leave of the share, relative to its size, to count
 
 
@@ -42,15 +44,30 @@ class LabelFinding:
             return LabelLeak.UNIQUE
         if self.recovery.status is Status.PROBABLE:
             return LabelLeak.PROBABLE
+        if self.recovery.readings:
+            return LabelLeak.AMBIGUOUS
         if self.class_index is not None:
             return LabelLeak.CLASS
         narrowed = self.recovery.status is Status.AMBIGUOUS and self.recovery.label is not None
         return LabelLeak.AMBIGUOUS if narrowed else LabelLeak.NOTHING
 
     @property
+    def known(self) -> bool:
+        """Whether the label is named: alone, to within ``CLOSE``, or as one of two readings."""
+        recovery = self.recovery
+        bounded = recovery.complete or recovery.status is Status.PROBABLE
+        close = bounded and recovery.error <= CLOSE
+        return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
+
+    @property
     def class_index(self) -> int | None:
         """The class every label that fits has on top, or that noise leaves probable."""
         recovery = self.recovery
+        if recovery.readings:
+            labels = [one.label for one in recovery.readings]
+            labels += [one.label for one in recovery.solutions]
+            tops = {int(label.argmax()) for label in labels}
+            return tops.pop() if len(tops) == 1 else None
         return recovery.class_index if recovery.status is Status.PROBABLE else recovery.proved_class
 
 
@@ -69,7 +86,9 @@ class FeatureFinding:
             return cls(0, float("inf"), False)
         pieces = recovery.evidence
         by_evidence = any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
-        proved = recovery.status is Status.UNIQUE or by_evidence
+        sure = recovery.status in (Status.UNIQUE, Status.PROBABLE)
+        one = recovery.complete and len(recovery.solutions) == 1
+        proved = sure or one or by_evidence
         error = recovery.feature_error
         return cls(recovery.feature.numel(), error, proved and error <= PRECISE)
 
@@ -113,6 +132,15 @@ class InputFinding:
         if self.method is Method.MATCHING:
             return _at_least(self.agreement, RECOGNISABLE) and (self.misfit or 0.0) <= EXPLAINED
         return self.determined and _at_least(self.psnr_predicted, RECOGNISABLE)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a computed image may be recognisable although its prediction stays below 20 dB.
+
+        A prediction has an error of its own, of a few dB: what is near the line is not called safe.
+        """
+        near = self.method is Method.INVERSION and _at_least(self.psnr_predicted, DOUBTFUL)
+        return near and not self.leaked
 
     @property
     def quality(self) -> float:

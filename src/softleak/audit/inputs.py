@@ -13,10 +13,11 @@ from softleak.audit.findings import InputFinding, Method
 from softleak.audit.matched import match_input
 from softleak.audit.pixels import PixelMap
 from softleak.audit.subject import Subject
+from softleak.audit.undecayed import undecayed
 from softleak.data import Normalisation
 from softleak.errors import in_a_line
 from softleak.inversion.walk import Inversion, invert
-from softleak.results import Recovery, Status
+from softleak.results import Recovery
 from softleak.share import GradientShare
 
 
@@ -32,12 +33,13 @@ def recover_input(
     Whatever goes wrong in an attack, in the model's own code or in torch, ends that attack with a
     reason and nothing else.
     """
-    if recovery.status is Status.NOT_SINGLE:
-        return InputFinding(Method.NONE, "the update mixes several samples or steps")
     if recovery.feature is None:
         return InputFinding(Method.NONE, "no feature was recovered to start from")
     start = time.perf_counter()
-    found = _inverted(subject, share, recovery, normalisation)
+    parameters = dict(subject.model.named_parameters())
+    shares = [one.share for one in undecayed(subject.head, share, parameters)] or [share]
+    tries = [(_inverted(subject, one, recovery, normalisation), one) for one in shares]
+    found, share = max(tries, key=lambda pair: (pair[0].leaked, pair[0].quality))
     if not found.leaked and seconds > 0 and subject.input_shape is not None:
         matched = _attempted(
             lambda: match_input(subject, share, recovery, normalisation, seconds), "matching"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from os import PathLike
 
-from softleak.audit.composition import CompositionFinding
+from softleak.audit.composition import CompositionFinding, mixes
 from softleak.audit.findings import (
     FeatureFinding,
     InputFinding,
@@ -16,7 +16,6 @@ from softleak.audit.findings import (
 )
 from softleak.audit.rates import Leak, State, WhatIf
 from softleak.audit.scalar import ScalarView
-from softleak.results import Status
 
 UNREAD = CompositionFinding()
 
@@ -39,7 +38,12 @@ class AuditReport:
     @property
     def several(self) -> bool:
         """Whether more than one sample or step is behind it, so that no single label is sought."""
-        return self.label.recovery.status is Status.NOT_SINGLE
+        return mixes(self.label.recovery, self.composition)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it was attacked as the gradient of one sample; a pattern of signs is none."""
+        return not self.several and not self.composition.signs
 
     @property
     def why(self) -> str:
@@ -49,16 +53,16 @@ class AuditReport:
     @property
     def states(self) -> dict[Leak, State]:
         """Of each kind of leak whether it was found, sought in vain, or not sought at all."""
-        recovery = self.label.recovery
-        named = recovery.status is Status.UNIQUE or self.label.class_index is not None
-        alone = not self.several
+        known, alone, finding = self.label.known, self.alone, self.label
+        # A label of two equal halves is known and has no class; one of two readings has one.
+        named = finding.class_index is not None or bool(finding.recovery.readings)
         return {
-            Leak.LABEL: State.of(self.label.leak is LabelLeak.UNIQUE, alone),
-            Leak.CLASS: State.of(self.label.class_index is not None, alone),
+            Leak.LABEL: State.of(known, alone),
+            Leak.CLASS: State.of(named, alone),
             Leak.FEATURE: State.of(self.feature.proved, alone),
             Leak.INPUT: State.of(self.shows_input, self.input.method is not Method.NONE),
             Leak.COMPOSITION: State.of(
-                named or bool(self.composition.present), named or self.composition.attacked
+                known or named or bool(self.composition.present), self.composition.attacked
             ),
         }
 
@@ -66,11 +70,12 @@ class AuditReport:
     def shows_input(self) -> bool:
         """Whether a recognisable input was recovered: by the truth if it is known, else as told.
 
-        What was computed exactly and predicted to be good counts whatever the truth says.
+        What was computed exactly and predicted to be good counts whatever the truth says. Without a
+        truth, what is predicted to be nearly good counts too.
         """
         told = None if self.score is None else self.score.recognisable
         if told is None or (self.input.method is Method.INVERSION and self.input.leaked):
-            return self.input.leaked
+            return self.input.leaked or self.input.doubtful
         return told
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from softleak.audit.composition import CompositionFinding, read_composition
+from softleak.audit.composition import CompositionFinding, mixes, read_composition
 from softleak.audit.diagnosis import check_not_weights, notes
 from softleak.audit.findings import FeatureFinding, InputFinding, LabelFinding, Method
 from softleak.audit.inputs import recover_input
@@ -128,32 +128,65 @@ def audit_shares(
     each = (time.perf_counter() - start) / max(len(shares), 1)
     for named, recovery in zip(shares, recoveries, strict=True):
         progress(named.name)
-        found = InputFinding(Method.NONE, "inputs were not asked for", asked=False)
-        if options.inputs:
-            found = recover_input(
-                subject, named.share, recovery, options.normalisation, options.seconds
-            )
-        yield _report(subject, named, LabelFinding(recovery, each), found, options)
+        composition = _composition(subject, named.share, recovery, options)
+        yield _report(subject, named, LabelFinding(recovery, each), composition, options)
 
 
 def _report(
-    subject: Subject, named: NamedShare, label: LabelFinding, found: InputFinding, options: Options
+    subject: Subject,
+    named: NamedShare,
+    label: LabelFinding,
+    composition: CompositionFinding,
+    options: Options,
 ) -> AuditReport:
     """One share's findings together; the truth is read here, after the answer."""
     recovery, truth = label.recovery, named.truth
+    share, followed = _followed(subject, named.share, recovery, options)
+    found = _input(subject, share, followed, composition, options)
     scale = options.scale or named.share.scale
     return AuditReport(
         named.name,
         label,
-        FeatureFinding.of(recovery),
+        FeatureFinding.of(followed),
         found,
         assumptions(recovery, found, scale == "unknown", options.noise),
         ScalarView.of(subject.head, named.share, recovery) if options.views else None,
         None if truth is None else truth.score(recovery, found, options.normalisation),
         named.fingerprint,
-        _composition(subject, named.share, recovery, options),
+        composition,
         notes(subject, named.share, recovery),
     )
+
+
+def _followed(
+    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+) -> tuple[GradientShare, Recovery]:
+    """A share that only makes sense at another scale or sign, read so; else as it is.
+
+    The label stays what it was called; what depends on it is attacked under that reading.
+    """
+    if not recovery.readings or recovery.solutions:
+        return share, recovery
+    read = share.scaled(1 / recovery.readings[0].scale)
+    (again,) = recover(subject, [read], options)
+    return (read, again) if again.status is Status.UNIQUE else (share, recovery)
+
+
+def _input(
+    subject: Subject,
+    share: GradientShare,
+    recovery: Recovery,
+    composition: CompositionFinding,
+    options: Options,
+) -> InputFinding:
+    """The input, unless nobody asks for it or there is no single one."""
+    if not options.inputs:
+        return InputFinding(Method.NONE, "inputs were not asked for", asked=False)
+    if mixes(recovery, composition):
+        return InputFinding(Method.NONE, "the update mixes several samples or steps")
+    if composition.signs:
+        return InputFinding(Method.NONE, "the update is a pattern of signs, not a gradient")
+    return recover_input(subject, share, recovery, options.normalisation, options.seconds)
 
 
 def _composition(
@@ -166,6 +199,9 @@ def _composition(
     declared = options.declared or said.scale is not None
     parameters = dict(subject.model.named_parameters())
     try:
-        return read_composition(subject.batch_reader, said, options.samples, declared, parameters)
+        found = read_composition(subject.batch_reader, said, options.samples, declared, parameters)
     except Exception as error:  # reading runs the model on noise, and its code may raise anything
         return CompositionFinding(message=f"not attacked: {in_a_line(error)}")
+    if recovery.noise and not found.present and found.attacked:  # reading gives up on noise
+        return replace(found, message=f"not attacked: {found.message}", attacked=False)
+    return found

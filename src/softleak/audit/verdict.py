@@ -5,7 +5,7 @@ from __future__ import annotations
 from softleak.audit.findings import LabelLeak
 from softleak.audit.rates import Leak, State
 from softleak.audit.reports import Audit, AuditReport
-from softleak.audit.words import FAILED, listed
+from softleak.audit.words import FAILED, listed, written
 
 _LEAKED = {
     Leak.LABEL: "its exact label",
@@ -25,7 +25,7 @@ _SHORT = {
 
 def headline(report: AuditReport) -> str:
     """The verdict of one share in one or two sentences."""
-    parts = [_LEAKED[leak] for leak in _worth_saying(report)]
+    parts = [_leaked(report, leak) for leak in _worth_saying(report)]
     if not parts and report.label.leak is LabelLeak.AMBIGUOUS:
         said = "This share narrows the label down to a set, and proves no more."
     elif not parts:
@@ -39,10 +39,20 @@ def headline(report: AuditReport) -> str:
     return f"{said}{_unattacked(report)}".strip()
 
 
+def _leaked(report: AuditReport, leak: Leak) -> str:
+    """What leaked, in words; of a label how much of it."""
+    recovery = report.label.recovery
+    if leak is not Leak.LABEL or report.label.leak is LabelLeak.UNIQUE:
+        return _LEAKED[leak]
+    if recovery.readings:
+        return "its label if the update is read as it is said below"
+    return f"its label to within {written(recovery.error)} (L1)"
+
+
 def _worth_saying(report: AuditReport) -> list[Leak]:
     """What leaked, without what follows from something said already."""
-    implied = {Leak.CLASS} if report.label.leak is LabelLeak.UNIQUE else set()
-    if report.label.class_index is not None or report.label.leak is LabelLeak.UNIQUE:
+    implied = {Leak.CLASS} if report.label.known else set()
+    if report.label.class_index is not None or report.label.known:
         implied |= {Leak.COMPOSITION}
     return [leak for leak in _LEAKED if leak in report.leaks - implied]
 
@@ -80,10 +90,12 @@ def _summary(audit: Audit) -> str:
         counts[Leak.CLASS] = audit.count(Leak.CLASS)
     if not counts:
         return f"Of {total} shares none was proved to leak: {_in_vain(audit)}."
+    exact = all(r.label.leak is LabelLeak.UNIQUE for r in audit.reports if r.label.known)
     if set(counts.values()) == {total}:
-        return f"All {total} shares give away {listed([_of_many(leak, 2) for leak in counts])}."
+        parts = [_of_many(leak, 2, exact) for leak in counts]
+        return f"All {total} shares give away {listed(parts)}."
     said = [
-        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(leak, n)}"
+        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(leak, n, exact)}"
         for leak, n in counts.items()
     ]
     return f"Of {total} shares, {listed(said)}."
@@ -95,8 +107,9 @@ def _in_vain(audit: Audit) -> str:
     return FAILED if tried else "none was attacked"
 
 
-def _of_many(leak: Leak, count: int) -> str:
-    return _LEAKED[leak] if count == 1 else _LEAKED[leak].replace("its ", "their ")
+def _of_many(leak: Leak, count: int, exact: bool) -> str:
+    said = _LEAKED[leak] if exact else _LEAKED[leak].replace("exact ", "")
+    return said if count == 1 else said.replace("its ", "their ")
 
 
 def not_attacked(audit: Audit) -> str:

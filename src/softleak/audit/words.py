@@ -118,6 +118,8 @@ def input_words(report: AuditReport) -> str:
     said = f"{quality}by {found.method.value}: {found.message}"
     if not report.shows_input:
         return f"not determined, {said}; {FAILED}"
+    if report.score is None and found.doubtful:
+        return f"perhaps recognisable, as a prediction may be some dB too low; {said}"
     return said if found.leaked and found.method is Method.INVERSION else f"recognisable, {said}"
 
 

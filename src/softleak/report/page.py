@@ -25,7 +25,7 @@ from softleak.report.section import Section, section
 HERE = "softleak.report"
 IN_FULL = 48  # shares shown with everything; the others have a row each
 TILES = {  # what each kind of leak is called, and when it counts
-    Leak.LABEL: ("exact label", "one label explains the gradient, with a bound on its error"),
+    Leak.LABEL: ("label", "named exactly, nearly, or as another reading of the same numbers"),
     Leak.CLASS: ("class", "every label that fits has the same class on top"),
     Leak.FEATURE: ("feature", "the input of the last layer, as the model saw it"),
     Leak.INPUT: ("input", "computed or matched, and recognisable: 20 dB or better"),

@@ -137,4 +137,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # Ray sends what is of a module by its name; what is of `__main__` it would have to copy.
+    from examples.flower import quickstart
+
+    quickstart.main()

@@ -61,6 +61,9 @@ class Federation:
     @property
     def tiles(self) -> list[tuple[int, int, str, str, int]]:
         """Of each kind of leak: updates that have it, all, what it is, and those not attacked."""
+        if not self.audited:  # then nothing was attacked, which must not look like no leak
+            every = max(sum(len(audit.clients) for audit in self.rounds), 1)
+            return [(0, every, *TILES[k], every) for k in Leak]
         return [
             (self.count(k), self.audited, *TILES[k], self.count(k, State.NOT_ATTACKED))
             for k in Leak

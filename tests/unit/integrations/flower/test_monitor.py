@@ -139,11 +139,14 @@ def test_a_bad_client_does_not_disturb_the_round_and_is_named(bad, tmp_path, cap
     assert "node 11" in page
 
 
-def test_all_bad_clients_at_once_leave_a_round_without_an_answer():
-    watched = monitor(unfit=Unfit.LEAVE_OUT)
+def test_all_bad_clients_at_once_leave_a_round_without_an_answer(tmp_path):
+    watched = monitor(unfit=Unfit.LEAVE_OUT, folder=tmp_path)
     sent = sent_by(watched)
     assert watched.aggregate_train(1, [nan(message) for message in sent.values()])[0] is None
     assert len(watched.rounds[0].audited) == 0
+    page = (tmp_path / "index.html").read_text()
+    assert "tile tile-untried" in page
+    assert "tile tile-quiet" not in page  # nothing was attacked: that is not green
 
 
 def test_unless_told_to_it_passes_everything_on():

@@ -14,7 +14,7 @@ from softleak.results import Recovery, Status
 
 PRECISE = 1e-2  # a relative error of the feature below which it counts as known
 RECOGNISABLE = 20.0  # dB: an image this close to the truth shows what it is of
-DOUBTFUL = 15.0  # dB: a prediction from here on may be too low by what is missing to 20 dB
+DOUBTFUL = 18.0  # dB: a prediction from here on may be too low by what is missing to 20 dB
 UNEXPLAINED = -100.0  # dB: what an image is worth that does not explain the share
 CLOSE = 0.1  # in L1: a label whose error is bounded by this is known, if not exactly
 EXPLAINED = 0.2  # what a matched image may leave of the share, relative to its size, to count
@@ -137,7 +137,7 @@ class InputFinding:
     def doubtful(self) -> bool:
         """Whether a computed image may be recognisable although its prediction stays below 20 dB.
 
-        A prediction has an error of its own, of a few dB: what is near the line is not called safe.
+        A prediction has an error of its own, of 2 dB or so: near the line is not safe.
         """
         near = self.method is Method.INVERSION and _at_least(self.psnr_predicted, DOUBTFUL)
         return near and not self.leaked

@@ -13,6 +13,7 @@ from softleak.audit.diagnosis import check_not_weights, notes
 from softleak.audit.findings import FeatureFinding, InputFinding, LabelFinding, Method
 from softleak.audit.inputs import recover_input
 from softleak.audit.reports import AuditReport
+from softleak.audit.rereading import reread
 from softleak.audit.scalar import ScalarView
 from softleak.audit.subject import Subject
 from softleak.audit.truth import Truth
@@ -126,8 +127,9 @@ def audit_shares(
     start = time.perf_counter()
     recoveries = recover(subject, [named.share for named in shares], options)
     each = (time.perf_counter() - start) / max(len(shares), 1)
-    for named, recovery in zip(shares, recoveries, strict=True):
+    for named, first in zip(shares, recoveries, strict=True):
         progress(named.name)
+        recovery = _reread(subject, named.share, first, options)
         composition = _composition(subject, named.share, recovery, options)
         yield _report(subject, named, LabelFinding(recovery, each), composition, options)
 
@@ -158,6 +160,18 @@ def _report(
     )
 
 
+def _reread(
+    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+) -> Recovery:
+    """What another scale makes of a share that no label explains, unless its scale was vouched."""
+    if options.scale is not None or share.scale is not None:
+        return recovery
+    unknown = replace(options, scale="unknown")
+    return reread(
+        recovery, share, lambda one: recover(subject, [one], unknown)[0], not options.declared
+    )
+
+
 def _followed(
     subject: Subject, share: GradientShare, recovery: Recovery, options: Options
 ) -> tuple[GradientShare, Recovery]:
@@ -168,8 +182,8 @@ def _followed(
     if not recovery.readings or recovery.solutions:
         return share, recovery
     read = share.scaled(1 / recovery.readings[0].scale)
-    (again,) = recover(subject, [read], options)
-    return (read, again) if again.status is Status.UNIQUE else (share, recovery)
+    (again,) = recover(subject, [read], replace(options, scale="known"))
+    return (share, recovery) if again.feature is None else (read, again)
 
 
 def _input(

@@ -119,7 +119,7 @@ def input_words(report: AuditReport) -> str:
     if not report.shows_input:
         return f"not determined, {said}; {FAILED}"
     if report.score is None and found.doubtful:
-        return f"perhaps recognisable, as a prediction may be some dB too low; {said}"
+        return f"perhaps recognisable, as a prediction may be 2 dB too low; {said}"
     return said if found.leaked and found.method is Method.INVERSION else f"recognisable, {said}"
 
 

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.adversary.findings import findings
 from benchmarks.adversary.judge import FAILURES
-from benchmarks.adversary.run import Record, run, run_apart
+from benchmarks.adversary.run import Record, run
 from benchmarks.adversary.table import page
 from benchmarks.adversary.zoo import ZOO
 
@@ -21,7 +21,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adversary")
     parser.add_argument("--recoveries", type=int, default=15000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--only", help="models whose name or group contains this")
     parser.add_argument("--out", type=Path, help="a Markdown file for the tables")
     parser.add_argument("--findings", type=Path, help="a Markdown file for what failed")
@@ -32,17 +31,12 @@ def main() -> None:
     command = f"python -m benchmarks.adversary --recoveries {given.recoveries} --seed {given.seed}"
     if given.only is not None:
         command += f" --only {given.only!r}"
-    began = time.perf_counter()
-    if given.jobs > 1:
-        command += f" --jobs {given.jobs}"
-        rounds = run_apart(zoo, given.recoveries, given.seed, given.jobs)
-    else:
-        rounds = run(zoo, given.recoveries, given.seed)
+    began = time.process_time()
     records: list[Record] = []
     text = ""
-    for number, found in enumerate(rounds, 1):
+    for number, found in enumerate(run(zoo, given.recoveries, given.seed), 1):
         records += found
-        spent = time.perf_counter() - began
+        spent = time.process_time() - began
         failed = sum(one.outcome in FAILURES for one in found)
         done = f"{number}/{len(zoo)} {found[0].stranger}: {len(found)}, {failed} failed"
         print(f"{done}, {spent:.0f} s", file=sys.stderr, flush=True)

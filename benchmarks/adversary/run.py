@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
-from multiprocessing import get_context
 
 import torch
 
@@ -18,7 +15,6 @@ from benchmarks.adversary.judge import Outcome, false_alarm, judge, label_error
 from benchmarks.adversary.stranger import Stranger, number_of
 from benchmarks.adversary.subject import Case, Plan, Subject
 
-ALLOWANCE = 1.4  # times the recoveries asked for: models that are refused do not fill their quota
 REFUSED = 16  # recoveries tried on a model that the library refuses
 LAST_BITS = 1e-12
 AGAIN = 0.12  # of the shares are asked about once more, alone and plainly
@@ -60,33 +56,6 @@ def run(zoo: Sequence[Stranger], recoveries: int, seed: int = 0) -> Iterator[lis
         records = examine(subject, subject.plans(), quota)
         done += len(records)
         yield records
-
-
-def run_apart(
-    zoo: Sequence[Stranger], recoveries: int, seed: int, jobs: int
-) -> Iterator[list[Record]]:
-    """The same in several processes, each stranger with a quota that allows for refused ones."""
-    quota = -(-int(recoveries * ALLOWANCE) // len(zoo))
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        tasks = [pool.submit(_examine_one, index, quota, seed) for index in _places(zoo)]
-        for task in as_completed(tasks):
-            yield task.result()
-
-
-def _places(zoo: Sequence[Stranger]) -> list[int]:
-    from benchmarks.adversary.zoo import ZOO  # a process finds its stranger by its place
-
-    names = [stranger.name for stranger in ZOO]
-    return [names.index(stranger.name) for stranger in zoo]
-
-
-def _examine_one(index: int, quota: int, seed: int) -> list[Record]:
-    from benchmarks.adversary.zoo import ZOO
-
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore")
-    subject = Subject(ZOO[index], seed)
-    return examine(subject, subject.plans(), quota)
 
 
 def examine(subject: Subject, plans: Iterable[Plan], quota: int) -> list[Record]:

@@ -17,7 +17,7 @@ def page(records: Sequence[Record], command: str, models: int, minutes: float) -
         "# The adversarial suite",
         "",
         f"`{command}`: {len(records)} recoveries on {models} models that softleak was not tuned "
-        f"to, {minutes:.0f} minutes. What the words mean: "
+        f"to, {minutes:.0f} minutes of one core. What the words mean: "
         "[judging](#how-answers-are-judged).",
         "",
         *_totals(records),

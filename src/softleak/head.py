@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from softleak.errors import HeadNotFound, ModelError
 
+POWER_STEPS, POWER_SLACK = 8, 1.2  # to the largest singular value, and what they may lack of it
+TINY = 1e-300
 BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
 
 
@@ -31,6 +33,16 @@ class Head:
     def largest_row(self) -> float:
         """The length of the longest row of ``W``."""
         return float(self.W.norm(dim=1).max())
+
+    @cached_property
+    def norm(self) -> float:
+        """The largest singular value of ``W``, from a few power steps, rounded up."""
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(1, self.W.shape[1], generator=generator, dtype=torch.double)
+        x = x.to(self.W.device)
+        for _ in range(POWER_STEPS):
+            x = self.back(self.logits(x / x.norm().clamp_min(TINY)))
+        return POWER_SLACK * float(x.norm().sqrt())
 
     @property
     def weight_name(self) -> str:

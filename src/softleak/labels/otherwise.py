@@ -26,6 +26,7 @@ from softleak.share import GradientShare
 BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 MOST_CLASSES = 128  # for which the posterior behind noise is computed: its cost grows as the cube
 ALIKE, MOSTLY = 0.01, 0.9  # of a size, and of the entries: what makes a pattern of signs
+INDISTINCT = 1e-4  # of a usual feature: the gradient of a label that is the prediction
 SUMMED = 4.0  # roundings of a column's absolute sum in what its entries sum to
 ROUNDINGS = 16.0  # of an entry of p − y: what a client's softmax and subtraction may leave
 
@@ -39,7 +40,7 @@ def otherwise(problem: Problem, share: GradientShare, typical: Callable[[], Typi
     explained = _decayed(problem, share) or _mended(problem, share, G)
     if explained is not None:
         return explained
-    if bool(factor(head, [share]).rank_one):
+    if _of_rounding(problem, share, typical()):
         return Recovery(
             Status.AMBIGUOUS,
             "the head's gradient is a product as that of one sample is, but its rows do not add up "
@@ -62,6 +63,14 @@ def otherwise(problem: Problem, share: GradientShare, typical: Callable[[], Typi
             )
     relative = share.resolution(head.weight_name, head.dtype)
     return _several(min(spectrum.samples, numerical_rank(head, share, relative)))
+
+
+def _of_rounding(problem: Problem, share: GradientShare, typical: Typical) -> bool:
+    """Whether the gradient is a product of a usual feature and a ``p − y`` of rounding errors."""
+    factors = factor(problem.head, [share])
+    if problem.scale_unknown or math.isinf(typical.doubt) or not bool(factors.rank_one):
+        return False
+    return float(factors.sigma) < INDISTINCT * math.exp(typical.length)
 
 
 def is_sign_pattern(G: Tensor) -> bool:

@@ -62,7 +62,8 @@ def weigh(
     error = torch.stack([e.error for e in estimates])
     coarser = (scalar.new_tensor(own) - factors.relative).clamp_min(0)[:, None]
     seen = scalar.new_tensor([relation.accuracy for relation in used])[:, None]
-    error = error + 4 * (rounding + coarser + seen) * scalar.abs()
+    known = torch.stack([_independent(relation, shares, head, factors) for relation in used])
+    error = error + (known.minimum(4 * rounding) + 4 * (coarser + seen)) * scalar.abs()
     # Rounding of the share beyond its dtype's (a difference of checkpoints) is no contradiction.
     holds = (misfit <= factors.relative**0.5 + 4 * rounding) & (scalar != 0)
     ranked = torch.where(holds, error / scalar.abs(), math.inf)
@@ -103,3 +104,21 @@ def _rounding(relation: Relation, shares: Sequence[GradientShare], head: Head) -
     errors = [share.rounding.get(relation.parameter, 0.0) for share in shares]
     absolute = torch.tensor(errors, dtype=g.dtype, device=g.device) * g.shape[1] ** 0.5
     return torch.div(absolute, g.norm(dim=-1).clamp_min(torch.finfo(g.dtype).tiny))
+
+
+def _independent(
+    relation: Relation, shares: Sequence[GradientShare], head: Head, factors: Factors
+) -> Tensor:
+    """(N,) the relative error of ``τ`` if the known rounding of every entry is independent.
+
+    Rounding of the gradient ``g`` itself counts once, and that of the head's gradient through
+    ``d = Wᵀu``, by at most the norm of ``W``. Eight standard errors are allowed for.
+    """
+    g = _gradients(relation, shares, head)
+    errors = g.new_tensor([share.rounding.get(relation.parameter, 0.0) for share in shares])
+    tiny = torch.finfo(g.dtype).tiny
+    own = errors / g.norm(dim=-1).clamp_min(tiny)
+    through = head.norm * factors.absolute / factors.sigma.clamp_min(tiny)
+    d = head.back(factors.u).norm(dim=-1).clamp_min(tiny)
+    both: Tensor = 8 * (own + through / d)
+    return both

@@ -22,6 +22,7 @@ SURE = 4.0  # times the rounding of a label's entries: what its L1 error is boun
 PATH = 129  # labels along a wide interval
 NARROW = 1e-3  # relative width of an interval
 COARSE = 0.5  # in L1: beyond it the rounding of a label is no longer a straight line in that of G
+LEVEL = 1e-3  # how far apart the entries of a flat label may be
 SPARE_BITS = 24.0  # tested beyond what the unknowns absorb: a chance fit in sixteen million
 INDISTINCT = 16.0  # roundings: a label this close to the prediction leaves a gradient of rounding
 
@@ -185,8 +186,16 @@ def _doubt(fitting: list[_Found], solutions: Solutions, client: int) -> Doubt | 
         return Doubt.FEW
     if any(abs(f.candidate.scalar) <= INDISTINCT * solutions.relative for f in fitting):
         return Doubt.PREDICTION
+    if not solutions.declared and solutions.tau is not None and any(map(_flat, fitting)):
+        return Doubt.FLAT
     chance = not solutions.declared and any(f.spare < SPARE_BITS for f in fitting)
     return Doubt.CHANCE if chance and not _no_other_kind(solutions, client) else None
+
+
+def _flat(found: _Found) -> bool:
+    """Whether all classes are alike in a label."""
+    y = found.candidate.label
+    return float(y.max() - y.min()) <= LEVEL
 
 
 def _no_other_kind(solutions: Solutions, client: int) -> bool:

@@ -58,6 +58,10 @@ class Doubt(Enum):
         "elsewhere if the share is a difference of weights (after − before)"
     )
     COARSE = "the share is so coarse that rounding may have moved the label anywhere near here"
+    FLAT = (
+        "at some factor the label has all classes alike, and so has that of every loss that "
+        "smooths the model's own prediction"
+    )
     CHANCE = "too few equations depend on the scalar to rule out that the family fits by chance"
     TWO_CLASSES = (
         "with two classes the head's gradient of a batch looks like that of one sample, and no "

@@ -224,6 +224,16 @@ def test_a_simpler_reading_makes_the_answer_ambiguous_and_is_named(scale, kind):
         assert ("difference of weights" in recovery.message) == (SCALES[scale] < 0)
 
 
+def test_smoothing_the_own_prediction_is_not_read_as_a_flat_label():
+    """``y = 0.9 p + 0.1/C``: at another factor the line through both meets the flat label."""
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model, x = network(5), torch.randn(20)
+        y = 0.9 * model(x[None])[0].softmax(-1).detach() + 0.1 / 5
+        share = raw(sl.capture(model, x, y)).scaled(0.3)
+        assert not_wrong(sl.recover_label(model, share, scale="unknown"), y)
+
+
 @pytest.mark.parametrize("kind", SIMPLE)
 def test_a_plain_gradient_nobody_vouches_for_is_still_proved(kind):
     for seed in range(5):

@@ -13,7 +13,7 @@ from benchmarks.matrix.updates import Sent
 from softleak.audit import AuditReport, Leak, Method, State, Subject
 from softleak.audit import Truth as Told
 from softleak.audit.findings import CLOSE, PRECISE, RECOGNISABLE, LabelLeak
-from softleak.audit.signs import is_sign_pattern
+from softleak.labels.signs import is_sign_pattern
 from softleak.results import Status
 
 OF_ONE = (Leak.LABEL, Leak.CLASS, Leak.FEATURE)

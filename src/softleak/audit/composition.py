@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.audit.signs import is_sign_pattern
 from softleak.audit.undecayed import undecayed
 from softleak.labels.batch import Batch, BatchReader
+from softleak.labels.signs import is_sign_pattern
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 

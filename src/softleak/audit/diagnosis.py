@@ -7,9 +7,9 @@ import math
 import torch
 from torch import nn
 
-from softleak.audit.signs import is_sign_pattern
 from softleak.audit.subject import Subject
 from softleak.errors import ShareError
+from softleak.labels.signs import is_sign_pattern
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 

@@ -19,13 +19,13 @@ from softleak.labels.families import OneHot, Smoothed
 from softleak.labels.noisy.features import Typical
 from softleak.labels.noisy.recover import recover_noisy
 from softleak.labels.noisy.spectrum import Spectrum, without_noisy_row
+from softleak.labels.signs import is_sign_pattern
 from softleak.labels.solve import Problem, solve
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 
 BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 MOST_CLASSES = 128  # for which the posterior behind noise is computed: its cost grows as the cube
-ALIKE, MOSTLY = 0.01, 0.9  # of a size, and of the entries: what makes a pattern of signs
 INDISTINCT = 1e-4  # of a usual feature: the gradient of a label that is the prediction
 SUMMED = 4.0  # roundings of a column's absolute sum in what its entries sum to
 ROUNDINGS = 16.0  # of an entry of p − y: what a client's softmax and subtraction may leave
@@ -71,13 +71,6 @@ def _of_rounding(problem: Problem, share: GradientShare, typical: Typical) -> bo
     if problem.scale_unknown or math.isinf(typical.doubt) or not bool(factors.rank_one):
         return False
     return float(factors.sigma) < INDISTINCT * math.exp(typical.length)
-
-
-def is_sign_pattern(G: Tensor) -> bool:
-    """Whether nearly all entries that are not zero have one size, as a step of Adam leaves them."""
-    size = G[G != 0].abs()
-    middle = size.median()
-    return bool(((size - middle).abs() <= ALIKE * middle).double().mean() >= MOSTLY)
 
 
 def _of_signs(G: Tensor) -> Recovery:
@@ -180,8 +173,9 @@ def from_bias_alone(problem: Problem, share: GradientShare) -> Recovery:
     named = ", ".join(map(str, present)) or "none"
     return Recovery(
         Status.AMBIGUOUS,
-        "the share lacks the gradient of the head's weight; that of its bias is p − y itself (the "
-        f"mean over the batch): classes proved to be in a label: {named}",
+        "the share holds no gradient of the head's weight, or one that rounding hides; that of its "
+        "bias is p − y up to the share's factor (the mean over the batch): classes proved to be in "
+        f"a label: {named}",
         difference=g,
     )
 

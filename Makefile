@@ -47,7 +47,7 @@ accuracy: $(INSTALLED)  ## the accuracy table at full size: make accuracy DATA=�
 	$(BIN)/python -m benchmarks.accuracy --samples 1000 --arbitrary 100 \
 		$(if $(DATA),--data $(DATA)) $(if $(WEIGHTS),--weights $(WEIGHTS))
 
-inversion: $(INSTALLED)  ## the inversion table, 100 images a cell: make inversion DATA=…
+inversion: $(INSTALLED)  ## the inversion table, 100 images per cell: make inversion DATA=…
 	$(BIN)/python -m benchmarks.inversion_accuracy --samples 100 $(if $(DATA),--data $(DATA))
 
 clean:

@@ -1,1 +1,1 @@
-"""How fast, against what, at which quality. Outside the tests: `python -m benchmarks`."""
+"""Benchmarks of speed and quality, outside the tests; `python -m benchmarks` times all parts."""

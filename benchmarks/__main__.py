@@ -1,4 +1,4 @@
-"""All parts, one after the other: `python -m benchmarks`."""
+"""Run all timed parts, one after the other: `python -m benchmarks`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ PARTS = (labels.run, inversion.run, matching.run)
 
 
 def main() -> None:
+    """Time every part, and print which goals are met."""
     torch.set_num_threads(1)
     console = Console()
     goals: list[Goal] = []

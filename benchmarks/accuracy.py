@@ -1,9 +1,9 @@
-"""How often, how exactly and how honestly labels are recovered, cell by cell.
+"""Measure how often, how exactly and how honestly labels are recovered, cell by cell.
 
     python -m benchmarks.accuracy --samples 1000 --data DIR [--weights DIR] [--only lenet]
 
-``DIR`` holds data packs; without it the embedded images serve. Cells whose data or trained weights
-are not at hand are named and left out.
+``DIR`` holds data packs; without it the embedded images are used. Cells whose data or trained
+weights are missing are named and left out.
 """
 
 from __future__ import annotations
@@ -21,23 +21,39 @@ from torch import nn
 
 import softleak as sl
 from softleak import data
+from softleak.experiments.attacked_network import AttackedNetwork
+from softleak.experiments.kinds import MIXED, ONE_HOT, SMOOTHED, AugmentationKind
+from softleak.experiments.label_cells import LABEL_TOLERANCE
 from softleak.experiments.networks import NETWORKS, Network
+from softleak.experiments.seeds import SEEDS
 from softleak.experiments.shelf import Shelf
-from softleak.experiments.target import Target
+from softleak.knowledge import Knowledge
+from softleak.labels.recover import recover
 from softleak.metrics import distance_to_set, label_error
+from softleak.share import Scale
 
 COLUMNS = (
     "network", "labels", "share", "exact", "ambiguous", "zero", "none", "wrong", "missed",
     "mean L1", "worst L1", "feature", "broken",
 )  # fmt: skip
 WIDTHS = (38, 9, 5, 12, 9, 4, 4, 5, 6, 7, 8, 8, 6)
-WRONG = 1e-3  # in L1: the paper's labels are told apart by less
-STRICT = 1e-11  # what one may ask of float64 gradients: UNIQUE only if certified to that
+STRICT_TOLERANCE = 1e-11  # with float64 gradients, UNIQUE may be asked to be this exact
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A network, a kind of label, and what the attacker uses."""
+    """A network, a kind of label, and what the attacker uses.
+
+    Attributes:
+        network: the name of the network in ``NETWORKS``.
+        augmentation: how clients make inputs and labels.
+        family: the family of labels that the attacker assumes; None for any label.
+        whole_share: whether layers before the head are read as evidence.
+        dtype: the precision of the gradients.
+        unknown_scale: whether each share is multiplied by a factor that the attacker does not know.
+        training: whether the network is in train mode.
+        tolerance: the L1 distance below which an answer counts as the true label.
+    """
 
     network: str
     augmentation: data.Augmentation
@@ -46,48 +62,54 @@ class Cell:
     dtype: torch.dtype = torch.float32
     unknown_scale: bool = False
     training: bool = False
-    tolerance: float = WRONG
+    tolerance: float = LABEL_TOLERANCE
 
     @property
     def share(self) -> str:
-        """What the attacker reads of it."""
+        """The part of the share that the attacker reads."""
         return "whole" if self.whole_share else "head"
 
     @property
     def title(self) -> str:
-        """Network and setting, for a table."""
+        """The network and its setting as text."""
         marks = [
             "train mode" if self.training else "",
             "float64" if self.dtype == torch.float64 else "",
             "unknown scale" if self.unknown_scale else "",
-            f"to {self.tolerance:.0e}" if self.tolerance < WRONG else "",
+            f"to {self.tolerance:.0e}" if self.tolerance < LABEL_TOLERANCE else "",
         ]
         return ", ".join([self.network, *filter(None, marks)])
 
 
 @dataclass(frozen=True)
 class Score:
-    """What became of the samples of a cell."""
+    """What became of the samples of a cell.
+
+    Attributes:
+        statuses: the number of answers with each status.
+        wrong: the number of UNIQUE answers that are further from the truth than the tolerance.
+        missed: the number of AMBIGUOUS answers whose set does not hold the truth.
+        mean_error: the mean L1 error of UNIQUE answers.
+        worst_error: the largest L1 error of UNIQUE answers.
+        worst_feature: the largest relative error of a feature.
+        bound_broken: the number of UNIQUE answers whose error exceeds the predicted bound.
+    """
 
     statuses: Counter[sl.Status]
-    wrong: int  # called UNIQUE and more than the tolerance, 1e-3 by default, from the truth
-    missed: int  # called AMBIGUOUS and the truth not in the set
-    mean_error: float  # over those called UNIQUE
+    wrong: int
+    missed: int
+    mean_error: float
     worst_error: float
-    worst_feature: float  # relative
-    bound_broken: int  # true error above the predicted one
+    worst_feature: float
+    bound_broken: int
 
     @property
     def exact(self) -> int:
-        """Samples with the right label, and only it."""
+        """The number of samples whose only answer is the right label."""
         return self.statuses[sl.Status.UNIQUE] - self.wrong
 
 
-KINDS: Sequence[tuple[data.Augmentation, sl.Family]] = (
-    (data.Smoothing(), sl.Smoothed()),
-    (data.Mixup(), sl.Mixed(2)),
-    (data.Hard(), sl.OneHot()),
-)
+KINDS: Sequence[AugmentationKind] = (SMOOTHED, MIXED, ONE_HOT)
 HEAD_ONLY = (
     "lenet", "lenet trained", "resnet18", "resnet18 trained", "resnet18_cifar",
     "resnet18_cifar trained", "resnet20 converged", "resnet56 converged", "alexnet",
@@ -99,37 +121,49 @@ WHOLE_SHARE = (
 
 
 def cells() -> Iterator[Cell]:
-    """Every cell of the table, in its order."""
+    """Yield every cell, in the order of the table."""
     for name in HEAD_ONLY:
-        for augmentation, family in KINDS:
-            yield Cell(name, augmentation, family)
+        for kind in KINDS:
+            cell = Cell(name, kind.augmentation, kind.family)
+            yield cell
             if not name.startswith("alexnet"):
-                yield Cell(name, augmentation, family, dtype=torch.float64)
-            if name.endswith("converged") and family == sl.Smoothed():
-                yield Cell(name, augmentation, family, dtype=torch.float64, tolerance=STRICT)
-    for augmentation, family in KINDS:
-        yield Cell("alexnet", augmentation, family, whole_share=True)
+                yield replace(cell, dtype=torch.float64)
+            if name.endswith("converged") and kind == SMOOTHED:
+                yield replace(cell, dtype=torch.float64, tolerance=STRICT_TOLERANCE)
+    for kind in KINDS:
+        yield Cell("alexnet", kind.augmentation, kind.family, whole_share=True)
     for name in WHOLE_SHARE:
         arbitrary = Cell(name, data.Dirichlet(), None, whole_share=True)
         yield arbitrary
         yield replace(arbitrary, unknown_scale=True)
-        for augmentation, family in KINDS:
-            yield replace(arbitrary, augmentation=augmentation, family=family, unknown_scale=True)
+        for kind in KINDS:
+            yield replace(
+                arbitrary, augmentation=kind.augmentation, family=kind.family, unknown_scale=True
+            )
     yield Cell("resnet18_cifar", data.Dirichlet(), None, whole_share=True, training=True)
 
 
-def target_of(cell: Cell, network: Network, shelf: Shelf) -> Target:
-    """The network under attack and what can be known of it before any share comes."""
-    return Target.of(
+def target_of(cell: Cell, network: Network, shelf: Shelf) -> AttackedNetwork:
+    """Return the cell's network, prepared before any share arrives."""
+    return AttackedNetwork.of(
         network, shelf, evidence=cell.whole_share, dtype=cell.dtype, training=cell.training
     )
 
 
 def measure(
-    cell: Cell, network: Network, shelf: Shelf, samples: int, seed: int = 1,
-    target: Target | None = None,
+    cell: Cell, network: Network, shelf: Shelf, samples: int, seed: int = SEEDS.samples,
+    target: AttackedNetwork | None = None,
 ) -> Score:  # fmt: skip
-    """Draw the cell's samples, attack their gradients, and only then look at the labels."""
+    """Draw samples and attack their gradients; compare with the labels only afterwards.
+
+    Args:
+        cell: what to attack, and how.
+        network: the network of the cell.
+        shelf: the data packs and weights.
+        samples: the number of samples.
+        seed: the seed of samples and factors.
+        target: the prepared network, if it is there already.
+    """
     target = target or target_of(cell, network, shelf)
     features: list[torch.Tensor] = []
     hook = target.model.get_submodule(target.head.name).register_forward_hook(_keep(features))
@@ -142,14 +176,14 @@ def measure(
         shares.append(share.scaled(factor) if cell.unknown_scale else share)
         truth.append(sample.y)
     hook.remove()
-    found = sl.recover_labels(
-        target.model, shares, family=cell.family, evidence=target.relations, head=target.head,
-        scale="unknown" if cell.unknown_scale else "known", tolerance=cell.tolerance,
-    )  # fmt: skip
+    scale: Scale = "unknown" if cell.unknown_scale else "known"
+    known = Knowledge(cell.family, scale, tolerance=cell.tolerance)
+    found = recover(target.subject, shares, known)
     return _score(found, truth, features, cell.tolerance)
 
 
 def _keep(features: list[torch.Tensor]) -> Callable[[nn.Module, tuple[torch.Tensor], object], None]:
+    """Return a hook that appends what enters the head, (I,) in float64."""
     return lambda _, inputs, __: features.append(inputs[0][0].detach().double())
 
 
@@ -157,6 +191,7 @@ def _score(
     found: Sequence[sl.Recovery], truth: Sequence[torch.Tensor], features: Sequence[torch.Tensor],
     tolerance: float,
 ) -> Score:  # fmt: skip
+    """Return how the answers compare with the true labels and features."""
     unique = [(r, y) for r, y in zip(found, truth, strict=True) if r.status is sl.Status.UNIQUE]
     errors = [label_error(r, y) for r, y in unique]
     ambiguous = [
@@ -179,20 +214,18 @@ def _score(
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure every cell and print the table, row by row."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--arbitrary", type=int, default=100, help="samples of whole-share cells")
-    parser.add_argument("--data", type=Path, default=None)
-    parser.add_argument("--weights", type=Path, default=None)
-    parser.add_argument("--only", default="", help='such as "lenet" or "whole share"')
+    parser.add_argument("--samples", type=int, default=100, help="samples per head-only cell")
+    parser.add_argument("--arbitrary", type=int, default=100, help="samples per whole-share cell")
+    parser.add_argument("--data", type=Path, default=None, help="the folder of data packs")
+    parser.add_argument("--weights", type=Path, default=None, help="the folder of weights")
+    parser.add_argument("--only", default="", help="run cells whose title contains this")
     options = parser.parse_args()
     torch.set_num_threads(1)
     shelf = Shelf(options.data, options.weights)
     console = Console(width=160)
-    console.print(
-        "Labels recovered; every sample counted, no truth used to find or judge an answer"
-    )
+    console.print("Recovered labels. Every sample counts; no attack sees the truth.")
     console.print(_line(COLUMNS))
     for cell in cells():
         if options.only in f"{cell.title}, {cell.share} share":
@@ -200,10 +233,12 @@ def main() -> None:
 
 
 def _line(row: Sequence[str]) -> str:
+    """Return one line of the table."""
     return "  ".join(f"{text:<{width}}" for text, width in zip(row, WIDTHS, strict=False))
 
 
 def _row(cell: Cell, shelf: Shelf, samples: int, arbitrary: int) -> list[str]:
+    """Measure a cell, and return its row of the table."""
     network = NETWORKS[cell.network]
     start = [cell.title, type(cell.augmentation).__name__, cell.share]
     if lacking := network.lacking(shelf):

@@ -1,4 +1,4 @@
-"""Whether confidences and intervals under noise are what they say, pooled over levels.
+"""Measure whether confidences and intervals under noise hold as often as they say.
 
 python -m benchmarks.calibration [--samples 200] [--evidence]
 """
@@ -15,36 +15,45 @@ import torch
 
 import softleak as sl
 from softleak import data
+from softleak.experiments.attacked_network import AttackedNetwork
 from softleak.experiments.networks import NETWORKS
-from softleak.experiments.noise import NOISE_SEED
+from softleak.experiments.seeds import SEEDS
 from softleak.experiments.shelf import Shelf
 from softleak.experiments.table5 import PAPER
-from softleak.experiments.target import Target
 
 NOISES = {kind: noise for kind, (noise, _) in PAPER.items()}
 NETWORK = {"kaiming": "resnet18 kaiming", "default": "resnet18"}
 LEVELS = (1e-2, 1e-1, 3e-1, 1.0, 2.0)
-ROUNDING = 1e-6
+INTERVAL_SLACK = 1e-6  # the rounding that an interval is forgiven
 BINS = (0.0, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.01)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What was said of one share, and what was so."""
+    """What was claimed of one share, and whether it is true.
+
+    Attributes:
+        level: the standard deviation of the noise.
+        confidence: the probability that was given to the class.
+        right: whether the class is the true one.
+        covered: the fraction of the true label's entries that are in their intervals.
+        bounded: whether the label's L1 error is within the bound that came with it.
+    """
 
     level: float
     confidence: float
     right: bool
-    covered: float  # the part of the true label's entries that are in their intervals
-    bounded: bool  # the label's L1 error is within ``error``
+    covered: float
+    bounded: bool
 
 
 def claim(level: float, recovery: sl.Recovery, y_true: torch.Tensor) -> Claim | None:
+    """Return what a recovery claims beside the truth; None if it claims nothing."""
     if recovery.label is None or recovery.interval is None or recovery.confidence is None:
         return None
     index = int(y_true.argmax())
     low, high = recovery.interval
-    covered = ((low - ROUNDING <= y_true) & (y_true <= high + ROUNDING)).double().mean()
+    covered = ((low - INTERVAL_SLACK <= y_true) & (y_true <= high + INTERVAL_SLACK)).double().mean()
     error = float((recovery.label - y_true).abs().sum())
     return Claim(
         level, recovery.confidence, recovery.class_index == index,
@@ -53,6 +62,7 @@ def claim(level: float, recovery: sl.Recovery, y_true: torch.Tensor) -> Claim | 
 
 
 def report(claims: Sequence[Claim], statuses: Counter[sl.Status]) -> None:
+    """Print the tables by confidence and by level of noise."""
     print("| confidence | shares | mean confidence | class right |\n|---|---|---|---|")
     for low, high in pairwise(BINS):
         some = [c for c in claims if low <= c.confidence < high]
@@ -80,20 +90,21 @@ def report(claims: Sequence[Claim], statuses: Counter[sl.Status]) -> None:
 
 
 def main() -> None:
+    """Attack shares with noise of every level, and print how the claims hold."""
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
-    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--samples", type=int, default=200, help="samples per level")
     parser.add_argument("--init", choices=["kaiming", "default"], default="kaiming")
     parser.add_argument("--noise", choices=list(NOISES), default="Gaussian")
     parser.add_argument("--levels", type=float, nargs="+", default=LEVELS)
     parser.add_argument("--evidence", action="store_true")
     given = parser.parse_args()
-    target = Target.of(NETWORKS[NETWORK[given.init]], Shelf())
+    target = AttackedNetwork.of(NETWORKS[NETWORK[given.init]], Shelf())
     drawn = [target.sample(data.Smoothing(), number) for number in range(given.samples)]
     shares = [target.share(sample) for sample in drawn]
     claims, statuses = list[Claim](), Counter[sl.Status]()
     for level in given.levels:
-        noise = NOISES[given.noise](level, torch.Generator().manual_seed(NOISE_SEED))
+        noise = NOISES[given.noise](level, torch.Generator().manual_seed(SEEDS.noise))
         found = sl.recover_labels(
             target.model, [noise(share) for share in shares], family=sl.Smoothed(),
             head=target.head, evidence=target.relations if given.evidence else False,

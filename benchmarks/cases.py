@@ -1,4 +1,4 @@
-"""Models and shares to time: a head of a given size behind one layer that leaves evidence."""
+"""Models and shares to time: a head of a given size behind one layer that offers evidence."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ from softleak import GradientShare, Head, capture, probe
 from softleak.data import smooth
 from softleak.labels.evidence.relation import Relation
 
-INPUTS = 64
-SEED = 0
+CASE_INPUTS = 64  # the number of entries of an input
+CASE_SEED = 0  # the seed of weights, inputs and labels
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A model and what its clients sent, with the truth to score answers by."""
+    """A model and what its clients sent, with the truth to score answers by.
+
+    Attributes:
+        classes: the number of classes.
+        features: the number of entries of a feature.
+        model: the classifier.
+        head: its last linear layer.
+        evidence: the relations that its layers offer.
+        shares: what each client sent.
+        truths: the true label (C,) of each share.
+    """
 
     classes: int
     features: int
@@ -30,24 +40,28 @@ class Case:
 
     @property
     def name(self) -> str:
+        """The size of the head as text."""
         return f"{self.classes}×{self.features}"
 
 
 def smoothed_case(classes: int, features: int, clients: int) -> Case:
-    """Smoothed labels, ε ~ U(0, 0.5), behind a biased ReLU layer and a head without bias."""
-    generator = torch.Generator().manual_seed(SEED)
+    """Return a ReLU layer with a bias, a head without one, and shares of smoothed labels.
+
+    The ε of the labels is uniform on (0, 0.5).
+    """
+    generator = torch.Generator().manual_seed(CASE_SEED)
     with torch.random.fork_rng():
-        torch.manual_seed(SEED)
+        torch.manual_seed(CASE_SEED)
         model = nn.Sequential(
-            nn.Linear(INPUTS, features), nn.ReLU(), nn.Linear(features, classes, bias=False)
+            nn.Linear(CASE_INPUTS, features), nn.ReLU(), nn.Linear(features, classes, bias=False)
         )
     truths = []
     for _ in range(clients):
         epsilon = 0.5 * float(torch.rand((), generator=generator))
         index = int(torch.randint(classes, (), generator=generator))
         truths.append(smooth(index, classes, epsilon))
-    inputs = torch.randn(clients, INPUTS, generator=generator)
+    inputs = torch.randn(clients, CASE_INPUTS, generator=generator)
     shares = tuple(capture(model, x, y) for x, y in zip(inputs, truths, strict=True))
     head = Head.of(model)
-    evidence = probe(model, (INPUTS,), head=head)
+    evidence = probe(model, (CASE_INPUTS,), head=head)
     return Case(classes, features, model, head, evidence, shares, tuple(truths))

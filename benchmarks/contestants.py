@@ -1,4 +1,4 @@
-"""Who races for a label: softleak, Algorithms 1 and 2 evaluated three ways, and one product."""
+"""What is timed for a label: softleak, Algorithms 1 and 2 in three ways, and one product."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Results = dict[str, Timing[Answer]]
 
 
 def contestants(case: Case, kinds: Sequence[str]) -> list[Contestant[Answer]]:
-    """All that race, the algorithms evaluated in these ways."""
+    """Return everything that is timed, with the algorithms evaluated in these ways."""
     model, head, shares = case.model, case.head, case.shares
     W = model.get_parameter(head.weight_name).detach()
 
@@ -46,7 +46,7 @@ def contestants(case: Case, kinds: Sequence[str]) -> list[Contestant[Answer]]:
         return recover_label(model, shares[i], evidence=case.evidence, head=head)
 
     return [
-        # Once a round like the others: a product repeated would find W in the cache, they do not.
+        # It runs once per round like the others, which do not find W in the cache either.
         Contestant(FLOOR, lambda i: W @ shares[i][head.weight_name][0]),
         Contestant(HEAD_ONLY, head_only),
         Contestant(EVIDENCE, with_evidence),
@@ -56,6 +56,7 @@ def contestants(case: Case, kinds: Sequence[str]) -> list[Contestant[Answer]]:
 
 
 def _algorithm_1(case: Case, kind: str) -> Contestant[Answer]:
+    """Return Algorithm 1 (L-BFGS), evaluated in this way."""
     search = replace(PUBLISHED_SMOOTHING.lbfgs, objective=EVALUATIONS[kind])
     if kind == AT_ONCE:
         search = replace(search, history=1)  # the same steps, in less time
@@ -65,9 +66,10 @@ def _algorithm_1(case: Case, kind: str) -> Contestant[Answer]:
 
 
 def _algorithm_2(case: Case, kind: str) -> Contestant[Answer]:
+    """Return Algorithm 2 (particle swarm), evaluated in this way."""
     search = replace(PUBLISHED_SMOOTHING.pso, objective=EVALUATIONS[kind])
     if kind != AT_ONCE:
-        # A fraction of the first interval: no answer, but the time of an evaluation.
+        # A fraction of the first interval gives no answer, but the time of an evaluation.
         sample = Swarm(particles=50, iterations=1)
         search = replace(search, swarm=sample, widths=(5.0,), bound=7.0, threshold=0.0)
     return Contestant(
@@ -76,11 +78,12 @@ def _algorithm_2(case: Case, kind: str) -> Contestant[Answer]:
 
 
 def name_of(algorithm: int, kind: str) -> str:
+    """Return the name of an algorithm that is evaluated in this way."""
     return f"Alg. {algorithm} {kind}"
 
 
 def extrapolate(results: Results) -> Results:
-    """Algorithm 2 one scalar at a time: as many evaluations as at once, at its own pace."""
+    """Return the results with Algorithm 2, one scalar at a time, scaled to a whole run."""
     whole = results[name_of(2, AT_ONCE)]
     partial = {name_of(2, kind) for kind in (AS_PUBLISHED, TENSORS)} & results.keys()
     return {
@@ -90,6 +93,7 @@ def extrapolate(results: Results) -> Results:
 
 
 def _scaled(part: Timing[Answer], whole: Timing[Answer]) -> Timing[Answer]:
+    """Return the time of a part, scaled to the number of evaluations of the whole."""
     counts = zip(_evaluations(part), _evaluations(whole), strict=False)
     seconds = zip(part.seconds, counts, strict=False)
     return Timing(
@@ -98,4 +102,5 @@ def _scaled(part: Timing[Answer], whole: Timing[Answer]) -> Timing[Answer]:
 
 
 def _evaluations(timing: Timing[Answer]) -> list[int]:
+    """Return the number of evaluations of each run."""
     return [a.evaluations for a in timing.answers if isinstance(a, ClassicResult)]

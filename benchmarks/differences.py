@@ -1,9 +1,9 @@
-"""Tables 3 and 4 image by image: how much better one column is than another, from records.
+"""Compare the columns of Tables 3 and 4 image by image, from records.
 
     python -m benchmarks.differences FOLDER
 
-FOLDER is the ``--out`` of ``softleak reproduce``. Differences of PSNR in dB with their standard
-errors, over the images both columns have, and how many images were not found.
+FOLDER is the ``--out`` of ``softleak reproduce``. The tables hold differences of PSNR in dB with
+their standard errors over the images that both columns have, and how many images were not found.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from softleak.experiments.experiment import Experiment
-from softleak.experiments.images import PSNR
+from softleak.experiments.image_scores import PSNR
 from softleak.experiments.table3 import TABLE3
-from softleak.experiments.table4 import TABLE4, WEIGHTS
+from softleak.experiments.table4 import TABLE4, WEIGHT_TITLES
 from softleak.sweep import Records
 
-LOST = 15.0  # dB: an image below was not found
+LOST_BELOW = 15.0  # the PSNR in dB below which an image counts as not found
 PAIRS = (("ours", "GT"), ("ours", "iDLG"), ("DLG+ours", "GT"))
 Qualities = Mapping[tuple[int, int], float]  # by repetition and sample
 
 
 def rows(experiment: Experiment) -> list[str]:
-    """What cells are called but for the column they are in, exact inversion aside."""
+    """Return the names of cells without the ending of their column, exact inversion left out."""
     ends = [end for end in experiment.across.values() if "exact" not in end]
     cells = (cell.name for cell in experiment.cells)
     return list(dict.fromkeys(c.removesuffix(e) for c in cells for e in ends if c.endswith(e)))
 
 
 def columns(experiment: Experiment, row: str, records: Records) -> dict[str, Qualities]:
-    """The PSNR of every image of a row, by column; what was not run is not there."""
+    """Return the PSNR of every image of a row by column, without the columns that were not run."""
     cells = {title: f"{row}{end}" for title, end in experiment.across.items()}
     found = {title: records.of(experiment.name, cell) for title, cell in cells.items()}
     return {
@@ -43,7 +43,7 @@ def columns(experiment: Experiment, row: str, records: Records) -> dict[str, Qua
 
 
 def gap(held: Mapping[str, Qualities], one: str, other: str) -> str:
-    """By how much one column is above another."""
+    """Return by how many dB one column is above another, as text."""
     both = held.get(one, {}).keys() & held.get(other, {}).keys()
     if len(both) < 2:
         return "–"
@@ -52,11 +52,13 @@ def gap(held: Mapping[str, Qualities], one: str, other: str) -> str:
 
 
 def lost(held: Mapping[str, Qualities], column: str) -> str:
+    """Return how many images of a column were not found, as text."""
     found = held.get(column, {})
-    return f"{sum(psnr < LOST for psnr in found.values())} of {len(found)}" if found else "–"
+    return f"{sum(psnr < LOST_BELOW for psnr in found.values())} of {len(found)}" if found else "–"
 
 
 def table3(records: Records) -> Iterator[str]:
+    """Yield the lines of Table 3's differences."""
     yield (
         "| | " + " | ".join(f"{a} − {b}" for a, b in PAIRS) + " | under 15 dB: GT | ours |\n"
         "|---|---|---|---|---|---|"
@@ -68,7 +70,8 @@ def table3(records: Records) -> Iterator[str]:
 
 
 def table4(records: Records) -> Iterator[str]:
-    first, *others = (f"α={a:g} β={b:g}" for a, b in WEIGHTS)
+    """Yield the lines of Table 4's differences."""
+    first, *others = WEIGHT_TITLES
     yield f"| against {first} | " + " | ".join(others) + " |\n|---|---|---|---|---|"
     for row in rows(TABLE4):
         held = columns(TABLE4, row, records)
@@ -76,6 +79,7 @@ def table4(records: Records) -> Iterator[str]:
 
 
 def main() -> None:
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="where `softleak reproduce` keeps its records")
     with Records(parser.parse_args().folder) as records:

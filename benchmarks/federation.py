@@ -1,4 +1,4 @@
-"""What softleak in a federation rests on: differences of weights, batches, many clients at once.
+"""Measure what softleak in a federation relies on: weight differences, batches, many clients.
 
 python -m benchmarks.federation [--samples 4]
 """
@@ -16,23 +16,27 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak import data, models
-from softleak.audit import NamedShare, Options, Subject, Truth, audit_shares, prepared
+from softleak.auditing import NamedShare, Options, Truth, audit_shares, prepared
+from softleak.knowledge import Knowledge
 from softleak.labels.batch import BatchReader
-from softleak.verify import find_head
+from softleak.labels.evidence.probes import evidence_of
+from softleak.labels.recover import recover
+from softleak.subject import Subject
 
 SHAPE = (3, 32, 32)
+UNKNOWN = Knowledge(scale="unknown")
 RATES = (1.0, 0.1, 0.01)
 CLIENTS = 50
 BATCHES, SIZES = 20, (2, 8, 32)
 
 
 def tanh_lenet() -> nn.Module:
-    """The example's network."""
+    """Return the network of the example."""
     return models.lenet(activation=nn.Tanh).eval()
 
 
 def mlp() -> nn.Module:
-    """A network whose head has a bias."""
+    """Return a network whose head has a bias."""
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, 256), nn.ReLU(), nn.Linear(256, 10)).eval()
 
 
@@ -47,7 +51,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 
 def updates(model: nn.Module, count: int, lr: float) -> list[tuple[sl.GradientShare, Truth]]:
-    """What is left of single-sample gradients in a difference of float32 weights."""
+    """Return the shares of single samples as they come out of differences of float32 weights."""
     before = {name: w.detach().clone() for name, w in model.state_dict().items()}
     found = []
     for s in data.samples(data.embedded(), data.Hard(), count, 0, data.CIFAR10_NORM):
@@ -59,7 +63,7 @@ def updates(model: nn.Module, count: int, lr: float) -> list[tuple[sl.GradientSh
 
 
 def differences(samples: int) -> None:
-    """Labels and images from weights in and out, by learning rate."""
+    """Print how labels and images come back from weight differences, by learning rate."""
     print("| network | learning rate | known | exact labels | largest error | images | PSNR |")
     print("|---|---|---|---|---|---|---|")
     for name in ("LeNet with tanh", "LeNet, trained"):
@@ -68,7 +72,7 @@ def differences(samples: int) -> None:
         subject = Subject.of(model, SHAPE)
         for lr in RATES:
             known = Options(normalisation=data.CIFAR10_NORM, views=False)
-            for options in (known, replace(known, scale="unknown")):
+            for options in (known, replace(known, knowledge=UNKNOWN)):
                 row(name, subject, lr, updates(model, samples, lr), options)
 
 
@@ -79,7 +83,7 @@ def row(
     pairs: list[tuple[sl.GradientShare, Truth]],
     options: Options,
 ) -> None:
-    """One line of the table of differences."""
+    """Print one line of the table of differences."""
     named = [NamedShare("", prepared(subject, share, options), truth) for share, truth in pairs]
     reports = list(audit_shares(subject, named, options))
     scores = [report.score for report in reports if report.score is not None]
@@ -87,32 +91,30 @@ def row(
     quality = [score.psnr for score in scores if score.psnr is not None]
     seen = sum(report.input.leaked for report in reports)
     print(
-        f"| {name} | {lr:g} | {options.scale} | {len(exact)} of {len(pairs)} | "
+        f"| {name} | {lr:g} | {options.knowledge.scale} | {len(exact)} of {len(pairs)} | "
         f"{max(exact, default=float('nan')):.0e} | {seen} of {len(pairs)} | "
         f"{min(quality):.0f} to {max(quality):.0f} dB |"
     )
 
 
 def clients() -> None:
-    """The labels of many clients in one pass."""
+    """Print how long the labels of many clients take in one pass."""
     torch.manual_seed(0)
     model = tanh_lenet()
-    subject = Subject.of(model, SHAPE, inputs=False)
+    subject = Subject.of(model, SHAPE)
+    subject.once(evidence_of)
     shares = [share for share, _ in updates(model, CLIENTS, 0.1)]
     print("\n| updates at once | learning rate | labels proved | ms each |\n|---|---|---|---|")
-    for options in (Options(), Options(scale="unknown")):
+    for knowledge in (Knowledge(), UNKNOWN):
         start = time.perf_counter()
-        found = sl.recover_labels(
-            model, shares, evidence=subject.relations, scale=options.scale, head=subject.head,
-            input_shape=SHAPE,
-        )  # fmt: skip
+        found = recover(subject, shares, knowledge)
         each = 1000 * (time.perf_counter() - start) / CLIENTS
         proved = sum(recovery.status is sl.Status.UNIQUE for recovery in found)
-        print(f"| {CLIENTS} | {options.scale} | {proved} | {each:.1f} |")
+        print(f"| {CLIENTS} | {knowledge.scale} | {proved} | {each:.1f} |")
 
 
 def batches() -> None:
-    """How many samples are counted in their class, and how many classes are proved present."""
+    """Print how many samples are counted in their class, and how many classes are proved."""
     images = data.embedded()
     x = data.CIFAR10_NORM.apply(images.images.permute(0, 3, 1, 2).float() / 255)
     print("\n| network | samples | counted right | classes proved | proved wrongly | at least |")
@@ -120,13 +122,13 @@ def batches() -> None:
     for name, make in NETWORKS.items():
         torch.manual_seed(0)
         model = make()
-        reader = BatchReader.of(model, find_head(model, None, SHAPE), SHAPE)
+        reader = BatchReader.of(Subject.of(model, SHAPE))
         for size in SIZES:
             print(f"| {name} | {size} | {counted(model, reader, x, images.labels, size)} |")
 
 
 def counted(model: nn.Module, reader: BatchReader, x: Tensor, y: Tensor, size: int) -> str:
-    """Some batches of one size; in every second half of the samples are of one class."""
+    """Return the figures of some batches; in every second one, half the samples share a class."""
     right = present = there = wrong = least = 0
     for seed in range(BATCHES):
         picked = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:size]
@@ -149,9 +151,9 @@ def counted(model: nn.Module, reader: BatchReader, x: Tensor, y: Tensor, size: i
 
 
 def main() -> None:
-    """All three tables."""
+    """Print all three tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=4)
+    parser.add_argument("--samples", type=int, default=4, help="images per row")
     given = parser.parse_args()
     torch.set_num_threads(1)
     clients()

@@ -1,8 +1,8 @@
-"""A folder of 1000 LeNet updates, labels only: the audit against reading the files.
+"""Time the audit of a folder of 1000 LeNet updates, labels only, against reading the files.
 
     python -m benchmarks.folder
 
-Processor time, not the clock's, as everywhere here.
+Times are processor time, as in all benchmarks.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 
 import softleak as sl
 from softleak import data, models
-from softleak.audit import Options, Subject
-from softleak.audit.folder import audit_files, share_files
+from softleak.auditing import Options
+from softleak.auditing.update_files import audit_files, share_files
+from softleak.subject import Subject
 
 KINDS: tuple[data.Augmentation, ...] = (
     data.Hard(),
@@ -27,11 +28,11 @@ KINDS: tuple[data.Augmentation, ...] = (
     data.Dirichlet(),
 )
 IMPORT = "from softleak.cli import app"
-REPEATS = 3
+TIMED_RUNS = 3  # the fastest of these counts
 
 
 def fill(folder: Path, shares: int) -> None:
-    """As many updates of each kind of label, from the embedded images."""
+    """Write updates of the embedded images, as many of each kind of label."""
     model = models.trained_lenet()
     for kind, augmentation in enumerate(KINDS):
         drawn = data.samples(
@@ -42,9 +43,9 @@ def fill(folder: Path, shares: int) -> None:
 
 
 def best(work: Callable[[], object]) -> float:
-    """Processor seconds of the fastest of a few runs, those of processes it started included."""
+    """Return the processor seconds of the fastest run, with those of its child processes."""
     took = []
-    for _ in range(REPEATS):
+    for _ in range(TIMED_RUNS):
         start = sum(os.times()[:4])
         work()
         took.append(sum(os.times()[:4]) - start)
@@ -52,20 +53,20 @@ def best(work: Callable[[], object]) -> float:
 
 
 def by_function(paths: list[Path]) -> None:
-    """The audit as Python calls it, the model's preparation included."""
-    subject = Subject.of(models.trained_lenet(), (3, 32, 32), inputs=False)
+    """Audit the files from Python, with the preparation of the model."""
+    subject = Subject.of(models.trained_lenet(), (3, 32, 32))
     list(audit_files(subject, paths, Options(inputs=False)))
 
 
 def run(code: str, *arguments: str) -> None:
-    """Python in a process of its own."""
+    """Run code in a Python process of its own."""
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
 
 
 def main() -> None:
-    """Print how long each takes, and how often the files could have been read meanwhile."""
+    """Print how long each way takes, as a multiple of reading the files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--shares", type=int, default=1000)
+    parser.add_argument("--shares", type=int, default=1000, help="the number of updates")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder, out = Path(made) / "shares", Path(made) / "out"

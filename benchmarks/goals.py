@@ -1,4 +1,4 @@
-"""What a part set out to reach, and whether it did."""
+"""The goals of the timed parts, and whether they are met."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Goal:
-    """A ratio with a bound: from below if ``at_least``, else from above."""
+    """A measured ratio with a bound.
+
+    Attributes:
+        what: the name of the goal.
+        measured: the measured ratio.
+        bound: the ratio that is wanted.
+        at_least: whether the bound is a lower one; otherwise it is an upper one.
+    """
 
     what: str
     measured: float
@@ -19,11 +26,12 @@ class Goal:
 
     @property
     def met(self) -> bool:
+        """Whether the goal is reached."""
         return self.measured >= self.bound if self.at_least else self.measured <= self.bound
 
 
 def ratio(value: float) -> str:
-    """Two figures: a benchmark on a shared machine knows no more."""
+    """Return a ratio with two figures, because a shared machine measures no more."""
     rounded = float(f"{value:.2g}")
     if rounded >= 1e6:
         return f"{rounded / 1e6:.2g}M×"
@@ -31,6 +39,7 @@ def ratio(value: float) -> str:
 
 
 def goals_table(goals: Sequence[Goal]) -> Table:
+    """Return a table of all goals."""
     table = Table("goal", "wanted", "measured", "met", title="Goals")
     for goal in goals:
         sign = "≥" if goal.at_least else "≤"

@@ -1,6 +1,6 @@
-"""Part two, inputs: time per image against the paper's optimisers and the classic procedure.
+"""Part two, inputs: the time per image against the paper's optimisers and procedure.
 
-Ratios only, never seconds: `python -m benchmarks.inversion`.
+It prints ratios and no seconds: `python -m benchmarks.inversion`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,16 @@ GIB = 2**30
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A model and what its clients sent."""
+    """A model and what its clients sent.
+
+    Attributes:
+        model: the classifier.
+        shares: what each client sent.
+        samples: the truth behind each share.
+        head: the last linear layer.
+        evidence: the relations that the layers offer.
+        chain: the layers, prepared for inversion.
+    """
 
     model: nn.Module
     shares: Sequence[sl.GradientShare]
@@ -43,6 +52,7 @@ class Case:
 
     @classmethod
     def of(cls, model: nn.Module, size: int = 32) -> Case:
+        """Return the case of a model whose images have this size in pixels."""
         images, shape = data.embedded(), (3, size, size)
         resize = None if size == 32 else size
         drawn = list(data.samples(images, data.Smoothing(), ROUNDS, 1, data.CIFAR10_NORM, resize))
@@ -53,20 +63,22 @@ class Case:
         )  # fmt: skip
 
     def recovery(self, i: int) -> sl.Recovery:
+        """Recover the label of one share."""
         return sl.recover_label(self.model, self.shares[i], evidence=self.evidence, head=self.head)
 
     def ours(self, i: int) -> Tensor:
-        """Label, feature and image."""
+        """Recover the label, the feature and then the input of one share."""
         return self.image(i, self.recovery(i))
 
     def image(self, i: int, recovery: sl.Recovery) -> Tensor:
+        """Invert the input of one share whose label was recovered."""
         return sl.invert(
             self.model, self.shares[i], recovery, chain=self.chain, pixel=pixels(data.CIFAR10_NORM)
         ).input
 
 
 def run(console: Console) -> list[Goal]:
-    """Time everything, print the tables, return the goals."""
+    """Time everything, print the tables and return the goals."""
     torch.manual_seed(0)
     goals: list[Goal] = []
     lenets = (
@@ -83,7 +95,7 @@ def run(console: Console) -> list[Goal]:
 
 
 def _lenet(console: Console, name: str, case: Case, smooth: float) -> list[Goal]:
-    """Whole runs on one image, ours before and after each optimiser's."""
+    """Time whole runs on one image, ours before and after each optimiser's."""
     case.ours(0)  # set-up per model
     found, label = case.ours(0), _label(case)
     table = Table("", "time / softleak's", "PSNR", title=f"Images, {name}, one thread")
@@ -101,6 +113,7 @@ def _lenet(console: Console, name: str, case: Case, smooth: float) -> list[Goal]
 
 
 def _label(case: Case) -> Tensor:
+    """Return the recovered label of the first share."""
     label = case.recovery(0).label
     if label is None:
         raise RuntimeError("the label of the first sample was not recovered")
@@ -108,7 +121,7 @@ def _label(case: Case) -> Tensor:
 
 
 def _fcn(console: Console, case: Case, size: int) -> list[Goal]:
-    """The classic procedure of §4.2: Algorithm 1 for the label, one index a layer for the image."""
+    """Time the procedure of §4.2: Algorithm 1 for the label, one index per layer for the image."""
     known = [case.recovery(i) for i in range(ROUNDS)]
 
     def classic(i: int) -> Tensor:
@@ -135,6 +148,7 @@ def _fcn(console: Console, case: Case, size: int) -> list[Goal]:
 
 
 def _quality(case: Case, i: int, found: Tensor) -> float:
+    """Return the PSNR of a recovered input in dB."""
     truth = data.CIFAR10_NORM.invert(case.samples[i].x.double())
     return psnr(data.CIFAR10_NORM.invert(found.double().view_as(truth)), truth)
 

@@ -1,67 +1,70 @@
-"""How exactly and how honestly inputs are recovered, cell by cell.
+"""Measure how exactly and how honestly inputs are recovered, cell by cell.
 
     python -m benchmarks.inversion_accuracy --samples 100 [--data DIR] [--only "lenet trained"]
 
 Every image counts: one whose label or input was not recovered is scored as the data set's mean
-image would be.
-PSNR and SSIM of clamped, unquantised pixels of range one. "honest" counts images whose true error
-is within a factor 3 of the predicted one, "rosy" those whose true error is larger than that, and
-"bits" those that are, in the precision they were sent in, equal to the last bit.
+image. PSNR and SSIM are those of clamped, unquantised pixels from 0 to 1. "honest" counts images
+whose true error is within a factor 3 of the predicted one, and "rosy" those whose true error is
+larger than that. "bits" counts images that are equal to the last bit in the precision they were
+sent in.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
-import torch
 from rich.console import Console
 from torch import Tensor, nn
 
 import softleak as sl
 from softleak import data, models
-from softleak.data import CIFAR10_NORM, ImageSet
-from softleak.data.imageset import resize
-from softleak.experiments.inversion import pixels
-from softleak.experiments.shelf import CIFAR10, FLOWERS17, DataSet
-from softleak.labels.evidence.relation import Relation
+from softleak.data import CIFAR10_NORM
+from softleak.experiments.attacked_network import AttackedNetwork
+from softleak.experiments.inversion import inverter, mean_image
+from softleak.experiments.kinds import MIXED, SMOOTHED, AugmentationKind
+from softleak.experiments.networks import NETWORKS, Network
+from softleak.experiments.shelf import Shelf
 from softleak.metrics import psnr, same_bits, ssim
 
 COLUMNS = (
-    "network",
-    "labels",
-    "mean dB",
-    "median",
-    "worst",
-    "SSIM",
-    "honest",
-    "rosy",
-    "bits",
-    "failed",
-)
+    "network", "labels", "mean dB", "median", "worst", "SSIM", "honest", "rosy", "bits", "failed",
+)  # fmt: skip
 WIDTHS = (27, 9, 7, 6, 6, 6, 6, 4, 4, 6)
-FACTOR = 3.0
+HONEST_FACTOR = 3.0  # the true error may differ from the predicted one by this factor
+ACTIVATIONS = {"": nn.ReLU, ", sigmoid": nn.Sigmoid, ", tanh": nn.Tanh, ", leaky": nn.LeakyReLU}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A network, the images it sees, and a kind of label."""
+    """A network and a kind of label.
 
-    network: str
-    make: Callable[[], nn.Module]
-    augmentation: data.Augmentation
-    images: DataSet = CIFAR10
-    size: int = 32
+    Attributes:
+        title: the name of the network in the table.
+        network: the network with its data.
+        kind: how labels are made.
+    """
+
+    title: str
+    network: Network
+    kind: AugmentationKind
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One image: its quality, and the true error over the predicted one."""
+    """How one image compares with the truth.
+
+    Attributes:
+        psnr: the PSNR in dB.
+        ssim: the SSIM.
+        ratio: the true error divided by the predicted one; infinite if no image was found.
+        bits: whether the input came back to the last bit.
+    """
 
     psnr: float
     ssim: float
@@ -70,61 +73,49 @@ class Scored:
 
     @property
     def honest(self) -> bool:
-        return 1 / FACTOR <= self.ratio <= FACTOR
+        """Whether the true error is within a factor of the predicted one."""
+        return 1 / HONEST_FACTOR <= self.ratio <= HONEST_FACTOR
 
 
-ACTIVATIONS = {"": nn.ReLU, ", sigmoid": nn.Sigmoid, ", tanh": nn.Tanh, ", leaky": nn.LeakyReLU}
-
-
-def networks() -> Iterator[tuple[str, Callable[[], nn.Module], DataSet, int]]:
-    """Name, maker, data set and image size."""
-    for images, size, classes in ((FLOWERS17, 64, 17), (CIFAR10, 32, 10)):
-        for name, activation in ACTIVATIONS.items():
-            make = partial(models.fcn4, classes, size, activation=activation)
-            yield f"fcn4 {size}×{size}{name}", make, images, size
-        make = partial(models.fcn4, classes, size, bias=True)
-        yield f"fcn4 {size}×{size}, with biases", make, images, size
-    yield "lenet uniform", lambda: models.uniform_(models.lenet()), CIFAR10, 32
-    yield "lenet default", models.lenet, CIFAR10, 32
-    yield "lenet trained", models.trained_lenet, CIFAR10, 32
-    yield "lenet leaky", partial(models.lenet, activation=nn.LeakyReLU), CIFAR10, 32
-    yield "lenet tanh", partial(models.lenet, activation=nn.Tanh), CIFAR10, 32
+def networks() -> Iterator[tuple[str, Network]]:
+    """Yield the title and the network of each row; variants differ from the paper's as they say."""
+    for name, classes in (("fcn4", 17), ("fcn4 on cifar10", 10)):
+        paper = NETWORKS[name]
+        title, fcn4 = f"fcn4 {paper.size}×{paper.size}", partial(models.fcn4, classes, paper.size)
+        for suffix, activation in ACTIVATIONS.items():
+            yield f"{title}{suffix}", replace(paper, make=partial(fcn4, activation=activation))
+        yield f"{title}, with biases", replace(paper, make=partial(fcn4, bias=True))
+    default = NETWORKS["lenet default"]
+    yield "lenet uniform", NETWORKS["lenet"]
+    yield "lenet default", default
+    yield "lenet trained", NETWORKS["lenet trained"]
+    for title, activation in (("lenet leaky", nn.LeakyReLU), ("lenet tanh", nn.Tanh)):
+        yield title, replace(default, make=partial(models.lenet, activation=activation))
 
 
 def cells() -> Iterator[Cell]:
-    for name, make, images, size in networks():
-        for augmentation in (data.Smoothing(), data.Mixup()):
-            yield Cell(name, make, augmentation, images, size)
+    """Yield every cell, in the order of the table."""
+    for title, network in networks():
+        for kind in (SMOOTHED, MIXED):
+            yield Cell(title, network, kind)
 
 
-def measure(cell: Cell, images: ImageSet, samples: int, seed: int = 1) -> list[Scored]:
-    """Draw, capture, attack; only then look at the images."""
-    torch.manual_seed(0)
-    model = cell.make().eval()
-    shape = (3, cell.size, cell.size)
-    head = sl.Head.of(model)
-    evidence = sl.probe(model, shape, head=head)
-    chain = sl.Chain.of(model, head, shape)
-    size = None if cell.images == CIFAR10 else cell.size
-    drawn = data.samples(images, cell.augmentation, samples, seed, CIFAR10_NORM, size)
-    nothing = resize(images.mean()[None], cell.size)[0].double()
-    return [
-        _score(sample, _attack(model, sample, head, evidence, chain), nothing) for sample in drawn
-    ]
+def measure(cell: Cell, shelf: Shelf, samples: int) -> list[Scored]:
+    """Draw samples and attack their gradients; compare with the images only afterwards.
 
-
-def _attack(
-    model: nn.Module, sample: data.Sample, head: sl.Head, evidence: Sequence[Relation],
-    chain: sl.Chain,
-) -> sl.Inversion | None:  # fmt: skip
-    share = sl.capture(model, sample.x, sample.y)
-    recovery = sl.recover_label(model, share, evidence=evidence, head=head)
-    if recovery.feature is None:
-        return None
-    return sl.invert(model, share, recovery, chain=chain, pixel=pixels(CIFAR10_NORM))
+    Args:
+        cell: what to attack.
+        shelf: the data packs.
+        samples: the number of samples.
+    """
+    target = AttackedNetwork.of(cell.network, shelf, everything=True)
+    inverse, nothing = inverter(target), mean_image(target).double()
+    drawn = (target.sample(cell.kind.augmentation, number) for number in range(samples))
+    return [_score(sample, inverse(target.share(sample))[1], nothing) for sample in drawn]
 
 
 def _score(sample: data.Sample, inversion: sl.Inversion | None, nothing: Tensor) -> Scored:
+    """Return how an inverted input compares with the true one."""
     truth = CIFAR10_NORM.invert(sample.x.double())
     if inversion is None or not inversion.input.isfinite().all():
         return Scored(psnr(nothing, truth), ssim(nothing, truth), math.inf)
@@ -135,46 +126,47 @@ def _score(sample: data.Sample, inversion: sl.Inversion | None, nothing: Tensor)
     return Scored(psnr(image, truth), ssim(image, truth), error / predicted, bits)
 
 
-def row(cell: Cell, scores: list[Scored]) -> str:
+def row(cell: Cell, scores: Sequence[Scored]) -> str:
+    """Return the line of one cell."""
     qualities = [score.psnr for score in scores]
-    kind = type(cell.augmentation).__name__
+    kind = type(cell.kind.augmentation).__name__
     parts = (
-        cell.network, kind, f"{mean(qualities):.1f}", f"{median(qualities):.1f}",
+        cell.title, kind, f"{mean(qualities):.1f}", f"{median(qualities):.1f}",
         f"{min(qualities):.1f}", f"{mean(s.ssim for s in scores):.3f}",
-        f"{sum(s.honest for s in scores)}", f"{sum(s.ratio > FACTOR for s in scores)}",
+        f"{sum(s.honest for s in scores)}", f"{sum(s.ratio > HONEST_FACTOR for s in scores)}",
         f"{sum(s.bits for s in scores)}", f"{sum(math.isinf(s.ratio) for s in scores)}",
     )  # fmt: skip
     return line(parts)
 
 
 def line(parts: tuple[str, ...]) -> str:
+    """Return one line of the table."""
     return "  ".join(part.ljust(width) for part, width in zip(parts, WIDTHS, strict=True))
 
 
 def main() -> None:
+    """Measure every cell and print the table, row by row."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--data", type=Path, help="a folder of data packs")
-    parser.add_argument("--only", default="", help="cells whose name contains this")
+    parser.add_argument("--samples", type=int, default=100, help="samples per cell")
+    parser.add_argument("--data", type=Path, help="the folder of data packs")
+    parser.add_argument("--only", default="", help="run cells whose network's name contains this")
     given = parser.parse_args()
-    console = Console(width=120, highlight=False)
+    console, shelf = Console(width=120, highlight=False), Shelf(given.data)
     console.print(line(COLUMNS))
     total: list[Scored] = []
     for cell in cells():
-        if given.only not in cell.network:
+        if given.only not in cell.title:
             continue
-        path = given.data / cell.images.file if given.data else None
-        if path is None and cell.images != CIFAR10:
-            console.print(f"{cell.network}: left out, {cell.images.file} is not at hand")
+        if lacking := cell.network.lacking(shelf):
+            console.print(f"{cell.title}: left out, because {lacking} is missing; see --data")
             continue
-        images = data.load(path) if path else data.embedded()
-        scores = measure(cell, images, given.samples)
+        scores = measure(cell, shelf, given.samples)
         total += scores
         console.print(row(cell, scores))
-    honest, rosy = sum(s.honest for s in total), sum(s.ratio > FACTOR for s in total)
+    honest, rosy = sum(s.honest for s in total), sum(s.ratio > HONEST_FACTOR for s in total)
     console.print(
-        f"of {len(total)} images the true error was within a factor {FACTOR:.0f} of the predicted "
-        f"one for {honest}, and larger than that for {rosy}"
+        f"Of {len(total)} images, the true error was within a factor {HONEST_FACTOR:.0f} of the "
+        f"predicted one for {honest}, and larger than that for {rosy}."
     )
 
 

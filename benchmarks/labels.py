@@ -1,6 +1,6 @@
-"""Part one, labels: time per label against Algorithms 1 and 2 and against one product ``W g``.
+"""Part one, labels: the time per label against Algorithms 1 and 2 and one product ``W g``.
 
-Ratios only, never seconds: `python -m benchmarks.labels`.
+It prints ratios and no seconds: `python -m benchmarks.labels`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROUNDS = 24
 
 
 def run(console: Console) -> list[Goal]:
-    """Time everything, print the tables, return the goals."""
+    """Time everything, print the tables and return the goals."""
     goals: list[Goal] = []
     for classes, features in SIZES:
         first = (classes, features) == SIZES[0]
@@ -54,6 +54,7 @@ def run(console: Console) -> list[Goal]:
 
 
 def _table(case: Case, results: Results) -> Table:
+    """Return the table of one size of head."""
     table = Table(title=f"Labels, {case.name}: time of a row over that of a column")
     table.add_column("", no_wrap=True)
     for name in (HEAD_ONLY, EVIDENCE, FLOOR, "worst L1", "answered"):
@@ -73,6 +74,7 @@ def _table(case: Case, results: Results) -> Table:
 
 
 def _quality(case: Case, timing: Timing[Answer]) -> tuple[str, str]:
+    """Return the worst L1 error and the number of answers, as text."""
     answers = [a for a in timing.answers if not isinstance(a, Tensor)]
     if not answers:
         return "", ""
@@ -86,6 +88,7 @@ def _quality(case: Case, timing: Timing[Answer]) -> tuple[str, str]:
 
 
 def _speed_goals(results: Results) -> list[Goal]:
+    """Return the goals of the speed against both algorithms."""
     wanted = {
         (1, AS_PUBLISHED): 20, (1, TENSORS): 5, (2, AS_PUBLISHED): 1000, (2, TENSORS): 100,
     }  # fmt: skip
@@ -101,6 +104,7 @@ def _speed_goals(results: Results) -> list[Goal]:
 
 
 def _throughput(case: Case) -> Table:
+    """Return the table of labels per second when many clients are attacked at once."""
     table = Table(
         "", "labels per second", title=f"Labels, {case.name}: {CLIENTS} clients in one call"
     )
@@ -110,7 +114,7 @@ def _throughput(case: Case) -> Table:
 
 
 def _gain(case: Case, evidence: bool | Sequence[Relation], family: Family | None) -> float:
-    """Labels per second of one call for all clients, over those of one call for each."""
+    """Return the labels per second of one call for all clients, over those of one call each."""
 
     def recover(shares: Sequence[GradientShare]) -> Sequence[Recovery]:
         return recover_labels(case.model, shares, evidence=evidence, family=family, head=case.head)
@@ -125,6 +129,7 @@ def _gain(case: Case, evidence: bool | Sequence[Relation], family: Family | None
 
 
 def main() -> None:
+    """Run this part alone."""
     torch.set_num_threads(1)
     console = Console()
     console.print(goals_table(run(console)))

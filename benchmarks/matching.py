@@ -1,6 +1,6 @@
 """Part three, gradient matching: a batch of problems against a loop over them.
 
-Ratios only, never seconds: `python -m benchmarks.matching`.
+It prints ratios and no seconds: `python -m benchmarks.matching`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from benchmarks.goals import Goal, goals_table, ratio
 from benchmarks.optimisers import by_cosine, match
 from benchmarks.timing import Contestant, race
 from softleak import data, models
-from softleak.matching import Adam, Cosine, Noise, RecoveredLabel, TotalVariation, reconstruct
-from softleak.matching.jobs import Asked, Job, targets
-from softleak.matching.network import Network
-from softleak.matching.problems import Problems
+from softleak.matching import Adam, Cosine, Noise, RecoveredLabel, TotalVariation, reconstruct_many
+from softleak.matching.differentiable_model import DifferentiableModel
+from softleak.matching.problems import MatchingProblems
+from softleak.matching.tasks import Job, Order, targets
 from softleak.metrics import psnr
+from softleak.subject import Subject
 
 LOOP, BATCH, COMPILED = "a loop over images", "one batch", "one batch, compiled before"
 COUNT, STEPS, ROUNDS, SMOOTH = 32, 50, 3, 1e-2
@@ -32,7 +33,14 @@ COUNT, STEPS, ROUNDS, SMOOTH = 32, 50, 3, 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A model, what its clients sent, and what was recovered."""
+    """A model, what its clients sent, and what was recovered.
+
+    Attributes:
+        model: the classifier.
+        samples: the truth behind each share.
+        shares: what each client sent.
+        recoveries: the recovered label of each share.
+    """
 
     model: nn.Module
     samples: list[data.Sample]
@@ -41,25 +49,27 @@ class Case:
 
     @classmethod
     def of(cls, model: nn.Module) -> Case:
+        """Return the case of a model, with mixed samples of the embedded images."""
         drawn = list(data.samples(data.embedded(), data.Mixup(), COUNT, 1, data.CIFAR10_NORM))
         shares = [sl.capture(model, sample.x, sample.y) for sample in drawn]
         return cls(model, drawn, shares, list(sl.recover_labels(model, shares)))
 
     def loop(self, _: int) -> list[Tensor]:
-        """Plain autograd, an image at a time."""
+        """Match one image at a time with plain autograd."""
         pairs = zip(self.shares, self.recoveries, strict=True)
         way = by_cosine(SMOOTH, STEPS)
         return [match(self.model, s, r.label, way) for s, r in pairs if r.label is not None]
 
     def batch(self, _: int) -> list[Tensor]:
-        found = reconstruct(
+        """Match all images in one batch."""
+        found = reconstruct_many(
             self.model, self.shares, self.recoveries, objective=Cosine(),
             optimiser=Adam(steps=STEPS), priors=[TotalVariation(SMOOTH)],
         )  # fmt: skip
         return [result.input for result in found if result.input is not None]
 
     def evaluations(self, compiled: bool) -> Callable[[int], list[Tensor]]:
-        """The batch's evaluations alone, without the steps between them."""
+        """Return a function that does the batch's evaluations without the steps between them."""
         evaluate = replace(self.problems, compiled=compiled).evaluator()
         start = torch.randn(COUNT, 3 * 32 * 32 + 10)
 
@@ -69,24 +79,27 @@ class Case:
         return run
 
     @cached_property
-    def problems(self) -> Problems:
-        head = sl.Head.of(self.model)
-        asked = Asked(self.model, head, Cosine(), None)
+    def problems(self) -> MatchingProblems:
+        """Return the matching problems of all shares."""
+        subject = Subject(self.model, sl.Head.of(self.model))
         pairs = zip(self.shares, self.recoveries, strict=True)
-        jobs = [asked.job(s, r, RecoveredLabel(), Noise()) for s, r in pairs]
-        network, names = Network.of(self.model, head, torch.float32), tuple(self.shares[0])
-        sent = targets([job for job in jobs if isinstance(job, Job)], names, network)
+        orders = [Order(s, r, RecoveredLabel(), Noise()) for s, r in pairs]
+        jobs = [order.job(subject, Cosine()) for order in orders]
+        model = DifferentiableModel.of(self.model, subject.head, torch.float32)
+        names = tuple(self.shares[0])
+        sent = targets([job for job in jobs if isinstance(job, Job)], names, model)
         priors = [TotalVariation(SMOOTH)]
-        return Problems(network, names, Cosine(), priors, (3, 32, 32), sent)
+        return MatchingProblems(model, names, Cosine(), priors, (3, 32, 32), sent)
 
     def quality(self, found: list[Tensor]) -> float:
+        """Return the mean PSNR of recovered inputs in dB."""
         undo = data.CIFAR10_NORM.invert
         pairs = zip(found, self.samples, strict=True)
         return mean(psnr(undo(image), undo(sample.x)) for image, sample in pairs)
 
 
 def run(console: Console) -> list[Goal]:
-    """Time both, print the table, return the goal."""
+    """Time both, print the table and return the goal."""
     torch.manual_seed(0)
     case = Case.of(models.uniform_(models.lenet()))
     runs: dict[str, Callable[[int], list[Tensor]]] = {LOOP: case.loop, BATCH: case.batch}
@@ -96,7 +109,7 @@ def run(console: Console) -> list[Goal]:
     batch = results[LOOP].over(results[BATCH])
     saved = results["eager"].over(results[COMPILED])
     table = Table(
-        "", "images a second / the loop's", f"mean PSNR after {STEPS} steps",
+        "", "images per second / the loop's", f"mean PSNR after {STEPS} steps",
         title=f"Gradient matching, LeNet, {COUNT} problems, one thread",
     )  # fmt: skip
     table.add_row(LOOP, "1", f"{case.quality(results[LOOP].answers[0]):.2f} dB")

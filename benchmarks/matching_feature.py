@@ -1,10 +1,10 @@
-"""What the feature term is worth, and how that depends on the evaluations there are.
+"""Measure what the feature term is worth, by the number of evaluations.
 
     python -m benchmarks.matching_feature [--parts 0.25 0.5 1] [--data DIR] [--compiled]
 
-One repetition of Table 4's protocol with recovered labels: PSNR with the head's gradient among
-what is matched (α=1 β=0) and with the feature instead (α=0 β=2), each with a part of the paper's
-evaluations, and the gain image by image with its standard error.
+It runs one repetition of Table 4's protocol with recovered labels. It prints the PSNR when the
+head's gradient is matched (α=1 β=0) and when the feature is matched instead (α=0 β=2), each with a
+part of the paper's evaluations, and the gain image by image with its standard error.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from statistics import mean, stdev
 
 from rich.console import Console
 
-from softleak.experiments.images import PSNR
+from softleak.experiments.image_scores import PSNR
 from softleak.experiments.matching import MatchingCell
 from softleak.experiments.shelf import Shelf
 from softleak.experiments.table4 import TABLE4
 from softleak.matching import L2, LBFGS, Adam
 
-WEIGHTS = ((1.0, 0.0), (0.0, 2.0))  # α and β: without the feature, and with it
+COMPARED_WEIGHTS = ((1.0, 0.0), (0.0, 2.0))  # α and β: without the feature, and with it
 
 
 def pairs(only: str) -> list[tuple[MatchingCell, MatchingCell]]:
-    """Cells that differ by the feature term alone."""
+    """Return pairs of cells that differ in the feature term alone."""
     by_weights = [
         [
             cell
@@ -35,13 +35,13 @@ def pairs(only: str) -> list[tuple[MatchingCell, MatchingCell]]:
             and (cell.objective.alpha, cell.objective.beta) == weights
             and only in cell.name
         ]
-        for weights in WEIGHTS
+        for weights in COMPARED_WEIGHTS
     ]
     return list(zip(*by_weights, strict=True))
 
 
 def qualities(cell: MatchingCell, shelf: Shelf, part: float, compiled: bool) -> list[float]:
-    """PSNR of every image of a repetition."""
+    """Return the PSNR of every image of a repetition in dB."""
     paper = LBFGS() if isinstance(cell.objective, L2) else Adam()
     optimiser = replace(paper, steps=round(paper.steps * part))
     attack = replace(cell, optimiser=optimiser, compiled=compiled).prepare(shelf)
@@ -51,6 +51,7 @@ def qualities(cell: MatchingCell, shelf: Shelf, part: float, compiled: bool) -> 
 
 
 def main() -> None:
+    """Measure every pair and print a line for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--parts", type=float, nargs="+", default=[0.25, 0.5, 1.0])
     parser.add_argument("--data", type=Path, help="a folder of data packs")

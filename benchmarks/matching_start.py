@@ -1,8 +1,9 @@
-"""Does matching from an exact inversion ever make an image worse?
+"""Measure whether matching from an exact inversion ever makes an image worse.
 
     python -m benchmarks.matching_start --samples 20 [--data DIR]
 
-Every LeNet cell of the inversion table: PSNR before and after, and how many starts were kept.
+It prints the PSNR before and after for every LeNet of the inversion table, and how many starts
+were kept.
 """
 
 from __future__ import annotations
@@ -11,40 +12,46 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 import softleak as sl
 from benchmarks.inversion_accuracy import Cell, cells
-from softleak import data
-from softleak.data import CIFAR10_NORM, ImageSet
-from softleak.experiments.shelf import CIFAR10
-from softleak.matching import L2, LBFGS, Image, MatchStatus, reconstruct
+from softleak.data import CIFAR10_NORM
+from softleak.experiments.attacked_network import AttackedNetwork
+from softleak.experiments.shelf import Shelf
+from softleak.matching import L2, LBFGS, Image, MatchStatus, reconstruct_many
 from softleak.metrics import psnr
 
-STEPS = 20  # of twenty evaluations
+LBFGS_STEPS = 20  # steps of up to 20 evaluations each
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An image's quality before and after, and whether the start was kept."""
+    """One image before and after matching.
+
+    Attributes:
+        before: the PSNR of the inversion in dB.
+        after: the PSNR after matching in dB.
+        kept: whether matching kept its start, because that explains the share already.
+    """
 
     before: float
     after: float
     kept: bool
 
 
-def measure(cell: Cell, images: ImageSet, samples: int) -> list[Pair]:
-    torch.manual_seed(0)
-    model = cell.make().eval()
-    drawn = list(data.samples(images, cell.augmentation, samples, 1, CIFAR10_NORM))
-    shares = [sl.capture(model, sample.x, sample.y) for sample in drawn]
+def measure(cell: Cell, shelf: Shelf, samples: int) -> list[Pair]:
+    """Invert some images, match gradients from there, and score both."""
+    target = AttackedNetwork.of(cell.network, shelf, everything=True)
+    model = target.model
+    drawn = [target.sample(cell.kind.augmentation, number) for number in range(samples)]
+    shares = [target.share(sample) for sample in drawn]
     recoveries = sl.recover_labels(model, shares)
-    chain = sl.Chain.of(model, sl.Head.of(model), (3, 32, 32))
+    chain = sl.Chain.of(model, target.head, target.network.input_shape)
     pairs = zip(shares, recoveries, strict=True)
     inputs = [sl.invert(model, share, rec, chain=chain).input for share, rec in pairs]
-    found = reconstruct(
-        model, shares, recoveries, objective=L2(), optimiser=LBFGS(steps=STEPS),
+    found = reconstruct_many(
+        model, shares, recoveries, objective=L2(), optimiser=LBFGS(steps=LBFGS_STEPS),
         start=[Image(x) for x in inputs],
     )  # fmt: skip
     undo = CIFAR10_NORM.invert
@@ -59,21 +66,21 @@ def measure(cell: Cell, images: ImageSet, samples: int) -> list[Pair]:
 
 
 def main() -> None:
+    """Measure every LeNet and print a line for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--data", type=Path, help="a folder of data packs")
-    parser.add_argument("--only", default="lenet", help="cells whose name contains this")
+    parser.add_argument("--samples", type=int, default=20, help="samples per cell")
+    parser.add_argument("--data", type=Path, help="the folder of data packs")
+    parser.add_argument("--only", default="lenet", help="run networks with this in their name")
     given = parser.parse_args()
-    console = Console(width=120, highlight=False)
-    images = data.load(given.data / CIFAR10.file) if given.data else data.embedded()
+    console, shelf = Console(width=120, highlight=False), Shelf(given.data)
     for cell in cells():
-        if "lenet" not in cell.network or given.only not in cell.network:
+        if "lenet" not in cell.title or given.only not in cell.title:
             continue
-        pairs = measure(cell, images, given.samples)
+        pairs = measure(cell, shelf, given.samples)
         worse = [pair for pair in pairs if pair.after < pair.before - 1e-6]
         most = max((pair.after - pair.before for pair in pairs), default=0.0)
         console.print(
-            f"{cell.network:16} {type(cell.augmentation).__name__:10} kept "
+            f"{cell.title:16} {type(cell.kind.augmentation).__name__:10} kept "
             f"{sum(p.kept for p in pairs)} of {len(pairs)}, worse {len(worse)}, best gain "
             f"{most:.1f} dB" + "".join(f"; {p.before:.1f} → {p.after:.1f}" for p in worse)
         )

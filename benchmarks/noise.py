@@ -1,4 +1,4 @@
-"""What declared noise and float16 cost an inverted image, and what was predicted.
+"""Measure what declared noise and float16 cost an inverted image, beside what is predicted.
 
 python -m benchmarks.noise
 """
@@ -13,13 +13,13 @@ from softleak import data, models
 from softleak.experiments.inversion import pixels
 from softleak.metrics import psnr
 
-SIZES = (1e-5, 1e-4, 1e-3, 1e-2)
+NOISE_STDS = (1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def variants(share: sl.GradientShare) -> dict[str, sl.GradientShare]:
-    """The share as it came, in sixteen bits, and with Gaussian noise on everything."""
+    """Return a share as it is, in float16, and with Gaussian noise on every entry."""
     found = {"float32": share, "float16": share.map(lambda _, g: g.half())}
-    for size in SIZES:
+    for size in NOISE_STDS:
         generator = torch.Generator().manual_seed(0)
         noise = {n: torch.randn(g.shape, generator=generator) for n, g in share.items()}
         noisy = share.map(lambda n, g, s=size, e=noise: g + s * e[n])  # type: ignore[misc]
@@ -28,6 +28,7 @@ def variants(share: sl.GradientShare) -> dict[str, sl.GradientShare]:
 
 
 def main() -> None:
+    """Print the table."""
     torch.manual_seed(0)
     nets: dict[str, nn.Module] = {
         "MLP, 512 and 256 units": models.mlp(3072, (512, 256)),

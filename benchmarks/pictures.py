@@ -1,9 +1,9 @@
-"""The pictures of the docs, drawn from runs of this code on the embedded images.
+"""Draw the pictures of the docs from runs of this code on the embedded images.
 
     python -m benchmarks.pictures docs
 
-Fig. 3: originals, ours, and the paper's two optimisers, with PSNR under each. App. D: 100 inputs of
-FCN-4 for each augmentation, as recovered.
+Fig. 3 shows originals, ours and the paper's two optimisers, with the PSNR under each. App. D shows
+100 recovered inputs of FCN-4 for each augmentation.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from softleak import data, models
 from softleak.data import CIFAR10_NORM
 from softleak.metrics import psnr
 
-SHOWN = 4
-SHEET = 10  # by ten
-SMOOTH = 1e-2  # total variation for untrained nets, as in the paper
+COMPARED_IMAGES = 4  # the number of rows of the comparison
+SHEET_SIDE = 10  # the number of images per row and per column of a sheet
+UNTRAINED_VARIATION = 1e-2  # total variation for untrained nets, as in the paper
 
 
 def attacked(
     model: nn.Module, augmentation: data.Augmentation, count: int
 ) -> list[tuple[data.Sample, sl.GradientShare, sl.Recovery, Tensor]]:
-    """Samples, their shares, and what comes back."""
+    """Return samples with their shares, the recovered labels and the inverted inputs."""
     chain = sl.Chain.of(model, sl.Head.of(model), (3, 32, 32))
     found = []
     for sample in data.samples(data.embedded(), augmentation, count, 0, CIFAR10_NORM):
@@ -43,16 +43,21 @@ def attacked(
 
 
 def comparison(path: Path) -> None:
-    """Rows of images, columns of methods."""
+    """Draw images as rows and methods as columns."""
     torch.manual_seed(0)
     model = models.uniform_(models.lenet()).eval()
-    figure, axes = plt.subplots(SHOWN, 4, figsize=(7, 1.9 * SHOWN), layout="constrained")
+    figure, axes = plt.subplots(
+        COMPARED_IMAGES, 4, figsize=(7, 1.9 * COMPARED_IMAGES), layout="constrained"
+    )
     for row, (sample, share, recovery, ours) in zip(
-        axes, attacked(model, data.Mixup(), SHOWN), strict=True
+        axes, attacked(model, data.Mixup(), COMPARED_IMAGES), strict=True
     ):
         if recovery.label is None:
             raise RuntimeError(recovery.message)
-        theirs = [match(model, share, recovery.label, s) for s in (by_cosine(SMOOTH), l2(SMOOTH))]
+        theirs = [
+            match(model, share, recovery.label, s)
+            for s in (by_cosine(UNTRAINED_VARIATION), l2(UNTRAINED_VARIATION))
+        ]
         _row(row, sample.x, [ours, *theirs])
     titles = ("input, mixed", "softleak", "cosine, Adam 4800", "L2, L-BFGS 300")
     for axis, title in zip(axes[0], titles, strict=True):
@@ -62,6 +67,7 @@ def comparison(path: Path) -> None:
 
 
 def _row(axes: Sequence[Axes], x: Tensor, images: Sequence[Tensor]) -> None:
+    """Draw one row: the true image, and what each method recovers of it."""
     truth = CIFAR10_NORM.invert(x.double())
     for axis, found in zip(axes, [x, *images], strict=True):
         image = CIFAR10_NORM.invert(found.double())
@@ -71,18 +77,19 @@ def _row(axes: Sequence[Axes], x: Tensor, images: Sequence[Tensor]) -> None:
 
 
 def _show(axis: Axes, image: Tensor) -> None:
+    """Draw one image without ticks."""
     axis.imshow(image.clamp(0, 1).permute(1, 2, 0).numpy(), interpolation="nearest")
     axis.set_xticks([])
     axis.set_yticks([])
 
 
 def sheet(path: Path, augmentation: data.Augmentation) -> None:
-    """A hundred recovered inputs."""
+    """Draw a hundred recovered inputs, and print the PSNR of the worst."""
     torch.manual_seed(0)
     model = models.fcn4(10, 32).eval()
-    found = attacked(model, augmentation, SHEET * SHEET)
+    found = attacked(model, augmentation, SHEET_SIDE**2)
     images = [CIFAR10_NORM.invert(image).clamp(0, 1) for *_, image in found]
-    rows = [torch.cat(images[i : i + SHEET], 2) for i in range(0, len(images), SHEET)]
+    rows = [torch.cat(images[i : i + SHEET_SIDE], 2) for i in range(0, len(images), SHEET_SIDE)]
     plt.imsave(path, torch.cat(rows, 1).permute(1, 2, 0).numpy())
     truths = (CIFAR10_NORM.invert(sample.x.double()) for sample, *_ in found)
     worst = min(psnr(image, truth) for image, truth in zip(images, truths, strict=True))
@@ -90,6 +97,7 @@ def sheet(path: Path, augmentation: data.Augmentation) -> None:
 
 
 def main() -> None:
+    """Draw all pictures into the folder that the command line names."""
     folder = Path(sys.argv[1])
     sheet(folder / "sheet_smoothing.png", data.Smoothing())
     sheet(folder / "sheet_mixup.png", data.Mixup())

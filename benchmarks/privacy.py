@@ -1,10 +1,10 @@
-"""What is left to read of a share made by Opacus's DP-SGD, against its ε.
+"""Measure what can still be read of a share made by Opacus's DP-SGD, by its ε.
 
     python -m benchmarks.privacy docs [--samples 40] [--images 8]
 
-An untrained network of two hidden layers and the embedded images, smoothed labels; one sample a
-share, clipped to norm one; one release at δ = 1e-5. The reader knows neither the noise nor by how
-much the share was clipped.
+The network is untrained and has two hidden layers; images are the embedded ones, with smoothed
+labels. Each share holds one sample, clipped to norm one, and is released once at δ = 1e-5. The
+attacker knows neither the noise nor by how much the share was clipped.
 """
 
 from __future__ import annotations
@@ -33,18 +33,27 @@ SHAPE = (3, 32, 32)
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read at one ε: parts of the classes, the labels' median L1 error, mean PSNR."""
+    """What was read at one ε.
+
+    Attributes:
+        multiplier: the noise multiplier of DP-SGD.
+        epsilon: the ε of one release.
+        right: the fraction of classes that are right.
+        sure: the fraction of labels that were called PROBABLE or UNIQUE.
+        error: the median L1 error of the labels.
+        psnr: the mean PSNR of the images in dB.
+    """
 
     multiplier: float
     epsilon: float
     right: float
-    sure: float  # PROBABLE or UNIQUE
+    sure: float
     error: float
     psnr: float
 
 
 def image_of(model: nn.Module, share: sl.GradientShare, found: sl.Recovery) -> Tensor:
-    """The inverted image, grey where there is nothing to invert."""
+    """Return the inverted image (3, 32, 32), or grey if there is nothing to invert."""
     if found.feature is None:
         return torch.full(SHAPE, 0.5, dtype=torch.double)
     inverted = sl.invert(model, share, found).input.view(SHAPE)
@@ -52,6 +61,7 @@ def image_of(model: nn.Module, share: sl.GradientShare, found: sl.Recovery) -> T
 
 
 def read(multiplier: float, samples: Sequence[data.Sample], images: int) -> Reading:
+    """Attack shares with this noise multiplier, and score the answers."""
     torch.manual_seed(0)
     model = models.mlp(3 * 32 * 32, (512, 256)).eval()
     client = DPSGD(multiplier, NORM, torch.Generator().manual_seed(0))
@@ -71,6 +81,7 @@ def read(multiplier: float, samples: Sequence[data.Sample], images: int) -> Read
 
 
 def draw(readings: Sequence[Reading], path: Path) -> None:
+    """Draw what was read against ε."""
     figure, panels = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
     epsilons = [r.epsilon for r in readings]
 
@@ -88,6 +99,7 @@ def draw(readings: Sequence[Reading], path: Path) -> None:
 
 
 def main() -> None:
+    """Print the table and draw the figure."""
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)

@@ -1,4 +1,4 @@
-"""The loss as the published code evaluates it, entry by entry in Python. To be timed, not used."""
+"""The loss as the published code evaluates it, entry by entry in Python, for timing only."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from softleak.labels.classic import Loss
-from softleak.labels.classic.row import Row
+from softleak.labels.classic.row import RowRatios
 
 
 @dataclass(frozen=True, eq=False)
 class EntryByEntry:
-    """Eq. 7 as printed: find an entry of the feature to divide by, then one class at a time.
+    """Eq. 7 as printed: find an entry of the feature to divide by, then take one class at a time.
 
-    That code compares the feature's entries one after another, as Python objects, and does so for
-    every scalar; it is most of its running time. ``FullHead`` is the same without these loops.
+    The published code compares the entries of the feature one after another as Python objects, for
+    every scalar, which is most of its running time. ``FullHead`` is the same without these loops.
+
+    Attributes:
+        row: the row of the head's gradient that is read, with the ratios of the others to it.
+        loss: the loss of a label.
     """
 
-    row: Row
+    row: RowRatios
     loss: Loss
 
     def label(self, scalar: Tensor) -> Tensor:
+        """Return the label (C,) that belongs to a scalar."""
         x = scalar.to(self.row.g) * self.row.g
         p = linear(x, self.row.W, self.row.b).softmax(-1)
         values = x.detach().abs().unbind()
@@ -35,4 +40,5 @@ class EntryByEntry:
         return y
 
     def __call__(self, scalars: Tensor) -> Tensor:
+        """Return the loss (S,) at each of the scalars (S,)."""
         return torch.stack([self.loss(self.label(scalar)) for scalar in scalars])

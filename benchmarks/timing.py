@@ -1,6 +1,6 @@
-"""Interleaved runs, compared round by round: what disturbs one contestant disturbs all alike.
+"""Interleaved runs that are compared round by round, so that a disturbance hits all alike.
 
-Processor time, not the clock's: on a shared machine the turns of others do not count.
+Times are processor time, so that other processes on a shared machine do not count.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Contestant(Generic[Answer]):
-    """Something to time. ``run`` is given the number of the round.
+    """Something to time.
 
-    It runs in no further round once ``budget`` seconds are spent on it.
+    Attributes:
+        name: its name in tables.
+        run: the function to time, which is given the number of the round.
+        budget: the seconds after which it runs in no further round.
     """
 
     name: str
@@ -30,19 +33,25 @@ class Contestant(Generic[Answer]):
 
 @dataclass(frozen=True)
 class Timing(Generic[Answer]):
-    """The seconds of one run and its answer, round by round."""
+    """What the rounds of one contestant took.
+
+    Attributes:
+        seconds: the processor time of each round.
+        answers: the answer of each round.
+        extrapolated: whether the times were scaled from a part of the work.
+    """
 
     seconds: tuple[float, ...]
     answers: tuple[Answer, ...]
     extrapolated: bool = False
 
     def over(self, other: Timing[Answer]) -> float:
-        """How many times as long as another: the median of the rounds both have run."""
+        """Return the time as a multiple of another's: the median over the rounds that both ran."""
         return median(a / b for a, b in zip(self.seconds, other.seconds, strict=False))
 
 
 def race(contestants: Sequence[Contestant[Answer]], rounds: int = 24) -> dict[str, Timing[Answer]]:
-    """Warm up, then run all contestants in turn, round after round."""
+    """Run all contestants once to warm up, and then in turn, round after round."""
     spent: dict[str, list[float]] = defaultdict(list)
     answers: dict[str, list[Answer]] = defaultdict(list)
     for contestant in contestants:
@@ -59,7 +68,7 @@ def race(contestants: Sequence[Contestant[Answer]], rounds: int = 24) -> dict[st
 
 
 def timed(run: Callable[[], Answer]) -> tuple[float, Answer]:
-    """The seconds of a single run, for what takes too long to repeat, and its answer."""
+    """Return the seconds of a single run and its answer, for what takes too long to repeat."""
     start = time.process_time()
     answer = run()
     return time.process_time() - start, answer

@@ -26,7 +26,7 @@ SMOKE = (
     "tests/unit/test_head.py",
     "tests/unit/test_share.py",
     "tests/unit/labels/test_pseudo.py",
-    "tests/unit/inversion/test_pointwise.py",
+    "tests/unit/inversion/test_activation_step.py",
     "tests/unit/inversion/test_chain.py",
 )
 NEEDED = ("pytest>=8", "hypothesis>=6.100")

@@ -16,12 +16,12 @@ def findings(records: Sequence[Record], seed: int) -> str:
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for one in records:
         if one.outcome in SHOWN:
-            what = one.words if one.outcome is Outcome.TRACEBACK else one.plan.way.name
+            what = one.words if one.outcome is Outcome.TRACEBACK else one.way
             groups[one.outcome.value, what].append(one)
         if one.alone is Alone.OTHER:
-            groups["another answer alone", one.plan.way.group].append(one)
+            groups["another answer alone", one.made].append(one)
         if one.alarm:
-            groups["clean share called altered", one.plan.way.name].append(one)
+            groups["clean share called altered", one.way].append(one)
     rank = {outcome.value: place for place, outcome in enumerate(SHOWN)}
     order = sorted(groups.items(), key=lambda item: (rank.get(item[0][0], 9), -len(item[1])))
     lines = [f"# Findings: {len(records)} recoveries, seed {seed}", ""]
@@ -33,17 +33,16 @@ def findings(records: Sequence[Record], seed: int) -> str:
 def _finding(members: Sequence[Record], seed: int) -> Iterator[str]:
     models: dict[str, int] = defaultdict(int)
     for one in members:
-        models[f"{one.stranger} [{one.plan.kind}; {one.question}]"] += 1
+        models[f"{one.stranger} [{one.kind}; {one.question}]"] += 1
     common = sorted(models.items(), key=lambda item: -item[1])[:12]
     yield "; ".join(f"{name} {count}" if count > 1 else name for name, count in common)
     yield ""
     one = members[0]
-    plan = one.plan
     yield f"L1 error {one.error:.2g}, bound {one.bound:.2g}: {one.words}"
     yield "```python"
     yield "from benchmarks.adversary.ask import Prepared"
     yield "from benchmarks.adversary.subject import find"
-    names = f"{one.stranger!r}, {plan.way.name!r}, {plan.kind!r}, {plan.number}, {seed}"
+    names = f"{one.stranger!r}, {one.way!r}, {one.kind!r}, {one.number}, {seed}"
     yield f"subject, case = find({names})"
     yield f"# {one.question}"
     yield "print(Prepared.of(subject.model, subject.stranger.shape).ask_plainly(case))"

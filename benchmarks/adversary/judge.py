@@ -101,10 +101,16 @@ def _ambiguous(recovery: sl.Recovery, truth: Truth, told: bool) -> Outcome:
 
 
 def _undetectable(recovery: sl.Recovery, truth: Truth, told: bool) -> bool:
-    """Whether no numbers tell the answer from the truth, nor is there a simpler reading of them."""
+    """Whether no numbers tell the answer from the truth, nor is there a simpler reading of them.
+
+    A scale that was declared unknown covers a factor, not another loss. The focal loss of a soft
+    label, for one, has the gradient of a cross-entropy whose label is not simple, and at an unknown
+    factor no numbers tell that label from a simple one on the same segment.
+    """
     if label_error(recovery, truth.readings or ()) <= recovery.error:
         return True
-    return truth.undeclared and not told and not truth.simple
+    covered = told and not truth.other_loss
+    return truth.undeclared and not covered and not truth.simple
 
 
 def _stated(recovery: sl.Recovery, truth: Truth) -> bool:
@@ -114,19 +120,21 @@ def _stated(recovery: sl.Recovery, truth: Truth) -> bool:
 
 
 def _in_set(recovery: sl.Recovery, y: Tensor) -> bool:
-    return any(_on_path(one.labels.double(), y) for one in recovery.solutions)
+    return any(
+        _on_path(one.labels.double(), y, max(NEAR, one.rounding)) for one in recovery.solutions
+    )
 
 
-def _on_path(path: Tensor, y: Tensor) -> bool:
+def _on_path(path: Tensor, y: Tensor, near: float) -> bool:
     """Whether a label is near a path of labels (S, C), or between two that follow each other."""
-    if float((path - y).abs().sum(-1).min()) <= NEAR:
+    if float((path - y).abs().sum(-1).min()) <= near:
         return True
     if len(path) < 2:
         return False
     start, step = path[:-1], path[1:] - path[:-1]
     part = ((y - start) * step).sum(-1) / step.square().sum(-1).clamp_min(1e-300)
     nearest = start + part.clamp(0, 1)[:, None] * step
-    if float((nearest - y).abs().sum(-1).min()) <= NEAR:
+    if float((nearest - y).abs().sum(-1).min()) <= near:
         return True
     low, high = torch.minimum(path[:-1], path[1:]), torch.maximum(path[:-1], path[1:])
     return bool(((y >= low - NEAR) & (y <= high + NEAR)).all(-1).any())

@@ -17,7 +17,7 @@ def page(records: Sequence[Record], command: str, models: int, minutes: float) -
         "# The adversarial suite",
         "",
         f"`{command}`: {len(records)} recoveries on {models} models that softleak was not tuned "
-        f"to, {minutes:.0f} minutes of one core. What the words mean: "
+        f"to, {minutes:.0f} minutes. What the words mean: "
         "[judging](#how-answers-are-judged).",
         "",
         *_totals(records),
@@ -28,11 +28,11 @@ def page(records: Sequence[Record], command: str, models: int, minutes: float) -
         "",
         "## By how the share was made",
         "",
-        *_counts(records, lambda one: one.plan.way.name, "share"),
+        *_counts(records, lambda one: one.way, "share"),
         "",
         "## By label",
         "",
-        *_counts(records, lambda one: one.plan.kind, "label"),
+        *_counts(records, lambda one: one.kind, "label"),
         "",
         "## By model",
         "",
@@ -67,7 +67,7 @@ def _totals(records: Sequence[Record]) -> Iterator[str]:
 
 def _cross(records: Sequence[Record]) -> Iterator[str]:
     """Each cell: recoveries, UNIQUE and right, and failures if there are any."""
-    columns = list(dict.fromkeys(sorted(one.plan.way.group for one in records)))
+    columns = list(dict.fromkeys(sorted(one.made for one in records)))
     rows = list(dict.fromkeys(one.group for one in records))
     yield "Recoveries / UNIQUE and right / failures (the rows in bold above)."
     yield ""
@@ -75,7 +75,7 @@ def _cross(records: Sequence[Record]) -> Iterator[str]:
     yield "|---" * (len(columns) + 2) + "|"
     for row in (*rows, "all"):
         mine = [one for one in records if row in (one.group, "all")]
-        cells = [_cell([one for one in mine if one.plan.way.group == name]) for name in columns]
+        cells = [_cell([one for one in mine if one.made == name]) for name in columns]
         yield f"| {row} | " + " | ".join([*cells, _cell(mine)]) + " |"
 
 
@@ -117,7 +117,8 @@ JUDGING = (
     "  gradient of a rescaled cross-entropy of a reweighted label; that label counts as",
     "  undetectable too.",
     "- *Complete set without the truth*: the true label is more than 0.002 in L1 from every label",
-    "  of every solution, although the set is called complete. Undetectable as above.",
+    "  of every solution, and further than the rounding that the solution states, although the",
+    "  set is called complete. Undetectable as above.",
     "- *NOT_SINGLE, too many*: more samples are claimed than there are, or more gradients than",
     "  there are samples and steps, if the message says that steps count.",
     "- *NO_SOLUTION, but there is one*: a clean share of a label of the family that was assumed.",

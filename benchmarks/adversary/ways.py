@@ -24,7 +24,8 @@ from benchmarks.adversary.truth import Made, Truth, variants
 from benchmarks.adversary.updates import UPDATES, Update
 from softleak import GradientShare
 from softleak.defenses import Clip, Defense, GaussianNoise, Int8, Prune, Sign
-from softleak.share import Precision, Scale
+from softleak.share import Scale
+from softleak.vocabulary import Precision
 
 CROSS_ENTROPIES = (CROSS_ENTROPY, QUARTER)
 

@@ -1,4 +1,4 @@
-"""What the audit says of the updates that people really hold, judged against the truth.
+"""Judge against the truth what the audit says of the updates that people really hold.
 
 python -m benchmarks.matrix [--out docs/matrix.md]
 """

@@ -1,4 +1,4 @@
-"""The command: see the package."""
+"""Run the matrix from the command line; see the package."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from benchmarks.matrix.updates import KINDS
 
 
 def main() -> None:
+    """Audit every network with every kind of update, and print the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.matrix")
-    parser.add_argument("--only", help="networks whose name or group contains this")
-    parser.add_argument("--out", type=Path, help="a Markdown file for the table")
+    parser.add_argument("--only", help="run networks whose name or group contains this")
+    parser.add_argument("--out", type=Path, help="the Markdown file to write")
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")

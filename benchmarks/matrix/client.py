@@ -18,12 +18,17 @@ from benchmarks.adversary.training import pool
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 State = dict[str, Tensor]
-SOFT = (one_hot, smoothed, mixed)  # of single samples, in turn
+LABEL_KINDS = (one_hot, smoothed, mixed)  # the labels of single samples, in turn
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Inputs (B, *shape) and their labels (B, C) in float64."""
+    """Some samples.
+
+    Attributes:
+        x: the inputs (B, *shape).
+        y: their labels (B, C) in float64.
+    """
 
     x: Tensor
     y: Tensor
@@ -31,37 +36,45 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """A network with the weights before the step, and the data of whoever holds it."""
+    """A client that holds data and trains a network.
+
+    Attributes:
+        network: the network that the client is sent.
+    """
 
     network: Stranger
 
     @cached_property
     def model(self) -> nn.Module:
+        """The model with the weights before the step, in eval mode."""
         return self.network.make().eval()
 
     @cached_property
     def before(self) -> State:
+        """The weights and buffers before the step."""
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
     @cached_property
     def _pool(self) -> Tensor:
+        """The inputs that samples are drawn from."""
         return pool(self.network.shape, self._classes, number_of(self.network.name))
 
     @cached_property
     def _classes(self) -> int:
+        """The number of classes."""
         with torch.no_grad():
             return int(self.model(torch.zeros(2, *self.network.shape)).shape[-1])
 
     def draw(self, size: int, seed: int) -> Data:
-        """Some samples. One alone may have a soft label, those of a batch have classes."""
+        """Return some samples. A single one may have a soft label; those of a batch are one-hot."""
         source = torch.Generator().manual_seed(number_of(self.network.name, size, seed))
         rows = torch.randint(len(self._pool), (size,), generator=source)
-        kind = SOFT[seed % len(SOFT)] if size == 1 else one_hot
+        kind = LABEL_KINDS[seed % len(LABEL_KINDS)] if size == 1 else one_hot
         blank = torch.zeros(self._classes, dtype=torch.double)
         return Data(self._pool[rows], torch.stack([kind(blank, source) for _ in range(size)]))
 
     def gradient(self, data: Data) -> State:
-        """The gradient of the mean loss, by parameter name."""
+        """Return the gradient of the mean loss by parameter name."""
         model = copy.deepcopy(self.model)
         _backward(model, data)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
@@ -74,10 +87,14 @@ class Client:
         earlier: Data | None = None,
         clip: float | None = None,
     ) -> State:
-        """The weights after some steps.
+        """Return the weights after some steps.
 
-        ``earlier`` is what a former step was taken on, which momentum remembers; the server has
-        sent its own weights again since. ``clip`` is the largest norm of a gradient.
+        Args:
+            optimiser: the function that makes the optimiser.
+            steps: the data of each step.
+            earlier: the data of a former step, which momentum remembers. The server has sent its
+                own weights again since.
+            clip: the largest norm of a gradient; None clips nothing.
         """
         model = copy.deepcopy(self.model)
         chosen = optimiser(model.parameters())
@@ -93,5 +110,6 @@ class Client:
 
 
 def _backward(model: nn.Module, data: Data) -> None:
+    """Compute the gradient of the mean loss."""
     loss = functional.cross_entropy(model(data.x), data.y.to(data.x.dtype))
     loss.backward()  # type: ignore[no-untyped-call]

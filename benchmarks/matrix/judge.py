@@ -1,4 +1,4 @@
-"""Whether a report is right, and whether what it shows in green is. Truth is read here alone."""
+"""Judge whether a report is right, also in what it shows in green; only this reads the truth."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from torch import Tensor
 from benchmarks.adversary.judge import FAILURES
 from benchmarks.adversary.judge import judge as judge_label
 from benchmarks.matrix.updates import Sent
-from softleak.audit import AuditReport, Leak, Method, State, Subject
-from softleak.audit import Truth as Told
-from softleak.audit.findings import CLOSE, PRECISE, RECOGNISABLE, LabelLeak
+from softleak.auditing import AuditReport, Leak, Method, State
+from softleak.auditing import Truth as Told
+from softleak.auditing.findings import LEAK_THRESHOLDS, LabelLeak
+from softleak.labels.batch import BatchReader
 from softleak.labels.signs import is_sign_pattern
 from softleak.results import Status
+from softleak.subject import Subject
 
-OF_ONE = (Leak.LABEL, Leak.CLASS, Leak.FEATURE)
+OF_ONE_SAMPLE = (Leak.LABEL, Leak.CLASS, Leak.FEATURE)
 
 
 def wrong_unique(report: AuditReport, sent: Sent) -> bool:
-    """Whether a label was called unique and is not the true one within its bound."""
+    """Return whether a label was called unique and is further from the truth than its bound."""
     return report.label.leak is LabelLeak.UNIQUE and _outcome(report, sent) in FAILURES
 
 
 def wrong_claims(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str, ...]:
-    """What else was claimed as proved and is not true."""
+    """Return what else was claimed as proved and is not true."""
     leak, found = report.label.leak, report.composition
     tops = {int(y.argmax()) for y in sent.data.y}
     held = set((sent.data.y > 0).any(0).nonzero()[:, 0].tolist())
@@ -38,24 +40,24 @@ def wrong_claims(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str
         "class": named and report.label.class_index not in tops,
         "classes": not any(set(present) <= held for present in readings),
         "counts": not _counts_hold(report, sent),
-        "feature": report.feature.proved and PRECISE < feature < float("inf"),
-        "input": report.input.leaked and image < RECOGNISABLE,
+        "feature": report.feature.proved and LEAK_THRESHOLDS.feature_error < feature < float("inf"),
+        "input": report.input.leaked and image < LEAK_THRESHOLDS.recognisable,
     }
     return tuple(name for name, wrong in claims.items() if wrong)
 
 
 def falsely_green(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str, ...]:
-    """What is called attacked without success, and leaks, or was not attacked at all."""
+    """Return what is called attacked without success but leaks, or was not attacked at all."""
     green = {leak for leak, state in report.states.items() if state is State.NO_SUCCESS}
     leaking = {
         Leak.LABEL: _label_known(report, sent),
         Leak.CLASS: _label_known(report, sent) and _has_a_class(sent),
         Leak.FEATURE: _feature_known(subject, report, sent),
-        Leak.INPUT: _psnr(subject, report, sent) >= RECOGNISABLE,
+        Leak.INPUT: _psnr(subject, report, sent) >= LEAK_THRESHOLDS.recognisable,
         Leak.COMPOSITION: _proves_classes(subject, sent),
     }
-    untried = set(OF_ONE) if _not_sought(subject, report, sent) else set()
-    if report.input.method is Method.NONE:
+    untried = set(OF_ONE_SAMPLE) if _not_sought(subject, report, sent) else set()
+    if report.input.method == Method.NONE:
         untried.add(Leak.INPUT)
     if not _could_prove_classes(subject, sent):
         untried.add(Leak.COMPOSITION)
@@ -67,49 +69,51 @@ def falsely_green(subject: Subject, report: AuditReport, sent: Sent) -> tuple[st
 
 
 def _outcome(report: AuditReport, sent: Sent) -> object:
-    told = "unknown" in (sent.options.scale, sent.share.scale)
+    """Return how the adversary's judge rates the label."""
+    told = "unknown" in (sent.options.knowledge.scale, sent.share.scale)
     return judge_label(report.label.recovery, sent.truth, told=told)
 
 
 def _not_sought(subject: Subject, report: AuditReport, sent: Sent) -> bool:
-    """Whether no label of one sample could be looked for in such numbers."""
+    """Return whether such numbers do not allow to look for the label of one sample."""
     signs = is_sign_pattern(sent.share[subject.head.weight_name])
-    several = subject.batch_reader.read(sent.share).gradients > 1
+    several = subject.once(BatchReader.of).read(sent.share).gradients > 1
     guessed = report.label.recovery.status in (Status.GUESS, Status.NO_SOLUTION)
     return signs or (several and guessed) or report.label.recovery.status is Status.NOT_SINGLE
 
 
 def _label_known(report: AuditReport, sent: Sent) -> bool:
-    """Whether the answer names a true label: to within a small bound of its own, or as a reading.
+    """Return whether the answer names a true label, within a small bound or as another reading.
 
     An answer that bounds its error by more than that says that it does not know.
     """
     found = report.label.recovery
     named = [one.label for one in found.readings]
-    if found.label is not None and found.error <= CLOSE:
+    if found.label is not None and found.error <= LEAK_THRESHOLDS.label_error:
         named.append(found.label)
     errors = [float((label.double() - y).abs().sum()) for label in named for y in sent.data.y]
-    return min(errors, default=float("inf")) <= CLOSE
+    return min(errors, default=float("inf")) <= LEAK_THRESHOLDS.label_error
 
 
 def _has_a_class(sent: Sent) -> bool:
-    """Whether the class on top of a label stands out by more than the label may be off."""
+    """Return whether the top class of a label stands out by more than the label may be off."""
     top = sent.data.y.topk(2).values
-    return bool((top[:, 0] - top[:, 1] > CLOSE).any())
+    return bool((top[:, 0] - top[:, 1] > LEAK_THRESHOLDS.label_error).any())
 
 
 def _feature_known(subject: Subject, report: AuditReport, sent: Sent) -> bool:
-    """Whether the answer holds the true feature and says so."""
+    """Return whether the answer holds the true feature and says so."""
     found = report.label.recovery
     alone = found.status in (Status.UNIQUE, Status.PROBABLE) or len(found.solutions) == 1
     return (
         alone
-        and found.feature_error <= PRECISE
-        and _feature_error(subject, report, sent) <= PRECISE
+        and found.feature_error <= LEAK_THRESHOLDS.feature_error
+        and _feature_error(subject, report, sent) <= LEAK_THRESHOLDS.feature_error
     )
 
 
 def _feature_error(subject: Subject, report: AuditReport, sent: Sent) -> float:
+    """Return the relative error of the feature; infinite if there is none."""
     found = report.label.recovery.feature
     if found is None:
         return float("inf")
@@ -118,7 +122,7 @@ def _feature_error(subject: Subject, report: AuditReport, sent: Sent) -> float:
 
 
 def _features(subject: Subject, x: Tensor) -> Tensor:
-    """(B, I) what enters the head, in float64."""
+    """Return what enters the head, (B, I) in float64."""
     seen: list[Tensor] = []
     head = subject.model.get_submodule(subject.head.weight_name.rpartition(".")[0])
     handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].double()))
@@ -129,7 +133,7 @@ def _features(subject: Subject, x: Tensor) -> Tensor:
 
 
 def _psnr(subject: Subject, report: AuditReport, sent: Sent) -> float:
-    """Of the image that was found, against the truth; nothing behind several samples."""
+    """Return the PSNR of the image in dB; minus infinity if there is none or several samples."""
     if report.input.pixels is None or len(sent.data.x) > 1:
         return -float("inf")
     told = Told(None, sent.data.x[0]).fitted(subject.head.classes, subject.input_shape)
@@ -138,25 +142,27 @@ def _psnr(subject: Subject, report: AuditReport, sent: Sent) -> float:
 
 
 def _could_prove_classes(subject: Subject, sent: Sent) -> bool:
-    """Whether the sign of a gradient says anything: by a bias, or by features never negative.
+    """Return whether signs say anything: there is a bias, or features are never negative.
 
     The reader gives up on a head's gradient with noise, whose columns do not sum to zero.
     """
     head = subject.head
-    if "carries noise" in subject.batch_reader.read(sent.share).message:
+    if "carries noise" in subject.once(BatchReader.of).read(sent.share).message:
         return False
-    return (head.has_bias and head.bias_name in sent.share) or subject.batch_reader.never_negative
+    told = head.has_bias and head.bias_name in sent.share
+    return told or subject.once(BatchReader.of).never_negative
 
 
 def _proves_classes(subject: Subject, sent: Sent) -> bool:
-    """Whether the reader of batches proves a true class of the same share."""
+    """Return whether the reader of batches proves a true class of the same share."""
     held = set((sent.data.y > 0).any(0).nonzero()[:, 0].tolist())
     share = replace(sent.share, scale=None)
-    readings = (subject.batch_reader.read(one).present for one in (share, share.scaled(-1)))
+    readings = (subject.once(BatchReader.of).read(one).present for one in (share, share.scaled(-1)))
     return any(present and set(present) <= held for present in readings)
 
 
 def _counts_hold(report: AuditReport, sent: Sent) -> bool:
+    """Return whether the true number of samples per class is within the bounds."""
     counts = report.composition.counts
     if counts is None or not counts.low:
         return True

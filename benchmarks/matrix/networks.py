@@ -1,4 +1,4 @@
-"""The rows: networks of every kind the audit treats differently, each with or without a head bias.
+"""The rows: networks of every kind that the audit treats differently, with and without head bias.
 
 Chains are inverted layer by layer. Residual networks, networks that pool maxima, transformers and
 recurrent networks are not.
@@ -19,7 +19,7 @@ CLASSES = 10
 
 
 def perceptron() -> nn.Module:
-    """An MLP whose head has a bias."""
+    """Return an MLP whose head has a bias."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(3072, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(),
         nn.Linear(64, CLASSES),
@@ -27,7 +27,7 @@ def perceptron() -> nn.Module:
 
 
 def sigmoid_cnn() -> nn.Module:
-    """A chain of convolutions with sigmoids and a head with a bias."""
+    """Return a sequence of convolutions with sigmoids and a head with a bias."""
     return nn.Sequential(
         nn.Conv2d(3, 12, 5, 2, 2), nn.Sigmoid(), nn.Conv2d(12, 12, 5, 2, 2), nn.Sigmoid(),
         nn.Flatten(), nn.Linear(768, CLASSES),
@@ -35,7 +35,7 @@ def sigmoid_cnn() -> nn.Module:
 
 
 class SmallAlexNet(nn.Module):
-    """Convolutions, pooled maxima and two hidden layers with dropout; the head has a bias."""
+    """A network with max-pooling, two hidden layers with dropout, and a head with a bias."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,12 +50,13 @@ class SmallAlexNet(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (N, 10) of images (N, 3, 32, 32)."""
         z: Tensor = self.classifier(self.features(x).flatten(1))
         return z
 
 
 def _known(name: str, group: str, title: str) -> Stranger:
-    """One of the adversary's networks, under a heading of this table."""
+    """Return one of the adversary's networks under a title and group of this table."""
     found = next(one for one in (*HUGGING_FACE, *SEQUENCES) if one.name == name)
     return Stranger(title, group, found.build, found.shape, found.trained)
 

@@ -1,4 +1,4 @@
-"""Every network with every kind of update, through the audit."""
+"""Audit every network with every kind of update."""
 
 from __future__ import annotations
 
@@ -10,18 +10,31 @@ from benchmarks.adversary.stranger import Stranger
 from benchmarks.matrix.client import Client
 from benchmarks.matrix.judge import falsely_green, wrong_claims, wrong_unique
 from benchmarks.matrix.updates import Kind, Sent
-from softleak.audit import AuditReport, Leak, NamedShare, State, Subject, audit_shares, prepared
-from softleak.audit.verdict import headline
+from softleak.auditing import AuditReport, Leak, NamedShare, State, audit_shares, prepared
+from softleak.auditing.headline import headline
+from softleak.subject import Subject
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What the audit said of one update of one network, and how that compares with the truth."""
+    """What the audit said of one update of one network, and how that compares with the truth.
+
+    Attributes:
+        network: the name of the network.
+        kind: the name of the kind of update.
+        verdict: the verdict on the label.
+        states: the state of each kind of leak, in the order of ``Leak``.
+        wrong_unique: whether a label was called unique and is wrong.
+        wrong: the other claims that are wrong.
+        green: the leaks that are shown as attacked without success although that is not so.
+        said: the headline of the report.
+        seconds: the processor time of the audit.
+    """
 
     network: str
     kind: str
     verdict: str
-    states: tuple[State, ...]  # in the order of Leak
+    states: tuple[State, ...]
     wrong_unique: bool
     wrong: tuple[str, ...]
     green: tuple[str, ...]
@@ -30,7 +43,7 @@ class Cell:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Everything that is wrong with it, in words."""
+        """Everything that is wrong with the report, in words."""
         unique = ("UNIQUE",) if self.wrong_unique else ()
         return (
             *(f"wrong {claim}" for claim in (*unique, *self.wrong)),
@@ -39,7 +52,7 @@ class Cell:
 
 
 def cells(network: Stranger, kinds: Sequence[Kind], row: int = 0) -> Iterator[Cell]:
-    """One row of the matrix; its number and the column decide which data are drawn."""
+    """Yield one row of the matrix; the numbers of row and column decide which data are drawn."""
     client = Client(network)
     subject = Subject.of(client.model, network.shape)
     for column, kind in enumerate(kinds):
@@ -56,6 +69,6 @@ def cells(network: Stranger, kinds: Sequence[Kind], row: int = 0) -> Iterator[Ce
 
 
 def audited(subject: Subject, sent: Sent) -> AuditReport:
-    """The report of one update; the truth is not given to the audit."""
+    """Return the report of one update; the audit is not given the truth."""
     share = prepared(subject, sent.share, sent.options)
     return next(audit_shares(subject, [NamedShare("update", share)], sent.options))

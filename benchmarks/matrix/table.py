@@ -1,4 +1,4 @@
-"""The matrix as Markdown."""
+"""Write the matrix as Markdown."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from benchmarks.matrix.networks import NETWORKS
 from benchmarks.matrix.run import Cell
 from benchmarks.matrix.words import JUDGING, LEGEND
-from softleak.audit import Leak, State
+from softleak.auditing import Leak, State
 
 MARKS = {State.LEAKED: "●", State.NO_SUCCESS: "○", State.NOT_ATTACKED: "·"}
 
 
 def page(cells: Sequence[Cell], seconds: float) -> str:
-    """The page: the legend, the table, and the counts."""
+    """Return the page with the legend, the table and the counts."""
     networks = list(dict.fromkeys(cell.network for cell in cells))
     kinds = list(dict.fromkeys(cell.kind for cell in cells))
     lines = [
@@ -43,6 +43,7 @@ def page(cells: Sequence[Cell], seconds: float) -> str:
 
 
 def _table(cells: Sequence[Cell], networks: Sequence[str], kinds: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the table."""
     groups = {network.name: network.group for network in NETWORKS}
     by_place = {(cell.network, cell.kind): cell for cell in cells}
     yield "| | network | " + " | ".join(kinds) + " |"
@@ -53,13 +54,14 @@ def _table(cells: Sequence[Cell], networks: Sequence[str], kinds: Sequence[str])
 
 
 def _written(cell: Cell) -> str:
-    """The verdict on the label, the five states, and a fault in bold."""
+    """Return a cell as text: the verdict on the label, the five states, and faults in bold."""
     marks = "".join(MARKS[state] for state in cell.states)
     fault = f" **{', '.join(cell.faults)}**" if cell.faults else ""
     return f"{cell.verdict.lower()} {marks}{fault}"
 
 
 def _counts(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield the lines of both tables of counts."""
     verdicts = Counter(cell.verdict for cell in cells)
     yield "| what | cells |"
     yield "|---|---|"

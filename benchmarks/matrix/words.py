@@ -1,4 +1,4 @@
-"""The words around the table."""
+"""The text above and below the table."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from flwr.simulation import run_simulation
 from examples.flower.app import Run, client_app
 from examples.flower.score import Score, score
 from examples.flower.settings import Settings
-from softleak.integrations.flower import Engine
-from softleak.integrations.flower.page import SHOWN, Federation, write_federations
+from softleak.integrations.flower import AuditEngine
+from softleak.integrations.flower.round_page import LIMITS, Federation, write_federations
 
 TITLES = {False: "Without a guard", True: "With the guard"}
 NOTES = {
@@ -32,17 +32,22 @@ NOTES = {
 
 
 def main() -> None:
-    """From the command line."""
+    """Read the command line, run the federations and print their scores."""
     parser = argparse.ArgumentParser(description=__doc__)
     for setting in fields(Settings):
         if setting.name != "hide_class":
             kind = float if setting.name == "lr" else int
             parser.add_argument(f"--{setting.name}", type=kind, default=setting.default)
     parser.add_argument(
-        "--images-only", action="store_false", dest="hide_class", help="the guard leaves the class"
+        "--images-only",
+        action="store_false",
+        dest="hide_class",
+        help="hide images and not classes",
     )
-    parser.add_argument("--no-guard", action="store_true", help="only the federation without it")
-    parser.add_argument("--out", type=Path, default=Path("federation"))
+    parser.add_argument("--no-guard", action="store_true", help="run without a guard only")
+    parser.add_argument(
+        "--out", type=Path, default=Path("federation"), help="the folder of the pages"
+    )
     given = vars(parser.parse_args())
     folder, only = given.pop("out"), given.pop("no_guard")
     scores = federate(Settings(**given), folder, (False,) if only else (False, True))
@@ -54,11 +59,17 @@ def main() -> None:
 
 
 def federate(settings: Settings, folder: Path, kinds: Sequence[bool]) -> dict[bool, Score]:
-    """A federation of each kind, guarded or not, and the page at ``folder``/index.html."""
+    """Run a federation of each kind, and write the page at ``folder``/index.html.
+
+    Args:
+        settings: the settings of both federations.
+        folder: the folder of pages, logs and scores.
+        kinds: whether each federation has guards.
+    """
     runs, scores = [], {}
     for guarded in kinds:
         # Labels behind noise take longer, so they go where aggregation need not wait for them.
-        engine = Engine.RAY if guarded else Engine.INLINE
+        engine = AuditEngine.RAY if guarded else AuditEngine.INLINE
         run = Run(settings, folder / ("guarded" if guarded else "open"), engine)
         run_simulation(
             run.server_app(), client_app(settings, guarded=guarded), settings.clients,
@@ -71,7 +82,7 @@ def federate(settings: Settings, folder: Path, kinds: Sequence[bool]) -> dict[bo
             "input", "image"
         )
         note = NOTES[guarded].format(hidden)
-        runs.append(Federation(TITLES[guarded], note, rounds, pictures[:SHOWN], facts))
+        runs.append(Federation(TITLES[guarded], note, rounds, pictures[: LIMITS.pictures], facts))
     seen = [f"{TITLES[g].lower()} {s.images} of {s.attacked}" for g, s in scores.items()]
     title = f"Images the server sees: {', '.join(seen)}."
     write_federations(folder / "index.html", title, runs)

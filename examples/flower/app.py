@@ -1,4 +1,4 @@
-"""The client and the server, as in any Flower app; softleak adds a mod here, a wrapper there."""
+"""The client and the server of a Flower app, to which softleak adds a mod and a wrapper."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
-from examples.flower.settings import NORM, SEED, Settings
+from examples.flower.settings import EXAMPLE_SEED, NORM, Settings
 from softleak import data
 from softleak.integrations.flower import (
     Action,
-    Engine,
+    AuditEngine,
     LeakageGuard,
     LeakageMonitor,
     Question,
@@ -28,7 +28,12 @@ from softleak.integrations.flower import (
 
 
 def client_app(settings: Settings, *, guarded: bool) -> ClientApp:
-    """One step of SGD on one image; the guard, if any, sees the update before it leaves."""
+    """Return a client that takes one step of SGD on one image.
+
+    Args:
+        settings: the settings of the federation.
+        guarded: whether a guard sees the update before it leaves.
+    """
     question = Question(input_shape=settings.shape, normalisation=NORM)
     guard = LeakageGuard(
         settings.network(), Action.DEFEND, stop=settings.stop,
@@ -55,24 +60,34 @@ def client_app(settings: Settings, *, guarded: bool) -> ClientApp:
 
 
 def _repeatable(context: Context, number: int) -> np.random.Generator:
-    """Noise that is the same in every run, for the figures' sake; a real client has `fresh`."""
-    return np.random.default_rng([SEED, int(context.node_config["partition-id"]), number])
+    """Return noise that is the same in every run, for the figures; a real client uses `fresh`."""
+    return np.random.default_rng([EXAMPLE_SEED, int(context.node_config["partition-id"]), number])
 
 
 @dataclass
 class Run:
-    """One federation from start to end."""
+    """One federation from start to end.
+
+    Attributes:
+        settings: the settings of the federation.
+        folder: the folder of the monitor's log and page.
+        engine: where the monitor's audits run.
+        monitor: the monitor, once the server runs.
+        result: what the strategy returned at the end.
+        partitions: the image of each node, which only the score reads, afterwards.
+        clock: the time before the first round and after each, in seconds.
+    """
 
     settings: Settings
     folder: Path
-    engine: Engine
+    engine: AuditEngine
     monitor: LeakageMonitor | None = None
     result: Result = field(default_factory=Result)
-    partitions: dict[int, int] = field(default_factory=dict)  # by node: for the score, afterwards
-    clock: list[float] = field(default_factory=list)  # before the first round and after each
+    partitions: dict[int, int] = field(default_factory=dict)
+    clock: list[float] = field(default_factory=list)
 
     def server_app(self) -> ServerApp:
-        """FedAvg with a monitor around it."""
+        """Return a server that runs FedAvg with a monitor around it."""
         app = ServerApp()
 
         @app.main()
@@ -92,7 +107,7 @@ class Run:
         return app
 
     def _evaluate(self, _: int, arrays: ArrayRecord) -> MetricRecord:
-        """The loss on the clients' images, and on images nobody trains on; and the time."""
+        """Return the loss on the clients' images and on others, and note the time."""
         self.clock.append(perf_counter())
         model = self.settings.network()
         model.load_state_dict(arrays.to_torch_state_dict())
@@ -103,7 +118,11 @@ class Run:
 
 
 class _Remembering(FedAvg):
-    """FedAvg that remembers which client is which node, for the score after the run."""
+    """FedAvg that remembers which node holds which image, for the score after the run.
+
+    Args:
+        partitions: the dictionary that is filled.
+    """
 
     def __init__(self, partitions: dict[int, int]) -> None:
         super().__init__(fraction_evaluate=0.0)
@@ -112,6 +131,7 @@ class _Remembering(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Note which node holds which image, and aggregate as FedAvg does."""
         replies = list(replies)
         for reply in replies:
             if reply.has_content():

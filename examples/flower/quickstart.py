@@ -1,10 +1,10 @@
-"""A federation with the settings of Flower's PyTorch quickstart.
+"""Run a federation with the settings of Flower's PyTorch quickstart.
 
 python -m examples.flower.quickstart [--guard] [--clients 5] [--rounds 2] [--out DIR]
 
-A small CNN, batches of 32, SGD with momentum 0.9, one local epoch; images are the embedded ones.
-The server's monitor says which classes each client's update proves. With ``--guard`` every client
-has a guard that is told to stop that.
+It trains a small CNN with batches of 32, SGD with momentum 0.9 and one local epoch on the embedded
+images. The server's monitor says which classes each client's update proves. With ``--guard`` every
+client has a guard that is told to stop that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
 from softleak import data
-from softleak.audit import Leak
+from softleak.auditing import Leak
 from softleak.integrations.flower import Action, LeakageGuard, LeakageMonitor, Question
 from softleak.integrations.flower.remedy import Source, fresh
 
@@ -36,7 +36,7 @@ QUESTION = Question(input_shape=SHAPE)
 
 
 class Net(nn.Module):
-    """Two convolutions and three linear layers, with ReLU and max-pooling."""
+    """The quickstart's network of two convolutions and three linear layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class Net(nn.Module):
         self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (N, 3, 32, 32) to logits (N, 10)."""
+        """Return the logits (N, 10) of images (N, 3, 32, 32)."""
         for layer in (self.conv1, self.conv2):
             x = F.max_pool2d(F.relu(layer(x)), 2)
         return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))  # type: ignore[no-any-return]
 
 
 def network(seed: int = 0) -> Net:
-    """The network every round begins with, the same in every run."""
+    """Return the network that the first round begins with, the same in every run."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return Net()
@@ -59,18 +59,23 @@ def network(seed: int = 0) -> Net:
 
 @dataclass(frozen=True)
 class Client:
-    """A client whose images are all of two classes, as those of a skewed partition may be."""
+    """A client whose images are all of two classes, as in a skewed partition.
+
+    Attributes:
+        number: the number of the client, which decides its classes.
+        samples: the number of its images, at most the 40 that are embedded of two classes.
+    """
 
     number: int
-    samples: int = 32  # of the 40 that are embedded of two classes
+    samples: int = 32
 
     @property
     def classes(self) -> tuple[int, int]:
-        """The classes of its images."""
+        """The two classes of its images."""
         return 2 * self.number % 10, (2 * self.number + 5) % 10
 
     def images(self) -> tuple[Tensor, Tensor]:
-        """Its images (N, 3, 32, 32) and their classes (N,)."""
+        """Return its images (N, 3, 32, 32) and their classes (N,)."""
         held = data.embedded()
         mine = (held.labels[:, None] == torch.tensor(self.classes)).any(1).nonzero()[:, 0]
         chosen = held.subset(mine[: self.samples])
@@ -78,7 +83,7 @@ class Client:
         return 2 * x - 1, chosen.labels
 
     def train(self, message: Message, _: Context) -> Message:
-        """One local epoch."""
+        """Train for one local epoch, and return the weights."""
         model = network()
         model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         rate = float(str(message.content.config_records["config"]["lr"]))
@@ -97,27 +102,29 @@ class Client:
 
 
 def guard(action: Action = Action.DEFEND, source: Source = fresh) -> LeakageGuard:
-    """A guard that does not let the server prove a class."""
+    """Return a guard that is told to stop the server from proving a class."""
     stop = frozenset({Leak.COMPOSITION})
     return LeakageGuard(network(), action, stop=stop, question=QUESTION, seeds=2, source=source)
 
 
 def monitor(folder: Path) -> LeakageMonitor:
-    """The server's strategy, with a log and a page in ``folder``."""
+    """Return the server's strategy, which writes a log and a page to ``folder``."""
     names = data.embedded().class_names
     plain = FedAvg(fraction_evaluate=0.0)
     return LeakageMonitor(plain, network(), question=QUESTION, folder=folder, class_names=names)
 
 
 def main() -> None:
-    """From the command line, in Flower's simulation."""
+    """Read the command line, and run the federation in Flower's simulation."""
     from flwr.simulation import run_simulation
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--guard", action="store_true", help="clients stop class composition")
-    parser.add_argument("--clients", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path("quickstart"))
+    parser.add_argument("--guard", action="store_true", help="give every client a guard")
+    parser.add_argument("--clients", type=int, default=5, help="the number of clients")
+    parser.add_argument("--rounds", type=int, default=2, help="the number of rounds")
+    parser.add_argument(
+        "--out", type=Path, default=Path("quickstart"), help="the folder of the page"
+    )
     given = parser.parse_args()
     client, server = ClientApp(mods=[guard()] if given.guard else []), ServerApp()
 
@@ -137,7 +144,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Ray sends what is of a module by its name; what is of `__main__` it would have to copy.
+    # Ray refers to a module's objects by name, but would have to copy those of `__main__`.
     from examples.flower import quickstart
 
     quickstart.main()

@@ -1,4 +1,4 @@
-"""What the server saw against the truth, which is read here and nowhere before."""
+"""What the server saw compared with the truth, which is read here and nowhere before."""
 
 from __future__ import annotations
 
@@ -7,32 +7,47 @@ from dataclasses import dataclass
 from examples.flower.app import Run
 from examples.flower.settings import NORM
 from softleak import data
-from softleak.audit.findings import RECOGNISABLE
+from softleak.auditing.findings import LEAK_THRESHOLDS
 from softleak.integrations.flower import ClientAudit
-from softleak.integrations.flower.page import Picture, picture
+from softleak.integrations.flower.pictures import Picture, picture
 from softleak.metrics import psnr
 
 
 @dataclass(frozen=True)
 class Score:
-    """One run in numbers."""
+    """One run in numbers.
+
+    Attributes:
+        updates: the number of updates that were audited.
+        labels: the number of labels that were called unique and are right.
+        classes: the number of updates whose class was named rightly, with or without proof.
+        attacked: the number of images that were attacked.
+        images: the number of images that came back at 20 dB or better.
+        worst_psnr: the lowest PSNR of an attacked image in dB.
+        best_psnr: the highest PSNR of an attacked image in dB.
+        bound: the class accuracy that the guards state as the most to expect; None without guards.
+        loss: the loss on the clients' images before and after the run.
+        held_out: the loss on other images before and after the run.
+        seconds: the time of all rounds.
+        monitor: the part of that time that was spent in the monitor.
+    """
 
     updates: int
-    labels: int  # exact and right
-    classes: int  # right, sure or not
-    attacked: int  # images
-    images: int  # at 20 dB or better
+    labels: int
+    classes: int
+    attacked: int
+    images: int
     worst_psnr: float
     best_psnr: float
-    bound: float | None  # of the class accuracy, as the guards state it
-    loss: tuple[float, float]  # on the clients' images, before and after
+    bound: float | None
+    loss: tuple[float, float]
     held_out: tuple[float, float]
-    seconds: float  # of all rounds
-    monitor: float  # of them in the monitor
+    seconds: float
+    monitor: float
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """For the page and the terminal."""
+        """The names and values that the page and the terminal show."""
         said = [
             ("exact labels that are right", f"{self.labels} of {self.updates}"),
             ("right class named, sure or not", f"{self.classes} of {self.updates}"),
@@ -52,7 +67,7 @@ class Score:
 
 
 def score(run: Run) -> tuple[Score, list[Picture]]:
-    """Compare every update of a run with the image behind it."""
+    """Compare every update of a run with the image behind it; return the score and pictures."""
     labels, classes, quality, pictures = 0, 0, [], []
     names, truth = data.embedded().class_names, run.settings.images()
     rounds = run.monitor.rounds if run.monitor else []
@@ -66,7 +81,7 @@ def score(run: Run) -> tuple[Score, list[Picture]]:
             true, found = NORM.invert(x), report.input.pixels
             quality.append(float("-inf") if found is None else psnr(found, true))
             pictures.append(picture(number, client, names, true))
-    seen = sum(dB >= RECOGNISABLE for dB in quality)
+    seen = sum(dB >= LEAK_THRESHOLDS.recognisable for dB in quality)
     losses = (_ends(run, "loss"), _ends(run, "loss-held-out"))
     times = (run.clock[-1] - run.clock[0], sum(run.monitor.seconds.values()) if run.monitor else 0)
     found_score = Score(
@@ -77,14 +92,14 @@ def score(run: Run) -> tuple[Score, list[Picture]]:
 
 
 def _stated(run: Run) -> float | None:
-    """The mean of the bounds the guards put into their replies."""
+    """Return the mean of the bounds that the guards put into their replies."""
     told = [m.get("guard-class-bound") for m in run.result.train_metrics_clientapp.values()]
     bounds = [float(str(bound)) for bound in told if bound is not None]
     return sum(bounds) / len(bounds) if bounds else None
 
 
 def _exact(client: ClientAudit, true: int) -> bool:
-    """Whether the label was proved, and is the true one: one-hot here."""
+    """Return whether the label was called unique and is the true one, which is one-hot here."""
     recovery = client.report.label.recovery if client.report else None
     if recovery is None or recovery.label is None or recovery.status.name != "UNIQUE":
         return False
@@ -92,10 +107,11 @@ def _exact(client: ClientAudit, true: int) -> bool:
 
 
 def _guess(client: ClientAudit) -> int | None:
+    """Return the class that the audit names, with or without proof."""
     return client.report.label.recovery.class_index if client.report else None
 
 
 def _ends(run: Run, name: str) -> tuple[float, float]:
-    """A loss before the first round and after the last."""
+    """Return a loss before the first round and after the last."""
     measured = [float(str(m[name])) for m in run.result.evaluate_metrics_serverapp.values()]
     return measured[0], measured[-1]

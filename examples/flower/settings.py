@@ -1,4 +1,4 @@
-"""The federation: its size, its network, and who holds which image."""
+"""The settings of the federation: its size, its network, and which client holds which image."""
 
 from __future__ import annotations
 
@@ -8,56 +8,70 @@ import torch
 from torch import Tensor, nn
 
 from softleak import data, models
-from softleak.audit import Leak
+from softleak.auditing import Leak
 
 NORM = data.CIFAR10_NORM
-HELD_OUT = 50  # images no client has
-SEED = 0
+HELD_OUT_IMAGES = 50  # the number of images that no client has
+EXAMPLE_SEED = 0  # the seed of weights, images and noise
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Every client has one image, and takes one step on it a round."""
+    """A federation in which every client has one image, and takes one step on it per round.
+
+    Attributes:
+        clients: the number of clients.
+        rounds: the number of rounds.
+        size: the height and width of an image in pixels.
+        attacked: the number of updates per round whose image the server attacks.
+        lr: the learning rate of the clients.
+        seeds: the number of trials for each setting of a guard's noise.
+        hide_class: whether the guard hides the class as well as the image.
+    """
 
     clients: int = 20
     rounds: int = 2
-    size: int = 32  # pixels a side
-    attacked: int = 4  # updates a round whose image the server attacks
+    size: int = 32
+    attacked: int = 4
     lr: float = 0.1
-    seeds: int = 2  # trials of the guard's search
-    hide_class: bool = True  # and not the image alone
+    seeds: int = 2
+    hide_class: bool = True
 
     @property
     def stop(self) -> frozenset[Leak]:
-        """What the guard is to stop."""
+        """The leaks that the guard is told to stop."""
         return frozenset({Leak.CLASS, Leak.INPUT} if self.hide_class else {Leak.INPUT})
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The shape of an input."""
+        """The shape (C, H, W) of an input."""
         return 3, self.size, self.size
 
     def network(self) -> nn.Module:
-        """The paper's LeNet with tanh: one that learns something within a few rounds."""
+        """Return the paper's LeNet with tanh, which learns something within a few rounds."""
         with torch.random.fork_rng():
-            torch.manual_seed(SEED)
+            torch.manual_seed(EXAMPLE_SEED)
             return models.lenet(image=self.size, activation=nn.Tanh)
 
     def held_out(self) -> tuple[Tensor, Tensor]:
-        """Images (N, 3, H, W) and classes (N,) nobody trains on."""
-        return _pictures(self.size, _order()[:HELD_OUT])
+        """Return images (N, 3, H, W) and classes (N,) that nobody trains on."""
+        return _pictures(self.size, _order()[:HELD_OUT_IMAGES])
 
     def images(self) -> tuple[Tensor, Tensor]:
-        """Images (clients, 3, H, W) and classes (clients,): one a client."""
-        order = _order()[HELD_OUT:]
+        """Return images (clients, 3, H, W) and classes (clients,), one per client."""
+        order = _order()[HELD_OUT_IMAGES:]
         return _pictures(self.size, order[torch.arange(self.clients) % len(order)])
 
 
 def _order() -> Tensor:
-    return torch.randperm(len(data.embedded()), generator=torch.Generator().manual_seed(SEED))
+    """Return the numbers of all embedded images in a random order."""
+    return torch.randperm(
+        len(data.embedded()), generator=torch.Generator().manual_seed(EXAMPLE_SEED)
+    )
 
 
 def _pictures(size: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the chosen images as inputs, with their classes."""
     images = data.embedded().resized(size).subset(chosen)
     x = torch.stack([images.pixels(index) for index in range(len(images))])
     return NORM.apply(x), images.labels

@@ -1,4 +1,4 @@
-"""Folders that are made, and files that are written whole or not at all."""
+"""This module makes folders, and writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softleak.errors import FileError
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those it lies in, as far as they are not there."""
+    """Make a folder and those it lies in; raises ``FileError`` if that is impossible."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -21,7 +21,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path``, which takes its place once the block has ended well."""
+    """Yield a temporary file that takes the place of ``path`` once the block has ended well."""
     if not path.parent.is_dir():
         raise FileError(f"expected a folder at {path.parent}, found none; make it first")
     try:

@@ -1,4 +1,4 @@
-"""What a result depends on besides its inputs."""
+"""This module says what a result depends on besides its inputs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
 from softleak._version import __version__
 
 
 @cache
 def code() -> str:
-    """Twelve hexadecimal digits of a SHA-256 over the package's own source files."""
+    """Return twelve hexadecimal digits of a SHA-256 over the package's own source files."""
     folder, digest = Path(__file__).parent, sha256()
     for path in sorted(folder.rglob("*.py")):
         source = path.read_bytes()
@@ -24,10 +22,10 @@ def code() -> str:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Name and version of everything that computes."""
+    """Return name and version of everything that computes. It does not import torch."""
     return (
         ("softleak", __version__),
-        ("torch", torch.__version__),
+        ("torch", version("torch")),
         ("numpy", version("numpy")),
         ("safetensors", version("safetensors")),
         ("Python", platform.python_version()),

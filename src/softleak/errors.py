@@ -1,14 +1,17 @@
-"""One root exception: every caller's mistake says what was expected, what came and what to do."""
+"""This module holds the exceptions that softleak raises on purpose.
+
+Each message says what was expected, what came and what to do.
+"""
 
 from __future__ import annotations
 
 
 class SoftleakError(Exception):
-    """Root of everything softleak raises on purpose."""
+    """This is the root of everything softleak raises on purpose."""
 
 
 class ModelError(SoftleakError):
-    """The model cannot be audited as given: no linear head, a forward pass that fails, …"""
+    """The model cannot be audited as given, for example because it has no linear head."""
 
 
 class HeadNotFound(ModelError):
@@ -20,7 +23,7 @@ class ShareError(SoftleakError):
 
 
 class MissingGradient(ShareError):
-    """The share lacks the head's weight gradient, without which nothing can be said."""
+    """The share lacks the gradient of the head's weight, which every attack needs."""
 
 
 class NonFinite(ShareError):
@@ -32,11 +35,11 @@ class FileError(SoftleakError):
 
 
 class LabelError(SoftleakError):
-    """A label or a label family that does not fit the number of classes."""
+    """A label or a label family does not fit the number of classes."""
 
 
 class DataError(SoftleakError):
-    """A data set that cannot be read, or does not hold what was asked for."""
+    """A data set cannot be read, or does not hold what was asked for."""
 
 
 class MissingExtra(SoftleakError, ImportError):
@@ -44,10 +47,10 @@ class MissingExtra(SoftleakError, ImportError):
 
 
 class OptionError(SoftleakError):
-    """A setting that makes no sense: of a defence, an objective, an optimiser."""
+    """A setting of a defence, an objective or an optimiser makes no sense."""
 
 
 def in_a_line(error: Exception) -> str:
-    """The first line of what an error says, or its kind if it says nothing."""
+    """Return the first line of an error's message, or its type if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

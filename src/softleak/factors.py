@@ -1,4 +1,4 @@
-"""The head's gradient ``G = σ u vᵀ``: rank one for one sample, and how exactly."""
+"""This module factors the head's gradient ``G = σ u vᵀ``, which has rank one for one sample."""
 
 from __future__ import annotations
 
@@ -9,23 +9,35 @@ import torch
 from torch import Tensor
 
 from softleak.errors import MissingGradient, ShareError
-from softleak.head import BLOCK, Head
+from softleak.head import CACHED_BLOCK, Head
 from softleak.share import GradientShare
 
-NOISY = 1e-6  # a residual beyond float32 rounding: all rows vote
-NOISE = 32.0  # a residual of so many roundings is noise
-POWER_STEPS = 2
-PROBES = 2  # random directions to estimate a residual from
-RANK_TOLERANCE = 64.0  # a second singular value above this many roundings is another sample
-COARSEST, FEWEST = 1e-3, 4.0  # in half precision so many roundings would hide one: fewer suffice
-UNBALANCED = 1e-2  # what rounding leaves of a sum over u at the smallest t of interest
-TINY = torch.finfo(torch.double).tiny
+
+@dataclass(frozen=True)
+class RankTolerances:
+    """These decide when a gradient of the head counts as that of one sample."""
+
+    noisy: float = 1e-6  # a relative residual beyond float32 rounding, from which on all rows vote
+    noise_roundings: float = 32.0  # a residual of so many roundings is noise
+    power_steps: int = 2  # steps of power iteration towards the first singular vector
+    probes: int = 2  # random directions that a residual is estimated from
+    second_value: float = 64.0  # a second singular value above so many roundings is another sample
+    coarsest: float = 1e-3  # the resolution from which on fewer roundings have to suffice
+    fewest_roundings: float = 4.0  # so many roundings suffice there: more would hide a sample
+    level: float = 1.5  # of the mean square of u: what its largest is below if all are alike
+    unbalanced: float = 1e-2  # what rounding leaves of a sum over u at the smallest t of interest
+
+
+RANK = RankTolerances()
+
+
+SMALLEST_NORMAL = torch.finfo(torch.double).tiny
 OWN = 8 * torch.finfo(torch.double).eps  # what our own arithmetic adds to a float64 share
 
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """``G = σ u vᵀ`` for N clients, and how exactly. ``u`` (N, C), ``v`` (N, I), the rest (N,).
+    """This holds ``G = σ u vᵀ`` of N clients: ``u`` (N, C), ``v`` (N, I), the rest (N,).
 
     ``relative`` and ``absolute`` are the rounding of an entry of ``G``: a part of its size, and
     whatever its size; numbers below ``tiny`` are lost. ``residual`` is ``‖G − σ u vᵀ‖ / σ``.
@@ -41,41 +53,50 @@ class Factors:
     explained: Tensor  # the residual that the share's own known rounding leaves
 
     def take(self, rows: Tensor) -> Factors:
-        """The factors of some clients."""
+        """Return the factors of some clients."""
         return Factors(
             self.u[rows], self.sigma[rows], self.v[rows], self.residual[rows],
             self.relative, self.absolute[rows], self.tiny, self.explained[rows],
         )  # fmt: skip
 
     def feature_error(self, client: int) -> float:
-        """The relative error of the direction ``v`` of one client's feature."""
+        """Return the relative error of the direction ``v`` of one client's feature."""
         noise = self.absolute[client] * self.v.shape[-1] ** 0.5 / self.sigma[client]
         return self.relative + float(noise)
 
     @property
     def zero(self) -> Tensor:
-        """(N,) whether the gradient is zero."""
+        """Return whether the gradient is zero."""
         return self.sigma == 0
 
     @property
     def rank_one(self) -> Tensor:
-        """(N,) whether rounding explains all that is not rank one."""
-        allowed = max(min(RANK_TOLERANCE * self.relative, COARSEST), FEWEST * self.relative)
+        """Return whether rounding explains all that is not rank one."""
+        allowed = max(
+            min(RANK.second_value * self.relative, RANK.coarsest),
+            RANK.fewest_roundings * self.relative,
+        )
         return torch.le(self.residual, allowed + self.explained)
 
+    @property
+    def level(self) -> Tensor:
+        """Return whether the entries of ``u`` that are not zero are of about the same size."""
+        entries = (self.u != 0).sum(-1)
+        return torch.lt(self.u.square().amax(-1) * entries, RANK.level)
+
     def balanced(self, client: int, t: float | None) -> bool:
-        """Whether ``p − y = t u`` sums to zero; without a ``t``, whether any could make it so."""
+        """Return whether ``p − y = t u`` sums to zero, for this ``t`` or for any if it is None."""
         off = float(self.u[client].sum().abs())
         if t is None:
-            return off <= UNBALANCED
+            return off <= RANK.unbalanced
         known = float(self.absolute[client] / self.sigma[client])
         entries = self.u.shape[-1] ** 0.5
-        left: float = RANK_TOLERANCE * entries * (self.relative + known * abs(t))
+        left: float = RANK.second_value * entries * (self.relative + known * abs(t))
         return off * abs(t) <= left
 
 
 def head_gradients(head: Head, shares: Sequence[GradientShare]) -> list[Tensor]:
-    """The head's weight gradients (C, I) in the dtype they came in, checked."""
+    """Return the head's weight gradients (C, I) in the dtype they came in, checked."""
     name = head.weight_name
     for share in shares:
         if name not in share:
@@ -92,9 +113,9 @@ def head_gradients(head: Head, shares: Sequence[GradientShare]) -> list[Tensor]:
 
 
 def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
-    """The leading singular pair of each head gradient, a few clients at a time."""
+    """Return the leading singular pair of each head gradient, a few clients at a time."""
     gradients = head_gradients(head, shares)
-    clients = max(BLOCK // head.W.numel(), 1)
+    clients = max(CACHED_BLOCK // head.W.numel(), 1)
     parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
     u, sigma, v, residual = (torch.cat(part) for part in zip(*parts, strict=True))
     # The coarsest of what the client computed in and what it sent.
@@ -103,9 +124,9 @@ def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
     known = [share.rounding.get(head.weight_name, 0.0) for share in shares]
     absolute = sigma.new_tensor(known) + info.tiny * info.eps
     entries = head.W.numel() ** 0.5
-    explained = 2 * absolute * entries / sigma.clamp_min(TINY)
+    explained = 2 * absolute * entries / sigma.clamp_min(SMALLEST_NORMAL)
     # What is neither rank one nor rounding is noise, and is in u and v as well.
-    noise = torch.where(residual > NOISE * relative, residual * sigma / entries, 0.0)
+    noise = torch.where(residual > RANK.noise_roundings * relative, residual * sigma / entries, 0.0)
     # A feature is mostly positive after an activation: with v so, t > 0 in the usual case.
     sign = torch.where(v.sum(-1) < 0, -1.0, 1.0)[:, None]
     return Factors(
@@ -114,7 +135,7 @@ def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
 
 
 def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``u``, ``σ``, ``v`` and the residual of N gradients of one size.
+    """Return ``u``, ``σ``, ``v`` and the residual of N gradients of one size.
 
     Without noise the largest row is ``v`` up to rounding; with noise all rows have to vote.
     """
@@ -124,31 +145,31 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     seen = [(G @ probe).double() for probe in probes]  # a random product tells the largest row
     v = _unit(G[torch.arange(len(G), device=G.device), seen[0].abs().argmax(-1)].double())
     product, residual = _project(G, v, probes, seen)
-    noisy = (residual > NOISY * product.norm(dim=-1)).nonzero()[:, 0]
+    noisy = (residual > RANK.noisy * product.norm(dim=-1)).nonzero()[:, 0]
     if len(noisy):  # the others stay as they are, whoever is in their batch
         own, heard = G[noisy], [each[noisy] for each in seen]
-        for _ in range(POWER_STEPS):
+        for _ in range(RANK.power_steps):
             v[noisy] = _unit(torch.einsum("nci,nc->ni", own.double(), product[noisy]))
             product[noisy], residual[noisy] = _project(own, v[noisy], probes, heard)
     sigma = product.norm(dim=-1)
-    return _unit(product), sigma, v, residual / sigma.clamp_min(TINY)
+    return _unit(product), sigma, v, residual / sigma.clamp_min(SMALLEST_NORMAL)
 
 
 def _directions(G: Tensor) -> list[Tensor]:
-    """Random directions (I,) in the dtype of ``G``, the same in every run."""
+    """Return random directions (I,) in the dtype of ``G``, the same in every run."""
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(PROBES, G.shape[-1], generator=generator)
+    drawn = torch.randn(RANK.probes, G.shape[-1], generator=generator)
     return list(drawn.to(G.device, G.dtype))
 
 
 def _project(
     G: Tensor, v: Tensor, probes: Sequence[Tensor], seen: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """``G v`` (N, C) in float64, and the norm (N,) of what ``v`` leaves of ``G``.
+    """Return ``G v`` (N, C) in float64, and the norm (N,) of what ``v`` leaves of ``G``.
 
     That norm is estimated from products with random directions, which cost less than the matrix.
     """
-    rows = torch.split(G, max(BLOCK // (len(G) * G.shape[-1]), 1), dim=1)
+    rows = torch.split(G, max(CACHED_BLOCK // (len(G) * G.shape[-1]), 1), dim=1)
     if len(G) == 1:  # a matrix-vector product runs at the speed of memory
         product = torch.cat([torch.mv(block[0].double(), v[0]) for block in rows])[None]
     else:
@@ -157,14 +178,14 @@ def _project(
         whole - product * (v @ probe.double())[:, None]
         for whole, probe in zip(seen, probes, strict=True)
     ]
-    return product, torch.stack(rests).square().sum((0, 2)).div(PROBES).sqrt()
+    return product, torch.stack(rests).square().sum((0, 2)).div(RANK.probes).sqrt()
 
 
 def _unit(x: Tensor) -> Tensor:
-    return torch.div(x, x.norm(dim=-1, keepdim=True).clamp_min(TINY))
+    return torch.div(x, x.norm(dim=-1, keepdim=True).clamp_min(SMALLEST_NORMAL))
 
 
 def numerical_rank(head: Head, share: GradientShare, relative: float) -> int:
-    """How many singular values of ``G`` stand above rounding: a bound on the samples."""
+    """Return how many singular values of ``G`` stand above rounding: a bound on the samples."""
     values = torch.linalg.svdvals(share[head.weight_name].double())
-    return int((values > RANK_TOLERANCE * relative * values[0]).sum())
+    return int((values > RANK.second_value * relative * values[0]).sum())

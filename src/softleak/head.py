@@ -1,4 +1,4 @@
-"""The classifier head ``z = W x + b``, found in a model."""
+"""This module holds the classifier head ``z = W x + b`` of a model."""
 
 from __future__ import annotations
 
@@ -10,70 +10,86 @@ from torch import Tensor, nn
 
 from softleak.errors import HeadNotFound, ModelError
 
-POWER_STEPS, POWER_SLACK = 8, 1.2  # to the largest singular value, and what they may lack of it
-TINY = 1e-300
-BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
+
+@dataclass(frozen=True)
+class PowerIteration:
+    """These settings bound the largest singular value of the head."""
+
+    steps: int = 8  # steps of power iteration
+    slack: float = 1.2  # a factor that makes up for what the steps lack
+
+
+POWER = PowerIteration()
+
+
+SHORTEST = 1e-300  # keeps a quotient finite
+CACHED_BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A model's last linear layer: ``W`` (C, I) as it is, ``b`` (C,) in float64, zero if none."""
+    """This is a model's last linear layer: ``W`` (C, I), and ``b`` (C,), zero if there is none.
+
+    ``normalised`` says that the model takes a log-softmax of its output. The cross-entropy takes
+    another, and then even rounding errors of ``p − y`` add up to zero.
+    """
 
     name: str
     W: Tensor
     b: Tensor
     has_bias: bool
+    normalised: bool = False
 
     @cached_property
     def largest_weight(self) -> float:
-        """The largest entry of ``W``, by size."""
+        """Return the largest entry of ``W``, by size."""
         return float(self.W.abs().max())
 
     @cached_property
     def largest_row(self) -> float:
-        """The length of the longest row of ``W``."""
+        """Return the length of the longest row of ``W``."""
         return float(self.W.norm(dim=1).max())
 
     @cached_property
     def norm(self) -> float:
-        """The largest singular value of ``W``, from a few power steps, rounded up."""
+        """Return the largest singular value of ``W``, from a few power steps, rounded up."""
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(1, self.W.shape[1], generator=generator, dtype=torch.double)
         x = x.to(self.W.device)
-        for _ in range(POWER_STEPS):
-            x = self.back(self.logits(x / x.norm().clamp_min(TINY)))
-        return POWER_SLACK * float(x.norm().sqrt())
+        for _ in range(POWER.steps):
+            x = self.back(self.logits(x / x.norm().clamp_min(SHORTEST)))
+        return POWER.slack * float(x.norm().sqrt())
 
     @property
     def weight_name(self) -> str:
-        """The parameter whose gradient is ``G``."""
+        """Return the parameter whose gradient is ``G``."""
         return f"{self.name}.weight" if self.name else "weight"
 
     @property
     def bias_name(self) -> str:
-        """The parameter whose gradient is ``δ`` itself."""
+        """Return the parameter whose gradient is ``δ`` itself."""
         return f"{self.name}.bias" if self.name else "bias"
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the model computes in."""
+        """Return the dtype that the model computes in."""
         return self.W.dtype
 
     @property
     def classes(self) -> int:
-        """C."""
+        """Return the number of classes C."""
         return self.W.shape[0]
 
     def logits(self, x: Tensor) -> Tensor:
-        """``W x`` (N, C) in float64, of features (N, I), without the bias."""
-        rows = torch.split(self.W, max(BLOCK // self.W.shape[1], 1))
+        """Return ``W x`` (N, C) in float64, of features (N, I), without the bias."""
+        rows = torch.split(self.W, max(CACHED_BLOCK // self.W.shape[1], 1))
         if len(x) == 1:  # a matrix-vector product runs at the speed of memory
             return torch.cat([torch.mv(block.double(), x[0]) for block in rows])[None]
         return torch.cat([x @ block.double().T for block in rows], 1)
 
     def back(self, delta: Tensor) -> Tensor:
-        """``Wᵀ δ`` (N, I) in float64, of ``δ`` (N, C)."""
-        rows = max(BLOCK // self.W.shape[1], 1)
+        """Return ``Wᵀ δ`` (N, I) in float64, of ``δ`` (N, C)."""
+        rows = max(CACHED_BLOCK // self.W.shape[1], 1)
         parts = zip(torch.split(self.W, rows), torch.split(delta, rows, 1), strict=True)
         if len(delta) == 1:
             products = [torch.mv(block.double().T, part[0])[None] for block, part in parts]
@@ -83,7 +99,7 @@ class Head:
 
     @classmethod
     def of(cls, model: nn.Module, name: str | None = None) -> Head:
-        """The linear layer of this name, by default the last one defined, taken at its word.
+        """Return the linear layer of this name, by default the last one defined, taken at its word.
 
         Nothing is run: whoever passes such a head on vouches that the model's logits are its
         output. ``find_head`` makes sure of it.
@@ -110,7 +126,7 @@ class Head:
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """Every ``nn.Linear`` of a model by name; raises ``HeadNotFound`` if there is none."""
+    """Return every ``nn.Linear`` of a model by name; raises ``HeadNotFound`` if there is none."""
     linears = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     if not linears:
         raise HeadNotFound(

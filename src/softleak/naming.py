@@ -1,4 +1,7 @@
-"""Tensors under other names: wrappers' prefixes, and lists in the order of the model."""
+"""This module finds a model's own names for tensors that come under other names.
+
+Names may carry a wrapper's prefix, and a list of tensors has no names at all.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from itertools import accumulate
 from torch import Tensor, nn
 
 from softleak.errors import ShareError
-from softleak.files.unwrap import is_averaged
 from softleak.share import GradientShare
+from softleak.tensor_files.unwrap import is_averaged
 
 NUMBERED = re.compile(r"(?:arr_|array_|param_|parameters?[._]|tensor_)?(\d{1,6})")
 # What compilation, sharding and checkpointing put into names, at any place.
@@ -21,33 +24,41 @@ WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_w
 
 @dataclass(frozen=True)
 class Match:
-    """The model's name of each tensor held that belongs to it, and what was left out."""
+    """This holds the model's name of each tensor that belongs to it, and what was left out."""
 
     names: Mapping[str, str]
     remarks: tuple[str, ...] = ()
 
 
 def aligned(share: GradientShare, model: nn.Module) -> GradientShare:
-    """The share under the model's own names."""
+    """Return the share under the model's own names."""
     found = match(share, model).names
     return share.without(*(share.keys() - found.keys())).renamed(found)
 
 
 def own_names(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, str]:
-    """The model's name of each tensor held; what it does not have keeps its own."""
+    """Return the model's name of each tensor; a tensor the model lacks keeps its own."""
     found = match(held, model).names
     return {name: found.get(name, name) for name in held}
 
 
 def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
-    """Find the model's name of each tensor held; what it does not have keeps its own name.
+    """Find the model's name of each tensor.
 
-    Names may differ by a prefix on either side, as when one of the two is wrapped: the prefixes
+    Names may differ by a prefix on either side, as when one of the two is wrapped. The prefixes
     are those under which most names and shapes agree. What is not under the prefix, such as a
     second copy of the weights (a running average) or the buffers of a loss, is left out.
 
     Tensors without names (``arr_0``, ``arr_1``, … as a list is saved) are taken in the order of
     the model's parameters, or of its whole state, whichever fits in number and shape.
+
+    Args:
+        held: the tensors by the names they came under.
+        model: the model whose names are wanted.
+
+    Returns:
+        The model's name by the name a tensor came under. A tensor that the model lacks keeps its
+        own name. Raises ``ShareError`` if two readings are equally good.
     """
     own = model.state_dict()
     numbers = {name: int(n[1]) for name in held if (n := NUMBERED.fullmatch(name))}
@@ -61,17 +72,28 @@ def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
     theirs, ours = _chosen(copies)
     names = {n: _translated(n, theirs, ours, bare) for n in held}
     strange = [n for n in held if names[n] == n and n not in own]
-    others = [prefix for prefix, _ in copies[1:] if prefix]
-    left = {n: prefix for n in strange for prefix in others if _short(n, prefix) is not None}
+    left, remarks = _left_out(strange, theirs, [prefix for prefix, _ in copies[1:] if prefix])
+    return Match({n: name for n, name in names.items() if n not in left}, remarks)
+
+
+def _left_out(
+    strange: Sequence[str], theirs: str, others: Sequence[str]
+) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the tensors that belong to no part of the model, and what is said of them."""
+    # The shortest prefix last: it names a copy as a whole, not each of its parts.
+    widest_last = sorted(others, key=len, reverse=True)
+    copied = {n: prefix for n in strange for prefix in widest_last if _short(n, prefix) is not None}
+    outside = [n for n in strange if n not in copied and _short(n, theirs) is None]
     remarks = [
         f"a second copy of the weights, under {prefix!r}, was left out"
-        for prefix in dict.fromkeys(left.values())
+        for prefix in dict.fromkeys(copied.values())
     ]
-    outside = [n for n in strange if n not in left and _short(n, theirs) is None]
     if outside:
-        remarks.append(f"{len(outside)} tensors that are not under {theirs!r} were left out")
-    kept = {n: name for n, name in names.items() if n not in left and n not in outside}
-    return Match(kept, tuple(remarks))
+        count, verb = (
+            ("1 tensor", "was") if len(outside) == 1 else (f"{len(outside)} tensors", "were")
+        )
+        remarks.append(f"{count} not under {theirs!r} {verb} left out")
+    return frozenset([*copied, *outside]), tuple(remarks)
 
 
 Prefixes = tuple[str, str]  # what is taken off a name held, and what is put in its place
@@ -80,7 +102,7 @@ Prefixes = tuple[str, str]  # what is taken off a name held, and what is put in 
 def _copies(
     held: Mapping[str, Tensor], own: Mapping[str, Tensor], bare: Mapping[str, str]
 ) -> list[Prefixes]:
-    """The prefixes under which the model is found, the most complete one first, then copies."""
+    """Return the prefixes under which the model is found: the most complete first, then copies."""
     common = _common_prefixes(bare)
     named: Counter[Prefixes] = Counter()
     alike: Counter[Prefixes] = Counter()
@@ -101,14 +123,14 @@ def _copies(
 
 
 def _chosen(copies: Sequence[Prefixes]) -> Prefixes:
-    """The first; raises if another one is as good a reading, neither being called an average."""
+    """Return the first; raises if another is as good a reading and neither is an average."""
     first, rest = copies[0], copies[1:]
     apart = [p for p, _ in rest if not p.startswith(first[0]) and not first[0].startswith(p)]
     rivals = [prefix for prefix in apart if not is_averaged(prefix)]
     if rivals and not is_averaged(first[0]):
         raise ShareError(
-            f"the tensors under {first[0]!r} and under {rivals[0]!r} go by one name in the model; "
-            "keep those of one prefix"
+            f"the tensors under {first[0]!r} and under {rivals[0]!r} stand for the same parameters "
+            "of the model; keep those of one prefix"
         )
     return first
 
@@ -119,26 +141,26 @@ def _translated(name: str, theirs: str, ours: str, bare: Mapping[str, str]) -> s
 
 
 def _short(name: str, prefix: str) -> str | None:
-    """A name without what wrappers put into it and without a prefix, if it has that prefix."""
+    """Return a name without wrappers and without a prefix, or None if it lacks the prefix."""
     bare = WRAPPERS.sub("", name)
     return bare.removeprefix(prefix) if bare.startswith(prefix) else None
 
 
 def _common_prefixes(names: Iterable[str]) -> list[str]:
-    """Dotted prefixes that most names have, the empty one first: what wraps a whole model."""
+    """Return the dotted prefixes that most names have, the empty one first."""
     every = list(names)
     counts = Counter(prefix for name in every for prefix in _dotted(name))
     return [prefix for prefix, count in counts.items() if 2 * count > len(every)]
 
 
 def _dotted(name: str) -> Iterator[str]:
-    """The empty prefix, ``a.``, ``a.b.``, … of ``a.b.c``."""
+    """Yield the empty prefix, ``a.``, ``a.b.``, … of ``a.b.c``."""
     yield ""
     yield from accumulate(f"{part}." for part in name.split(".")[:-1])
 
 
 def _in_order(model: nn.Module, arrays: Sequence[Tensor]) -> list[str]:
-    """The names behind a list of arrays."""
+    """Return the names behind a list of arrays."""
     parameters = dict(model.named_parameters())
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     state = model.state_dict()

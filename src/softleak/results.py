@@ -1,4 +1,7 @@
-"""What an attack answers: a status, the answer with its error, and everything that fits as well."""
+"""This module holds what an attack answers: a status, the answer and its error.
+
+Everything else that fits the share is part of the answer.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from torch import Tensor
 
 
 class Status(Enum):
-    """How much was proved. Only ``UNIQUE`` is a proof; noise leaves a probability at best."""
+    """This says how much was proved. Only ``UNIQUE`` is a proof."""
 
     UNIQUE = "one label explains the gradient"
     AMBIGUOUS = "several labels explain the gradient equally well"
@@ -18,11 +21,12 @@ class Status(Enum):
     NOT_SINGLE = "the head's gradient is not that of one sample at these weights"
     PROBABLE = "the share carries noise: the label has a confidence and an interval"
     GUESS = "the share carries so much noise that even the class is a guess"
+    REFUSED = "the share cannot be read, or does not fit the model"
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A scalar at which the loss has a minimum, and the label it would mean.
+    """This is a scalar at which the loss has a minimum, and the label it would mean.
 
     If it ``fits``, so does every scalar from ``low`` to ``high``; ``labels`` (S, C) are theirs,
     from one end to the other. ``misfit`` is in units of rounding error. Rounding may have moved
@@ -40,13 +44,13 @@ class Candidate:
 
     @property
     def width(self) -> float:
-        """How far apart, in L1, the labels of this candidate can be."""
+        """Return how far apart, in L1, the labels of this candidate can be."""
         return float((self.labels.amax(0) - self.labels.amin(0)).sum())
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one gradient beside the head's weight says about the scalar."""
+    """This is what one gradient beside the head's weight says about the scalar."""
 
     parameter: str
     explanation: str
@@ -59,26 +63,28 @@ class Evidence:
 
     @property
     def refutes(self) -> bool:
-        """Whether it contradicts the answer; an infinite misfit says nothing either way."""
+        """Return whether it contradicts the answer; an infinite misfit says nothing either way."""
         return not self.agrees and self.misfit < float("inf")
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Another reading of the same numbers: a simple ``label`` (C,) of a share times ``scale``.
+    """This reads the same numbers otherwise: a simple ``label`` (C,) of a share times ``scale``.
 
     A negative scale means that the share is a difference of weights, ``after − before``, and not
-    a gradient. ``family`` is the simple family the label belongs to.
+    a gradient. ``family`` is the simple family the label belongs to. A ``temperature`` other than
+    one is that of a loss that divides the logits by it.
     """
 
     label: Tensor
     scale: float
     family: object
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Recovery:
-    """The soft label and the feature behind one share, and what else could be behind it.
+    """This holds the soft label and the feature behind one share, and what else fits.
 
     ``label`` (C,), ``feature`` (I,) and ``scalar`` are those of the best candidate; they are None
     unless a candidate fits. ``error`` bounds the L1 error of ``label``; ``feature_error`` is
@@ -110,17 +116,17 @@ class Recovery:
 
     @property
     def solutions(self) -> tuple[Candidate, ...]:
-        """The candidates that fit: the set the true label lies in."""
+        """Return the candidates that fit: the set the true label lies in."""
         return tuple(c for c in self.candidates if c.fits)
 
     @property
     def class_index(self) -> int | None:
-        """The class with the largest share of the label."""
+        """Return the class with the largest share of the label."""
         return None if self.label is None else int(self.label.argmax())
 
     @property
     def proved_class(self) -> int | None:
-        """The class that leads in every label that may be the true one, or None."""
+        """Return the class that leads in every label that may be the true one, or None."""
         if self.status is Status.UNIQUE and self.label is not None:
             return _leader(self.label[None], self.error)
         if not self.complete:
@@ -129,8 +135,36 @@ class Recovery:
         return leaders.pop() if len(leaders) == 1 else None
 
 
+@dataclass(frozen=True, eq=False)
+class BatchRecovery:
+    """This holds what is known of every sample of a batch, from one share.
+
+    Attributes:
+        status: UNIQUE if every sample is proved; AMBIGUOUS if samples were found but not all of
+            them are proved; NO_SOLUTION if none was found; otherwise as for one sample.
+        message: what was found, what it rests on and what is not known, in sentences.
+        size: the number of samples behind the share: as it was said, or the rank of the head's
+            gradient, which is a lower bound.
+        samples: a recovery for each sample that was found. Their order says nothing.
+        inputs: the inputs (N, …) of these samples, in their order, where a layer gives them.
+        input_error: the largest standard error of an entry of the inputs.
+    """
+
+    status: Status
+    message: str
+    size: int
+    samples: tuple[Recovery, ...] = ()
+    inputs: Tensor | None = None
+    input_error: float = float("inf")
+
+    @property
+    def proved(self) -> tuple[Recovery, ...]:
+        """Return the samples whose label is proved."""
+        return tuple(sample for sample in self.samples if sample.status is Status.UNIQUE)
+
+
 def _leader(labels: Tensor, error: float) -> int | None:
-    """The class on top of all labels (S, C), each known to within ``error`` in L1."""
+    """Return the class on top of all labels (S, C), each known to within ``error`` in L1."""
     values, indices = labels.topk(2)
     clear = bool((values[:, 0] - values[:, 1] > error).all())
     tops = set(indices[:, 0].tolist())

@@ -1,4 +1,4 @@
-"""What a client sends: gradients by parameter name. Touches tensors and files, never a model."""
+"""This module holds what a client sends. It touches tensors and files, never a model."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from softleak import files
+from softleak import tensor_files
 from softleak.errors import NonFinite, ShareError
+from softleak.input_spec import Layout
+from softleak.local_training import LocalTraining, read_settings
+from softleak.vocabulary import ROUNDOFF, Precision
 
-LARGEST = 1e100  # squares of larger numbers are no numbers any more
+LARGEST_SQUARABLE = 1e100  # the squares of larger numbers may overflow
 COUNTERS = (torch.int32, torch.int64, torch.bool)  # what stands beside weights in a state
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SENT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Checkpoint = Mapping[str, Tensor] | str | PathLike[str]
 Scale = Literal["known", "unknown"]
-Precision = Literal["float16", "bfloat16", "tf32", "float32", "float64"]
-# Half the spacing of numbers near one: how far rounding moves a number, relative to its size.
-ROUNDOFF: Mapping[str, float] = {
-    "float16": 2.0**-11, "bfloat16": 2.0**-8, "tf32": 2.0**-11,
-    "float32": 2.0**-24, "float64": 2.0**-53,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class GradientShare(Mapping[str, Tensor]):
-    """Gradients of one client, by parameter name. Layers may be missing.
+    """This holds the gradients of one client by parameter name. Layers may be missing.
 
     Attributes:
         gradients: the tensors, by the name of their parameter.
-        input_shape: the shape of one input without the batch dimension. It is public knowledge of
-            the protocol, not of the sample.
+        input_shape: the shape of one input without the batch dimension; an ``InputSpec`` if the
+            input is not one tensor of real numbers. It is public knowledge of the protocol, not of
+            the sample.
         rounding: an absolute error per entry beyond that of the dtype, by parameter name. A
             difference of checkpoints has one.
         scale: "known" if somebody vouches that the share is the gradient itself, "unknown" if it
@@ -44,13 +42,16 @@ class GradientShare(Mapping[str, Tensor]):
             is read as the gradient itself, but a simpler reading of the same numbers counts too.
         precision: the coarsest number format the client computed in, if it is coarser than the
             dtypes of the model and of the share, as with autocast.
+        made_by: the local training behind the share, if somebody said it. The share is then
+            ``before − after``, not a gradient.
     """
 
     gradients: Mapping[str, Tensor]
-    input_shape: tuple[int, ...] | None = None
+    input_shape: Layout | None = None
     rounding: Mapping[str, float] = field(default_factory=dict)
     scale: Scale | None = None
     precision: Precision | None = None
+    made_by: LocalTraining | None = None
 
     def __post_init__(self) -> None:
         for name, gradient in self.gradients.items():
@@ -62,6 +63,8 @@ class GradientShare(Mapping[str, Tensor]):
         if self.precision is not None and self.precision not in ROUNDOFF:
             formats = ", ".join(ROUNDOFF)
             raise ShareError(f"precision should be one of {formats}, got {self.precision!r}")
+        if self.made_by is not None and not isinstance(self.made_by, LocalTraining):
+            raise ShareError(f"made_by should be a Client that trains, got {self.made_by!r}")
         frozen = {name: gradient.detach() for name, gradient in self.gradients.items()}
         object.__setattr__(self, "gradients", MappingProxyType(frozen))
         object.__setattr__(self, "rounding", MappingProxyType(dict(self.rounding)))
@@ -76,49 +79,54 @@ class GradientShare(Mapping[str, Tensor]):
         return len(self.gradients)
 
     def resolution(self, name: str, computed_in: torch.dtype) -> float:
-        """The relative rounding of a gradient: the coarsest of what it was computed and sent in."""
+        """Return the relative rounding of a gradient.
+
+        The coarsest of what it was computed and sent in.
+        """
         sent_in = self.gradients[name].dtype
         said = ROUNDOFF[self.precision] if self.precision else 0.0
         return max(torch.finfo(sent_in).eps / 2, torch.finfo(computed_in).eps / 2, said)
 
     def expecting(self, noise: float) -> GradientShare:
-        """The share, known to carry noise of this standard deviation on everything."""
+        """Return the share, known to carry noise of this standard deviation on everything."""
         if not noise >= 0:
             raise ShareError(f"expected a standard deviation of noise, 0 or more, got {noise}")
         known = {name: math.hypot(noise, self.noise(name)) for name in self.gradients}
         return replace(self, rounding=known)
 
     def noise(self, name: str) -> float:
-        """The absolute error of a gradient's entries beyond that of its dtype, if it was said."""
+        """Return the absolute error of a gradient's entries beyond that of its dtype, if it was
+        said.
+        """
         return self.rounding.get(name, 0.0)
 
     def norm(self) -> float:
-        """The L2 norm of all gradients together."""
+        """Return the L2 norm of all gradients together."""
         return math.hypot(*(float(g.double().norm()) for g in self.gradients.values()))
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
-        """The share with every gradient changed: what a defence does to it."""
+        """Return the share with every gradient changed: what a defence does to it."""
         changed = {name: change(name, gradient) for name, gradient in self.gradients.items()}
         return replace(self, gradients=changed, scale=self._unvouched)
 
     def scaled(self, factor: float) -> GradientShare:
-        """The share times a factor, as clipping or an unknown learning rate leave it."""
+        """Return the share times a factor, as clipping or an unknown learning rate leave it."""
         changed = {name: gradient * factor for name, gradient in self.gradients.items()}
         rounding = {name: error * abs(factor) for name, error in self.rounding.items()}
         return replace(self, gradients=changed, rounding=rounding, scale=self._unvouched)
 
     @property
     def _unvouched(self) -> Scale | None:
-        """The scale once the numbers were changed: nobody vouches for them any more."""
+        """Return the scale once the numbers were changed: nobody vouches for them any more."""
         return None if self.scale == "known" else self.scale
 
     def without(self, *names: str) -> GradientShare:
-        """The share with some gradients withheld."""
+        """Return the share with some gradients withheld."""
         kept = {name: g for name, g in self.gradients.items() if name not in names}
         return replace(self, gradients=kept)
 
     def renamed(self, names: Mapping[str, str]) -> GradientShare:
-        """The share with some gradients under other names."""
+        """Return the share with some gradients under other names."""
         changed = {names.get(name, name): gradient for name, gradient in self.gradients.items()}
         rounding = {names.get(name, name): error for name, error in self.rounding.items()}
         return replace(self, gradients=changed, rounding=rounding)
@@ -134,11 +142,11 @@ class GradientShare(Mapping[str, Tensor]):
                 "the client's loss diverged or the file is damaged"
             )
         wide = [n for n, g in self.gradients.items() if g.dtype is torch.float64 and g.numel()]
-        huge = [n for n in wide if float(self.gradients[n].abs().max()) > LARGEST]
+        huge = [n for n in wide if float(self.gradients[n].abs().max()) > LARGEST_SQUARABLE]
         if huge:
             raise ShareError(
-                f"the gradient {huge[0]!r} has entries above {LARGEST:.0e}, as no loss gives; the "
-                "file is damaged, or not of gradients"
+                f"the gradient {huge[0]!r} has entries above {LARGEST_SQUARABLE:.0e}, as no "
+                "loss gives; the file is damaged, or not of gradients"
             )
 
     def check_shapes(self, parameters: Mapping[str, Tensor]) -> None:
@@ -155,24 +163,42 @@ class GradientShare(Mapping[str, Tensor]):
     def save(self, path: str | PathLike[str]) -> None:
         """Write to .safetensors, .pt or .npz, whole or not at all."""
         facts = (self.gradients, self.input_shape, self.rounding, self.scale, self.precision)
-        files.save(Path(path), files.Content(*facts))
+        client = None if self.made_by is None else str(self.made_by)
+        tensor_files.save(Path(path), tensor_files.Content(*facts, client=client))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> GradientShare:
         """Read .safetensors, .pt (weights only) or .npz (no pickles); counters are left out."""
-        held = files.load(Path(path))
+        return cls.of_file(tensor_files.load(Path(path)))
+
+    @classmethod
+    def of_file(cls, held: tensor_files.Content) -> GradientShare:
+        """Return the share that a file holds, once it was read; counters are left out."""
         gradients = {n: g for n, g in held.tensors.items() if g.dtype not in COUNTERS}
         scale, precision = cast(Scale, held.scale), cast(Precision, held.precision)
-        return cls(gradients, held.input_shape, held.rounding, scale, precision)
+        made_by = None if held.client is None else LocalTraining(**read_settings(held.client))  # type: ignore[arg-type]
+        return cls(gradients, held.input_shape, held.rounding, scale, precision, made_by)
 
     @classmethod
     def from_update(
-        cls, before: Checkpoint, after: Checkpoint, *, lr: float | None = None
+        cls,
+        before: Checkpoint,
+        after: Checkpoint,
+        *,
+        lr: float | None = None,
+        client: LocalTraining | None = None,
     ) -> GradientShare:
-        """The gradient behind one step of plain SGD: ``(before − after) / lr``.
+        """Return the gradient behind one step of plain SGD: ``(before − after) / lr``.
 
-        Without a learning rate the share is ``before − after``, and its scale is unknown.
+        Without a learning rate the share is ``before − after``, and its scale is unknown. With a
+        ``client`` that trains, such as ``Client(lr=0.01, steps=5)``, it is ``before − after`` too,
+        and remembers how it was made.
         """
+        if client is not None and (lr is not None or not client.trains):
+            raise ShareError(
+                "expected either lr, for one plain step, or a client that trains, such as "
+                f"Client(lr=0.01, steps=5); got lr={lr!r} and the client {client}"
+            )
         rate = _checked_rate(lr)
         old, new = _tensors(before), _tensors(after)
         _check_same_parameters(old, new)
@@ -186,11 +212,16 @@ class GradientShare(Mapping[str, Tensor]):
             gradients[name] = (start.double() - new[name].double()) / rate
             ulp = max(torch.finfo(t.dtype).eps for t in (start, new[name])) / 2
             rounding[name] = ulp * float(start.detach().abs().max()) / rate
+        if client is not None:
+            # Each step rounds the weights anew; roundings are independent and add as squares do.
+            steps = client.single_steps or 1
+            grown = {n: e * steps**0.5 for n, e in rounding.items()}
+            return cls(gradients, rounding=grown, made_by=client.training)
         return cls(gradients, rounding=rounding, scale=None if lr else "unknown")
 
     @classmethod
     def from_delta(cls, delta: Checkpoint, *, lr: float | None = None) -> GradientShare:
-        """The gradient behind a difference of weights ``after − before``: ``−delta / lr``.
+        """Return the gradient behind a difference of weights ``after − before``: ``−delta / lr``.
 
         Without a learning rate the share is ``−delta``, and its scale is unknown. The rounding of
         the weights is not known here; ``from_update`` knows it, having both checkpoints.
@@ -210,7 +241,7 @@ def _checked_rate(lr: float | None) -> float:
 
 
 def _check_gradient(name: str, gradient: object) -> None:
-    if not isinstance(gradient, Tensor) or gradient.dtype not in DTYPES:
+    if not isinstance(gradient, Tensor) or gradient.dtype not in SENT_DTYPES:
         kind = gradient.dtype if isinstance(gradient, Tensor) else type(gradient).__name__
         raise ShareError(
             f"gradient {name!r} should be a floating-point tensor of 16 bits or more, got "
@@ -225,7 +256,7 @@ def _check_gradient(name: str, gradient: object) -> None:
 def _tensors(checkpoint: Checkpoint) -> Mapping[str, Tensor]:
     if isinstance(checkpoint, Mapping):
         return checkpoint
-    return files.load(Path(checkpoint)).tensors
+    return tensor_files.load(Path(checkpoint)).tensors
 
 
 def _check_same_parameters(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Which linear layer is the head, and whether the model does with it what every attack assumes.
+"""This module finds the head, and verifies that the model does with it what attacks assume.
 
 The assumption is ``logits = W x + b`` up to a constant per sample, and that the gradients of ``W``
 and ``b`` are ``δ xᵀ`` and ``δ`` with ``δ = softmax(logits) − y``. A temperature, an average of two
@@ -9,33 +9,43 @@ so the model is run on random inputs and both are compared with what really come
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak.capture import forward_one, gradients_of
 from softleak.errors import HeadNotFound, ModelError
+from softleak.forward import forward_one, gradients_of, row_of_logits
 from softleak.head import Head, linear_layers
-from softleak.inputs import accepted_shapes, random_input
-
-RUNS = 3
-SEED = 0
-ROUNDINGS = 64.0  # times the rounding of the largest term: what the order of a sum may change
-TF32 = 2.0**-10  # the resolution of matrix products where CUDA may shorten their factors
+from softleak.input_shapes import accepted_shapes, random_input
+from softleak.input_spec import Inputs, Layout
 
 
-def find_head(
-    model: nn.Module, name: str | None = None, shape: tuple[int, ...] | None = None
-) -> Head:
-    """The linear layer whose output the logits are, checked on random inputs of this shape.
+@dataclass(frozen=True)
+class VerificationSettings:
+    """These settings decide what counts as a linear head."""
+
+    runs: int = 3  # random inputs that the model is run on
+    seed: int = 0  # the seed of these inputs
+    roundings: float = (
+        64.0  # times the rounding of the largest term: what the order of a sum may change
+    )
+    tf32: float = 2.0**-10  # the resolution of matrix products where CUDA may shorten their factors
+
+
+VERIFICATION = VerificationSettings()
+
+
+def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = None) -> Head:
+    """Return the linear layer whose output the logits are, checked on random inputs of this shape.
 
     Args:
         model: the classifier, in the mode the client used.
         name: the layer, if it is not to be found.
-        shape: the shape of one input; by default the first usual one that the model accepts.
+        shape: the shape or specification of one input; by default the first usual one that the
+            model accepts.
 
     Raises:
         HeadNotFound: if no linear layer does what the attacks assume, or none can be checked.
@@ -55,12 +65,12 @@ def find_head(
         raise HeadNotFound(_why_none(linears, runs))
     head = Head.of(model, producers[-1])
     _check_layer(head.name, linears[head.name], runs)
-    return head
+    return replace(head, normalised=all(map(_sums_to_one, runs)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """One forward and backward pass: what entered and left each layer, and their gradients."""
+    """This holds one forward and backward pass: what entered and left each layer, and gradients."""
 
     logits: Tensor
     delta: Tensor
@@ -68,17 +78,17 @@ class _Run:
     gradients: dict[str, Tensor] = field(default_factory=dict)
 
 
-def _runs(model: nn.Module, linears: dict[str, nn.Linear], shape: tuple[int, ...]) -> list[_Run]:
-    generator = torch.Generator().manual_seed(SEED)
+def _runs(model: nn.Module, linears: dict[str, nn.Linear], shape: Layout) -> list[_Run]:
+    generator = torch.Generator().manual_seed(VERIFICATION.seed)
     like = next(iter(linears.values())).weight
     devices = [like.device] if like.is_cuda else []
     with torch.random.fork_rng(devices), torch.enable_grad():
-        torch.manual_seed(SEED)  # for dropout and noise in train mode
-        inputs = [random_input(shape, index, generator) for index in range(RUNS)]
+        torch.manual_seed(VERIFICATION.seed)  # for dropout and noise in train mode
+        inputs = [random_input(shape, index, generator) for index in range(VERIFICATION.runs)]
         return [_run(model, linears, x, index) for index, x in enumerate(inputs)]
 
 
-def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Tensor, index: int) -> _Run:
+def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Inputs, index: int) -> _Run:
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in linears}
 
     def remember(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -90,6 +100,8 @@ def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Tensor, index: int)
     finally:
         for handle in handles:
             handle.remove()
+    for made in calls.values():
+        made[:] = [row_of_logits(*call, logits.detach()) for call in made]
     target = torch.tensor([index % logits.shape[1]], device=logits.device)
     delta = logits.detach().softmax(-1)[0] - F.one_hot(target[0], logits.shape[1])
     wanted = {n: p for n, p in _parameters(linears).items() if p.requires_grad}
@@ -102,13 +114,13 @@ def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Tensor, index: int)
 
 
 def _parameters(linears: dict[str, nn.Linear]) -> dict[str, Tensor]:
-    """The registered parameters of layers: what is computed from others is none of them."""
+    """Return the registered parameters of layers: what is computed from others is none of them."""
     own = ((layer, linear._parameters) for layer, linear in linears.items())
     return {f"{n}.{k}": p for n, held in own for k, p in held.items() if p is not None}
 
 
 def _gives_logits(run: _Run, name: str) -> bool:
-    """Whether the layer's last output is the logits, up to a constant."""
+    """Return whether the layer's last output is the logits, up to a constant."""
     if not run.calls[name]:
         return False
     _, output = run.calls[name][-1]
@@ -117,6 +129,13 @@ def _gives_logits(run: _Run, name: str) -> bool:
     difference = output - run.logits  # a log-softmax shifts the logits, which changes no gradient
     spread = difference.amax() - difference.amin()
     return bool(spread <= 8 * torch.finfo(output.dtype).eps * (1 + output.abs().amax()))
+
+
+def _sums_to_one(run: _Run) -> bool:
+    """Whether the model's outputs are logarithms of probabilities."""
+    eps = torch.finfo(run.logits.dtype).eps
+    off = run.logits.logsumexp(-1).abs()
+    return bool((off <= VERIFICATION.roundings * eps * (1 + run.logits.abs().amax())).all())
 
 
 def _check_layer(name: str, linear: nn.Linear, runs: list[_Run]) -> None:
@@ -154,8 +173,10 @@ def _check_layer(name: str, linear: nn.Linear, runs: list[_Run]) -> None:
 def _close(found: Tensor, expected: Tensor, size: Tensor, linear: nn.Linear) -> bool:
     eps = torch.finfo(linear.weight.dtype).eps
     if linear.weight.is_cuda and torch.backends.cuda.matmul.allow_tf32:
-        eps = max(eps, TF32)
-    return bool(((found.double() - expected).abs() <= ROUNDINGS * eps * (size + 1e-30)).all())
+        eps = max(eps, VERIFICATION.tf32)
+    return bool(
+        ((found.double() - expected).abs() <= VERIFICATION.roundings * eps * (size + 1e-30)).all()
+    )
 
 
 def _wrong_gradient(key: str) -> str:

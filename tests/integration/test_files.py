@@ -223,8 +223,11 @@ REFUSED = {
     "a path upwards": ({"head.weight": "../secret.safetensors"}, "own folder"),
     "an absolute path": ({"head.weight": "/etc/passwd"}, "own folder"),
     "a backslash": ({"head.weight": "..\\secret.safetensors"}, "own folder"),
-    "dots": ({"head.weight": ".."}, "no file of tensors"),
-    "an index in an index": ({"head.weight": "model.safetensors.index.json"}, "no file of tensors"),
+    "dots": ({"head.weight": ".."}, "not a file of tensors"),
+    "an index in an index": (
+        {"head.weight": "model.safetensors.index.json"},
+        "not a file of tensors",
+    ),
     "a missing shard": ({"head.weight": "a.safetensors"}, "found none"),
     "no names": ({}, "no weight_map"),
     "a number": (3, "no weight_map"),

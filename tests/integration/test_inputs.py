@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.audit import Truth
+from softleak.auditing import Truth
+from softleak.matching import Adam
 from tests.integration.audits import audited, only
 
 NORMALISE = ("--normalise", "0/1")
+PATIENT = 120  # seconds: the search ends by its steps, however busy the machine is
+STEPS = 300
 
 
 class Few(nn.Module):
@@ -104,21 +108,29 @@ def files(folder: Path, kind: type[nn.Module]) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+@pytest.fixture
+def _few_steps(monkeypatch):
+    """A search of fewer steps than there is time for."""
+    monkeypatch.setattr("softleak.auditing.matched.Adam", partial(Adam, steps=STEPS))
+
+
+@pytest.mark.usefixtures("_few_steps")
 def test_a_chain_that_is_not_determined_is_matched_and_the_better_counts(tmp_path):
     update = files(tmp_path, Few)
     truth = ("--truth", tmp_path / "truth.pt")
     before = only(audited(*update, *truth, "--match-seconds", 0))
     assert before["input"]["method"] == "INVERSION"
     assert before["score"]["psnr"] < 20
-    after = only(audited(*update, *truth, "--match-seconds", 15, "--fail-on", "input", code=3))
+    after = only(audited(*update, *truth, "--match-seconds", PATIENT, "--fail-on", "input", code=3))
     assert after["input"]["method"] == "MATCHING"
     assert after["score"]["psnr"] >= 20
     assert after["score"]["psnr"] > before["score"]["psnr"] + 3
     assert after["states"]["input"] == "leaked"
 
 
+@pytest.mark.usefixtures("_few_steps")
 def test_without_truth_a_matched_image_counts_if_two_starts_agree(tmp_path):
-    report = only(audited(*files(tmp_path, Few), "--match-seconds", 15))
+    report = only(audited(*files(tmp_path, Few), "--match-seconds", PATIENT))
     found = report["input"]
     agreed = found["agreement"] >= 20 and found["misfit"] <= 0.2
     assert found["leaked"] == agreed == (report["states"]["input"] == "leaked")

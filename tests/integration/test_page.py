@@ -6,35 +6,23 @@ import re
 
 import pytest
 import torch
-from playwright.sync_api import sync_playwright
 
 import softleak as sl
 from softleak import data
-from softleak.audit import (
+from softleak.auditing import (
     Audit,
     NamedShare,
     Options,
     Provenance,
     Refusal,
-    Subject,
     Truth,
     audit_shares,
 )
 from softleak.report import write_page
-from tools.browser import browser
+from softleak.subject import Subject
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 NAMES = (EVIL, "</script><script>document.title='owned'</script>", *"cdefghij")
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=browser(), args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")

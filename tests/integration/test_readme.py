@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,12 +18,10 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_the_examples_run_as_printed(block, tmp_path):
+def test_the_examples_run_as_printed(block, tmp_path, forks):
     if "flwr" in block and sys.version_info < (3, 11):
         pytest.skip("Flower wants Python 3.11")
-    done = subprocess.run(
-        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    done = forks.run(block, tmp_path)
     assert done.returncode == 0, done.stderr
     printed = re.findall(r"^# ?> (.*)$", block, re.MULTILINE)
     assert [line.strip() for line in done.stdout.splitlines()] == [p.strip() for p in printed]
@@ -39,3 +36,12 @@ def test_links_lead_somewhere():
 def test_no_document_says_safe():
     for path in DOCS:
         assert not re.search(r"\bsafe\b(?!\")", path.read_text().replace('"safe"', "")), path.name
+
+
+def test_modules_named_by_the_architecture_exist():
+    source = ROOT / "src" / "softleak"
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text())
+    assert len(named) >= 10
+    for path in named:
+        at = ROOT if path.startswith("tests/") else source
+        assert (at / path).exists(), path

@@ -6,17 +6,22 @@ import pytest
 import torch
 
 import softleak as sl
-from benchmarks.accuracy import WRONG, Cell, cells, measure, target_of
+from benchmarks.accuracy import Cell, cells, measure, target_of
 from softleak import models
+from softleak.experiments.attacked_network import AttackedNetwork
+from softleak.experiments.label_cells import LABEL_TOLERANCE
 from softleak.experiments.networks import NETWORKS
 from softleak.experiments.shelf import Shelf
-from softleak.experiments.target import Target
 
-SMALL = {"alexnet": 6, "resnet50 at 224": 2, "resnet50 at 224, uniform": 2}
+SAMPLES = 12
+FEWER_SAMPLES = {"alexnet": 4, "resnet50 at 224": 2, "resnet50 at 224, uniform": 2}
 NEEDS_WEIGHTS = ("resnet18 trained", "resnet18_cifar trained")  # by `softleak train`
 # A float64 share leaves this much to rounding once the softmax has all but converged (see
 # tests/unit/labels/test_limits.py), unless only what is certified to 1e-11 may be called UNIQUE.
 CONVERGED_FLOAT64 = 1e-6
+# Where labels are not always unique, at least this fraction of them has to be. The lowest in
+# docs/RESULTS.md is 0.48, of a thousand samples of a converged ResNet56.
+LEAST_UNIQUE = 0.25
 
 CELLS = [cell for cell in cells() if cell.network not in NEEDS_WEIGHTS]
 # Cells that attack the same network stand together.
@@ -30,9 +35,9 @@ IDS = [
 @pytest.fixture(scope="module")
 def prepare(shelf):
     """Networks ready to be attacked; the last one is kept, since several cells in a row have it."""
-    last: dict[tuple[object, ...], Target] = {}
+    last: dict[tuple[object, ...], AttackedNetwork] = {}
 
-    def target(cell: Cell) -> Target:
+    def target(cell: Cell) -> AttackedNetwork:
         if lacking := NETWORKS[cell.network].lacking(shelf):
             pytest.skip(f"needs {lacking}: set SOFTLEAK_DATA")
         key = cell.network, cell.whole_share, cell.dtype, cell.training
@@ -44,7 +49,7 @@ def prepare(shelf):
     return target
 
 
-def check(cell: Cell, shelf: Shelf, target: Target, samples: int) -> None:
+def check(cell: Cell, shelf: Shelf, target: AttackedNetwork, samples: int) -> None:
     score = measure(cell, NETWORKS[cell.network], shelf, samples, target=target)
     tally = score.statuses
     assert score.wrong == 0, "a wrong label was called UNIQUE"
@@ -55,12 +60,15 @@ def check(cell: Cell, shelf: Shelf, target: Target, samples: int) -> None:
         assert not score.worst_feature >= 1e-4
         arbitrary = cell.unknown_scale and cell.family is None  # the label is then a segment
         certain = samples - tally[sl.Status.ZERO_GRADIENT]
+        assert tally[sl.Status.UNIQUE] + tally[sl.Status.AMBIGUOUS] == certain
+        assert certain > 0, "all gradients are zero, so nothing was tested"
         # A softmax that is one-hot to the last bit leaves the scale, and the label, open.
         saturated = cell.unknown_scale and NETWORKS[cell.network].initialise is models.uniform_
         assert arbitrary or saturated or score.exact == certain
         assert not score.worst_error >= 1e-4
-    elif score.exact:
-        converged = "converged" in cell.network and cell.tolerance == WRONG
+    else:
+        assert score.exact >= LEAST_UNIQUE * samples, "too few answers to judge their errors"
+        converged = "converged" in cell.network and cell.tolerance == LABEL_TOLERANCE
         double = CONVERGED_FLOAT64 if converged else 1e-12
         assert score.mean_error < (double if cell.dtype == torch.float64 else 1e-5)
     if not cell.whole_share and cell.network != "alexnet" and "converged" not in cell.network:
@@ -69,8 +77,7 @@ def check(cell: Cell, shelf: Shelf, target: Target, samples: int) -> None:
 
 @pytest.mark.parametrize("cell", CELLS, ids=IDS)
 def test_a_few_samples_of_every_cell(cell, shelf, prepare):
-    large = cell.network.startswith("resnet50") and cell.unknown_scale
-    check(cell, shelf, prepare(cell), 1 if large else SMALL.get(cell.network, 20))
+    check(cell, shelf, prepare(cell), FEWER_SAMPLES.get(cell.network, SAMPLES))
 
 
 @pytest.mark.slow

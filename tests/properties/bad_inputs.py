@@ -14,22 +14,23 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 import torch
+from torch import nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.audit import (
+from softleak import data
+from softleak.auditing import (
     Audit,
     LabelLeak,
     Method,
     NamedShare,
     Options,
     Refusal,
-    Subject,
     audit_shares,
     prepared,
 )
-from softleak.audit.folder import audit_files
+from softleak.auditing.update_files import audit_files
 from softleak.report.page import render
+from softleak.subject import Subject
 
 PATIENCE = 10.0  # seconds of work
 ENDINGS = (".safetensors", ".pt", ".npz")
@@ -46,13 +47,13 @@ class Stock:
     files: dict[str, list[bytes]]
 
     @classmethod
-    def make(cls, folder: Path) -> Stock:
-        model = models.trained_lenet()
+    def make(cls, folder: Path, model: nn.Module, size: int) -> Stock:
+        """The shares of a model that takes images of this size."""
         kinds = (data.Hard(), data.Smoothing(), data.Mixup(), data.Dirichlet())
         drawn = [
             sample
             for kind in kinds
-            for sample in data.samples(data.embedded(), kind, 2, 5, data.CIFAR10_NORM)
+            for sample in data.samples(data.embedded().resized(size), kind, 2, 5, data.CIFAR10_NORM)
         ]
         shares = [sl.capture(model, s.x, s.y) for s in drawn]
         files: dict[str, list[bytes]] = {}
@@ -62,7 +63,7 @@ class Stock:
                 share.save(path)
                 files.setdefault(ending, []).append(path.read_bytes())
             path.unlink()
-        return cls(Subject.of(model, (3, 32, 32)), shares, [s.y for s in drawn], files)
+        return cls(Subject.of(model, (3, size, size)), shares, [s.y for s in drawn], files)
 
 
 def mutate(content: bytes, rng: Rng) -> bytes:
@@ -196,9 +197,9 @@ def invert(stock: Stock, seed: int) -> bool:
     rng, options = np.random.default_rng(seed), Options(seconds=0.0)
     tensors = tamper(stock.shares[int(rng.integers(len(stock.shares)))], rng)
     try:
-        share = sl.GradientShare(tensors, (3, 32, 32))
+        share = sl.GradientShare(tensors, stock.subject.input_shape)
         ready = prepared(stock.subject, share, options)
     except sl.SoftleakError:
         return False
     (report,) = audit_shares(stock.subject, [NamedShare("tampered", ready)], options)
-    return report.input.method is Method.INVERSION
+    return report.input.method == Method.INVERSION

@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import softleak as sl
-from softleak.audit import Options, audit
+from softleak import models
+from softleak.auditing import Options, audit
 from softleak.errors import FileError, SoftleakError
 from tests.properties.bad_inputs import Stock, attack, invert
 
-FEW, MANY, INVERTED = 300, 12_000, 2
+FEW, MANY, INVERTED = 300, 12_000, 4
 
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield Stock.make(tmp_path_factory.mktemp("stock"))
+        yield Stock.make(tmp_path_factory.mktemp("stock"), models.trained_lenet(), 32)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,9 @@ def test_bad_files_are_refused_or_audited_and_no_wrong_label_is_unique(tmp_path,
     assert {"refused", "UNIQUE", "NOTHING"} <= set(outcomes)  # the generator does its work
 
 
-def test_tampered_shares_do_not_break_the_inversion(stock):
+def test_tampered_shares_do_not_break_the_inversion(tmp_path):
+    torch.manual_seed(0)
+    stock = Stock.make(tmp_path, models.lenet(image=16).eval(), 16)  # which is inverted in a moment
     done = filter(None, (invert(stock, seed) for seed in range(FEW)))
     assert sum(islice(done, INVERTED)) == INVERTED
 
@@ -62,7 +65,7 @@ SHAPES = {"classifier.weight": (10, 768), "features.4.bias": (12,), "features.0.
 WILD = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     scale=st.floats(-330, 308), pattern=st.integers(0, 2**32 - 1), spike=WILD,
     dtype=st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),

@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import softleak as sl
 from softleak import data, models
 from softleak.errors import ShareError
-from softleak.naming import aligned
+from softleak.naming import aligned, match
 
 
 @pytest.fixture
@@ -53,10 +54,37 @@ def test_lists_that_do_not_fit_are_refused(trained, share):
 def test_names_that_collide_are_refused(trained, share):
     twice = {f"module.{n}": g for n, g in share.items()}
     twice |= {f"model.{n}": g for n, g in share.items()}
-    with pytest.raises(ShareError, match="one name"):
+    with pytest.raises(ShareError, match="same parameters"):
         aligned(sl.GradientShare(twice), trained)
 
 
 def test_foreign_names_are_left_alone(trained):
     foreign = sl.GradientShare({"something.else": torch.ones(2)})
     assert list(aligned(foreign, trained)) == ["something.else"]
+
+
+def test_a_second_copy_and_strange_buffers_are_left_out_and_named(trained):
+    state = trained.state_dict()
+    held = {f"model.{n}": t for n, t in state.items()}
+    held |= {f"model_ema.{n}": t for n, t in state.items()}
+    held |= {"loss.weight": torch.ones(3)}
+    found = match(held, trained)
+    assert found.names == {f"model.{n}": n for n in state}
+    assert found.remarks == (
+        "a second copy of the weights, under 'model_ema.', was left out",
+        "1 tensor not under 'model.' was left out",
+    )
+
+
+def test_a_wrapped_model_has_its_own_names(trained):
+    wrapped = nn.Sequential()
+    wrapped.add_module("inner", trained)
+    state = trained.state_dict()
+    assert match(state, wrapped).names == {n: f"inner.{n}" for n in state}
+
+
+def test_what_compilation_puts_into_the_middle_of_names_is_ignored(trained):
+    held = {
+        n.replace("features.", "features._orig_mod."): t for n, t in trained.state_dict().items()
+    }
+    assert set(match(held, trained).names.values()) == set(trained.state_dict())

@@ -1,4 +1,4 @@
-"""How commands end: exit codes, and a mistake told in one line."""
+"""This module says how commands end: by exit codes, and mistakes in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softleak.errors import SoftleakError
 
 
 class Exit(IntEnum):
-    """What the exit code says."""
+    """This says what each exit code means."""
 
     DONE = 0
     MISTAKE = 2  # nothing was done: a wrong option, an unreadable file

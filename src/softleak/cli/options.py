@@ -1,191 +1,218 @@
-"""The options of ``softleak audit``: what each is called and what it means."""
+"""This module declares the options of ``softleak audit``: names, defaults and meanings."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from softleak.audit import Kind, Leak
-from softleak.share import ROUNDOFF
+from softleak.vocabulary import ROUNDOFF, Leak, UpdateKind
 
-Precision = Enum("Precision", {name: name for name in ROUNDOFF}, type=str)  # type: ignore[misc]
-FROM, KNOWN, TO = "What to audit", "What you know of it", "What to do with the answer"
+NumberFormat = Enum("NumberFormat", {name: name for name in ROUNDOFF}, type=str)  # type: ignore[misc]
 
-Model = Annotated[
-    str | None,
-    Option(
-        metavar="NAME|MODULE:FACTORY", rich_help_panel=FROM,
-        help="The model: a name from `softleak models`, or your own function that makes it.",
-    ),
-]  # fmt: skip
-Weights = Annotated[
-    Path | None,
-    Option(
-        metavar="FILE|FOLDER", rich_help_panel=FROM,
-        help="Its weights before the step: a checkpoint, or a Hugging Face folder.",
-    ),
-]  # fmt: skip
-RandomWeights = Annotated[
-    bool,
-    Option(
-        "--random-weights", rich_help_panel=FROM,
-        help="Audit against weights drawn at random, and say so; else they are refused.",
-    ),
-]  # fmt: skip
-Share = Annotated[
-    Path | None,
-    Option(
-        metavar="FILE|FOLDER", rich_help_panel=FROM,
-        help="The update: gradients by parameter name; or a folder of them.",
-    ),
-]  # fmt: skip
-WhatKind = Annotated[
-    Kind | None,
-    Option(
-        "--kind", rich_help_panel=FROM,
-        help="What --share holds: the gradient itself, weights after a step minus those before, or "
-        "the weights after it. Unsaid, it is read as a gradient of any sign and scale.",
-    ),
-]  # fmt: skip
-Before = Annotated[
-    Path | None,
-    Option(
-        metavar="FILE", rich_help_panel=FROM,
-        help="Instead of --share: the weights before one step of SGD, which are audited…",
-    ),
-]  # fmt: skip
-After = Annotated[Path | None, Option(metavar="FILE", rich_help_panel=FROM, help="…and after it.")]
-Rate = Annotated[
-    float | None,
-    Option(
-        metavar="RATE", rich_help_panel=FROM,
-        help="The learning rate of that step, or of --kind delta and weights; without it the scale "
-        "is unknown.",
-    ),
-]  # fmt: skip
-Each = Annotated[
-    int,
-    Option(
-        min=1, max=50, rich_help_panel=FROM,
-        help="Of the embedded sample: shares of each kind of label.",
-    ),
-]  # fmt: skip
-Seed = Annotated[
-    int,
-    Option(
-        min=0, rich_help_panel=FROM,
-        help="Of the embedded sample: which images and labels are drawn.",
-    ),
-]  # fmt: skip
-InputShape = Annotated[
-    str | None,
-    Option(
-        metavar="C,H,W", rich_help_panel=KNOWN,
-        help="The shape of one input, if neither model nor share says.",
-    ),
-]  # fmt: skip
-HeadName = Annotated[
-    str | None,
-    Option(
-        "--head", metavar="NAME", rich_help_panel=KNOWN,
-        help="The last linear layer, if it is not to be found out.",
-    ),
-]  # fmt: skip
-Samples = Annotated[
-    int | None,
-    Option(
-        min=1, metavar="N", rich_help_panel=KNOWN,
-        help="The update is one step on the mean loss of so many samples: its classes are counted.",
-    ),
-]  # fmt: skip
-Format = Annotated[
-    Precision | None,
-    Option(
-        "--precision", rich_help_panel=KNOWN,
-        help="The coarsest number format the client computed in, as with autocast.",
-    ),
-]  # fmt: skip
-Classes = Annotated[
-    str | None,
-    Option(
-        metavar="FILE|NUMBER", rich_help_panel=KNOWN,
-        help="The names of the classes, one a line, or how many there are.",
-    ),
-]  # fmt: skip
-Normalise = Annotated[
-    str | None,
-    Option(
-        metavar="MEAN/STD", rich_help_panel=KNOWN,
-        help="How pixels were normalised: 0.5,0.5,0.5/0.2,0.2,0.2, or cifar10, or imagenet.",
-    ),
-]  # fmt: skip
-UnknownScale = Annotated[
-    bool,
-    Option(
-        "--unknown-scale", rich_help_panel=KNOWN,
-        help="The update may have been multiplied by any factor: clipped, averaged, another rate.",
-    ),
-]  # fmt: skip
-Noise = Annotated[
-    float,
-    Option(
-        min=0, metavar="STD", rich_help_panel=KNOWN,
-        help="The standard deviation of noise the update is known to carry.",
-    ),
-]  # fmt: skip
-TrainMode = Annotated[
-    bool,
-    Option(
-        "--train-mode", rich_help_panel=KNOWN,
-        help="The client computed in train mode (BatchNorm, dropout).",
-    ),
-]  # fmt: skip
-TruthFile = Annotated[
-    Path | None,
-    Option(
-        "--truth", metavar="FILE|FOLDER", rich_help_panel=KNOWN,
-        help="Tensors named label and input, read after the answer, only to score it.",
-    ),
-]  # fmt: skip
-LabelsOnly = Annotated[
-    bool,
-    Option(
-        "--labels-only", rich_help_panel=TO,
-        help="Do not recover inputs: thousands of shares in seconds.",
-    ),
-]  # fmt: skip
-MatchSeconds = Annotated[
-    float,
-    Option(
-        min=0, metavar="SECONDS", rich_help_panel=TO,
-        help="Of gradient matching, a share, where inversion does not do; 0 leaves it out.",
-    ),
-]  # fmt: skip
-WhatIf = Annotated[
-    bool,
-    Option(
-        "--what-if", rich_help_panel=TO,
-        help="Try defences on up to four shares and say where each attack ends; takes minutes.",
-    ),
-]  # fmt: skip
-Seeds = Annotated[
-    int, Option(min=1, max=100, rich_help_panel=TO, help="Of --what-if: seeds of random defences.")
-]
-Out = Annotated[
-    Path, Option(metavar="DIR", rich_help_panel=TO, help="Where index.html and audit.json go.")
-]
-Json = Annotated[
-    bool,
-    Option("--json", rich_help_panel=TO, help="Print the answer as JSON instead of a table."),
-]
-FailOn = Annotated[
-    list[Leak] | None,
-    Option(
-        rich_help_panel=TO,
-        help="Exit with 3 if this leaks from any share, with 5 if it could not be attacked; may be "
-        "given several times.",
-    ),
-]  # fmt: skip
+_subject = partial(Option, rich_help_panel="What to audit")
+_known = partial(Option, rich_help_panel="What you know about the update")
+_answer = partial(Option, rich_help_panel="What to do with the answer")
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """These are the options of ``softleak audit`` as they were given."""
+
+    model: Annotated[
+        str | None,
+        _subject(
+            metavar="NAME|MODULE:FACTORY",
+            help="The model: a name listed by `softleak models`, or your own function that returns "
+            "it.",
+        ),
+    ] = None
+    weights: Annotated[
+        Path | None,
+        _subject(
+            metavar="FILE|FOLDER",
+            help="The model's weights before the step: a checkpoint, or a Hugging Face folder.",
+        ),
+    ] = None
+    random_weights: Annotated[
+        bool,
+        _subject(
+            "--random-weights",
+            help="Audit a model with random weights. Without this option such a model is refused, "
+            "because the verdict holds only for the weights the client used.",
+        ),
+    ] = False
+    share: Annotated[
+        Path | None,
+        _subject(
+            metavar="FILE|FOLDER",
+            help="The update a client sent, as tensors by parameter name; or a folder of updates.",
+        ),
+    ] = None
+    kind: Annotated[
+        UpdateKind | None,
+        _subject(
+            help="What --share holds: the gradient itself, the weights after a step minus those "
+            "before it, or the weights after it. Without this option the file is read as a "
+            "gradient, and other signs and scales are considered.",
+        ),
+    ] = None
+    before: Annotated[
+        Path | None,
+        _subject(
+            metavar="FILE",
+            help="Instead of --share: the weights before one step of SGD. Needs --after.",
+        ),
+    ] = None
+    after: Annotated[
+        Path | None,
+        _subject(metavar="FILE", help="The weights after that step. Needs --before."),
+    ] = None
+    lr: Annotated[
+        float | None,
+        _subject(
+            metavar="RATE",
+            help="The learning rate of the step, for --before and --after and for --kind delta or "
+            "weights. Without it the scale of the update is unknown.",
+        ),
+    ] = None
+    client: Annotated[
+        str | None,
+        _subject(
+            metavar="SETTINGS|FILE",
+            help="How the client trained, for weights or a difference of them: "
+            "lr=0.01,steps=5,momentum=0.9, or a file of such settings. What is not known is "
+            "written lr=?. Takes the place of --lr.",
+        ),
+    ] = None
+    each: Annotated[
+        int,
+        _subject(
+            min=1, max=50,
+            help="Updates per kind of label, when the embedded sample is audited.",
+        ),
+    ] = 2  # fmt: skip
+    seed: Annotated[
+        int,
+        _subject(
+            min=0, help="Which images and labels are drawn, when the embedded sample is audited."
+        ),
+    ] = 2
+    input_shape: Annotated[
+        str | None,
+        _known(
+            metavar="C,H,W",
+            help="The shape of one input, if neither the model nor the update says it.",
+        ),
+    ] = None
+    head: Annotated[
+        str | None,
+        _known(metavar="NAME", help="The name of the last linear layer, if it cannot be detected."),
+    ] = None
+    samples: Annotated[
+        int | None,
+        _known(
+            min=1, metavar="N",
+            help="The update is one step on the mean loss of N samples. The samples of each class "
+            "are then counted.",
+        ),
+    ] = None  # fmt: skip
+    precision: Annotated[
+        NumberFormat | None,
+        _known(help="The coarsest number format the client computed in, as with autocast."),
+    ] = None
+    classes: Annotated[
+        str | None,
+        _known(
+            metavar="FILE|NUMBER",
+            help="A file with the names of the classes, one per line; or their number.",
+        ),
+    ] = None
+    normalise: Annotated[
+        str | None,
+        _known(
+            metavar="MEAN/STD",
+            help="How pixels were normalised: 0.5,0.5,0.5/0.2,0.2,0.2, or cifar10, or imagenet.",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        _known(
+            metavar="FILE|FOLDER",
+            help="The tokenizer of a text classifier (tokenizer.json, vocab.json or vocab.txt), to "
+            "show words instead of token numbers. Nothing is downloaded.",
+        ),
+    ] = None
+    unknown_scale: Annotated[
+        bool,
+        _known(
+            "--unknown-scale",
+            help="The update may have been multiplied by any positive factor, for example by "
+            "clipping or by a learning rate you do not know.",
+        ),
+    ] = False
+    noise: Annotated[
+        float,
+        _known(
+            min=0, metavar="STD",
+            help="The standard deviation of the noise that was added to the update.",
+        ),
+    ] = 0.0  # fmt: skip
+    train_mode: Annotated[
+        bool,
+        _known(
+            "--train-mode",
+            help="The client computed in train mode, which changes BatchNorm and dropout.",
+        ),
+    ] = False
+    truth: Annotated[
+        Path | None,
+        _known(
+            metavar="FILE|FOLDER",
+            help="The true label and input (tensors named `label` and `input`). They are read "
+            "after the attack, to score it and for nothing else.",
+        ),
+    ] = None
+    labels_only: Annotated[
+        bool,
+        _answer(
+            "--labels-only",
+            help="Do not attack inputs. Thousands of updates then take seconds.",
+        ),
+    ] = False
+    match_seconds: Annotated[
+        float,
+        _answer(
+            min=0, metavar="SECONDS",
+            help="Seconds of gradient matching per update, for models that cannot be inverted "
+            "layer by layer; 0 skips it.",
+        ),
+    ] = 30.0  # fmt: skip
+    what_if: Annotated[
+        bool,
+        _answer(
+            "--what-if",
+            help="Try defences on up to four updates, and say at which setting each attack stops "
+            "succeeding. Takes minutes.",
+        ),
+    ] = False
+    seeds: Annotated[
+        int, _answer(min=1, max=100, help="Seeds per random defence that --what-if tries.")
+    ] = 2
+    out: Annotated[
+        Path, _answer(metavar="DIR", help="The folder for index.html and audit.json.")
+    ] = Path("softleak-audit")
+    as_json: Annotated[
+        bool, _answer("--json", help="Print the answer as JSON instead of a table.")
+    ] = False
+    fail_on: Annotated[
+        list[Leak] | None,
+        _answer(
+            help="Exit with code 3 if this leaks from any update, and with code 5 if it could not "
+            "be attacked. May be given several times.",
+        ),
+    ] = None

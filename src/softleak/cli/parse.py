@@ -1,4 +1,4 @@
-"""Strings become objects: models, shapes, class names, normalisations."""
+"""This module turns strings into models, shapes, class names and normalisations."""
 
 from __future__ import annotations
 
@@ -13,41 +13,61 @@ from pathlib import Path
 from torch import nn
 
 from softleak import data, models
+from softleak.client import Client
+from softleak.data.pack import LARGEST_CLASS_COUNT
 from softleak.errors import DataError, ModelError
-from softleak.precheck import shown
+from softleak.local_training import LocalTraining
+from softleak.untrusted_files import check_file, shown
 
 NORMALISATIONS: Mapping[str, data.Normalisation] = {
     "cifar10": data.CIFAR10_NORM,
     "imagenet": data.IMAGENET_NORM,
 }
-LARGEST_INPUT = 1 << 24  # entries of one input
-MOST_CLASSES = 1_000_000
+LARGEST_INPUT_SHAPE = 1 << 24  # entries of one input
 
 
 def input_shape(text: str | None) -> tuple[int, ...] | None:
-    """``3,32,32``."""
+    """Return the input shape that a text such as ``3,32,32`` means."""
     if text is None:
         return None
     try:
         shape = tuple(int(part) for part in text.lower().replace("x", ",").split(","))
     except ValueError:
         shape = ()
-    if not shape or min(shape) < 1 or math.prod(shape) > LARGEST_INPUT:
+    if not shape or min(shape) < 1 or math.prod(shape) > LARGEST_INPUT_SHAPE:
         raise DataError(f"expected an input shape such as 3,32,32; got {text!r}")
     return shape
 
 
+def client(text: str | None) -> LocalTraining | None:
+    """Return the client that settings such as ``lr=0.01,steps=5``, or a file of them, describe."""
+    if text is None:
+        return None
+    path = Path(text)
+    if "=" not in text:
+        if not os.path.isfile(path):
+            raise DataError(
+                f"expected settings such as lr=0.01,steps=5, or a file of them; got {text!r}"
+            )
+        check_file(path)
+        text = path.read_text("utf-8", errors="replace")
+    described = Client.parse(text)
+    if not described.trains:
+        raise DataError("a client that sends weights has a learning rate: say lr=0.01, or lr=?")
+    return described.training
+
+
 def class_names(text: str | None) -> tuple[str, ...]:
-    """The lines of a file, or ``class 0`` … for a number of classes."""
+    """Return the lines of a file, or ``class 0``, ``class 1``, … for a number of classes."""
     if text is None:
         return ()
     if text.isdecimal():
-        if len(text) > len(str(MOST_CLASSES)) or not 2 <= int(text) <= MOST_CLASSES:
-            raise DataError(f"expected 2 to {MOST_CLASSES:,} classes, got {text[:20]}")
+        if len(text) > len(str(LARGEST_CLASS_COUNT)) or not 2 <= int(text) <= LARGEST_CLASS_COUNT:
+            raise DataError(f"expected 2 to {LARGEST_CLASS_COUNT:,} classes, got {text[:20]}")
         return tuple(f"class {i}" for i in range(int(text)))
     path = Path(text)
     if not os.path.isfile(path):
-        raise DataError(f"expected a file of class names, one a line, or a number; got {text!r}")
+        raise DataError(f"expected a file of class names, one per line, or a number; got {text!r}")
     try:
         lines = (line.strip() for line in path.read_text("utf-8").splitlines())
         return tuple(shown(line) for line in lines if line)
@@ -56,7 +76,7 @@ def class_names(text: str | None) -> tuple[str, ...]:
 
 
 def normalisation(text: str | None) -> data.Normalisation | None:
-    """``cifar10``, ``imagenet`` or ``0.5,0.5,0.5/0.2,0.2,0.2``."""
+    """Return what ``cifar10``, ``imagenet`` or ``0.5,0.5,0.5/0.2,0.2,0.2`` means."""
     if text is None or text in NORMALISATIONS:
         return NORMALISATIONS[text] if text else None
     try:
@@ -72,7 +92,16 @@ def normalisation(text: str | None) -> data.Normalisation | None:
 def build_model(
     text: str, classes: int | None, shape: tuple[int, ...] | None
 ) -> tuple[nn.Module, tuple[int, ...] | None]:
-    """A model by name, or by ``package.module:factory``, and the shape of its input if known."""
+    """Build a model.
+
+    Args:
+        text: the name of a model of ours, or ``package.module:factory``.
+        classes: the number of classes, if it is known.
+        shape: the shape of one input, if it is known.
+
+    Returns:
+        The model, and the shape of its input if it is known.
+    """
     if text in models.MODELS:
         spec = models.MODELS[text]
         return spec(**_accepted(spec.factory, classes, shape)), shape or spec.input_shape
@@ -97,7 +126,7 @@ def build_model(
 def _accepted(
     factory: object, classes: int | None, shape: tuple[int, ...] | None
 ) -> dict[str, int]:
-    """What a factory of ours takes of what is known."""
+    """Return what a factory of ours takes of what is known."""
     wanted: dict[str, int] = {} if classes is None else {"classes": classes}
     if shape is not None and len(shape) == 3:
         wanted |= {"in_channels": shape[0], "image": shape[1]}

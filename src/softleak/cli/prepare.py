@@ -1,4 +1,4 @@
-"""The model of an audit: built, given the weights the update started from, and made ready."""
+"""This module makes the model of an audit ready, with the weights the update started from."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from softleak import files
-from softleak.audit import Subject
-from softleak.audit.folder import recorded_shape, share_files
+from softleak import tensor_files
+from softleak.auditing.update_files import UpdateFiles
 from softleak.cli import parse
 from softleak.cli.request import Request
 from softleak.errors import ModelError
+from softleak.head import Head
+from softleak.input_shapes import accepted_shapes
+from softleak.input_spec import Layout
 from softleak.models.checkpoint import copy_weights, own_weights
 from softleak.naming import match
+from softleak.subject import Subject
+from softleak.tensor_files import Content
 
-RANDOM = (
+RANDOM_WEIGHTS = (
     "The model's weights were drawn at random, as --random-weights asks: this verdict holds only "
     "if the update was computed with these very weights."
 )
@@ -27,67 +31,92 @@ RANDOM = (
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A model made ready, and what has to be said of its weights."""
+    """This holds a model made ready, and what has to be said of its weights.
+
+    Attributes:
+        subject: the model, with the weights before the step.
+        remarks: how the file of weights was read.
+        cautions: sentences that belong to the verdict.
+        before: the content of the file given by --before, which the update is computed from.
+    """
 
     subject: Subject
     remarks: tuple[str, ...]
     cautions: tuple[str, ...]
+    before: Content | None
 
 
-def ready(request: Request, classes: int | None) -> Ready:
+@dataclass(frozen=True, eq=False)
+class LoadedWeights:
+    """This holds what a file of weights held, and what has to be said of it."""
+
+    remarks: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+    held: Content | None = None
+
+
+def ready(request: Request, classes: int | None, files: UpdateFiles | None) -> Ready:
     """Build the model, load the weights before the step, and probe it.
 
-    Inputs have the shape that the user says, else the share, else the model itself.
+    Inputs have the shape that the user says, else the update, else the model itself.
+
+    Args:
+        request: the options as they were given.
+        classes: the number of classes, if the user says it.
+        files: the updates, if they are given as files.
     """
     said = parse.input_shape(request.input_shape)
     model, own = parse.build_model(request.model or "", classes, said)
-    remarks, cautions = _weights(request, model, partial(_again, request, classes, said))
+    loaded = _weights(request, model, partial(_again, request, classes, said))
     model.train(request.train_mode)
-    make = partial(
-        Subject.of, model, inputs=request.options.inputs, head_name=request.head
-    )  # fmt: skip
-    if said is None and request.share is not None:
-        recorded = recorded_shape(share_files(request.share))
+    subject = None
+    if said is None and files is not None:
         with suppress(ModelError):  # a file may claim what the model does not take
-            return Ready(make(recorded or own), remarks, cautions)
-    return Ready(make(own), remarks, cautions)
+            subject = _subject(model, request.head, files.recorded_shape() or own)
+    subject = subject or _subject(model, request.head, own)
+    before = None if request.before is None else loaded.held
+    return Ready(subject, loaded.remarks, loaded.cautions, before)
+
+
+def _subject(model: nn.Module, head: str | None, shape: Layout | None) -> Subject:
+    """Return the model made ready; if its input shape is unknown, the named head is trusted."""
+    unknown = shape is None and next(accepted_shapes(model), None) is None
+    return Subject.of(model, shape, head=Head.of(model, head) if head and unknown else head)
 
 
 def _again(request: Request, classes: int | None, said: tuple[int, ...] | None) -> nn.Module:
     return parse.build_model(request.model or "", classes, said)[0]
 
 
-def _weights(
-    request: Request, model: nn.Module, again: partial[nn.Module]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Load the weights before the step; remarks on the file, and cautions on the verdict."""
+def _weights(request: Request, model: nn.Module, again: partial[nn.Module]) -> LoadedWeights:
+    """Load the weights before the step into the model."""
     path = request.before or request.weights
     if path is None:
         if not _drawn_at_random(model, again()):
-            return (), ()
+            return LoadedWeights()
         if request.random_weights:
-            return (), (RANDOM,)
+            return LoadedWeights(cautions=(RANDOM_WEIGHTS,))
         raise ModelError(
-            f"{request.model} comes with random weights, and an update says nothing without those "
-            "it was computed with: give --weights FILE (or --before FILE); --random-weights audits "
-            "random ones all the same"
+            f"{request.model} comes with random weights, and an update says nothing without the "
+            "weights it was computed with: give --weights FILE (or --before FILE); "
+            "--random-weights audits random ones all the same"
         )
-    held = files.load(path)
+    held = tensor_files.load(path)
     copy_weights(model, held.tensors, path.name)
     if request.weights is not None and path is not request.weights:
         _check_same(model, request.weights, path)
-    return (*held.remarks, *match(held.tensors, model).remarks), ()
+    return LoadedWeights((*held.remarks, *match(held.tensors, model).remarks), held=held)
 
 
 def _drawn_at_random(model: nn.Module, again: nn.Module) -> bool:
-    """Whether a factory makes other weights every time: then nobody has those of the client."""
+    """Return whether a factory makes other weights every time, which no client can have had."""
     one, other = model.state_dict(), again.state_dict()
     return any(not torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def _check_same(model: nn.Module, weights: Path, before: Path) -> None:
-    """That --weights, given with --before, holds the same."""
-    own, held = model.state_dict(), own_weights(files.load(weights).tensors, model)
+    """Raise ``ModelError`` unless --weights, given with --before, holds the same weights."""
+    own, held = model.state_dict(), own_weights(tensor_files.load(weights).tensors, model)
     other = [n for n, t in held.items() if n in own and not torch.equal(t.to(own[n]), own[n])]
     if other:
         raise ModelError(

@@ -1,62 +1,50 @@
-"""What was asked of ``softleak audit``: the options as given, and which do not go together."""
+"""This module holds what was asked of ``softleak audit``, and which options do not go together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from softleak.audit import Kind, Leak, Options, Reading
+from softleak.cli.options import AuditOptions
 from softleak.errors import SoftleakError
+from softleak.vocabulary import Leak, UpdateKind
 
 
 @dataclass(frozen=True)
-class Request:
-    """The options as they were given."""
+class Request(AuditOptions):
+    """This holds the options of an audit and the command line they came from."""
 
-    model: str | None
-    weights: Path | None
-    random_weights: bool
-    share: Path | None
-    before: Path | None
-    after: Path | None
-    reading: Reading
-    each: int
-    seed: int
-    input_shape: str | None
-    head: str | None
-    classes: str | None
-    normalise: str | None
-    options: Options
-    train_mode: bool
-    truth: Path | None
-    seeds: int  # of what-if; none if nobody asks
-    fail_on: frozenset[Leak]
-    command: str
+    command: str = ""
+
+    @property
+    def leaks_to_fail_on(self) -> frozenset[Leak]:
+        """Return what --fail-on names."""
+        return frozenset(self.fail_on or ())
 
     @property
     def of_the_sample(self) -> bool:
-        """Whether nothing was said but what the embedded sample has, too."""
+        """Return whether the embedded sample is meant: no option speaks of another update."""
         return self.share is None and not self.of_checkpoints and not self._of_an_update
 
     @property
     def _of_an_update(self) -> bool:
-        """Whether something was said that only an update of one's own has."""
+        """Return whether an option was given that only makes sense for an update of one's own."""
         said = (
             self.model, self.weights, self.truth, self.classes, self.normalise, self.input_shape,
-            self.head, self.reading.kind, self.reading.lr, self.reading.precision,
-            self.options.samples,
+            self.head, self.kind, self.lr, self.client, self.precision, self.samples,
+            self.tokenizer,
         )  # fmt: skip
         return self.train_mode or self.random_weights or _any_given(*said)
 
     @property
     def of_checkpoints(self) -> bool:
-        """Whether something was said of two checkpoints."""
+        """Return whether --before or --after was given."""
         return _any_given(self.before, self.after)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What is read, the shares of a folder apart."""
-        given = (self.weights, self.before, self.after, self.share, self.truth)
+        """Return the files besides the updates that are read and exist."""
+        given = (self.weights, self.before, self.after, self.truth)
         return tuple(path for path in given if path is not None and path.exists())
 
     def check(self) -> None:
@@ -66,13 +54,12 @@ class Request:
                 raise SoftleakError(words)
 
     def _mistakes(self) -> list[tuple[bool, str]]:
-        kind, lr = self.reading.kind, self.reading.lr
-        difference = kind in (Kind.DELTA, Kind.WEIGHTS)
+        difference = self.kind in (UpdateKind.DELTA, UpdateKind.WEIGHTS)
         return [
             (
-                not self.options.inputs and Leak.INPUT in self.fail_on,
-                "--labels-only attacks no input, so that --fail-on input could never tell; leave "
-                "out one of the two",
+                self.labels_only and Leak.INPUT in self.leaks_to_fail_on,
+                "--labels-only attacks no input, so --fail-on input could never fail; leave out "
+                "one of the two",
             ),
             (
                 self.share is None and not self.of_checkpoints and self._of_an_update,
@@ -91,20 +78,30 @@ class Request:
                 "--before and --after belong together; give both",
             ),
             (
-                self.of_checkpoints and kind is not None,
+                self.of_checkpoints and self.kind is not None,
                 "--kind says what --share holds; --before and --after hold weights anyway",
             ),
             (
-                self.share is not None and lr is not None and not difference,
-                "--lr is that of a step of weights: say --kind delta or --kind weights with it",
+                self.share is not None and self.lr is not None and not difference,
+                "--lr is the learning rate of a step of weights: say --kind delta or --kind "
+                "weights with it",
+            ),
+            (
+                self.client is not None and self.lr is not None,
+                "--client says the learning rate as well: leave out --lr",
+            ),
+            (
+                self.share is not None and self.client is not None and not difference,
+                "--client trains and sends weights: say --kind delta or --kind weights with it",
             ),
             (
                 self.random_weights and _any_given(self.weights, self.before),
                 "--random-weights contradicts --weights and --before",
             ),
             (
-                kind is Kind.WEIGHTS and self.weights is None,
-                "--kind weights is a step from known weights: give those before it by --weights",
+                self.kind is UpdateKind.WEIGHTS and self.weights is None,
+                "--kind weights is a step from known weights: give the weights before it by "
+                "--weights",
             ),
         ]
 

@@ -1,69 +1,56 @@
-"""``softleak train``: the trained networks the paper's tables need."""
+"""This module carries out ``softleak train``: the trained networks the paper's tables need."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
 
 import torch
 from rich.console import Console
 from rich.markup import escape
-from typer import Argument, Option
 
 from softleak import data
 from softleak.atomic import make_folder
-from softleak.audit.folder import fingerprint
 from softleak.cli.exits import mistakes
+from softleak.cli.paper_options import TrainOptions
 from softleak.experiments.recipes import RECIPES
-from softleak.experiments.training import Epoch, accuracy, save, train
+from softleak.experiments.training import Epoch, Recipe, accuracy, save, train
+from softleak.tensor_files import fingerprint
 
-Trained = Enum("Trained", {name: name for name in RECIPES}, type=str)  # type: ignore[misc]
 
-
-def train_command(
-    network: Annotated[Trained, Argument(help="Which network.")],
-    images: Annotated[Path, Option("--train", metavar="FILE|DIR", help="Images to learn from.")],
-    test: Annotated[
-        Path | None, Option(metavar="FILE|DIR", help="Images to measure the accuracy on.")
-    ] = None,
-    out: Annotated[Path, Option(metavar="DIR", help="Where the checkpoint goes.")] = Path("."),
-    epochs: Annotated[int | None, Option(min=1, help="Other than the recipe's.")] = None,
-    smoothing: Annotated[float | None, Option(min=0, max=1, help="ε of the labels.")] = None,
-    mixup: Annotated[
-        float | None, Option(min=0, max=1, help="The largest weight of a mixed-in image.")
-    ] = None,
-    seed: Annotated[int, Option(min=0)] = 0,
-    threads: Annotated[int | None, Option(min=1, help="All cores, unless said.")] = None,
-) -> None:
-    """Train a network for `softleak reproduce --weights DIR`; the recipe is kept in its file.
-
-    [bold]softleak train resnet18_cifar --train cifar10_train10k.npz --test cifar10_test.npz[/bold]
-    """
+def carry_out(options: TrainOptions) -> None:
+    """Train a network, measure it if there are images to test on, and write its checkpoint."""
     console = Console(highlight=False)
-    changes = {"epochs": epochs, "smoothing": smoothing, "mixup": mixup, "seed": seed}
-    given = {name: value for name, value in changes.items() if value is not None}
-    recipe = replace(RECIPES[network.value], **given)  # type: ignore[arg-type]
-    if threads is not None:
-        torch.set_num_threads(threads)
+    recipe, test = _recipe(options), options.test
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
 
     def tell(epoch: Epoch) -> None:
         console.print(f"epoch {epoch.number} of {epoch.of}: loss {epoch.loss:.4f}")
 
     with mistakes():  # whatever is wrong is said before hours of training
-        make_folder(out)
-        learnt = data.load(images, data.Split.TRAIN, recipe.size)
+        make_folder(options.out)
+        learnt = data.load(options.images, data.Split.TRAIN, recipe.size)
         unseen = None if test is None else data.load(test, data.Split.TEST, recipe.size)
         model = train(recipe, learnt, tell)
-        notes = {"data": images.name, "data_sha256": _hash(images)}
+        notes = {"data": options.images.name, "data_sha256": _hash(options.images)}
         if test is not None and unseen is not None:
             measured = accuracy(model, unseen)
             notes |= {"test_data": test.name, "test_accuracy": f"{measured:.4f}"}
             console.print(f"accuracy {measured:.1%} on {escape(test.name)}")
-        path = out / f"{network.value}.safetensors"
+        path = options.out / f"{options.network.value}.safetensors"
         save(model, recipe, path, **notes)
     console.print(f"written: {escape(str(path))}")
+
+
+def _recipe(options: TrainOptions) -> Recipe:
+    """Return the network's recipe with the changes that were asked for."""
+    changes = {
+        "epochs": options.epochs, "smoothing": options.smoothing, "mixup": options.mixup,
+        "seed": options.seed,
+    }  # fmt: skip
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(RECIPES[options.network.value], **given)  # type: ignore[arg-type]
 
 
 def _hash(path: Path) -> str:

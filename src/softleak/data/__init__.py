@@ -1,11 +1,12 @@
-"""Images, labels and the samples made of them."""
+"""This package holds images, sentences, labels and the samples made of them."""
 
 from softleak.data.augment import Sample, mixup, one_hot, smooth
 from softleak.data.cifar import load_cifar
 from softleak.data.cifar_layout import Split
 from softleak.data.draw import nth_sample, numbered_generator, samples
 from softleak.data.embedded import embedded
-from softleak.data.folder import load_folder
+from softleak.data.embedded_text import verses
+from softleak.data.image_folder import load_folder
 from softleak.data.imageset import ImageSet
 from softleak.data.load import load
 from softleak.data.normalisation import CIFAR10_NORM, IMAGENET_NORM, Normalisation
@@ -43,4 +44,5 @@ __all__ = [
     "one_hot",
     "samples",
     "smooth",
+    "verses",
 ]

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as distributed: a folder, a tar archive or a single file."""
+"""This module reads CIFAR-10 and CIFAR-100 as distributed: a folder, an archive or a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from softleak.data.cifar_batch import Batch
+from softleak.data.cifar_batch import CifarBatch
 from softleak.data.cifar_binary import decode_binary
 from softleak.data.cifar_files import is_archive, read_archive, read_file, read_folder
 from softleak.data.cifar_layout import CIFAR10_NAMES, LAYOUTS, Layout, Split
@@ -18,11 +18,16 @@ from softleak.data.imageset import ImageSet
 from softleak.errors import DataError
 
 # Every pickle of protocol 2 or later begins so, and no label byte is as large.
-_PICKLE = b"\x80"
+_PICKLE_START = b"\x80"
 
 
 def load_cifar(path: str | PathLike[str], split: Split = Split.TEST) -> ImageSet:
-    """Read one split from a folder or an archive, or all of a single file whatever the split."""
+    """Read one split of CIFAR.
+
+    Args:
+        path: a folder, a tar archive, or a single file, which is read whatever the split.
+        split: the part that is read.
+    """
     place = Path(path)
     if place.is_dir():
         return _assemble(read_folder(_home(place), _wanted(split)), split, place)
@@ -31,12 +36,12 @@ def load_cifar(path: str | PathLike[str], split: Split = Split.TEST) -> ImageSet
     if is_archive(place):
         return _assemble(read_archive(place, _wanted(split)), split, place)
     data = read_file(place)
-    batch = decode_python(data) if data[:1] == _PICKLE else decode_binary(data)
+    batch = decode_python(data) if data[:1] == _PICKLE_START else decode_binary(data)
     return _join([batch], _names(read_folder(place.parent, _name_files())))
 
 
 def is_cifar_folder(place: Path) -> bool:
-    """Whether a folder, or a folder of an official name in it, holds CIFAR files."""
+    """Return whether a folder, or one of an official name in it, holds CIFAR files."""
     home = _home(place)
     names = (name for layout in LAYOUTS for part in layout.files.values() for name in part)
     return any((home / name).is_file() for name in names)
@@ -72,14 +77,14 @@ def _layout(found: Mapping[str, bytes], split: Split, place: Path) -> Layout:
 
 
 def _names(found: Mapping[str, bytes]) -> tuple[str, ...]:
-    """CIFAR-100's class names, or numbered ones where no file gives them."""
+    """Return CIFAR-100's class names, or numbered ones where no file gives them."""
     for layout in LAYOUTS:
         if layout.names and layout.names.file in found:
             return layout.names.decode(found[layout.names.file])
     return tuple(f"class {number}" for number in range(100))
 
 
-def _join(batches: Sequence[Batch], fine_names: tuple[str, ...]) -> ImageSet:
+def _join(batches: Sequence[CifarBatch], fine_names: tuple[str, ...]) -> ImageSet:
     if len({batch.fine for batch in batches}) > 1:
         raise DataError("CIFAR-10 and CIFAR-100 files are mixed in one folder.")
     images = np.ascontiguousarray(np.concatenate([batch.images for batch in batches]))

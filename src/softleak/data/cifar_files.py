@@ -1,4 +1,4 @@
-"""Chosen files out of a folder or a tar archive, in memory and never unpacked to disk."""
+"""This module reads files out of a folder or a tar archive, never unpacked to disk."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 from softleak.errors import DataError
 
 # The largest official file, CIFAR-100's training set, has 155 MB.
-_LIMIT = 512 * 2**20
+LARGEST_CIFAR_FILE = 512 * 2**20
 
 
 def first_bytes(file: Path, count: int) -> bytes:
-    """The first `count` bytes of a file, or all it has."""
+    """Return the first `count` bytes of a file, or all it has."""
     try:
         with file.open("rb") as stream:
             return stream.read(count)
@@ -22,25 +22,25 @@ def first_bytes(file: Path, count: int) -> bytes:
 
 
 def is_archive(file: Path) -> bool:
-    """Whether a file is a tar archive, gzipped or plain, by its first bytes."""
+    """Return whether a file is a tar archive, gzipped or plain, by its first bytes."""
     head = first_bytes(file, 262)
     return head[:2] == b"\x1f\x8b" or head[257:] == b"ustar"
 
 
 def read_file(file: Path) -> bytes:
-    """The whole file, if its size is a CIFAR file's."""
-    data = first_bytes(file, _LIMIT + 1)
+    """Return the whole file, if it is no larger than a CIFAR file can be."""
+    data = first_bytes(file, LARGEST_CIFAR_FILE + 1)
     _check_size(file.name, len(data))
     return data
 
 
 def read_folder(folder: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    """Those of the wanted files that the folder has."""
+    """Return those of the wanted files that the folder has."""
     return {name: read_file(folder / name) for name in wanted if (folder / name).is_file()}
 
 
 def read_archive(file: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    """Those of the wanted files that the archive has, in whichever folder inside it."""
+    """Return those of the wanted files that the archive has, in whichever folder inside it."""
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(file) as archive:
@@ -59,5 +59,5 @@ def read_archive(file: Path, wanted: Collection[str]) -> dict[str, bytes]:
 
 
 def _check_size(name: str, size: int) -> None:
-    if size > _LIMIT:
-        raise DataError(f"{name} has more bytes than any CIFAR file: over {_LIMIT}.")
+    if size > LARGEST_CIFAR_FILE:
+        raise DataError(f"{name} has more bytes than any CIFAR file: over {LARGEST_CIFAR_FILE}.")

@@ -1,4 +1,4 @@
-"""The four official distributions of CIFAR: their folders, file names and readers."""
+"""This module lists the four official distributions of CIFAR: folders, files and readers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from softleak.data.cifar_batch import Batch
+from softleak.data.cifar_batch import CifarBatch
 from softleak.data.cifar_binary import decode_binary, decode_binary_names
 from softleak.data.cifar_python import decode_python, decode_python_names
 
@@ -16,7 +16,7 @@ CIFAR10_NAMES = (
 
 
 class Split(Enum):
-    """The part of a data set that is read."""
+    """This is the part of a data set that is read."""
 
     TRAIN = "train"
     TEST = "test"
@@ -24,7 +24,7 @@ class Split(Enum):
 
 @dataclass(frozen=True)
 class Names:
-    """The file with CIFAR-100's class names and how it is read."""
+    """This is the file with CIFAR-100's class names, and how it is read."""
 
     file: str
     decode: Callable[[bytes], tuple[str, ...]]
@@ -32,27 +32,30 @@ class Names:
 
 @dataclass(frozen=True)
 class Layout:
-    """One distribution; CIFAR-10 needs no file of names."""
+    """This is one distribution; CIFAR-10 needs no file of names."""
 
     folder: str
     files: Mapping[Split, tuple[str, ...]]
-    decode: Callable[[bytes], Batch]
+    decode: Callable[[bytes], CifarBatch]
     names: Names | None = None
 
 
-_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+_TRAINING_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _PYTHON_NAMES = Names("meta", decode_python_names)
 _BINARY_NAMES = Names("fine_label_names.txt", decode_binary_names)
 
 LAYOUTS = (
     Layout(
         "cifar-10-batches-py",
-        {Split.TRAIN: _TRAIN, Split.TEST: ("test_batch",)},
+        {Split.TRAIN: _TRAINING_BATCHES, Split.TEST: ("test_batch",)},
         decode_python,
     ),
     Layout(
         "cifar-10-batches-bin",
-        {Split.TRAIN: tuple(f"{name}.bin" for name in _TRAIN), Split.TEST: ("test_batch.bin",)},
+        {
+            Split.TRAIN: tuple(f"{name}.bin" for name in _TRAINING_BATCHES),
+            Split.TEST: ("test_batch.bin",),
+        },
         decode_binary,
     ),
     Layout(

@@ -1,16 +1,16 @@
-"""One file of CIFAR's "python version": a pickled dictionary."""
+"""This module decodes CIFAR's "python version", which is a pickled dictionary."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from softleak.data.cifar_batch import PIXELS, Batch, from_planes
+from softleak.data.cifar_batch import PIXELS, CifarBatch, from_planes
 from softleak.data.unpickle import unpickle
 from softleak.errors import DataError
 
 
-def decode_python(data: bytes) -> Batch:
-    """The batch in a data file; for CIFAR-100 with the fine labels."""
+def decode_python(data: bytes) -> CifarBatch:
+    """Return the batch in a data file; for CIFAR-100 with the fine labels."""
     content = unpickle(data)
     planes = content.get("data")
     if not isinstance(planes, np.ndarray) or planes.ndim != 2 or planes.shape[1] != PIXELS:
@@ -26,7 +26,7 @@ def decode_python(data: bytes) -> Batch:
 
 
 def decode_python_names(data: bytes) -> tuple[str, ...]:
-    """The fine class names in CIFAR-100's `meta` file."""
+    """Return the fine class names in CIFAR-100's `meta` file."""
     names = unpickle(data).get("fine_label_names")
     if not isinstance(names, list) or not all(isinstance(name, (bytes, str)) for name in names):
         raise DataError("Expected a list of names under 'fine_label_names'.")

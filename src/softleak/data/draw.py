@@ -1,4 +1,4 @@
-"""A reproducible stream of samples."""
+"""This module draws a reproducible stream of samples."""
 
 from __future__ import annotations
 
@@ -22,10 +22,16 @@ def samples(
     normalisation: Normalisation,
     size: int | None = None,
 ) -> Iterator[Sample]:
-    """`count` samples of images drawn at random; sample i depends on (seed, i) alone.
+    """Yield samples of images drawn at random; sample i depends on (seed, i) alone.
 
-    With `size`, each x is resized to (C, size, size). Mixing, normalising and resizing are
-    affine and commute, so it is done once, at the end.
+    Args:
+        images: the data set.
+        augmentation: how an image becomes a sample, such as ``Mixup()``.
+        count: the number of samples.
+        seed: chooses the stream.
+        normalisation: how pixels become inputs.
+        size: each x is resized to (C, size, size), if given. Mixing, normalising and resizing are
+            affine and commute, so it is done once, at the end.
     """
     for number in range(count):
         yield nth_sample(images, augmentation, number, seed, normalisation, size)
@@ -39,7 +45,7 @@ def nth_sample(
     normalisation: Normalisation,
     size: int | None = None,
 ) -> Sample:
-    """Sample `number` of a stream, without those before it."""
+    """Return sample `number` of a stream, without computing those before it."""
     generator = numbered_generator(seed, number)
     index = int(torch.randint(len(images), (), generator=generator))
     sample = augmentation(images, normalisation, index, generator)
@@ -47,12 +53,12 @@ def nth_sample(
 
 
 def resized(sample: Sample, size: int) -> Sample:
-    """The sample with x (C, H, W) resized to (C, size, size)."""
+    """Return the sample with x (C, H, W) resized to (C, size, size)."""
     return Sample(resize(sample.x.unsqueeze(0), size).squeeze(0), sample.y)
 
 
 def numbered_generator(seed: int, number: int) -> torch.Generator:
-    """The generator that sample `number` is drawn with."""
+    """Return the generator that sample `number` is drawn with."""
     if seed < 0:
         raise DataError(f"seed must be 0 or more, got {seed}.")
     mixed = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]

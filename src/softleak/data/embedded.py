@@ -1,4 +1,4 @@
-"""The sample of CIFAR-10 that comes with the package (see files/CREDITS.md)."""
+"""This module loads the sample of CIFAR-10 in the package (see files/CREDITS.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softleak.data.pack import load_pack
 
 
 def embedded() -> ImageSet:
-    """200 CIFAR-10 test images, 20 of each class."""
+    """Return 200 CIFAR-10 test images, 20 of each class."""
     file = resources.files("softleak.data").joinpath("files", "cifar10_sample200.npz")
     with resources.as_file(file) as path:
         return load_pack(path)

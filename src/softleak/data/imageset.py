@@ -1,4 +1,4 @@
-"""Labelled images as they came, in bytes."""
+"""This module holds labelled images as they came, in bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 from softleak.errors import DataError
 
 # Resizing goes through float32, so a whole set at once would need several times its size.
-_CHUNK = 256
+_RESIZED_AT_ONCE = 256
 
 
 def resize(x: Tensor, size: int) -> Tensor:
@@ -32,9 +32,13 @@ def resize_bytes(images: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images uint8 (N, H, W, C), labels int64 (N,) and the name of each class.
+    """This holds labelled images.
 
-    Grey images may come as (N, H, W); they are kept as (N, H, W, 1).
+    Attributes:
+        images: uint8 (N, H, W, C). Grey images may come as (N, H, W); they are kept as (N, H, W,
+            1).
+        labels: int64 (N,).
+        class_names: the name of each class.
     """
 
     images: Tensor
@@ -52,32 +56,34 @@ class ImageSet:
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """Return the number of classes."""
         return len(self.class_names)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The shape (C, H, W) of one image."""
+        """Return the shape (C, H, W) of one image."""
         _, height, width, channels = self.images.shape
         return channels, height, width
 
     def pixels(self, index: int) -> Tensor:
-        """Image `index` as float32 (C, H, W) in [0, 1]."""
+        """Return image `index` as float32 (C, H, W) in [0, 1]."""
         if not -len(self) <= index < len(self):
             raise DataError(f"Image {index} asked for, but the set has {len(self)}.")
         return self.images[index].permute(2, 0, 1).float() / 255
 
     def mean(self) -> Tensor:
-        """What somebody who has seen no gradient would answer: (C, H, W) in [0, 1]."""
+        """Return the mean image (C, H, W) in [0, 1], the best guess without any gradient."""
         return self.images.float().mean(0).permute(2, 0, 1) / 255
 
     def resized(self, size: int) -> ImageSet:
-        """The same set with images of size x size, not cropped."""
-        images = torch.cat([resize_bytes(part, size) for part in torch.split(self.images, _CHUNK)])
+        """Return the same set with images of size x size, not cropped."""
+        images = torch.cat(
+            [resize_bytes(part, size) for part in torch.split(self.images, _RESIZED_AT_ONCE)]
+        )
         return ImageSet(images, self.labels, self.class_names)
 
     def subset(self, indices: Sequence[int] | Tensor) -> ImageSet:
-        """The images at `indices`, in that order, with the same classes."""
+        """Return the images at `indices`, in that order, with the same classes."""
         chosen = torch.as_tensor(indices, dtype=torch.int64, device=self.labels.device)
         if bool(((chosen < -len(self)) | (chosen >= len(self))).any()):
             raise DataError(f"Subset indices must lie within the set's {len(self)} images.")

@@ -1,4 +1,4 @@
-"""The affine map between pixels in [0, 1] and what a network is fed."""
+"""This module maps pixels in [0, 1] to what a network is fed, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softleak.errors import DataError
 
 @dataclass(frozen=True)
 class Normalisation:
-    """x -> (x - mean) / std, with one mean and one std for each channel."""
+    """This is the map x -> (x - mean) / std, with one mean and one std per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -29,11 +29,11 @@ class Normalisation:
             raise DataError(f"Every std must be positive, got {self.std}.")
 
     def apply(self, x: Tensor) -> Tensor:
-        """Pixels (..., C, H, W) in [0, 1] to network input of the same shape."""
+        """Return the network input of pixels (..., C, H, W) in [0, 1], in the same shape."""
         return (x - self._channels(self.mean, x)) / self._channels(self.std, x)
 
     def invert(self, x: Tensor) -> Tensor:
-        """Network input (..., C, H, W) back to pixels of the same shape."""
+        """Return the pixels of a network input (..., C, H, W), in the same shape."""
         return x * self._channels(self.std, x) + self._channels(self.mean, x)
 
     def _channels(self, values: tuple[float, ...], x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Arrays out of an .npz file that may be damaged or hostile. No pickle is read."""
+"""This module reads arrays from an .npz file that may be damaged or hostile, without pickles."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy.typing as npt
 from softleak.errors import DataError
 
 # A small file may claim to unfold to any size; the claim is checked before it is read.
-_LIMIT = 4 * 2**30
+LARGEST_PACK = 4 * 2**30
 
 
 def read_npz(path: Path, keys: Collection[str]) -> dict[str, npt.NDArray[Any]]:
-    """Those of the named arrays that the file has."""
+    """Return those of the named arrays that the file has."""
     _check_size(path, keys)
     with _readable(path), np.load(path, allow_pickle=False) as arrays:
         return {key: arrays[key] for key in arrays.files if key in keys}
@@ -36,5 +36,5 @@ def _check_size(path: Path, keys: Collection[str]) -> None:
     with _readable(path), zipfile.ZipFile(path) as archive:
         members = [m for m in archive.infolist() if m.filename.removesuffix(".npy") in keys]
     size = sum(member.file_size for member in members)
-    if size > _LIMIT:
-        raise DataError(f"{path} unfolds to {size} bytes; at most {_LIMIT} are read at once.")
+    if size > LARGEST_PACK:
+        raise DataError(f"{path} unfolds to {size} bytes; at most {LARGEST_PACK} are read at once.")

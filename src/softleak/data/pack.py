@@ -1,6 +1,7 @@
-"""The .npz packs: pixels under `x`, differenced planes under `residual`, or photos under `jpeg`.
+"""This module reads .npz packs of labelled images.
 
-Every pack has labels under `y` and may have `class_names`; `wnid` marks an ImageNet sample.
+A pack has pixels under `x`, differenced planes under `residual`, or photos under `jpeg`. It has
+labels under `y` and may have `class_names`; `wnid` marks an ImageNet sample.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from softleak.data.npz import read_npz
 from softleak.data.photo import decode_photo
 from softleak.errors import DataError
 
-_KEYS = frozenset({"x", "residual", "jpeg", "offsets", "y", "class_names", "wnid"})
+_PACK_KEYS = frozenset({"x", "residual", "jpeg", "offsets", "y", "class_names", "wnid"})
 _IMAGENET_CLASSES = 1000
-_MOST_CLASSES = 1_000_000
+LARGEST_CLASS_COUNT = 1_000_000  # a larger label is damage, and would need a name for each
 
 _Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -31,7 +32,7 @@ _Arrays = Mapping[str, npt.NDArray[Any]]
 def load_pack(path: str | PathLike[str]) -> ImageSet:
     """Read a pack of labelled images."""
     file = Path(path)
-    arrays = read_npz(file, _KEYS)
+    arrays = read_npz(file, _PACK_KEYS)
     try:
         images = np.ascontiguousarray(_images(arrays))
         labels = _labels(arrays)
@@ -62,7 +63,7 @@ def _bytes(arrays: _Arrays, key: str, dims: tuple[int, ...]) -> npt.NDArray[np.u
 
 
 def _undo_differences(residual: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Planes (R-G, G, B-G), differenced along width and height modulo 256, to (N, H, W, 3)."""
+    """Return (N, H, W, 3) from planes (R-G, G, B-G) differenced along width and height, mod 256."""
     if residual.shape[1] != 3:
         raise DataError(f"Expected residual (N, 3, H, W), got {residual.shape}.")
     planes = residual.cumsum(axis=2, dtype=np.uint8).cumsum(axis=3, dtype=np.uint8)
@@ -71,7 +72,7 @@ def _undo_differences(residual: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _photos(jpeg: npt.NDArray[np.uint8], offsets: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Photos joined end to end, the i-th between offsets i and i + 1, to (N, H, W, 3)."""
+    """Return (N, H, W, 3) from photos joined end to end, the i-th between offsets i and i + 1."""
     if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) < 2:
         raise DataError(f"Expected offsets int64 (N + 1,), got {offsets.dtype} {offsets.shape}.")
     if offsets[0] != 0 or offsets[-1] != len(jpeg) or (np.diff(offsets) <= 0).any():
@@ -90,7 +91,7 @@ def _labels(arrays: _Arrays) -> npt.NDArray[np.int64]:
     labels = arrays.get("y")
     if labels is None or labels.dtype.kind not in "iu" or labels.ndim != 1 or not len(labels):
         raise DataError("Expected integer labels (N,) under y.")
-    if labels.min() < 0 or labels.max() >= _MOST_CLASSES:
+    if labels.min() < 0 or labels.max() >= LARGEST_CLASS_COUNT:
         raise DataError(f"Labels run from {labels.min()} to {labels.max()}, expected from 0 on.")
     return labels.astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Decoding of compressed images by Pillow, the optional extra `images`."""
+"""This module decodes compressed images by Pillow (extra `images`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from softleak.errors import DataError, MissingExtra
 def decode_photo(
     stream: IO[bytes], name: str, formats: tuple[str, ...] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """An image file as RGB bytes (H, W, 3), upright; `formats` limits what may come."""
+    """Return an image file as RGB bytes (H, W, 3), upright; `formats` limits what may come."""
     try:
         from PIL import Image, ImageOps
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Random training samples: what a client may have computed its gradient on.
+"""This module draws training samples: what a client may have computed its gradient on.
 
-A sampler is a frozen set of options; calling it with a data set, a normalisation, an image and
-a generator gives a Sample whose x is float32 and normalised, and whose y is float64: rounded to
+A sampler is a frozen set of options. It is called with a data set, a normalisation, an image and a
+generator, and returns a Sample whose x is float32 and normalised and whose y is float64. Rounded to
 float32 too early, a label would not sum to one in a float64 model.
 """
 
@@ -21,29 +21,29 @@ from softleak.errors import DataError
 
 
 class Augmentation(Protocol):
-    """What every sampler here is."""
+    """This is what every sampler here is."""
 
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
     ) -> Sample:
-        """The sample made from image `index`."""
+        """Return the sample made from image `index`."""
         ...
 
 
 @dataclass(frozen=True)
 class Hard:
-    """The image with its one-hot label."""
+    """This gives the image its one-hot label."""
 
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
     ) -> Sample:
-        """The sample made from image `index`; nothing is drawn."""
+        """Return the sample made from image `index`; nothing is drawn."""
         return _sample(_input(images, norm, index), one_hot(_label(images, index), images.classes))
 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """The image with a smoothed label, ε ~ U(low, high)."""
+    """This gives the image a smoothed label, with ε ~ U(low, high)."""
 
     low: float = 0.0
     high: float = 0.5
@@ -54,7 +54,7 @@ class Smoothing:
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
     ) -> Sample:
-        """The sample made from image `index`."""
+        """Return the sample made from image `index`."""
         epsilon = _uniform(self.low, self.high, generator)
         y = smooth(_label(images, index), images.classes, epsilon)
         return _sample(_input(images, norm, index), y)
@@ -62,7 +62,7 @@ class Smoothing:
 
 @dataclass(frozen=True)
 class SmoothedMixup:
-    """A mix with an image of another class, λ ~ U(low, high), of labels smoothed by epsilon."""
+    """This mixes in an image of another class, λ ~ U(low, high), of labels smoothed by epsilon."""
 
     low: float = 0.0
     high: float = 1.0
@@ -75,7 +75,7 @@ class SmoothedMixup:
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
     ) -> Sample:
-        """The sample made from image `index` (1 - λ) and its partner (λ)."""
+        """Return the sample made from image `index` (1 - λ) and its partner (λ)."""
         partner = _partner(images, index, generator)
         weight = _uniform(self.low, self.high, generator)
         x1, x2 = (_input(images, norm, i) for i in (index, partner))
@@ -86,7 +86,7 @@ class SmoothedMixup:
 
 @dataclass(frozen=True)
 class Mixup:
-    """A mix with an image of another class, λ ~ U(low, high)."""
+    """This mixes in an image of another class, with λ ~ U(low, high)."""
 
     low: float = 0.0
     high: float = 1.0
@@ -97,13 +97,13 @@ class Mixup:
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
     ) -> Sample:
-        """The sample made from image `index` (1 - λ) and its partner (λ)."""
+        """Return the sample made from image `index` (1 - λ) and its partner (λ)."""
         return SmoothedMixup(self.low, self.high, 0.0)(images, norm, index, generator)
 
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """The image with any soft label at all, drawn from Dir(alpha, ..., alpha)."""
+    """This gives the image any soft label at all, drawn from Dir(alpha, ..., alpha)."""
 
     alpha: float = 1.0
 
@@ -114,7 +114,7 @@ class Dirichlet:
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
     ) -> Sample:
-        """The sample made from image `index`; its own class plays no part in the label."""
+        """Return the sample made from image `index`; its class plays no part in the label."""
         # torch draws from no Dirichlet with a generator, so NumPy does, from a seed torch draws.
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         y = np.random.default_rng(seed).dirichlet([self.alpha] * images.classes)

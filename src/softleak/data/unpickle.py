@@ -1,8 +1,8 @@
-"""Reads pickled CIFAR batches without running anything a pickle asks for.
+"""This module reads pickled CIFAR batches without running anything a pickle asks for.
 
-A pickle may name any importable object and call it. Here the few names a CIFAR file needs stand
-for inert records defined below, and any other name is refused. NumPy is first called afterwards,
-on bytes whose type and length have been checked.
+A pickle may name any importable object and call it. Here the few names a CIFAR file needs stand for
+inert records defined below, and any other name is refused. NumPy is first called afterwards, on
+bytes whose type and length have been checked.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from softleak.errors import DataError
 
-_MEMO = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-_BYTES = frozenset({"u1", "|u1", "uint8", "B"})
+_MEMO_CODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+_BYTE_TYPES = frozenset({"u1", "|u1", "uint8", "B"})
 
 
 class _DType:
-    """Stands for numpy.dtype: keeps the type's name, ignores the state."""
+    """This stands for numpy.dtype: it keeps the type's name and ignores the state."""
 
     def __init__(self, name: object = "", *flags: object) -> None:
         self.name = name.decode("latin1") if isinstance(name, bytes) else name
@@ -33,7 +33,7 @@ class _DType:
 
 
 class _Array:
-    """Stands for numpy.ndarray: keeps shape, type and bytes as they were stored."""
+    """This stands for numpy.ndarray: it keeps shape, type and bytes as they were stored."""
 
     def __init__(self, *parts: object) -> None:
         self.parts = parts
@@ -45,11 +45,11 @@ class _Array:
             self.parts = (raw, dtype, shape, "F" if fortran else "C")
 
     def bytes_array(self) -> npt.NDArray[np.uint8]:
-        """The array itself, if it holds unsigned bytes in C or Fortran order."""
+        """Return the array itself, if it holds unsigned bytes in C or Fortran order."""
         if len(self.parts) != 4:
             raise DataError("A pickled array lacks its contents.")
         raw, dtype, shape, order = self.parts
-        if not isinstance(dtype, _DType) or dtype.name not in _BYTES:
+        if not isinstance(dtype, _DType) or dtype.name not in _BYTE_TYPES:
             raise DataError("Expected a pickled array of unsigned bytes, got another type.")
         if not isinstance(raw, (bytes, bytearray)) or not isinstance(shape, tuple):
             raise DataError("A pickled array is not stored as bytes and a shape.")
@@ -61,18 +61,18 @@ class _Array:
 
 
 def _encode(text: object, encoding: object) -> bytes:
-    """Stands for _codecs.encode, by which Python 3 writes bytes in protocol 2."""
+    """Return encoded text, as _codecs.encode does when Python 3 reads bytes of protocol 2."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise DataError("A pickle asks for an encoding other than latin1.")
     return text.encode("latin1")
 
 
 def _reconstruct(*_: object) -> _Array:
-    """Stands for numpy's _reconstruct, whose result is filled by __setstate__."""
+    """Return an empty record for numpy's _reconstruct; __setstate__ fills it."""
     return _Array()
 
 
-_KNOWN = {
+_STAND_INS = {
     ("_codecs", "encode"): _encode,
     ("numpy", "dtype"): _DType,
     ("numpy", "ndarray"): _Array,
@@ -86,7 +86,7 @@ _KNOWN = {
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         try:
-            return _KNOWN[module, name]
+            return _STAND_INS[module, name]
         except KeyError:
             raise DataError(
                 f"The pickle asks for {module}.{name}, which no CIFAR file needs. "
@@ -98,11 +98,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickle(data: bytes) -> dict[str, object]:
-    """The dictionary in a pickled CIFAR file, with its keys as text and its arrays as arrays."""
+    """Return the dictionary in a pickled CIFAR file, keys as text and arrays as arrays."""
     try:
         # A huge memo index makes the reader allocate a table of that size.
         for code, argument, _ in pickletools.genops(data):
-            if code.name in _MEMO and isinstance(argument, int) and argument > len(data):
+            if code.name in _MEMO_CODES and isinstance(argument, int) and argument > len(data):
                 raise DataError("The pickle's memo index is out of all proportion.")
         content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except DataError:

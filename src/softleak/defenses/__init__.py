@@ -1,9 +1,10 @@
-"""What a client does to its gradients before it sends them (§5.2): share in, share out."""
+"""This package holds what a client does to its gradients before it sends them (§5.2)."""
 
 from softleak.defenses.clipping import Clip
 from softleak.defenses.compression import Cast, Int8, Prune, Sign
-from softleak.defenses.defense import Composed, Defense
+from softleak.defenses.defense import Composed, Defense, OpenDefense, as_known, is_random
 from softleak.defenses.noise import GaussianNoise, LaplaceNoise
+from softleak.defenses.withholding import Withhold
 
 __all__ = [
     "Cast",
@@ -13,6 +14,10 @@ __all__ = [
     "GaussianNoise",
     "Int8",
     "LaplaceNoise",
+    "OpenDefense",
     "Prune",
     "Sign",
+    "Withhold",
+    "as_known",
+    "is_random",
 ]

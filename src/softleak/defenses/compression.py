@@ -1,9 +1,10 @@
-"""Compression, which is often taken for a defence: pruning, fewer bits, signs."""
+"""This module holds compression, which is often taken for a defence."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,9 +17,10 @@ INT8 = 127  # the largest integer of eight bits, both signs alike
 
 @dataclass(frozen=True)
 class Prune:
-    """Keep the largest entries of each gradient, a part ``kept`` of them; zero the rest."""
+    """This keeps the largest entries of each gradient, a part ``kept``, and zeros the others."""
 
     kept: float
+    random: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.kept, int | float) or not 0 < self.kept <= 1:
@@ -29,6 +31,10 @@ class Prune:
     def __call__(self, share: GradientShare) -> GradientShare:
         return share.map(lambda _, g: self._largest(g))
 
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: zeros show what was pruned."""
+        return sent
+
     def _largest(self, g: Tensor) -> Tensor:
         flat = g.flatten()
         kept = flat.abs().topk(math.ceil(self.kept * len(flat)), sorted=False).indices
@@ -37,9 +43,10 @@ class Prune:
 
 @dataclass(frozen=True)
 class Cast:
-    """Send sixteen bits: ``torch.float16`` or ``torch.bfloat16``."""
+    """This sends sixteen bits per entry: ``torch.float16`` or ``torch.bfloat16``."""
 
     dtype: torch.dtype
+    random: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.dtype not in (torch.float16, torch.bfloat16):
@@ -48,33 +55,45 @@ class Cast:
     def __call__(self, share: GradientShare) -> GradientShare:
         return share.map(lambda _, g: g.to(self.dtype))
 
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: its dtype says how it was rounded."""
+        return sent
+
 
 @dataclass(frozen=True)
 class Int8:
-    """Round each gradient to 255 levels between plus and minus its largest entry.
+    """This rounds each gradient to 255 levels between plus and minus its largest entry.
 
     The share holds the values the levels stand for. If ``declared``, it says how wide they are.
     """
 
     declared: bool = False
+    random: ClassVar[bool] = False
 
     def __call__(self, share: GradientShare) -> GradientShare:
-        steps = {name: _step(g) for name, g in share.items()}
-        sent = share.map(lambda name, g: _levels(g, steps[name]))
-        if not self.declared:
-            return sent
+        sent = share.map(lambda _, g: _levels(g, _step(g)))
+        return self.public(sent) if self.declared else sent
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share with the error of its levels, whose width its largest entry tells."""
         known = {
-            name: math.hypot(step / math.sqrt(12), sent.noise(name)) for name, step in steps.items()
+            name: math.hypot(_step(g) / math.sqrt(12), sent.noise(name)) for name, g in sent.items()
         }
         return replace(sent, rounding=known)
 
 
 @dataclass(frozen=True)
 class Sign:
-    """Send the sign of every entry: −1, 0 or 1."""
+    """This sends the sign of every entry: −1, 0 or 1."""
+
+    random: ClassVar[bool] = False
 
     def __call__(self, share: GradientShare) -> GradientShare:
         return share.map(lambda _, g: g.sign())
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: entries of one size show what they are."""
+        return sent
 
 
 def _step(g: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""DP-SGD by Opacus: every sample's gradient clipped, noise on the sum, and the (ε, δ) it buys.
+"""This module runs DP-SGD by Opacus: it clips every sample's gradient and adds noise to the sum.
 
 Needs the extra ``dp``: ``pip install 'softleak[dp]'``.
 """
@@ -22,7 +22,7 @@ from softleak.share import GradientShare
 
 @dataclass(frozen=True)
 class DPSGD:
-    """One client's side of DP-SGD: not a function of a share, for it clips sample by sample.
+    """This is one client's side of DP-SGD. It is not a function of a share, as it clips per sample.
 
     Noise of ``noise_multiplier × max_norm`` is added to the sum of the clipped gradients. The
     accountant needs to know how often (``steps``) and with which probability (``sample_rate``)
@@ -47,11 +47,11 @@ class DPSGD:
 
     @property
     def std(self) -> float:
-        """The standard deviation of the noise on the sum of gradients."""
+        """Return the standard deviation of the noise on the sum of gradients."""
         return self.noise_multiplier * self.max_norm
 
     def capture(self, model: nn.Module, x: Tensor, y: Tensor) -> GradientShare:
-        """What a client sends for a batch ``x`` (B, …) with soft labels ``y`` (B, C).
+        """Return what a client sends for a batch ``x`` (B, …) with soft labels ``y`` (B, C).
 
         The sum over the batch, divided by its size. Runs a copy of the model, in train mode.
         """
@@ -77,7 +77,7 @@ class DPSGD:
         return GradientShare({n: g for n, g in sent if g is not None}, tuple(x.shape[1:]))
 
     def epsilon(self) -> float:
-        """ε at ``delta``, by Opacus's accountant of Rényi differential privacy."""
+        """Return ε at ``delta``, by Opacus's accountant of Rényi differential privacy."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the best order being the smallest or largest
             accountant = _opacus().accountants.RDPAccountant()

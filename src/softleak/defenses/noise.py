@@ -1,4 +1,4 @@
-"""Noise on everything the client sends, by its standard deviation.
+"""This module adds noise of a given standard deviation to everything the client sends.
 
 The paper's Table 5 says "variance"; the numbers there are standard deviations, and its code
 perturbs one row of the head's gradient only.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ Source = torch.Generator | np.random.Generator | int
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """Independent Gaussian noise on every entry.
+    """This adds independent Gaussian noise to every entry.
 
     ``source`` is a generator, for fresh noise on each share, or a seed, for the same noise on
     each. What is really sent wants NumPy's ``default_rng()``, seeded by the operating system: a
@@ -32,6 +33,7 @@ class GaussianNoise:
     std: float
     source: Source
     declared: bool = False
+    random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive(self.std, "the noise's standard deviation")
@@ -41,14 +43,19 @@ class GaussianNoise:
         noisy = share.map(lambda _, g: g + self.std * _normal(g, generator))
         return noisy.expecting(self.std) if self.declared else noisy
 
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: its receiver estimates the noise."""
+        return sent
+
 
 @dataclass(frozen=True)
 class LaplaceNoise:
-    """Independent Laplace noise on every entry, of scale ``std/√2``; see ``GaussianNoise``."""
+    """This adds independent Laplace noise of scale ``std/√2`` to every entry."""
 
     std: float
     source: Source
     declared: bool = False
+    random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive(self.std, "the noise's standard deviation")
@@ -57,6 +64,10 @@ class LaplaceNoise:
         generator, scale = _generator(self.source), self.std / math.sqrt(2)
         noisy = share.map(lambda _, g: g + scale * _laplace(g, generator))
         return noisy.expecting(self.std) if self.declared else noisy
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: its receiver estimates the noise."""
+        return sent
 
 
 def _generator(source: Source) -> torch.Generator | np.random.Generator:
@@ -70,7 +81,7 @@ def _normal(like: Tensor, generator: torch.Generator | np.random.Generator) -> T
 
 
 def _laplace(like: Tensor, generator: torch.Generator | np.random.Generator) -> Tensor:
-    """The difference of two exponential variables."""
+    """Return the difference of two exponential variables."""
     if isinstance(generator, np.random.Generator):
         return torch.from_numpy(np.asarray(generator.laplace(size=like.shape))).to(like)
     drawn = torch.empty(2, *like.shape, dtype=_drawn(like)).exponential_(generator=generator)

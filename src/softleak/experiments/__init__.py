@@ -1,8 +1,10 @@
-"""The paper's tables and figures, each a description of its cells with the paper's values."""
+"""This package holds the paper's tables, each described by its cells together with the paper's
+values.
+"""
 
 from softleak.experiments.experiment import Cell, Column, Experiment, Size, Unit
-from softleak.experiments.registry import EXPERIMENTS
-from softleak.experiments.reproduce import Omission, Outcome, reproduce
+from softleak.experiments.paper_tables import EXPERIMENTS
+from softleak.experiments.reproduction import Omission, Reproduction, reproduce
 from softleak.experiments.shelf import Shelf
 from softleak.experiments.summary import Entry, Row, Table, Verdict, tabulated
 
@@ -13,7 +15,7 @@ __all__ = [
     "Entry",
     "Experiment",
     "Omission",
-    "Outcome",
+    "Reproduction",
     "Row",
     "Shelf",
     "Size",

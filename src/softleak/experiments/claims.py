@@ -2,75 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from statistics import fmean
 
-from softleak.experiments.images import PSNR
-from softleak.experiments.registry import EXPERIMENTS
-from softleak.sweep import Records, numbers
+from softleak.experiments.standing import NOT_MEASURED, Found, Judged, Means, Standing
 
-
-class Standing(Enum):
-    """What became of a claim."""
-
-    CONFIRMED = "confirmed"
-    EXCEEDED = "exceeded"
-    REFUTED = "refuted"
-    OPEN = "not measured yet"
-
-
-Judged = tuple[Standing, str]  # with the figure
-OPEN: Judged = (Standing.OPEN, "")
-
-
-@dataclass(frozen=True)
-class Found:
-    """What was measured of the cells a claim is about, and how many these are."""
-
-    values: Mapping[str, float]
-    cells: int
-
-    def judged(self, one: Standing | None, every: Standing, figure: str) -> Judged:
-        """What a single cell shows stands; all else is said when every cell has been run."""
-        count = len(self.values)
-        if count == self.cells:
-            return one or every, f"{figure} in {count} cells"
-        return one or Standing.OPEN, f"so far {figure} in {count} of {self.cells} cells"
-
-
-@dataclass(frozen=True)
-class Means:
-    """Means of measures, by cell."""
-
-    records: Records
-
-    def of(self, experiment: str, measure: str, *words: str) -> Found:
-        """Of the cells whose names hold all words."""
-        cells = EXPERIMENTS[experiment].cells
-        asked = [cell.name for cell in cells if all(word in cell.name for word in words)]
-        held = {n: numbers(self.records.of(experiment, n), measure) for n in asked}
-        return Found({n: fmean(values) for n, values in held.items() if values}, len(asked))
-
-    def gaps(self, experiment: str, ours: str, other: str) -> Found:
-        """How far PSNR in cells named ``ours`` is above those named ``other``, all else equal."""
-        found, beside = self.of(experiment, PSNR, ours), self.of(experiment, PSNR, other).values
-        pairs = {name: name.removesuffix(ours) + other for name in found.values}
-        gaps = {a: found.values[a] - beside[b] for a, b in pairs.items() if b in beside}
-        return Found(gaps, found.cells)
-
-    def beyond(self, experiment: str, *words: str) -> Found:
-        """How far PSNR is above the paper's, in the cells it has."""
-        found = self.of(experiment, PSNR, *words)
-        paper = {c.name: c.paper[PSNR] for c in EXPERIMENTS[experiment].cells if PSNR in c.paper}
-        gaps = {n: value - paper[n] for n, value in found.values.items() if n in paper}
-        return Found(gaps, sum(all(word in name for word in words) for name in paper))
+__all__ = ["CLAIMS", "Claim", "Judged", "Means", "Standing"]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper's, shortened, and how it is judged."""
+    """A sentence of the paper, and how it is judged.
+
+    Attributes:
+        section: where the paper says it.
+        text: the sentence, shortened.
+        judge: the function that judges it by the means of the records.
+    """
 
     section: str
     text: str
@@ -78,12 +26,12 @@ class Claim:
 
 
 def _least(experiment: str, measure: str, wanted: float) -> Callable[[Means], Judged]:
-    """Every cell's share of successes is at least so high; exceeded if all are whole."""
+    """Return a judge that wants this success rate in every cell; 100 % in all exceeds the claim."""
 
     def judge(means: Means) -> Judged:
         found = means.of(experiment, measure)
         if not found.values:
-            return OPEN
+            return NOT_MEASURED
         cell, low = min(found.values.items(), key=lambda item: item[1])
         high = Standing.EXCEEDED if low == 1 else Standing.CONFIRMED
         failed = Standing.REFUTED if low < wanted else None
@@ -95,12 +43,12 @@ def _least(experiment: str, measure: str, wanted: float) -> Callable[[Means], Ju
 def _apart(
     experiment: str, ours: str, other: str, holds: Callable[[float], bool]
 ) -> Callable[[Means], Judged]:
-    """The differences of PSNR between two kinds of cells are as claimed."""
+    """Return a judge of the differences of PSNR between two kinds of cells."""
 
     def judge(means: Means) -> Judged:
         found = means.gaps(experiment, ours, other)
         if not found.values:
-            return OPEN
+            return NOT_MEASURED
         gaps = found.values.values()
         failed = None if all(map(holds, gaps)) else Standing.REFUTED
         figure = f"{min(gaps):+.2f} to {max(gaps):+.2f} dB"
@@ -110,48 +58,50 @@ def _apart(
 
 
 def _as_good(means: Means) -> Judged:
-    """PSNR of FCN-4 is above the paper's in every cell."""
+    """Judge whether the PSNR of FCN-4 is above the paper's in every cell."""
     found = means.beyond("fcn")
     if not found.values:
-        return OPEN
+        return NOT_MEASURED
     least = min(found.values.values())
     failed = None if least > 0 else Standing.REFUTED
     return found.judged(failed, Standing.EXCEEDED, f"{least:+.1f} dB at least")
 
 
 def _matching_only(means: Means) -> Judged:
-    """Inputs that are computed, better than the best that was matched, refute the "only"."""
+    """Judge the "only": computed inputs that are better than the best matched ones refute it."""
     found = means.beyond("table3", "exact inversion")
     if not found.values:
-        return OPEN
+        return NOT_MEASURED
     least = min(found.values.values())
     every = Standing.REFUTED if least > 0 else Standing.CONFIRMED
     return found.judged(None, every, f"exact inversion {least:+.1f} dB at least")
 
 
 def _idlg(means: Means) -> Judged:
+    """Judge whether iDLG ever fails on one-hot labels."""
     found = means.of("table1", "idlg_exact", "one-hot")
     if not found.values:
-        return OPEN
+        return NOT_MEASURED
     low = min(found.values.values())
     shown = Standing.CONFIRMED if low < 1 else None
     return found.judged(shown, Standing.REFUTED, f"lowest: {low:.1%}")
 
 
 def _no_prior(means: Means) -> Judged:
-    """The exact cells are given no family: a label they find refutes that one is needed."""
+    """Judge whether a family is needed: exact inversion gets none, so its labels refute that."""
     found = means.of("table3", "L1", "exact inversion")
     if not found.values:
-        return OPEN
+        return NOT_MEASURED
     worst = max(found.values.values())
     every = Standing.REFUTED if worst < 1e-3 else Standing.CONFIRMED
     return found.judged(None, every, f"without it mean L1 {worst:.0e}")
 
 
 def _noise(means: Means) -> Judged:
+    """Judge whether noise of standard deviation 0.1 hides labels that 0.01 does not."""
     low, high = (means.of("table5", "head_close", level) for level in ("1e-02", "1e-01"))
     if not low.values or not high.values:
-        return OPEN
+        return NOT_MEASURED
     least = [min(found.values.values()) for found in (low, high)]
     every = Standing.CONFIRMED if least[1] < 0.9 else Standing.REFUTED
     both = Found({**low.values, **high.values}, low.cells + high.cells)

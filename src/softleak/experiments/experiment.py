@@ -1,4 +1,6 @@
-"""An experiment: a frozen description of its cells, with what the paper reports of each."""
+"""This module holds an experiment: a frozen description of its cells, with what the paper reports
+of each.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from softleak.experiments.shelf import Shelf
 from softleak.sweep import Measures, Piece
 
 Attack = Callable[[Sequence[int], int], Iterable[Measures]]  # sample numbers and the repetition
-NOTHING = "–"
+NOTHING = "–"  # how a value that does not exist is written
 
 
 class Unit(Enum):
-    """How a mean is written; two that are written alike are equal."""
+    """How a mean is written; two means that are written alike count as equal."""
 
     PERCENT = "{:.1%}"
     DECIBEL = "{:.2f} dB"
@@ -25,84 +27,108 @@ class Unit(Enum):
     SMALL = "{:.2e}"
 
     def written(self, value: float | None) -> str:
-        """The value as text."""
+        """Return the value as text, or a dash if there is none."""
         return NOTHING if value is None else self.value.format(value)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A measure, averaged over the samples that have it, and which of the paper's it stands beside.
+    """A measure, averaged over the samples that have it, beside a value of the paper.
 
-    Where ``paper`` is empty there is nothing to compare with. ``check`` raises if what measures it
-    is not installed.
+    Attributes:
+        title: the heading of the column.
+        measure: the name of the measure in the records.
+        unit: how the mean is written.
+        paper: the name of the paper's value; empty if there is nothing to compare with.
+        higher: whether a higher value is better.
+        check: a function that raises if a package that the measure needs is not installed.
     """
 
     title: str
     measure: str
     unit: Unit
     paper: str = ""
-    higher: bool = True  # is better
+    higher: bool = True
     check: Callable[[], object] = lambda: None
 
 
 class Cell(Protocol):
-    """One entry of a table."""
+    """This is one entry of a table."""
 
     @property
     def name(self) -> str:
-        """What it is called in tables and records."""
+        """The name of the cell in tables and records."""
         ...
 
     @property
     def network(self) -> Network:
-        """What is attacked."""
+        """The network that is attacked."""
         ...
 
     @property
     def samples(self) -> int:
-        """How many the paper has in one repetition."""
+        """The number of samples that the paper has in one repetition."""
         ...
 
     @property
     def together(self) -> int:
-        """Samples in one batch: always whole batches, as rounding depends on them."""
+        """The number of samples in one batch. Batches are always whole: rounding depends on it."""
         ...
 
     @property
     def paper(self) -> Mapping[str, float]:
-        """What the paper reports, by the name a column refers to."""
+        """The paper's values, by the name that a column refers to."""
         ...
 
     def prepare(self, shelf: Shelf) -> Attack:
-        """Everything that is done once for all samples."""
+        """Do what is done once for all samples, and return the attack on them.
+
+        Args:
+            shelf: the data packs and weights that the cell needs.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table of the paper.
+    """This is a table of the paper.
 
-    Where its cells have two dimensions, ``across`` are the titles of the second and how the names
-    of their cells end.
+    Attributes:
+        name: the name by which the experiment is run.
+        title: the heading of the table.
+        cells: the entries of the table, each with the paper's values.
+        columns: the measures that are shown.
+        samples: the number of samples per cell, unless another number is asked for.
+        paper_repeats: the number of repetitions in the paper.
+        across: the headings of the second dimension, with the endings of the names of their cells.
+            It is empty if cells are rows and measures are columns.
     """
 
     name: str
     title: str
     cells: tuple[Cell, ...]
     columns: tuple[Column, ...]
-    samples: int  # unless said otherwise
+    samples: int
     paper_repeats: int = 1
     across: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def cell(self, name: str) -> Cell:
-        """A cell by its name."""
+        """Return a cell by its name, or raise ``OptionError`` if there is none."""
         for cell in self.cells:
             if cell.name == name:
                 return cell
         raise OptionError(f"{self.name} has no cell {name!r}")
 
     def pieces(self, cell: Cell, size: Size) -> Iterator[Piece]:
-        """What is to be computed for a cell, in batches that do not depend on how much is."""
+        """Yield what is to be computed for a cell, in whole batches.
+
+        The batches do not depend on how many samples are asked for, so that a larger run continues
+        a smaller one.
+
+        Args:
+            cell: a cell of this experiment.
+            size: how much of it to compute.
+        """
         count = size.samples or (cell.samples if size.full else self.samples)
         repeats = size.repeats or (self.paper_repeats if size.full else 1)
         for repeat in range(repeats):
@@ -113,7 +139,13 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Size:
-    """How much to compute: so many samples and repetitions, the paper's own, or a few."""
+    """How much of an experiment is computed.
+
+    Attributes:
+        samples: the number of samples per cell and repetition; None for the experiment's own.
+        repeats: the number of repetitions; None for one, or for the paper's if ``full``.
+        full: whether to take the paper's numbers where none are given.
+    """
 
     samples: int | None = None
     repeats: int | None = None

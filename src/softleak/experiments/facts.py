@@ -1,4 +1,4 @@
-"""Where the paper's text and its published code differ, as far as figures depend on it."""
+"""Where the paper's text and its published code differ in a way that changes figures."""
 
 FACTS = (
     "Success is judged by the truth: the code compares the scalar it found with the true one and "

@@ -1,4 +1,4 @@
-"""Where a piece of an experiment becomes records."""
+"""This module holds the place where a piece of an experiment becomes records."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from softleak.experiments.experiment import Attack, Cell
 from softleak.experiments.shelf import Shelf
 from softleak.sweep import Piece, Record
 
-Key = tuple[str, str]  # an experiment's name and its cell's
+Key = tuple[str, str]  # the names of an experiment and of a cell
 
 
 @dataclass(frozen=True)
 class Laboratory:
-    """Computes pieces; it is sent to every worker once, with all data and weights they need."""
+    """A function that computes pieces.
+
+    It is sent to every worker once, with all data and weights that the worker needs.
+
+    Attributes:
+        shelf: the data packs and weights, opened.
+        cells: the cells that pieces may come from.
+        prepared: the attack of the cell that was computed last.
+    """
 
     shelf: Shelf
     cells: Mapping[Key, Cell]
@@ -22,7 +30,12 @@ class Laboratory:
 
     @classmethod
     def stocked(cls, shelf: Shelf, cells: Mapping[Key, Cell]) -> Laboratory:
-        """A laboratory for these cells, their data and weights opened."""
+        """Return a laboratory for these cells, after opening their data and weights.
+
+        Args:
+            shelf: the folders of data packs and weights.
+            cells: the cells to compute, by the names of their experiment and their own.
+        """
         for cell in cells.values():
             shelf.images(cell.network.source)
             if cell.network.weights:
@@ -30,6 +43,7 @@ class Laboratory:
         return cls(shelf, cells)
 
     def __call__(self, piece: Piece) -> Sequence[Record]:
+        """Return one record for each sample of a piece."""
         key = piece.experiment, piece.cell
         if key not in self.prepared:
             self.prepared.clear()  # pieces come cell by cell; one network at a time is enough

@@ -1,4 +1,6 @@
-"""Cells of Tables 3 and 4: inputs of LeNet by gradient matching, and by exact inversion."""
+"""This module holds the cells of Tables 3 and 4: inputs of LeNet by gradient matching and by exact
+inversion.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +11,45 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-import softleak as sl
 from softleak.data import ImageSet, Normalisation, Sample, numbered_generator
 from softleak.data.augment import mixup, one_hot, smooth
+from softleak.experiments.attacked_network import AttackedNetwork
 from softleak.experiments.experiment import Attack
-from softleak.experiments.images import finite, qualities
+from softleak.experiments.image_scores import finite, qualities
 from softleak.experiments.inversion import inverted, inverter, mean_image
 from softleak.experiments.networks import NETWORKS, Network
+from softleak.experiments.seeds import SEEDS
 from softleak.experiments.shelf import Shelf
-from softleak.experiments.target import SEED, Target
+from softleak.labels.recover import recover_labels
 from softleak.matching import (
     GivenLabel,
     LabelSource,
+    Matching,
     Noise,
     Objective,
     Optimiser,
+    Reconstruction,
     TotalVariation,
-    pass_on_interrupt,
-    reconstruct,
 )
+from softleak.subject import Subject
 from softleak.sweep import Measures
 
-EACH = 3  # images a class, for smoothing
-SMOOTHNESS = {"lenet": 1e-2, "lenet trained": 1e-3}  # the weight of total variation
+IMAGES_PER_CLASS = 3  # of the protocol with smoothed labels
+VARIATION_WEIGHTS = {"lenet": 1e-2, "lenet trained": 1e-3}  # the paper's, of total variation
 Draw = Callable[[ImageSet, Normalisation, int, torch.Generator], Sample]
 
 
 def smoothed(
     images: ImageSet, norm: Normalisation, number: int, generator: torch.Generator
 ) -> Sample:
-    """Three images of every class, ε ~ U(0, 0.5)."""
-    label = number // EACH % images.classes
+    """Draw one of three images per class, with a label smoothed by ε ~ U(0, 0.5)."""
+    label = number // IMAGES_PER_CLASS % images.classes
     epsilon = 0.5 * float(torch.rand((), generator=generator))
     return Sample(_pick(images, norm, label, generator), smooth(label, images.classes, epsilon))
 
 
 def mixed(images: ImageSet, norm: Normalisation, number: int, generator: torch.Generator) -> Sample:
-    """One pair of images for every pair of classes, λ ~ U(0, 1)."""
+    """Draw one pair of images per pair of classes, mixed with λ ~ U(0, 1)."""
     pairs = list(combinations(range(images.classes), 2))
     weight = float(torch.rand((), generator=generator))
     first, second = (
@@ -56,34 +60,44 @@ def mixed(images: ImageSet, norm: Normalisation, number: int, generator: torch.G
 
 
 def _pick(images: ImageSet, norm: Normalisation, label: int, generator: torch.Generator) -> Tensor:
-    """A random image of a class, normalised."""
+    """Return a random image of a class, normalised."""
     of_class = (images.labels == label).nonzero()[:, 0]
     index = int(of_class[torch.randint(len(of_class), (), generator=generator)])
     return norm.apply(images.pixels(index))
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """How the samples of one repetition are drawn, and how many there are."""
+class SamplingProtocol:
+    """A description of how the samples of one repetition are drawn.
+
+    Attributes:
+        name: how the protocol is called in a cell's name.
+        draw: the function that draws a sample from its number and a generator.
+        samples: how many samples a repetition has.
+    """
 
     name: str
     draw: Draw
     samples: int
 
-    def drawn(self, target: Target, numbers: Sequence[int], repeat: int) -> list[Sample]:
-        """Samples that depend on their number and repetition alone."""
+    def drawn(self, target: AttackedNetwork, numbers: Sequence[int], repeat: int) -> list[Sample]:
+        """Return samples that depend on their number and repetition alone."""
         images, norm = target.shelf.images(target.network.source), target.network.normalisation
-        return [self.draw(images, norm, n, numbered_generator(SEED + repeat, n)) for n in numbers]
+        return [
+            self.draw(images, norm, n, numbered_generator(SEEDS.samples + repeat, n))
+            for n in numbers
+        ]
 
 
-SMOOTHED, MIXED = Protocol("smoothed", smoothed, 30), Protocol("mixed", mixed, 45)
+SMOOTHED_PROTOCOL = SamplingProtocol("smoothed", smoothed, 30)
+MIXED_PROTOCOL = SamplingProtocol("mixed", mixed, 45)
 
 
 @dataclass(frozen=True)
 class LeNetCell:
-    """A LeNet and how its samples are drawn."""
+    """A LeNet, how its samples are drawn, and the paper's figures for it."""
 
-    protocol: Protocol
+    protocol: SamplingProtocol
     subject: str
     paper: Mapping[str, float] = field(hash=False)
 
@@ -98,7 +112,10 @@ class LeNetCell:
 
 @dataclass(frozen=True)
 class ExactCell(LeNetCell):
-    """The input computed, which the paper cannot; beside the best it has in this setting."""
+    """This is a cell of inputs computed by exact inversion, beside the best figures of the paper.
+
+    The paper itself has no exact inversion of a LeNet.
+    """
 
     together: int = 1
 
@@ -107,7 +124,7 @@ class ExactCell(LeNetCell):
         return f"{self.protocol.name}, {self.subject}, exact inversion"
 
     def prepare(self, shelf: Shelf) -> Attack:
-        target = Target.of(self.network, shelf, everything=True)
+        target = AttackedNetwork.of(self.network, shelf, everything=True)
         inverse, nothing = inverter(target), mean_image(target)
 
         def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
@@ -119,13 +136,22 @@ class ExactCell(LeNetCell):
 
 @dataclass(frozen=True)
 class MatchingCell(LeNetCell):
-    """An objective and where the label comes from; without a source it is the truth, given."""
+    """This is a cell of inputs found by gradient matching.
+
+    Attributes:
+        objective: the distance between gradients.
+        method: how the cell's column is called.
+        source: where the label comes from; None means that the true label is given.
+        optimiser: the way to minimise; None means the paper's for the objective.
+        compiled: whether evaluations are compiled, which is faster and rounds differently.
+        together: how many samples run in one batch.
+    """
 
     objective: Objective
     method: str
     source: LabelSource | None
-    optimiser: Optimiser | None = None  # the paper's for the objective
-    compiled: bool = False  # faster, other roundings
+    optimiser: Optimiser | None = None
+    compiled: bool = False
     together: int = 15
 
     @property
@@ -135,7 +161,7 @@ class MatchingCell(LeNetCell):
         return f"{self.protocol.name}, {self.subject}, {kind} {weights}, {self.method}"
 
     def prepare(self, shelf: Shelf) -> Attack:
-        target = Target.of(self.network, shelf, everything=True)
+        target = AttackedNetwork.of(self.network, shelf, everything=True)
         nothing, norm = mean_image(target), self.network.normalisation
 
         def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
@@ -153,15 +179,16 @@ class MatchingCell(LeNetCell):
         return attack
 
     def _matched(
-        self, target: Target, drawn: Sequence[Sample], repeat: int
-    ) -> tuple[sl.Reconstruction, ...]:
+        self, target: AttackedNetwork, drawn: Sequence[Sample], repeat: int
+    ) -> tuple[Reconstruction, ...]:
+        """Return one reconstruction per sample; the start depends on the repetition."""
         shares = [target.share(sample) for sample in drawn]
-        found = reconstruct(
-            target.model, shares,
-            sl.recover_labels(target.model, shares, evidence=target.relations, head=target.head),
-            objective=self.objective, priors=[TotalVariation(SMOOTHNESS[self.subject])],
+        recoveries = recover_labels(
+            target.model, shares, evidence=target.relations, head=target.head
+        )
+        matching = Matching(
+            self.objective, self.optimiser, [TotalVariation(VARIATION_WEIGHTS[self.subject])],
             label=[self.source or GivenLabel(sample.y) for sample in drawn],
-            start=Noise(repeat), head=target.head, compiled=self.compiled, optimiser=self.optimiser,
+            start=Noise(repeat), compiled=self.compiled,
         )  # fmt: skip
-        pass_on_interrupt(found)
-        return found
+        return matching(Subject(target.model, target.head), shares, recoveries)

@@ -1,4 +1,4 @@
-"""The networks that are measured, by name: initialisation or weights, data, input size."""
+"""The networks that are measured, by name, each with its weights, data and input size."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ import torch
 from torch import nn
 
 from softleak import data, models
+from softleak.experiments.seeds import SEEDS
 from softleak.experiments.shelf import CIFAR10, CIFAR100, FLOWERS17, IMAGENET, DataSet, Shelf
 from softleak.models.checkpoint import copy_weights
 
 Initialise = Callable[[nn.Module], nn.Module]
-INIT_SEED = 0
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model as measured."""
+    """A model as it is measured.
+
+    Attributes:
+        make: the function that builds the model with random weights.
+        weights: the file of trained weights on the shelf; empty for an untrained model.
+        initialise: the function that replaces the random weights; None leaves PyTorch's own.
+        source: the data set of its inputs.
+        size: the height and width of an input in pixels.
+        normalisation: the normalisation that turns pixels into inputs.
+    """
 
     make: Callable[[], nn.Module]
     weights: str = ""
@@ -30,17 +39,17 @@ class Network:
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """The shape (C, H, W) of one input."""
+        """Return the shape (C, H, W) of one input."""
         return 3, self.size, self.size
 
     def lacking(self, shelf: Shelf) -> str:
-        """The files that are not on the shelf, empty if all are."""
+        """Return the files that are needed and not on the shelf; empty if all are there."""
         return shelf.lacks(self.source, self.weights)
 
     def build(self, shelf: Shelf) -> nn.Module:
-        """The model with its weights, the same every time, in eval mode."""
+        """Return the model in eval mode, with the same weights every time."""
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(INIT_SEED)
+            torch.manual_seed(SEEDS.weights)
             model = self.make()
             model = model if self.initialise is None else self.initialise(model)
         if self.weights:
@@ -48,22 +57,31 @@ class Network:
         return model.eval()
 
     def sample(self, shelf: Shelf, kind: data.Augmentation, number: int, seed: int) -> data.Sample:
-        """Sample ``number`` of a stream, of this network's size."""
+        """Return one sample of a stream, resized to this network's input.
+
+        Args:
+            shelf: the data packs.
+            kind: the augmentation that makes the input and the label.
+            number: the number of the sample in the stream.
+            seed: the seed of the stream.
+        """
         images = shelf.images(self.source)
         size = None if images.shape == self.input_shape else self.size
         return data.nth_sample(images, kind, number, seed, self.normalisation, size)
 
 
 def _mlp(activation: Callable[[], nn.Module]) -> Network:
+    """Return an untrained fully connected network with this activation."""
     return Network(partial(models.mlp, 3 * 32 * 32, activation=activation))
 
 
 def _converged(make: Callable[[], nn.Module], pack: str) -> Network:
+    """Return a network that others have trained until its loss was almost zero."""
     return Network(make, weights=pack, normalisation=data.IMAGENET_NORM)
 
 
 def _resnet50(classes: int, source: DataSet, size: int) -> Network:
-    """Table 1's, whose weights are uniform."""
+    """Return the ResNet50 of Table 1, whose weights are drawn uniformly."""
     make = partial(models.resnet50, classes=classes)
     return Network(make, initialise=models.uniform_, source=source, size=size)
 
@@ -93,6 +111,10 @@ NETWORKS: Mapping[str, Network] = {
     "resnet50 on cifar100": _resnet50(100, CIFAR100, 32),
     "resnet50 on flowers": _resnet50(17, FLOWERS17, 224),
     "resnet50 on imagenet": _resnet50(1000, IMAGENET, 224),
+    "lenet on cifar100": Network(
+        partial(models.lenet, classes=100), initialise=models.uniform_, source=CIFAR100
+    ),
+    "resnet18 on cifar100": Network(partial(models.resnet18_cifar, classes=100), source=CIFAR100),
     "fcn4": Network(partial(models.fcn4, 17, 64), source=FLOWERS17, size=64),
     "fcn4 on cifar10": Network(partial(models.fcn4, 10, 32)),
     "vgg": Network(models.vgg),

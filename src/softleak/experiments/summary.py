@@ -1,4 +1,4 @@
-"""Records become a table: ours beside the paper's, and which is better."""
+"""Records become a table that shows our values beside the paper's, and which are better."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from softleak.sweep import Record, Records, numbers
 
 
 class Verdict(Enum):
-    """Ours beside the paper's, as both are written."""
+    """How our value compares with the paper's, as both are written."""
 
     BETTER = "better"
     EQUAL = "equal"
     WORSE = "worse"
-    NONE = ""  # nothing to compare
+    NONE = ""  # there is nothing to compare
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One column of a row."""
+    """This is one column of a row.
+
+    Attributes:
+        ours: our value as text.
+        paper: the paper's value as text.
+        verdict: which of the two is better.
+    """
 
     ours: str
     paper: str
@@ -32,12 +38,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """A cell as measured so far."""
+    """This is a cell as measured so far.
+
+    Attributes:
+        cell: the name of the cell.
+        samples: the number of samples that were measured.
+        entries: the values, one per column.
+        note: where the measurement has less than the paper's, such as fewer samples.
+    """
 
     cell: str
     samples: int
     entries: tuple[Entry, ...]
-    note: str  # in what it falls short of the paper's setting
+    note: str
 
 
 LACKING = Entry(NOTHING, NOTHING, Verdict.NONE)
@@ -45,7 +58,13 @@ LACKING = Entry(NOTHING, NOTHING, Verdict.NONE)
 
 @dataclass(frozen=True)
 class Table:
-    """An experiment, or one measure of it, so far."""
+    """This is an experiment, or one measure of it, as measured so far.
+
+    Attributes:
+        title: the heading of the table.
+        columns: the headings of the columns.
+        rows: the rows, with one entry per column each.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -53,10 +72,14 @@ class Table:
 
 
 def tabulated(experiment: Experiment, records: Records) -> tuple[Table, ...]:
-    """What an experiment's records say; cells and measures that have none are left out.
+    """Return the tables of an experiment, without the cells and measures that have no record.
 
-    Cells are rows, their measures columns; or, if the experiment lays its cells out in two
-    dimensions, there is a table for each measure.
+    Cells are rows and measures are columns. If the experiment lays its cells out in two dimensions,
+    there is one table per measure instead.
+
+    Args:
+        experiment: the experiment.
+        records: what was measured so far.
     """
     rows = {
         cell.name: row
@@ -76,7 +99,7 @@ def tabulated(experiment: Experiment, records: Records) -> tuple[Table, ...]:
 
 
 def _filled(title: str, titles: Sequence[str], rows: Sequence[Row]) -> Table:
-    """A table without the columns and rows in which nothing was measured."""
+    """Return a table without the columns and rows in which nothing was measured."""
     measured = [[entry.ours != NOTHING for entry in row.entries] for row in rows]
     columns = [any(column) for column in zip(*measured, strict=True)]
     kept = compress(rows, map(any, measured))
@@ -88,7 +111,7 @@ def _filled(title: str, titles: Sequence[str], rows: Sequence[Row]) -> Table:
 
 
 def _grid(across: Mapping[str, str], rows: Mapping[str, Row], column: int) -> list[Row]:
-    """One measure of all cells: what their names begin with down, what they end with across."""
+    """Return the rows of one measure: beginnings of names go down, their endings go across."""
     placed = [
         {name.removesuffix(end): row for name, row in rows.items() if name.endswith(end)}
         for end in across.values()
@@ -97,7 +120,7 @@ def _grid(across: Mapping[str, str], rows: Mapping[str, Row], column: int) -> li
     grid = []
     for name in names:
         if any(other.startswith(f"{name}, ") for other in names):
-            continue  # it stands in the rows of the others
+            continue  # it is shown in the rows of the other names
         held = [_holding(name, each) for each in placed]
         entries = tuple(row.entries[column] if row else LACKING for row in held)
         there = [row for row in held if row]
@@ -107,12 +130,13 @@ def _grid(across: Mapping[str, str], rows: Mapping[str, Row], column: int) -> li
 
 
 def _holding(name: str, rows: Mapping[str, Row]) -> Row | None:
-    """The row of this name, or of a beginning of it: a cell that is the same for several."""
+    """Return the row of this name, or the row of a beginning of it, which several names share."""
     found = (row for begun, row in rows.items() if f"{name}, ".startswith(f"{begun}, "))
     return next(found, None)
 
 
 def _row(experiment: Experiment, cell: Cell, records: Records) -> Row:
+    """Return the row of a cell, with a note on what it has less than the paper."""
     held = records.of(experiment.name, cell.name)
     known = records.provenance(experiment.name, cell.name) or {}
     wanted = cell.samples * experiment.paper_repeats
@@ -124,7 +148,13 @@ def _row(experiment: Experiment, cell: Cell, records: Records) -> Row:
 
 
 def entry(column: Column, cell: Cell, records: Sequence[Record]) -> Entry:
-    """The mean of a measure beside the paper's."""
+    """Return the mean of a measure beside the paper's value.
+
+    Args:
+        column: the measure, and the name of the paper's value.
+        cell: the cell that holds the paper's value.
+        records: what was measured of the cell.
+    """
     values = numbers(records, column.measure)
     ours, paper = fmean(values) if values else None, cell.paper.get(column.paper)
     written = column.unit.written(ours), column.unit.written(paper)

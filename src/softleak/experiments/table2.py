@@ -1,13 +1,13 @@
-"""Table 2: label recovery on untrained and trained networks."""
+"""Table 2: how often labels are recovered on untrained and trained networks."""
 
 from __future__ import annotations
 
 from softleak.experiments.experiment import Experiment
 from softleak.experiments.kinds import MIXED, SMOOTHED
-from softleak.experiments.labels import ACCURACIES, ACCURACY, ERROR, ERRORS, LabelCell
+from softleak.experiments.label_cells import ACCURACIES, ACCURACY, ERROR, ERRORS, LabelCell
 
-# Accuracy and mean L1 error, of smoothed labels and of mixed ones.
-PAPER = {
+# The accuracy and the mean L1 error, for smoothed labels and then for mixed ones.
+TABLE2_PAPER = {
     "lenet": ((0.997, 5.32e-5), (0.997, 3.62e-5)),
     "lenet trained": ((0.999, 2.39e-4), (1.0, 1.51e-4)),
     "resnet18": ((1.0, 8.78e-5), (1.0, 7.50e-5)),
@@ -23,7 +23,7 @@ TABLE2 = Experiment(
     "Table 2: labels recovered on untrained and trained networks",
     tuple(
         LabelCell(subject, kind, {ACCURACY: accuracy, ERROR: error})
-        for subject, values in PAPER.items()
+        for subject, values in TABLE2_PAPER.items()
         for kind, (accuracy, error) in zip((SMOOTHED, MIXED), values, strict=True)
     ),
     (*ACCURACIES, *ERRORS),

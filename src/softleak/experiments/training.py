@@ -1,4 +1,4 @@
-"""Training of the small networks that the tables need, and their checkpoints with the recipe."""
+"""Train the small networks that the tables need, and save each with its recipe."""
 
 from __future__ import annotations
 
@@ -15,29 +15,48 @@ from softleak.atomic import replacing
 from softleak.data import CIFAR10_NORM, ImageSet
 from softleak.models import MODELS
 
-_PAD = 4
-_PART = 250  # images classified at once
+LARGEST_SHIFT = 4  # the number of pixels by which training images are shifted at most
+IMAGES_PER_PASS = 250  # the number of images that are classified at once
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything the result depends on besides the data."""
+    """Everything that a trained network depends on, besides its data.
+
+    Attributes:
+        model: the name of the architecture in ``softleak.models.MODELS``.
+        epochs: the number of passes over the data.
+        lr: the highest learning rate of the one-cycle schedule.
+        weight_decay: the weight decay of AdamW.
+        batch: the number of images per step.
+        smoothing: the ε of smoothed labels.
+        mixup: the largest weight of the second image in a mix; 0 mixes nothing.
+        gain: the gain of Xavier initialisation; 0 leaves PyTorch's initial weights.
+        size: the height and width of an image in pixels.
+        seed: the seed of initial weights, order and augmentation.
+    """
 
     model: str
     epochs: int = 10
-    lr: float = 2e-3  # the highest
+    lr: float = 2e-3
     weight_decay: float = 0.0
     batch: int = 128
-    smoothing: float = 0.0  # ε of the labels
-    mixup: float = 0.0  # the largest weight of the partner
-    gain: float = 0.0  # of Xavier; 0 leaves PyTorch's start
-    size: int = 32  # pixels a side
+    smoothing: float = 0.0
+    mixup: float = 0.0
+    gain: float = 0.0
+    size: int = 32
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """How far training has come."""
+    """How far training has come.
+
+    Attributes:
+        number: the number of the epoch that has ended, from 1.
+        of: the number of all epochs.
+        loss: the mean loss of the epoch.
+    """
 
     number: int
     of: int
@@ -45,7 +64,14 @@ class Epoch:
 
 
 def initialise(model: nn.Module, gain: float) -> None:
-    """Xavier with this gain: stacked sigmoids hardly train from PyTorch's own, smaller start."""
+    """Replace the weights by Xavier initialisation, and biases by zero.
+
+    Stacked sigmoids hardly train from PyTorch's own initial weights, which are smaller.
+
+    Args:
+        model: the network to change.
+        gain: the gain of the initialisation.
+    """
     for module in model.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             nn.init.xavier_normal_(module.weight, gain)
@@ -54,10 +80,15 @@ def initialise(model: nn.Module, gain: float) -> None:
 
 
 def crop_and_flip(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Shift each image (N, C, H, W) by up to 4 pixels and mirror every other one."""
-    padded = functional.pad(x, (_PAD,) * 4, mode="reflect")
+    """Return the images (N, C, H, W), each shifted by up to 4 pixels and mirrored or not.
+
+    Args:
+        x: the images.
+        generator: the source of the random shifts.
+    """
+    padded = functional.pad(x, (LARGEST_SHIFT,) * 4, mode="reflect")
     height, width = x.shape[2:]
-    shifts = torch.randint(2 * _PAD + 1, (len(x), 2), generator=generator).tolist()
+    shifts = torch.randint(2 * LARGEST_SHIFT + 1, (len(x), 2), generator=generator).tolist()
     crops = [
         image[:, i : i + height, j : j + width]
         for image, (i, j) in zip(padded, shifts, strict=True)
@@ -70,7 +101,13 @@ def crop_and_flip(x: Tensor, generator: torch.Generator) -> Tensor:
 def batches(
     images: ImageSet, recipe: Recipe, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch of augmented inputs (N, C, H, W) and soft labels (N, classes)."""
+    """Yield one epoch of augmented inputs (N, C, H, W) and soft labels (N, classes).
+
+    Args:
+        images: the training images.
+        recipe: the size of a batch and the augmentation.
+        generator: the source of order and augmentation.
+    """
     order = torch.randperm(len(images), generator=generator)
     for rows in torch.split(order, recipe.batch):
         x, labels = tensors(images, rows, recipe.smoothing)
@@ -84,25 +121,42 @@ def batches(
 
 
 def tensors(images: ImageSet, rows: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Normalised inputs (N, C, H, W) and smoothed labels (N, classes)."""
+    """Return normalised inputs (N, C, H, W) and smoothed labels (N, classes).
+
+    Args:
+        images: the data set.
+        rows: the numbers (N,) of the images.
+        smoothing: the ε of the labels.
+    """
     x = CIFAR10_NORM.apply(images.images[rows].permute(0, 3, 1, 2).float() / 255)
     hard = functional.one_hot(images.labels[rows], images.classes).float()
     return x, (1 - smoothing) * hard + smoothing / images.classes
 
 
 def accuracy(model: nn.Module, images: ImageSet) -> float:
-    """The share of images whose class has the largest logit."""
+    """Return the fraction of images whose class has the largest logit.
+
+    Args:
+        model: the network, which is put into eval mode.
+        images: the images to classify.
+    """
     model.eval()
     with torch.no_grad():
         guesses = [
             model(tensors(images, rows, 0.0)[0]).argmax(1)
-            for rows in torch.split(torch.arange(len(images)), _PART)
+            for rows in torch.split(torch.arange(len(images)), IMAGES_PER_PASS)
         ]
     return (torch.cat(guesses) == images.labels).double().mean().item()
 
 
 def train(recipe: Recipe, images: ImageSet, tell: Callable[[Epoch], None]) -> nn.Module:
-    """Train with AdamW and a one-cycle schedule; images have the recipe's size."""
+    """Train a network with AdamW and a one-cycle schedule, and return it in eval mode.
+
+    Args:
+        recipe: the architecture and all settings.
+        images: the training images, of the recipe's size.
+        tell: a function that is called at the end of each epoch.
+    """
     generator = torch.Generator().manual_seed(recipe.seed)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(recipe.seed)
@@ -126,7 +180,7 @@ def train(recipe: Recipe, images: ImageSet, tell: Callable[[Epoch], None]) -> nn
 
 
 def _step(model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
-    """One step; the loss before it."""
+    """Take one step, and return the loss before it."""
     optimiser.zero_grad()
     logits = model(x.contiguous(memory_format=torch.channels_last))
     loss = functional.cross_entropy(logits, y)
@@ -136,7 +190,14 @@ def _step(model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tens
 
 
 def save(model: nn.Module, recipe: Recipe, path: Path, **notes: str) -> None:
-    """Write weights and buffers, with the recipe and notes beside them in the file's metadata."""
+    """Write weights and buffers to a file whose metadata hold the recipe.
+
+    Args:
+        model: the trained network.
+        recipe: how it was trained.
+        path: the file to write.
+        notes: further entries of the metadata.
+    """
     written = {key: str(value) for key, value in asdict(recipe).items()} | notes
     written |= {"normalisation": str(CIFAR10_NORM), "optimiser": "AdamW", "schedule": "one cycle"}
     state = {key: value.contiguous() for key, value in model.state_dict().items()}

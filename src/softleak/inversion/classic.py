@@ -1,6 +1,7 @@
-"""§4.2 as published, one index a layer, and the older bias attack: baselines to compare with.
+"""This module holds two baselines: §4.2 as published, and the older bias attack.
 
-Both say nothing of their error; ``softleak.invert`` does.
+The paper uses one row of each gradient. Neither baseline predicts its error; ``softleak.invert``
+does.
 """
 
 from __future__ import annotations
@@ -9,19 +10,31 @@ import torch
 from torch import Tensor, nn
 
 from softleak.errors import ModelError, ShareError
+from softleak.inversion.activation_step import ActivationStep
 from softleak.inversion.chain import Chain
 from softleak.inversion.linear import Linear
-from softleak.inversion.pointwise import Activation
-from softleak.inversion.simple import Reshape
+from softleak.inversion.lossless import Reshape
 from softleak.inversion.step import REMEDY
 from softleak.results import Recovery
 from softleak.share import GradientShare
 
 
 def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:
-    """Eq. 6 and 7: ``x = G_r / δ_r`` for the row of the largest |δ|, from layer to layer.
+    """Return the input of a fully connected network by Eq. 6 and 7, in the model's precision.
 
-    In the precision of the model, for fully connected networks.
+    At each layer ``x = G_r / δ_r`` for the row r of the largest |δ|.
+
+    Args:
+        chain: The network prepared by ``Chain.of``.
+        share: The gradients that the client sent.
+        recovery: What ``recover_label`` found in the share.
+
+    Returns:
+        The input, in the shape of the chain's first layer.
+
+    Raises:
+        ShareError: If the recovery has no feature.
+        ModelError: If a layer is not fully connected.
     """
     if recovery.feature is None or recovery.label is None:
         raise ShareError(f"the recovery has no feature to start from: {recovery.message}")
@@ -34,25 +47,39 @@ def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:
     delta = head.back((p - recovery.label)[None])[0].to(like)
     for step in chain.steps:
         match step:
-            case Activation():
+            case ActivationStep():
                 delta = delta * step.phi.slope(x)
             case Linear():
                 row = int(delta.abs().argmax())
                 x = share[f"{step.name}.weight"][row] / delta[row]
                 delta = delta @ step.weight
             case Reshape():
-                x, delta = x.reshape(step.shape), delta.reshape(step.shape)
+                x, delta = x.reshape(step.input_shape), delta.reshape(step.input_shape)
             case _:
-                raise ModelError(f"Eq. 6 has no {step.name}, only fully connected layers; {REMEDY}")
+                raise ModelError(
+                    f"Eq. 6 and 7 invert fully connected layers only, got {step.name} "
+                    f"({type(step).__name__}); use softleak.invert, or {REMEDY}"
+                )
     return x
 
 
 def bias_attack(model: nn.Module, share: GradientShare) -> Tensor:
-    """The input of the first fully connected layer with a bias: ``∂L/∂W_r / ∂L/∂b_r``."""
+    """Return the input of the first fully connected layer with a bias: ``∂L/∂W_r / ∂L/∂b_r``.
+
+    Args:
+        model: The model.
+        share: The gradients that the client sent.
+
+    Raises:
+        ShareError: If no fully connected layer of the share has a gradient of its bias.
+    """
     for name, layer in model.named_modules():
-        told = {f"{name}.weight", f"{name}.bias"} <= set(share.gradients)
-        if isinstance(layer, nn.Linear) and told:
+        complete = {f"{name}.weight", f"{name}.bias"} <= set(share.gradients)
+        if isinstance(layer, nn.Linear) and complete:
             bias = share[f"{name}.bias"]
             row = int(bias.abs().argmax())
             return share[f"{name}.weight"][row] / bias[row]
-    raise ShareError("no fully connected layer of the share has a bias gradient")
+    raise ShareError(
+        "expected a fully connected layer whose weight and bias gradients are both in the share, "
+        "got none; use softleak.invert, which needs no bias"
+    )

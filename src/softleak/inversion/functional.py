@@ -1,4 +1,4 @@
-"""What a forward does by functions and arithmetic, as the layers that do the same."""
+"""This module finds the layers that do the same as the functions and arithmetic of a forward."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from softleak.inversion.graph import shape_of
-from softleak.inversion.simple import Affine
+from softleak.inversion.lossless import Affine
 
-# Function and module take their settings by the same names and in the same order.
+# Functions and modules take their settings by the same names and in the same order.
 MODULES: Mapping[Callable[..., Any] | str, Callable[..., nn.Module]] = {
     torch.relu: nn.ReLU, F.relu: nn.ReLU, "relu": nn.ReLU,
     torch.sigmoid: nn.Sigmoid, F.sigmoid: nn.Sigmoid, "sigmoid": nn.Sigmoid,
@@ -26,7 +26,7 @@ MODULES: Mapping[Callable[..., Any] | str, Callable[..., nn.Module]] = {
 DROPOUTS: Mapping[Callable[..., Any] | str, type[nn.Module]] = {
     F.dropout: nn.Dropout, F.dropout2d: nn.Dropout2d,
 }  # fmt: skip
-# Minus one stands for the inverse: a difference, a quotient.
+# Minus one stands for the inverse operation: a difference or a quotient.
 SUMS: Mapping[Callable[..., Any] | str, int] = {
     operator.add: 1, torch.add: 1, operator.sub: -1, torch.sub: -1,
 }  # fmt: skip
@@ -36,7 +36,14 @@ PRODUCTS: Mapping[Callable[..., Any] | str, int] = {
 
 
 def as_module(node: fx.Node) -> nn.Module | None:
-    """The module a function call stands for; None if there is none, or its settings are traced."""
+    """Return the module that a function call stands for.
+
+    Args:
+        node: A call of a function or method.
+
+    Returns:
+        The module, or None if there is none or its settings are themselves computed tensors.
+    """
     settings = {name: value for name, value in node.kwargs.items() if name != "input"}
     if node.target in DROPOUTS:
         return DROPOUTS[node.target]().train(bool(settings["training"]))
@@ -46,7 +53,16 @@ def as_module(node: fx.Node) -> nn.Module | None:
 
 
 def as_affine(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Affine | None:
-    """A sum or product with a number or a tensor of the model's, as inputs are normalised."""
+    """Return a sum or product with a constant as a step, such as a model that normalises inputs.
+
+    Args:
+        model: The model, whose own tensors are constants.
+        node: The node of the sum or product.
+        before: The shape of the node's input, without the batch.
+
+    Returns:
+        The step, or None if the node is no such operation or changes the shape.
+    """
     known = node.target in SUMS or node.target in PRODUCTS
     if not known or len(node.args) != 2 or node.kwargs or shape_of(node) != before:
         return None
@@ -64,7 +80,10 @@ def as_affine(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Affin
 
 
 def _constant(model: nn.Module, given: object, before: tuple[int, ...]) -> Tensor | None:
-    """An operand that is no part of the chain, as it meets inputs of one shape."""
+    """Return an operand that is a number or a tensor of the model, broadcast to one input.
+
+    None stands for an operand that the walk has to recover.
+    """
     if isinstance(given, fx.Node):
         if given.op != "get_attr":
             return None

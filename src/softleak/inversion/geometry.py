@@ -1,4 +1,7 @@
-"""Where a convolution looks: its linear maps in both directions, without ever being a matrix."""
+"""This module applies a convolution's linear maps in both directions, without building a matrix.
+
+Below, k = kh·kw counts the taps of the kernel and L = Ho·Wo the positions of the output.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,33 @@ from softleak.errors import ModelError
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """The kernel's size, stride, padding and dilation, on inputs of (height, width)."""
+    """This says where a convolution looks.
+
+    Attributes:
+        kernel: The kernel's size (kh, kw).
+        stride: The step between positions, down and across.
+        padding: Rows and columns of zeros on either side of the input.
+        dilation: The distance between taps, down and across.
+        size: The size (H, W) of the input.
+        plane: The input entries (L, k) that each position sees, H·W standing for padding.
+    """
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
     size: tuple[int, int]
-    plane: Tensor  # (L, k): the input entries each output position sees, H·W standing for padding
+    plane: Tensor
 
     @classmethod
     def of(cls, layer: nn.Conv2d, size: tuple[int, int]) -> Geometry:
-        """That of a layer with zero padding."""
+        """Return the geometry of a layer with zero padding, for inputs of one size (H, W)."""
         padding = padding_of(layer)
         if padding is None:
-            raise ModelError(f"expected the same padding on both sides, got {layer.padding!r}")
+            raise ModelError(
+                f"expected the same padding on both sides, got {layer.padding!r}; "
+                "give the padding in numbers"
+            )
         kernel, stride, dilation = (
             (a, b) for a, b in (layer.kernel_size, layer.stride, layer.dilation)
         )
@@ -42,11 +57,11 @@ class Geometry:
         return cls(kernel, stride, padding, dilation, size, plane)
 
     def forward(self, x: Tensor, kernel: Tensor, groups: int = 1) -> Tensor:
-        """``K ∗ x`` for a batch of inputs (N, C, H, W)."""
+        """Return ``K ∗ x`` (N, Co, Ho, Wo) of a batch of inputs (N, C, H, W)."""
         return F.conv2d(x, kernel, None, self.stride, self.padding, self.dilation, groups)
 
     def transposed(self, out: Tensor, kernel: Tensor, groups: int = 1) -> Tensor:
-        """The transpose of ``forward`` for a batch of outputs (N, C, H, W)."""
+        """Return the transpose of ``forward`` (N, C, H, W) of outputs (N, Co, Ho, Wo)."""
         shape = (len(out), kernel.shape[1] * groups, *self.size)
         found: Tensor = torch.ops.aten.convolution_backward(
             out, out.new_empty(1).expand(shape), kernel, None, self.stride, self.padding,
@@ -55,28 +70,33 @@ class Geometry:
         return found
 
     def patches(self, x: Tensor) -> Tensor:
-        """(C·k, L): what each output position sees of an input (C, H, W)."""
+        """Return what each position sees of an input (C, H, W), as (C·k, L)."""
         seen: Tensor = F.unfold(x[None], self.kernel, self.dilation, self.padding, self.stride)
         return seen[0]
 
     def gathered(self, patches: Tensor) -> Tensor:
-        """The transpose of ``patches``: (C, H, W)."""
+        """Return the transpose of ``patches``: the sum of (C·k, L) over positions, as (C, H, W)."""
         found: Tensor = F.fold(
             patches[None], self.size, self.kernel, self.dilation, self.padding, self.stride
         )
         return found[0]
 
     def add_local(self, matrix: Tensor, blocks: Tensor) -> None:
-        """Add to a matrix (n, n) what each position adds to the entries it sees.
+        """Add to a matrix (n, n), in place, what each position adds to the entries that it sees.
 
-        ``blocks`` (C, k, C, k, Ho, Wo): the positions that two taps share lie on one diagonal.
+        The positions at which two taps see two pixels lie on one diagonal of the matrix, so that
+        each pair of taps is one addition to a strided view.
+
+        Args:
+            matrix: A contiguous matrix over the n = C·H·W entries of the input.
+            blocks: What each position adds to each pair of entries: (C, k, C, k, Ho, Wo).
         """
         (height, width), (down, across), count = self.size, self.stride, len(matrix)
         channels, plane = len(blocks), height * width
         steps = (plane * count, plane, down * width * (count + 1), across * (count + 1))
         for (a, ya, xa), (b, yb, xb) in product(self._taps(), repeat=2):
-            rows = _both(ya, yb, down, height, blocks.shape[-2])
-            columns = _both(xa, xb, across, width, blocks.shape[-1])
+            rows = _shared_positions(ya, yb, down, height, blocks.shape[-2])
+            columns = _shared_positions(xa, xb, across, width, blocks.shape[-1])
             if not rows or not columns:
                 continue
             seen = blocks[:, a, :, b, rows.start : rows.stop, columns.start : columns.stop]
@@ -86,20 +106,28 @@ class Geometry:
             matrix.as_strided(size, steps, start).add_(seen)
 
     def _taps(self) -> Iterator[tuple[int, int, int]]:
-        """Each tap's number, and the row and column it sees from the first position."""
+        """Yield each tap's number, and the row and column that it sees from the first position."""
         for y, x in product(*map(range, self.kernel)):
             down, across = y * self.dilation[0], x * self.dilation[1]
             yield y * self.kernel[1] + x, down - self.padding[0], across - self.padding[1]
 
 
-def _both(a: int, b: int, stride: int, size: int, count: int) -> range:
-    """The positions along one axis from which two taps see the input, not the padding."""
+def _shared_positions(a: int, b: int, stride: int, size: int, count: int) -> range:
+    """Return the positions along one axis from which two taps see the input, not the padding.
+
+    Args:
+        a: Where the first tap looks from position zero.
+        b: Where the second tap looks from position zero.
+        stride: The step between positions.
+        size: The input's size along the axis.
+        count: The number of positions.
+    """
     low, high = min(a, b), max(a, b)
     return range(max(0, -(low // stride)), min(count, (size - 1 - high) // stride + 1))
 
 
 def padding_of(layer: nn.Conv2d) -> tuple[int, int] | None:
-    """Rows and columns of zeros on either side, if it is as many on both."""
+    """Return the rows and columns of zeros on either side, or None if the two sides differ."""
     match layer.padding:
         case (int(rows), int(columns)):
             return rows, columns

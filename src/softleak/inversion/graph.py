@@ -1,4 +1,7 @@
-"""A model's forward as the nodes a tensor passes on its way; what branches is refused by name."""
+"""This module traces the nodes that a tensor passes on its way through a model.
+
+A model that branches is refused, and the message names the node.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,29 @@ import torch
 from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
-from softleak.capture import forward_one
 from softleak.errors import ModelError
+from softleak.forward import forward_one
 from softleak.inversion.step import REMEDY
 
 MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
 def path_back(model: nn.Module, input_shape: tuple[int, ...]) -> list[fx.Node]:
-    """The nodes from the model's output to its input, traced for inputs of one shape."""
+    """Return the nodes from the model's output to its input.
+
+    Args:
+        model: The model, in eval mode.
+        input_shape: The input's shape without the batch.
+
+    Raises:
+        ModelError: If the model cannot be traced, is in train mode or branches.
+    """
     for name, module in model.named_modules():
         check_mode(name, module)
     graph = _traced(model)
     like = next(model.parameters())
     with torch.no_grad():
-        forward_one(model, torch.zeros(input_shape))  # which says what is wrong with a shape
+        forward_one(model, torch.zeros(input_shape))  # it names a wrong shape
         ShapeProp(graph).propagate(like.new_zeros(1, *input_shape))
     node = next(n for n in graph.graph.nodes if n.op == "output")
     path = []
@@ -31,12 +42,12 @@ def path_back(model: nn.Module, input_shape: tuple[int, ...]) -> list[fx.Node]:
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
-    """The shape of a node's tensor, without the batch."""
+    """Return the shape of a node's tensor, without the batch."""
     return tuple(node.meta["tensor_meta"].shape[1:])
 
 
 def check_mode(name: str, module: nn.Module) -> None:
-    """A layer that does something else in train mode is in eval mode."""
+    """Refuse a layer in train mode, if it computes something else there than in eval mode."""
     if isinstance(module, MODES) and module.training:
         raise ModelError(
             f"cannot walk back through {name} ({type(module).__name__}) in train mode; if the "
@@ -45,7 +56,7 @@ def check_mode(name: str, module: nn.Module) -> None:
 
 
 class _Tracer(fx.Tracer):
-    """One to which a layer is PyTorch's if its forward is, whatever its class is called."""
+    """This tracer takes a layer as PyTorch's own if its forward is, whatever its class is."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         own = type(m).forward.__module__.startswith("torch.nn")
@@ -53,6 +64,7 @@ class _Tracer(fx.Tracer):
 
 
 def _traced(model: nn.Module) -> fx.GraphModule:
+    """Return the model's graph, or say why it has none."""
     try:
         return fx.GraphModule(model, _Tracer().trace(model))
     except Exception as error:  # a forward that branches on its input fails in its own way
@@ -61,19 +73,22 @@ def _traced(model: nn.Module) -> fx.GraphModule:
 
 
 def _only_input(node: fx.Node) -> fx.Node:
-    """The tensor a node works on; sizes and the model's own tensors do not count."""
+    """Return the node whose tensor a node works on.
+
+    Sizes and the model's own tensors do not count.
+    """
     inputs, users = (
         [n for n in some if n.op == "output" or (n.op != "get_attr" and "tensor_meta" in n.meta)]
         for some in (node.all_input_nodes, node.users)
     )
     if len(inputs) != 1 or len(users) > 1:
         raise ModelError(
-            f"the network is not a chain: it branches at {called(node)} ({node.name}), which "
-            f"cannot be walked back exactly; {REMEDY}"
+            f"the network is not a plain sequence of layers: it branches at {called(node)} "
+            f"({node.name}), so that it cannot be inverted layer by layer; {REMEDY}"
         )
     return inputs[0]
 
 
 def called(node: fx.Node) -> str:
-    """What a node calls, by name."""
+    """Return the name of what a node calls."""
     return str(getattr(node.target, "__name__", node.target))

@@ -1,4 +1,8 @@
-"""A weighted least-squares problem by its normal equations, with the error bar of every unknown."""
+"""This module solves weighted least squares by normal equations, with the error of every unknown.
+
+The normal matrix ``N = AᵀA`` of rows A in units of their errors is the inverse covariance of the
+solution.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,37 @@ from torch import Tensor
 
 from softleak.inversion.state import TINY
 
-SINGULAR = 1e-13  # a scaled pivot this small belongs to a direction no row sees
-LIFTS = (0.0, 1e-15, SINGULAR, 1e-11, 1e-9, 1e-6)  # added to the scaled diagonal until it factors
-DRAWS = 64  # of the solution's errors: their spread is known to a tenth
-STEPS = 6  # towards the solution of the rows themselves, at most
-SMALL = 1e-3  # a step that is so much less than the error
+
+@dataclass(frozen=True)
+class LeastSquaresSettings:
+    """These are the settings of the dense solver. The matrix is scaled to a unit diagonal.
+
+    Attributes:
+        singular_pivot: A scaled pivot this small belongs to a direction that no row sees.
+        diagonal_lifts: What is added to the scaled diagonal, one after the other, until the
+            matrix can be factored.
+        refinements: How many steps towards the solution of the rows themselves, at most.
+        step_tolerance: The refinement stops at a step this small, as a part of the error.
+        error_draws: From how many draws a standard error is computed; 64 tell it to a tenth.
+    """
+
+    singular_pivot: float = 1e-13
+    diagonal_lifts: tuple[float, ...] = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-6)
+    refinements: int = 6
+    step_tolerance: float = 1e-3
+    error_draws: int = 64
+
+
+LEAST_SQUARES_SETTINGS = LeastSquaresSettings()
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The unknowns and their standard errors (n,); the smallest that fit if not determined."""
+    """These are the unknowns (n,) of a least-squares problem and their standard errors (n,).
+
+    Where the rows do not determine the unknowns (``determined``), they are the smallest that fit.
+    ``condition`` is a lower bound of the scaled matrix's condition number.
+    """
 
     value: Tensor
     error: Tensor
@@ -29,101 +54,87 @@ class Solution:
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """A normal matrix (n, n), scaled to a unit diagonal and factored."""
+    """This is a normal matrix N (n, n) and the Cholesky factor of its scaled form.
+
+    Attributes:
+        normal: The matrix N.
+        scale: The scale s (n,) that makes the diagonal of ``s N s`` one.
+        factor: The lower factor L of ``s N s`` with its lifted diagonal.
+        lifted: What was added to the diagonal of N (n,).
+        settings: The settings of the solver.
+    """
 
     normal: Tensor
     scale: Tensor
     factor: Tensor
-    lifted: Tensor  # (n,) what was added to the matrix's diagonal
+    lifted: Tensor
+    settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
 
     @classmethod
-    def of(cls, normal: Tensor) -> Factored:
-        """Factor, lifting the diagonal as far as need be."""
+    def of(
+        cls, normal: Tensor, settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
+    ) -> Factored:
+        """Return the factorisation of N, its diagonal lifted as far as necessary."""
         scale = normal.diagonal().clamp_min(TINY).rsqrt()
         scaled = (normal * scale).mul_(scale[:, None])
         total = 0.0
-        for lift in LIFTS:
+        for lift in settings.diagonal_lifts:
             scaled.diagonal().add_(lift)
             total += lift
             factor, failed = torch.linalg.cholesky_ex(scaled)
             if not failed:
                 break
-        return cls(normal, scale, factor, total / scale.square())
-
-    @property
-    def smallest(self) -> float:
-        """The smallest scaled pivot."""
-        return float(self.factor.diagonal().min() ** 2)
+        return cls(normal, scale, factor, total / scale.square(), settings)
 
     def inverse(self, right: Tensor) -> Tensor:
-        """``N⁻¹ right`` (n,)."""
-        return self.step(right) * self.scale
-
-    def step(self, slope: Tensor) -> Tensor:
-        """``N⁻¹ slope`` (n,), in units of the scale."""
-        return solved(self.factor, (slope * self.scale)[:, None])[:, 0]
+        """Return ``N⁻¹ right`` (n,)."""
+        return self._scaled_step(right) * self.scale
 
     def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:
-        """The root of ``slope(x) = Aᵀ(b − A x)``, its derivative being the matrix, or nearly.
+        """Return the x at which ``slope(x) = Aᵀ(b − A x)`` is zero, with its error.
 
-        The slope is computed from the rows themselves, where it does not lose half the digits.
+        Args:
+            slope: The slope at x (n,), computed from the rows themselves: the normal equations
+                would lose half of the digits. Its derivative is −N, or nearly.
+            start: The x (n,) to start from.
         """
         x = start
-        for _ in range(STEPS):
-            step = self.step(slope(x))
+        for _ in range(self.settings.refinements):
+            step = self._scaled_step(slope(x))
             x = x + step * self.scale
-            if float(step.abs().max()) < SMALL:
+            if float(step.abs().max()) < self.settings.step_tolerance:
                 break
         pivots = self.factor.diagonal()
         return Solution(
             x,
-            drawn(self.factor).square().mean(1).sqrt() * self.scale,
+            drawn(self.factor, self.settings.error_draws).square().mean(1).sqrt() * self.scale,
             float((pivots.max() / pivots.min()) ** 2),
-            self.smallest > SINGULAR,
+            float(pivots.min() ** 2) > self.settings.singular_pivot,
         )
+
+    def _scaled_step(self, slope: Tensor) -> Tensor:
+        """Return ``N⁻¹ slope`` (n,) in units of the scale."""
+        return solved(self.factor, (slope * self.scale)[:, None])[:, 0]
 
 
 def solved(factor: Tensor, right: Tensor) -> Tensor:
-    """``(L Lᵀ)⁻¹ right`` (n, R); for few right sides ``cholesky_solve`` is many times slower."""
+    """Return ``(L Lᵀ)⁻¹ right`` (n, R) for a lower factor L (n, n).
+
+    For few right sides ``torch.cholesky_solve`` is many times slower.
+    """
     half = torch.linalg.solve_triangular(factor, right, upper=False)
     whole: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
     return whole
 
 
-def drawn(factor: Tensor) -> Tensor:
-    """(n, DRAWS) draws with the covariance ``(L Lᵀ)⁻¹``."""
-    noise = noise_like((len(factor), DRAWS), factor)
+def drawn(factor: Tensor, count: int) -> Tensor:
+    """Return draws (n, count) with the covariance ``(L Lᵀ)⁻¹`` of a lower factor L (n, n)."""
+    noise = reproducible_noise((len(factor), count), factor)
     draws: Tensor = torch.linalg.solve_triangular(factor.mT, noise, upper=True)
     return draws
 
 
-def noise_like(shape: tuple[int, int], like: Tensor) -> Tensor:
-    """Standard normal numbers, the same for everyone."""
+def reproducible_noise(shape: tuple[int, int], like: Tensor) -> Tensor:
+    """Return standard normal numbers that are the same on every call."""
     generator = torch.Generator(like.device).manual_seed(0)
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
-
-
-def descend(
-    normal: Callable[[Tensor], Tensor],
-    right: Tensor,
-    near: Callable[[Tensor], Tensor],
-    steps: int,
-    enough: float = 0.0,
-) -> Tensor:
-    """A rough solution of ``normal x = right`` (n,): conjugate gradients, ``near`` an inverse.
-
-    They stop early, or where the square of what is missing, in errors, is ``enough``.
-    """
-    x, rest = torch.zeros_like(right), right
-    pre = near(rest)
-    direction, size = pre, rest @ pre
-    for _ in range(steps):
-        if not size > enough:
-            break
-        moved = normal(direction)
-        step = size / (direction @ moved)
-        x, rest = x + step * direction, rest - step * moved
-        pre = near(rest)
-        size, last = rest @ pre, size
-        direction = pre + size / last * direction
-    return x

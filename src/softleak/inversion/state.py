@@ -1,74 +1,118 @@
-"""What is known at one place of a network while walking back through it."""
+"""This module holds what is known between two layers of a network during the walk back.
+
+Tensors belong to one sample, have no batch dimension and are in float64.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-TINY = 1e-300  # what a divisor is at least
+TINY = 1e-300  # the smallest divisor: it keeps a quotient by zero finite
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """A layer's output and ``∂L/∂output``, of one sample without batch dimension, in float64.
+class Measurement:
+    """This is an estimate of a layer's output, with its errors.
 
-    An infinite ``error`` says that an entry of ``value`` is not known by itself.
+    Attributes:
+        value: The estimate, in the shape of the output; n is its number of entries.
+        error: The standard error of each entry, in the same shape. It is infinite where an entry
+            is not known by itself.
+        precision: The inverse covariance (n, n) of the entries if their errors are correlated,
+            and None if they are independent.
+        measurements: How many independent measurements the precision stands for, if these are
+            fewer than the entries (averages of several entries). None stands for n.
+        error_reduction: The factor (1 or more) by which ``error`` was made smaller because the
+            equations agreed better than expected.
     """
 
     value: Tensor
     error: Tensor
+    precision: Tensor | None = None
+    measurements: int | None = None
+    error_reduction: float = 1.0
+
+    def reshape(self, shape: tuple[int, ...]) -> Measurement:
+        """Return the same entries, in the same order, in another shape."""
+        return replace(self, value=self.value.reshape(shape), error=self.error.reshape(shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """This is the derivative ``δ = ∂L/∂z`` of the loss by a layer's output z, with its errors.
+
+    Attributes:
+        delta: The derivative, in the shape of the output.
+        error: The standard error that each entry has by itself. It counts neither what follows
+            from the error of z nor ``scale_error``.
+        curvature: How fast each entry of ``delta`` moves with the same entry of z:
+            ``∂δ_i/∂z_i``.
+        scale_error: The relative error that all entries have in common.
+    """
+
     delta: Tensor
-    delta_error: Tensor  # of each entry by itself: not what follows from ``value`` or ``drift``
-    bend: Tensor  # how fast each entry of ``delta`` moves with the same entry of ``value``
-    precision: Tensor | None = None  # (n, n) inverse covariance of ``value``, if errors go together
-    drift: float = 0.0  # the relative error that all of ``delta`` has in common
-    told: int | None = None  # how many measurements it stands for, if fewer than its entries
-    doubt: float = 1.0  # by how much ``error`` was reduced, its rows having met so well
-    again: Callable[[Tensor], Known | None] | None = None  # linearised around a better ``value``
+    error: Tensor
+    curvature: Tensor
+    scale_error: float = 0.0
 
-    @classmethod
-    def straight(
-        cls, value: Tensor, error: Tensor, delta: Tensor, delta_error: Tensor, drift: float = 0.0
-    ) -> Known:
-        """Where ``delta`` does not follow ``value``."""
-        return cls(value, error, delta, delta_error, torch.zeros_like(value), drift=drift)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Known:
-        """The same entries in another shape, their order kept."""
-
-        def again(better: Tensor) -> Known | None:
-            found = None if self.again is None else self.again(better.reshape(self.value.shape))
-            return None if found is None else found.map(change)
-
+    def reshape(self, shape: tuple[int, ...]) -> Sensitivity:
+        """Return the same entries, in the same order, in another shape."""
         return replace(
             self,
-            value=change(self.value), error=change(self.error), delta=change(self.delta),
-            delta_error=change(self.delta_error), bend=change(self.bend), again=again,
-        )  # fmt: skip
+            delta=self.delta.reshape(shape),
+            error=self.error.reshape(shape),
+            curvature=self.curvature.reshape(shape),
+        )
 
-    def with_precision(self, precision: Tensor | None, doubt: float) -> Known:
-        """With errors that go together."""
-        return replace(self, precision=precision, doubt=doubt)
 
-    @property
-    def apart(self) -> Known:
-        """With every error taken as independent of the others, those of ``delta`` included."""
-        told = None if self.told is None else self.precision
-        still = torch.zeros_like(self.bend)
-        return replace(self, delta_error=self.own_delta_error, bend=still, precision=told)
+@dataclass(frozen=True, eq=False)
+class LayerState:
+    """This is all that the walk knows between two layers: the output z of the lower, and δ."""
 
-    @property
-    def own_delta_error(self) -> Tensor:
-        """That of each entry of ``delta``, the part that follows from ``value`` included."""
-        moved = torch.where(self.bend != 0, self.bend * self.error, 0.0)
-        return self.delta_error.hypot(moved)
+    measurement: Measurement
+    sensitivity: Sensitivity
+
+    @classmethod
+    def uncoupled(
+        cls, measurement: Measurement, delta: Tensor, error: Tensor, scale_error: float = 0.0
+    ) -> LayerState:
+        """Return a state whose ``delta`` does not move with the measured value."""
+        still = torch.zeros_like(measurement.value)
+        return cls(measurement, Sensitivity(delta, error, still, scale_error))
+
+    def reshape(self, shape: tuple[int, ...]) -> LayerState:
+        """Return the same entries, in the same order, in another shape."""
+        return LayerState(self.measurement.reshape(shape), self.sensitivity.reshape(shape))
+
+    def with_independent_errors(self) -> LayerState:
+        """Return this state with all errors taken as independent, those of δ included.
+
+        The precision matrix is dropped unless it stands for averages, which no list of separate
+        errors can express. The part of δ's error that follows from z becomes its own.
+        """
+        z, sensitivity = self.measurement, self.sensitivity
+        return LayerState(
+            replace(z, precision=None if z.measurements is None else z.precision),
+            replace(
+                sensitivity,
+                error=self.delta_error(),
+                curvature=torch.zeros_like(sensitivity.curvature),
+            ),
+        )
+
+    def delta_error(self) -> Tensor:
+        """Return the standard error of each entry of δ, what follows from z's error included."""
+        z, sensitivity = self.measurement, self.sensitivity
+        curved = sensitivity.curvature != 0  # an unknown z says nothing where δ does not follow it
+        followed = torch.where(curved, sensitivity.curvature * z.error, 0.0)
+        return sensitivity.error.hypot(followed)
 
 
 def combined(a: Tensor, a_error: Tensor, b: Tensor, b_error: Tensor) -> tuple[Tensor, Tensor]:
-    """Two measurements of one thing, weighted by their precision."""
+    """Return the mean of two measurements of one quantity, weighted by 1/error², and its error."""
     tiny = torch.finfo(torch.double).tiny
     w_a, w_b = (error.square().clamp_min(tiny).reciprocal() for error in (a_error, b_error))
     return (a * w_a + b * w_b) / (w_a + w_b), (w_a + w_b).rsqrt()

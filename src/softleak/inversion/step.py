@@ -1,4 +1,4 @@
-"""One layer of a chain, and how to walk back through it."""
+"""This module says what a layer of a chain offers to the walk back, and what it hands on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Protocol
 from torch import Tensor
 
 from softleak.errors import ShareError
-from softleak.inversion.state import Known
+from softleak.inversion.state import LayerState
+from softleak.inversion.tangent import Tangent
 from softleak.share import GradientShare
 
 REMEDY = "use softleak.reconstruct (gradient matching) instead"
@@ -16,11 +17,16 @@ REMEDY = "use softleak.reconstruct (gradient matching) instead"
 
 @dataclass(frozen=True)
 class LayerReport:
-    """How well one layer's input was determined.
+    """This says how well the equations ("rows") of one layer determined its input.
 
-    ``condition`` is that of the scaled normal matrix, from below; ``residual`` is the root mean
-    square of the rows' misfits in units of their expected errors, about one if all errors are as
-    predicted.
+    Attributes:
+        name: The layer's name in the model.
+        rows: How many rows there were.
+        unknowns: How many entries the input has.
+        condition: A lower bound of the condition number of the scaled normal matrix.
+        residual: The root mean square of the rows' misfits in units of their expected errors. It
+            is about one if all errors are as large as predicted.
+        determined: Whether the rows determined every direction of the input.
     """
 
     name: str
@@ -31,8 +37,54 @@ class LayerReport:
     determined: bool
 
 
+@dataclass(frozen=True, eq=False)
+class Inverted:
+    """This is what a step returns.
+
+    Attributes:
+        state: What is known at the layer's input.
+        report: How well the input was determined, if a system had to be solved for it.
+        tangent: Where the nearest activation above was linearised, if it may be moved later.
+    """
+
+    state: LayerState
+    report: LayerReport | None = None
+    tangent: Tangent | None = None
+
+
+class Step(Protocol):
+    """This is a layer that can be walked back through."""
+
+    @property
+    def name(self) -> str:
+        """Return the layer's name in the model."""
+        ...
+
+    def back(
+        self, out: LayerState, share: GradientShare, tangent: Tangent | None = None
+    ) -> Inverted:
+        """Return what is known at the layer's input.
+
+        Args:
+            out: What is known at the layer's output.
+            share: The gradients that the client sent.
+            tangent: Where the nearest activation above was linearised; None if it may not be
+                moved any more, or there is none.
+        """
+        ...
+
+
 def gradient(share: GradientShare, name: str, like: Tensor) -> Tensor:
-    """A parameter's gradient as it was sent, or why the walk ends here."""
+    """Return a parameter's gradient as it was sent, on the device of the parameter.
+
+    Args:
+        share: The gradients that the client sent.
+        name: The parameter's name in the model.
+        like: A tensor of the shape that the gradient must have.
+
+    Raises:
+        ShareError: If the share lacks the gradient, or its shape is another.
+    """
     if name not in share:
         raise ShareError(
             f"the share lacks {name!r}, without which the input of that layer is not determined; "
@@ -41,27 +93,6 @@ def gradient(share: GradientShare, name: str, like: Tensor) -> Tensor:
     if share[name].shape != like.shape:
         raise ShareError(
             f"the gradient {name!r} should be {tuple(like.shape)} as the model's parameter, got "
-            f"{tuple(share[name].shape)}"
+            f"{tuple(share[name].shape)}; check that the share was computed on this model"
         )
     return share[name].to(like.device)
-
-
-@dataclass(frozen=True, eq=False)
-class Inverted:
-    """What is known at a layer's input, and a report if something had to be solved for it."""
-
-    known: Known
-    report: LayerReport | None = None
-
-
-class Step(Protocol):
-    """A layer that can be walked back through."""
-
-    @property
-    def name(self) -> str:
-        """Where it is in the model."""
-        ...
-
-    def back(self, out: Known, share: GradientShare) -> Inverted:
-        """From what is known at its output to what is known at its input."""
-        ...

@@ -1,4 +1,4 @@
-"""The walk back: from the recovered feature to the input, layer by layer."""
+"""This module walks back from the recovered feature to the input, layer by layer (§4.2)."""
 
 from __future__ import annotations
 
@@ -9,38 +9,71 @@ import torch
 from torch import Tensor, nn
 
 from softleak.errors import ShareError
-from softleak.factors import factor
 from softleak.inversion.chain import Chain
-from softleak.inversion.state import Known
+from softleak.inversion.start import start_state
+from softleak.inversion.state import TINY, LayerState
 from softleak.inversion.step import LayerReport, Step
-from softleak.results import Recovery, Status
+from softleak.inversion.tangent import Tangent
+from softleak.inversion.texts.text_result import Text
+from softleak.results import Recovery
 from softleak.share import GradientShare
-from softleak.verify import find_head
+from softleak.subject import Subject
 
-ASTRAY = 100.0  # a misfit, in units of its expected error, that no rounding explains
-GOOD = 85.0  # dB, a seventieth of a grey level: a cheaper first pass that predicts it will do
-BOUND = 16.0  # standard errors in the bound of a recovery, which takes all rounding at its worst
+
+@dataclass(frozen=True)
+class WalkSettings:
+    """These are the settings of the walk back.
+
+    Attributes:
+        largest_residual: No rounding explains a layer's misfit of this size or more, in units of
+            its expected error. The layer's rows then contradict each other.
+        sufficient_psnr: The quick pass is the answer if it predicts this many dB or more. At 85 dB
+            the error is a seventieth of a grey level.
+    """
+
+    largest_residual: float = 100.0
+    sufficient_psnr: float = 85.0
+
+
+WALK_SETTINGS = WalkSettings()
 
 
 @dataclass(frozen=True, eq=False)
 class Inversion:
-    """The input behind a share: ``input`` and its predicted standard ``error``, entry by entry."""
+    """This is the input behind a share, with its predicted error.
+
+    Attributes:
+        input: The input, in the shape that the model takes, without the batch.
+        error: The predicted standard error of each entry, in the same shape.
+        layers: How well each layer determined its input, from the last layer to the first.
+        pixel: What one unit of the input is worth in pixels of range one.
+        message: What the input was computed from, and what stays open, where there is more to say.
+        text: The words and their certainty, if the input is a text; ``input`` then holds ids.
+    """
 
     input: Tensor
     error: Tensor
     layers: tuple[LayerReport, ...]
-    pixel: Tensor  # what one unit of the input is worth in pixels of range one
+    pixel: Tensor
+    message: str = ""
+    text: Text | None = None
 
     @property
     def determined(self) -> bool:
-        """Whether every layer's rows determined its input, and agreed on it."""
-        agreed = all(layer.determined and layer.residual < ASTRAY for layer in self.layers)
+        """Tell whether the rows of every layer determined its input and agreed on it."""
+        largest = WALK_SETTINGS.largest_residual
+        agreed = all(layer.determined and layer.residual < largest for layer in self.layers)
         return agreed and bool(self.error.isfinite().all())
 
     @property
+    def tokens(self) -> tuple[int | None, ...]:
+        """Return the token at each place of a text; nothing if the input is not a text."""
+        return () if self.text is None else self.text.tokens
+
+    @property
     def psnr_predicted(self) -> float:
-        """The peak signal-to-noise ratio the errors amount to, for pixels of range one."""
-        return -10 * math.log10(float((self.error * self.pixel).square().mean()) + 1e-300)
+        """Return the PSNR in dB that ``error`` predicts, for pixels of range one."""
+        return -10 * math.log10(float((self.error * self.pixel).square().mean()) + TINY)
 
 
 def invert(
@@ -52,10 +85,23 @@ def invert(
     input_shape: tuple[int, ...] | None = None,
     pixel: Tensor | float = 1.0,
 ) -> Inversion:
-    """The input of a sequential network, exactly, from its share and the recovered label.
+    """Recover the input of a sequential network exactly, from its share and the recovered label.
 
-    ``chain`` is what ``Chain.of`` prepares once for many shares. ``pixel`` is the standard
-    deviation inputs were divided by, if predictions are to be in pixels.
+    Args:
+        model: The network, in eval mode.
+        share: The gradients that the client sent.
+        recovery: What ``recover_label`` found in the share.
+        chain: The network prepared by ``Chain.of``, once for many shares.
+        input_shape: The input's shape without the batch, if the share does not say it.
+        pixel: The standard deviation that inputs were divided by, so that predictions are in
+            pixels of range one.
+
+    Returns:
+        The input, its predicted error and a report per layer.
+
+    Raises:
+        ShareError: If the recovery has no feature, or the share lacks a gradient or its shape.
+        ModelError: If the network is not a sequence of layers that can be walked back.
     """
     feature, t = recovery.feature, recovery.scalar
     if feature is None or t is None:
@@ -65,55 +111,39 @@ def invert(
         )
     shape = input_shape or share.input_shape
     if chain is None:
-        if shape is None:
-            raise ShareError("the share does not say its input's shape; pass input_shape")
-        chain = Chain.of(model, find_head(model, None, shape), shape)
+        if not isinstance(shape, tuple):
+            raise ShareError("the share does not say its input's shape; pass input_shape=(C, H, W)")
+        chain = Chain.of(model, Subject.of(model, shape).head, shape)
     device = chain.head.W.device
     share = share.map(lambda _, g: g.to(device))
     if recovery.noise and recovery.noise > share.noise(chain.head.weight_name):
         share = share.expecting(recovery.noise)
     if recovery.scale != 1.0:
         share = share.scaled(1 / recovery.scale)
-    start = _start(chain, share, recovery, feature.to(device), t)
+    start = start_state(chain.head, share, recovery, feature.to(device), t)
     worth = torch.as_tensor(pixel, dtype=torch.double, device=device)
     walks: list[Inversion] = []
     for steps in chain.passes:
         walks.append(_walked(steps, start, share, worth))
-        if walks[-1].determined and walks[-1].psnr_predicted >= GOOD:
+        if walks[-1].determined and walks[-1].psnr_predicted >= WALK_SETTINGS.sufficient_psnr:
             return walks[-1]
-    return max(reversed(walks), key=_promise)  # of two alike the thorough one
+    return max(reversed(walks), key=_promise)  # the thorough pass wins a tie
 
 
 def _promise(walk: Inversion) -> tuple[bool, float]:
+    """Return a key by which the pass that predicts more is the larger."""
     predicted = walk.psnr_predicted
     return walk.determined, -math.inf if math.isnan(predicted) else predicted
 
 
 def _walked(
-    steps: tuple[Step, ...], known: Known, share: GradientShare, worth: Tensor
+    steps: tuple[Step, ...], start: LayerState, share: GradientShare, worth: Tensor
 ) -> Inversion:
-    """One walk back through all layers."""
-    reports = []
+    """Return the inversion of one walk back through all steps."""
+    state, reports = start, []
+    tangent: Tangent | None = None
     for step in steps:
-        inverted = step.back(known, share)
-        known = inverted.known
+        inverted = step.back(state, share, tangent)
+        state, tangent = inverted.state, inverted.tangent
         reports += [inverted.report] if inverted.report else []
-    return Inversion(known.value, known.error, tuple(reports), worth)
-
-
-def _start(chain: Chain, share: GradientShare, recovery: Recovery, x: Tensor, t: float) -> Known:
-    """What the recovery says of the head's input, by its feature and scalar."""
-    head = chain.head
-    factors = factor(head, [share])
-    eps = factors.relative
-    d = head.back(t * factors.u)[0]
-    ends = (end for s in recovery.solutions for end in (s.low, s.high))
-    apart = max((abs(end / t - 1) for end in ends), default=0.0)  # noise leaves no solutions
-    off = min(max(recovery.feature_error, apart), 1.0)
-    if recovery.status is Status.UNIQUE:  # else anything within the bound is as likely
-        off /= BOUND
-    noise = share.noise(head.weight_name)
-    moved = abs(t) * noise / factors.sigma[0] * head.W.double().norm(dim=0)
-    error = moved.hypot(4 * eps * (d.abs() + d.abs().mean()))
-    bars = (off + 2 * eps) * x.abs() + 1e-12 * x.abs().amax() + noise / abs(t)
-    return Known.straight(x, bars, d, error, off)
+    return Inversion(state.measurement.value, state.measurement.error, tuple(reports), worth)

@@ -1,1 +1,1 @@
-"""§3: the soft label and the last-layer feature from one gradient."""
+"""This package holds §3: the soft label and the last-layer feature from one gradient."""

@@ -1,8 +1,9 @@
-"""Several samples behind one share: how many at least, which classes, and how often each.
+"""This module reads several samples behind one share: how many at least, which classes, how often.
 
-The sum over a batch hides which sample is whose, not what it was made of. Two claims differ here:
-a class that is ``present`` is proved, ``counts`` are an estimate after iLRG (Ma et al., 2023), and
-after LLG (Wainakh et al., 2022) where the head has no bias: a baseline, with no bound of its error.
+The sum over a batch hides which sample is whose, but not what it was made of. Two claims differ
+here: a class that is ``present`` is proved; ``counts`` are an estimate after iLRG (Ma et al.,
+2023), and after LLG (Wainakh et al., 2022) where the head has no bias. They are a baseline and have
+no bound of their error.
 """
 
 from __future__ import annotations
@@ -11,25 +12,25 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from softleak.errors import LabelError
-from softleak.factors import RANK_TOLERANCE, head_gradients
+from softleak.factors import RANK, head_gradients
 from softleak.head import Head
-from softleak.inputs import accepted_shapes
 from softleak.labels.noisy.features import features_of_noise
 from softleak.share import GradientShare
+from softleak.subject import Subject
 
-ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
+PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What a share of several samples, or of several local steps of SGD, still says.
+    """This is what a share of several samples, or of several local steps of SGD, still says.
 
     ``gradients`` are behind it at least: samples, or the same sample again in another step.
-    ``present`` are classes proved to be in some label. ``counts`` (C,) is how often each class
-    is estimated to occur, if somebody said how many samples there are.
+    ``present`` are classes proved to be in some label. ``counts`` (C,) is how often each class is
+    estimated to occur, if somebody said how many samples there are.
     """
 
     gradients: int
@@ -40,26 +41,26 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class BatchReader:
-    """A model made ready to read batches: what features it makes of noise, found out once."""
+    """This is a model made ready to read batches, by the features it makes of noise."""
 
     head: Head
     features: Tensor  # (n, I); none if the model cannot be run
 
     @classmethod
-    def of(cls, model: nn.Module, head: Head, shape: tuple[int, ...] | None = None) -> BatchReader:
-        """Run the model on noise, if it is known what it takes."""
-        shape = shape or next(accepted_shapes(model), None)
-        none = torch.zeros(0, head.W.shape[1], dtype=torch.double)
-        return cls(head, none if shape is None else features_of_noise(model, head, shape))
+    def of(cls, subject: Subject) -> BatchReader:
+        """Make a model ready by running it on noise, if it is known what it takes."""
+        return cls(subject.head, subject.once(features_of_noise))
 
     @cached_property
     def never_negative(self) -> bool:
-        """Whether no feature of any run was: a ReLU or a sigmoid is before the head."""
+        """Return whether no feature of any run was: a ReLU or a sigmoid is before the head."""
         return len(self.features) > 0 and bool((self.features >= 0).all())
 
     @cached_property
     def like_a_bias(self) -> Tensor | None:
-        """(I,) a direction along which usual features are one long, as the bias's input is."""
+        """Return a direction (I,) along which usual features have length one, as the input of a
+        bias has.
+        """
         if not len(self.features):
             return None
         mean = self.features.mean(0)
@@ -67,7 +68,10 @@ class BatchReader:
         return mean / size if size > 0 else None
 
     def read(self, share: GradientShare, samples: int | None = None) -> Batch:
-        """What is behind a share whose scale is known; counts only if the ``samples`` are."""
+        """Return what is behind a share whose scale is known.
+
+        Counts only if the ``samples`` are.
+        """
         if samples is not None and samples < 1:
             raise LabelError(f"expected one sample or more, got {samples}")
         (sent,) = head_gradients(self.head, [share])
@@ -89,7 +93,7 @@ class BatchReader:
         )
 
     def _present(self, share: GradientShare, G: Tensor, error: float) -> tuple[int, ...]:
-        """Classes j with a negative sum of p_j − y_j: some y_j is above zero."""
+        """Return classes j with a negative sum of p_j − y_j: some y_j is above zero."""
         name, negative = self.head.bias_name, torch.zeros(len(G), dtype=torch.bool)
         if self.head.has_bias and name in share:
             negative = share[name].double() < -_rounding(share, name, self.head)
@@ -98,7 +102,7 @@ class BatchReader:
         return tuple(negative.nonzero()[:, 0].tolist())
 
     def _why_none(self, share: GradientShare) -> str:
-        """Why no class was proved."""
+        """Return why no class was proved."""
         if self.never_negative or (self.head.has_bias and self.head.bias_name in share):
             return "no entry of the head's gradient is below zero by more than rounding"
         bias = "the gradient of the head's bias is missing"
@@ -108,16 +112,18 @@ class BatchReader:
         )
 
     def _rank(self, share: GradientShare, G: Tensor) -> int:
-        """How many singular values stand above rounding, that of a difference of weights too."""
+        """Return how many singular values stand above rounding, that of a difference of weights
+        too.
+        """
         values = torch.linalg.svdvals(G)
         relative = share.resolution(self.head.weight_name, self.head.dtype)
         edge = sum(side**0.5 for side in G.shape) * share.noise(self.head.weight_name)
-        return max(int((values > RANK_TOLERANCE * relative * values[0] + 2 * edge).sum()), 1)
+        return max(int((values > RANK.second_value * relative * values[0] + 2 * edge).sum()), 1)
 
     def _counts(
         self, share: GradientShare, G: Tensor, present: tuple[int, ...], samples: int
     ) -> Tensor | None:
-        """n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c's samples."""
+        """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c."""
         delta = self._mean_delta(share, G)
         if delta is None:
             return None
@@ -132,14 +138,17 @@ class BatchReader:
         return _whole(n.clamp_min(0).maximum(least), least, samples)
 
     def _mean_delta(self, share: GradientShare, G: Tensor) -> Tensor | None:
-        """(C,) the mean of p − y: the bias's gradient, or that of the usual feature."""
+        """Return (C,) the mean of p − y: the bias's gradient, or that of the usual feature."""
         if self.head.has_bias and self.head.bias_name in share:
             return share[self.head.bias_name].double()
         return None if self.like_a_bias is None else G @ self.like_a_bias
 
 
 def _class_features(G: Tensor, delta: Tensor) -> Tensor:
-    """(C, I) the mean feature of each class: its own row's, if its own samples dominate it."""
+    """Return (C, I) the mean feature of each class.
+
+    Its own row's, if its own samples dominate it.
+    """
     own = delta < 0
     if not bool(own.any()):
         own = delta == delta.min()
@@ -150,11 +159,11 @@ def _class_features(G: Tensor, delta: Tensor) -> Tensor:
 
 def _rounding(share: GradientShare, name: str, head: Head) -> float:
     size = share.resolution(name, head.dtype) * float(share[name].abs().max())
-    return ROUNDINGS * (size + share.noise(name))
+    return PRESENT_ROUNDINGS * (size + share.noise(name))
 
 
 def _whole(n: Tensor, least: Tensor, samples: int) -> Tensor:
-    """Whole numbers nearest to n that sum to ``samples``, by largest remainders."""
+    """Return whole numbers nearest to n that sum to ``samples``, by largest remainders."""
     if int(least.sum()) >= samples:
         return least.long()
     rest = n - least

@@ -10,99 +10,116 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from softleak.labels.families import Family, Weighted
+from softleak.families import Family
+from softleak.families.contract import nearest_of
 
-DENSITY = 32  # grid points per factor e of |t|
-FINE, FEW = 512, 8  # with fewer classes than that
-COARSE, MANY = 16, 200  # with at least so many
-FEWEST = 33
-COARSENESS = 1.15  # grids are of sizes that differ by this factor, so that rows can share one
+ENTRIES_AT_ONCE = 1 << 22  # entries of labels that are evaluated at once
+
+
+@dataclass(frozen=True)
+class CurveGrid:
+    """These settings space the grid of scalars, in points per factor e of |t|."""
+
+    density: int = 32  # points, if the classes are neither few nor many
+    fine: int = 512  # points with fewer classes than ``few_classes``
+    few_classes: int = 8  # classes below which solutions hide in slivers of t
+    coarse: int = 16  # points with at least ``many_classes``
+    many_classes: int = 200  # classes from which on a coarse grid suffices
+    fewest: int = 33  # points of the smallest grid
+    size_factor: float = 1.15  # between the sizes of grids, so that rows can share one
+
+
+CURVE_GRID = CurveGrid()
 
 
 class Curve(Protocol):
     """Labels of N clients as a function of one scalar each: what a search runs along."""
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels ``y`` (N, S, C) at the scalars ``t`` (N, S), and ``‖p − y‖`` (N, S)."""
+        """Return labels ``y`` (N, S, C) at the scalars ``t`` (N, S), and ``‖p − y‖`` (N, S)."""
         ...
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """(N, S, C) how far rounding may have moved each entry of ``y = labels(t)``."""
+        """Return how far rounding may have moved each entry (N, S, C) of ``y = labels(t)``."""
         ...
 
     def logits(self) -> Tensor | None:
-        """(N, C) what the softmax is taken of, up to a factor, if that moves along the curve."""
+        """Return what the softmax is taken of (N, C) up to a factor, None if it does not move."""
         ...
 
     def take(self, rows: Tensor) -> Curve:
-        """The curves of some clients, in that order, repetitions allowed."""
+        """Return the curves of some clients, in that order, repetitions allowed."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """Where to search, one row a curve: |t| from ``smallest`` to ``largest``, with a sign. (R,)."""
+    """This is where to search, one row a curve: |t| from ``smallest`` to ``largest``, with a sign.
+    (R,).
+    """
 
     client: Tensor
     sign: Tensor
     smallest: Tensor
     largest: Tensor
-    density: int = DENSITY
+    density: int = CURVE_GRID.density
 
     def grids(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows (R',) that need equally many points, and these (R', T), ascending in |t|.
+        """Return rows (R',) that need equally many points, and these (R', T), ascending in |t|.
 
         They are evenly spaced in its logarithm. How many a row gets depends on that row alone, so
         that no answer depends on what else is in its batch.
         """
         start, stop = self.smallest.log(), self.largest.log()
-        wanted = ((stop - start) * self.density / FEWEST).clamp_min(1.0)
-        level = (wanted.log() / math.log(COARSENESS)).ceil()
+        wanted = ((stop - start) * self.density / CURVE_GRID.fewest).clamp_min(1.0)
+        level = (wanted.log() / math.log(CURVE_GRID.size_factor)).ceil()
         for one in sorted(set(level.tolist())):
             rows = (level == one).nonzero()[:, 0]
-            points = math.ceil(FEWEST * COARSENESS**one)
+            points = math.ceil(CURVE_GRID.fewest * CURVE_GRID.size_factor**one)
             steps = torch.linspace(0, 1, points, dtype=start.dtype, device=start.device)
             sizes = torch.lerp(start[rows, None], stop[rows, None], steps).exp()
             yield rows, sizes.mul(self.sign[rows, None])
 
 
 def density_for(classes: int) -> int:
-    """Grid points per factor e: few classes mean few equations and many solutions, close by."""
-    if classes >= MANY:
-        return COARSE  # many equations make wide valleys
-    return FINE if classes < FEW else DENSITY
+    """Return the grid points per factor e.
+
+    Few classes mean few equations, and many solutions that lie close together.
+    """
+    if classes >= CURVE_GRID.many_classes:
+        return CURVE_GRID.coarse  # many equations make wide valleys
+    return CURVE_GRID.fine if classes < CURVE_GRID.few_classes else CURVE_GRID.density
 
 
 def spread(curve: Curve, family: Family, t: Tensor) -> Tensor:
-    """(N, S) Eq. 5 made scale-free: the distance of ``ŷ/‖p − ŷ‖`` from the family."""
+    """Return the loss (N, S) of Eq. 5 made scale-free: the distance of ``ŷ/‖p − ŷ‖`` from the
+    family.
+    """
     y, size = curve.labels(t)
     far: Tensor = torch.linalg.vector_norm(y - family.project(y), dim=-1)
     return far / size
 
 
 def distance(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-    """How far labels (…, C) are from a family, entry by entry, and how far rounding explains it."""
-    if isinstance(family, Weighted):
-        nearest, moved = family.nearest(y, error)
-    else:
-        nearest = family.project(y)
-        # The nearest member moves with the entries it is made of.
-        moved = (family.project(y + error) - nearest).abs()
+    """Return the distance of labels (…, C) from a family by entry, and what rounding explains of
+    it.
+    """
+    nearest, moved = nearest_of(family, y, error)
     return y - nearest, error + moved
 
 
 def root_mean_square(rest: Tensor, error: Tensor) -> Tensor:
-    """(…) a distance (…, C) in units of its error; entries a family leaves free say nothing."""
+    """Return a distance (…, C) in units of its error, over the entries that a family determines."""
     count = (rest != 0).sum(-1).clamp_min(1)
     return ((rest / error).square().sum(-1) / count).sqrt()
 
 
 def residual(curve: Curve, family: Family, t: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, S, C) the distance from the family at scalars (N, S), and what rounding explains."""
+    """Return the distance (N, S, C) from the family at scalars (N, S), and its rounding."""
     y, _ = curve.labels(t)
     return distance(family, y, curve.errors(t, y))
 
 
 def misfit(curve: Curve, family: Family, t: Tensor) -> Tensor:
-    """(N, S) the distance from the family in units of rounding error, root mean square."""
+    """Return the distance (N, S) from the family in units of rounding error, root mean square."""
     return root_mean_square(*residual(curve, family, t))

@@ -1,4 +1,4 @@
-"""Weight decay, undone: ``G = δ xᵀ + λ W``.
+"""This module holds weight decay, undone: ``G = δ xᵀ + λ W``.
 
 The columns of ``δ xᵀ`` sum to zero, so those of ``G`` sum to ``λ`` times those of ``W``: a
 regression gives ``λ``, and the share without it is that of one sample again.
@@ -12,13 +12,25 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.factors import RANK_TOLERANCE
-from softleak.labels.solve import Problem
-from softleak.share import GradientShare, Precision
+from softleak.factors import RANK
+from softleak.share import GradientShare
+from softleak.subject import Subject
+from softleak.vocabulary import Precision
+
+
+@dataclass(frozen=True)
+class DecayTolerances:
+    """These tolerances tell weight decay from rounding."""
+
+    least_errors: float = 16.0  # errors: a decay closer to zero than this is none
+    left_errors: float = 4.0  # errors of the decay that its removal may leave
+    faint_left: float = 0.25  # of the sums over columns: what a decay within rounding may leave
+
+
+DECAY = DecayTolerances()
+
 
 COARSE: Mapping[torch.dtype, Precision] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
-SURE = 16.0  # errors: a decay closer to zero is none
-SLACK = 4.0  # errors of the decay that its removal may leave
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +41,20 @@ class Undecayed:
     decay: float
 
 
-def without_decay(problem: Problem, share: GradientShare) -> Iterator[Undecayed]:
-    """The share if all parameters decayed, and if only matrices did, as many recipes have it."""
-    head = problem.head
+def without_decay(
+    subject: Subject, share: GradientShare, *, faint: bool = False
+) -> Iterator[Undecayed]:
+    """Yield the share without weight decay: of all parameters, and of matrices only, as recipes
+    have it.
+
+    Args:
+        subject: the model the gradients were computed with.
+        share: what was sent.
+        faint: whether the share is one sample's to within rounding. Its columns then sum to
+            ``x`` times the rounding of ``Σδ``, and only a decay that explains most of these sums
+            is one: of 180 clean shares it left 84 % or more.
+    """
+    head = subject.head
     G, W = share[head.weight_name].to(head.W.device).double(), head.W.double()
     sums, weights = G.sum(0), W.sum(0)
     size = float(weights.norm())
@@ -45,19 +68,21 @@ def without_decay(problem: Problem, share: GradientShare) -> Iterator[Undecayed]
     error = float((off * weights).norm()) / size**2
     decay = float(sums @ weights) / size**2
     left = float((sums - decay * weights).norm())
-    if abs(decay) <= SURE * error or left > RANK_TOLERANCE * float(off.norm()):
+    if abs(decay) <= DECAY.least_errors * error or left > RANK.second_value * float(off.norm()):
+        return
+    if faint and left > DECAY.faint_left * float(sums.norm()):
         return
     for smallest in (0, 2):
-        yield Undecayed(_removed(problem, share, decay, error, smallest), decay)
+        yield Undecayed(_removed(subject, share, decay, error, smallest), decay)
 
 
 def _removed(
-    problem: Problem, share: GradientShare, decay: float, error: float, smallest: int
+    subject: Subject, share: GradientShare, decay: float, error: float, smallest: int
 ) -> GradientShare:
-    """The share less ``decay`` times every parameter of at least ``smallest`` dimensions."""
+    """Return the share less ``decay`` times every parameter of at least ``smallest`` dimensions."""
     decayed = {
         name: weight.detach().double()
-        for name, weight in problem.parameters.items()
+        for name, weight in subject.parameters.items()
         if name in share and weight.ndim >= smallest
     }
 
@@ -68,8 +93,8 @@ def _removed(
 
     rounding = dict(share.rounding)
     for name, weight in decayed.items():
-        unsure = SLACK * error + share.resolution(name, problem.head.dtype) * abs(decay)
+        unsure = DECAY.left_errors * error + share.resolution(name, subject.head.dtype) * abs(decay)
         rounding[name] = share.noise(name) + unsure * float(weight.abs().max())
     changed = {name: remove(name, gradient) for name, gradient in share.items()}
-    sent = COARSE.get(share[problem.head.weight_name].dtype)
+    sent = COARSE.get(share[subject.head.weight_name].dtype)
     return replace(share, gradients=changed, rounding=rounding, precision=share.precision or sent)

@@ -2,57 +2,71 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from softleak.families import Family
 from softleak.labels.curve import Curve, residual
-from softleak.labels.families import Family
 
-STEP, BESIDE = 1e-8, 1e-4
-BLUNT = 6.0  # bits: an equation that is known to one part in 64 tests nothing yet
-NUDGE = 1e-4  # of a scalar: how far it is moved to see which equations notice
-MOST = 32  # entries looked at: with so many classes there are always enough equations
+
+@dataclass(frozen=True)
+class EquationSettings:
+    """These settings count which equations test a solution."""
+
+    step: float = 1e-8  # the step of a finite difference
+    beside: float = 1e-4  # how far beside a scalar the family is looked at
+    blunt_bits: float = 6.0  # bits: an equation known to one part in 64 tests nothing yet
+    nudge: float = 1e-4  # of a scalar: how far it is moved to see which equations notice
+    entries: int = 32  # entries looked at: with more classes there are always enough equations
+
+
+EQUATIONS = EquationSettings()
 
 
 def count_equations(family: Family, y: Tensor) -> Tensor:
-    """(K,) the rank of what ``project`` takes away around labels (K, C), less what is automatic.
+    """Return (K,) the rank of what ``project`` takes away around labels (K, C), less what is
+    automatic.
 
     For a projection that is its trace. Entries sum to one whatever the scalar (Theorem 1), so at
     most C − 1 equations are new; with more than 32 classes those of the first 32 are counted.
     """
     classes = y.shape[-1]
     # Beside the label, where no two entries are equal and it is plain which are free.
-    beside = family.project(y) + BESIDE * torch.linspace(1, 2, classes).to(y)
-    moves = STEP * torch.eye(classes, dtype=y.dtype, device=y.device)[:MOST]
+    beside = family.project(y) + EQUATIONS.beside * torch.linspace(1, 2, classes).to(y)
+    moves = EQUATIONS.step * torch.eye(classes, dtype=y.dtype, device=y.device)[: EQUATIONS.entries]
     moved = family.project(beside[:, None] + moves) - family.project(beside)[:, None]
-    kept = moved.diagonal(dim1=-2, dim2=-1) / STEP
+    kept = moved.diagonal(dim1=-2, dim2=-1) / EQUATIONS.step
     return (1 - kept).sum(-1).round().clamp(max=classes - 1)
 
 
 def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> Tensor:
-    """(K,) how much the equations test beyond what the unknowns absorb, in bits.
+    """Return (K,) how much the equations test beyond what the unknowns absorb, in bits.
 
     An equation that would be off by ``d`` if ``log t`` were off by one, and is known to within
     ``e``, holds by chance with probability ``e/d``: it tests ``log2(d/e)`` bits. An equation that
     holds at every scalar (two zeros, one of them the softmax's) tests nothing, and one that is
     known to a few per cent would hold as well for a label that is nearly of the family: the first
-    ``BLUNT`` bits of each do not count. Each unknown makes the sharpest of the remaining equations
+    ``blunt_bits`` of each do not count. Each unknown makes the sharpest of the remaining equations
     hold by itself. Nor does it count what a polynomial in the logits explains: where logits are
     small the softmax is one, and the unknowns can level any label that depends on them smoothly.
     """
-    ahead, error = residual(curve, family, (scalar * (1 + NUDGE))[:, None])
-    behind, _ = residual(curve, family, (scalar * (1 - NUDGE))[:, None])
-    slope, error = ((ahead - behind) / (2 * NUDGE))[:, 0], error[:, 0]
+    ahead, error = residual(curve, family, (scalar * (1 + EQUATIONS.nudge))[:, None])
+    behind, _ = residual(curve, family, (scalar * (1 - EQUATIONS.nudge))[:, None])
+    slope, error = ((ahead - behind) / (2 * EQUATIONS.nudge))[:, 0], error[:, 0]
     logits = curve.logits()
     if logits is not None:
         slope = _without_polynomial(slope / error, logits, error, unknowns) * error
-    bits = ((slope.abs() / error).clamp_min(1.0).log2() - BLUNT).clamp_min(0.0)
+    bits = ((slope.abs() / error).clamp_min(1.0).log2() - EQUATIONS.blunt_bits).clamp_min(0.0)
     absorbed = bits.topk(min(unknowns, bits.shape[-1]), dim=-1).values.sum(-1)
     return bits.sum(-1) - absorbed
 
 
 def _without_polynomial(values: Tensor, logits: Tensor, error: Tensor, degree: int) -> Tensor:
-    """What a polynomial in the logits leaves of ``values`` (K, C), both in units of ``error``."""
+    """Return what a polynomial in the logits leaves of ``values`` (K, C), both in units of
+    ``error``.
+    """
     x = logits / logits.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)
     tested = (values != 0).to(values.dtype)
     powers = torch.stack([x**k for k in range(degree + 1)], -1) / error[..., None]

@@ -1,4 +1,4 @@
-"""What an answer says in words."""
+"""This module puts an answer into words."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from enum import Enum
 
 import torch
 
-from softleak.labels.evidence.weigh import Verdict
-from softleak.labels.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
+from softleak.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
+from softleak.labels.evidence.combine import CombinedEvidence
 from softleak.results import Candidate, Reading
 
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """The candidates that fit, the bound of the label's error, and what counts as one answer."""
+    """This holds the candidates that fit, the bound of the label's error, and what counts as one
+    answer.
+    """
 
     candidates: Sequence[Candidate]
     error: float
@@ -23,17 +25,17 @@ class Fitting:
 
     @property
     def width(self) -> float:
-        """How far apart the labels of one candidate can be."""
+        """Return how far apart the labels of one candidate can be."""
         return max(candidate.width for candidate in self.candidates)
 
     @property
     def one(self) -> bool:
-        """Whether there is one solution, and only rounding in it."""
+        """Return whether there is one solution, and only rounding in it."""
         return len(self.candidates) == 1 and self.width <= self.tolerance
 
     @property
     def words(self) -> str:
-        """How many there are, and how far apart."""
+        """Return how many there are, and how far apart."""
         if self.one:
             return f"one solution, whose label is known to {self.error:.2g} in L1"
         count, width = len(self.candidates), self.width
@@ -46,7 +48,7 @@ class Fitting:
 
 
 class Doubt(Enum):
-    """Why a label that fits need not be the only one."""
+    """These are the reasons why a label that fits need not be the only one."""
 
     FEW = "too few classes for the assumed family to single out a label"
     PREDICTION = (
@@ -62,10 +64,15 @@ class Doubt(Enum):
         "at some factor the label has all classes alike, and so has that of every loss that "
         "smooths the model's own prediction"
     )
+    FACTOR = "the factor of the share is unknown, and labels at several factors fit"
     CHANCE = "too few equations depend on the scalar to rule out that the family fits by chance"
     TWO_CLASSES = (
         "with two classes the head's gradient of a batch looks like that of one sample, and no "
         "other layer of this share shows that it is one"
+    )
+    STEPS = (
+        "the share is larger than the gradient itself: if it is a difference of checkpoints, "
+        "several steps were taken, whose predictions differ, or the learning rate was another"
     )
     SCALED_DOWN = (
         "the label is almost the model's own prediction, which is the mark of a share that was "
@@ -81,10 +88,14 @@ UNVOUCHED = (
 
 
 POSITIVE = "the factor of the share is unknown and assumed to be positive"
+ONE_STEP = "if it is a difference of checkpoints, it is assumed to be one step"
 
 
 def explain_reading(reading: Reading, otherwise: bool) -> str:
-    """Both readings of a share, in words; ``otherwise`` if there is a label at scale one too."""
+    """Return both readings of a share, in words.
+
+    ``otherwise`` if there is a label at scale one too.
+    """
     what = f"a label that is {FAMILY_NAMES[reading.family]}, of class {int(reading.label.argmax())}"
     how = (
         "a difference of weights (after − before), not a gradient" if reading.scale < 0
@@ -94,6 +105,11 @@ def explain_reading(reading: Reading, otherwise: bool) -> str:
         "taken as the gradient itself, the share means a label of no simple kind" if otherwise
         else "taken as the gradient itself, the share means no label at all"
     )  # fmt: skip
+    if reading.temperature != 1:
+        return (
+            f"{first}; with a loss that divides the logits by a temperature of "
+            f'{reading.temperature:.4g} it means {what}. If the loss has none, say scale="known"'
+        )
     return (
         f"{first}; multiplied by {reading.scale:.4g} ({how}) it means {what}. If you know which, "
         'say so by scale="known", scale="unknown" or the kind of the share'
@@ -109,7 +125,7 @@ FAMILY_NAMES: Mapping[object, str] = {
 
 
 def describe_family(family: object) -> str:
-    """What labels of a family are, in words."""
+    """Return what labels of a family are, in words."""
     if family == SmoothedMixed(2):
         return "one-hot, smoothed or a smoothed mix of two classes"
     known = next((words for one, words in FAMILY_NAMES.items() if one == family), None)
@@ -117,10 +133,10 @@ def describe_family(family: object) -> str:
 
 
 def why(
-    unique: bool, doubt: Doubt | None, fitting: Fitting, verdict: Verdict, client: int,
+    unique: bool, doubt: Doubt | None, fitting: Fitting, verdict: CombinedEvidence, client: int,
     family: Family,
 ) -> str:  # fmt: skip
-    """Why the answer is what it is, given the candidates that fit."""
+    """Return why the answer is what it is, given the candidates that fit."""
     decided, conflicts = bool(verdict.decided[client]), verdict.conflicts(client)
     if conflicts:
         names = ", ".join(piece.parameter for piece in conflicts)
@@ -138,10 +154,9 @@ def why(
             "share was altered, carries noise, or was computed in another mode of the model"
         )
     if unique:
-        by = (
-            "evidence from other layers" if decided
-            else f"the family: it is assumed to be {describe_family(family)}"
-        )  # fmt: skip
+        assumed = f"the family: it is assumed to be {describe_family(family)}"
+        evidence = ["evidence from other layers"] if decided else []
+        by = " and ".join([*evidence, *([] if isinstance(family, AnyLabel) else [assumed])])
         return f"one label explains the gradient of the cross-entropy loss, by {by}"
     found = fitting.words
     if doubt is not None:
@@ -152,7 +167,7 @@ def why(
 
 
 def why_none(family: Family, evidence: bool) -> str:
-    """Why no scalar fits."""
+    """Return why no scalar fits."""
     if isinstance(family, AnyLabel) and evidence:
         return (
             "the evidence gives a scalar whose label is no probability distribution: the share was "

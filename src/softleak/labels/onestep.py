@@ -18,14 +18,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from softleak.forward import forward_batch
 from softleak.head import Head
-from softleak.inputs import random_input
+from softleak.input_shapes import random_tensor
+from softleak.input_spec import Layout
 from softleak.share import GradientShare
 
-HOLDS = 1e-3  # relative: what float32 may leave of the equation on a model that obeys it
-SEEN = 0.1  # part of a second, equal step's products that has to stand out of rounding
-ROUNDINGS = 2.0  # of the largest rounding of an entry, and these add up like independent ones
-SAMPLES, SEED = 4, 0
+
+@dataclass(frozen=True)
+class OneStepSettings:
+    """These settings test whether an update is one step."""
+
+    holds: float = 1e-3  # relative: what float32 may leave of the equation on a model that obeys it
+    seen: float = 0.1  # the part of a second step's products that has to stand out of rounding
+    roundings: float = 2.0  # of the largest rounding of an entry, adding up as independent ones do
+    samples: int = 4  # random samples that the equation is tried on
+    seed: int = 0  # the seed of these samples
+
+
+ONE_STEP_TEST = OneStepSettings()
 
 
 @dataclass(frozen=True)
@@ -44,9 +55,9 @@ class Balance:
     layer: str
 
     @classmethod
-    def of(cls, model: nn.Module, head: Head, shape: tuple[int, ...] | None) -> Balance | None:
+    def of(cls, model: nn.Module, head: Head, shape: Layout | None) -> Balance | None:
         """Try every layer on noise; None if no layer obeys the equation or the model cannot run."""
-        if shape is None:
+        if not isinstance(shape, tuple):
             return None
         try:
             gradients = _of_noise(model, shape)
@@ -60,7 +71,9 @@ class Balance:
         return None
 
     def check(self, share: GradientShare, parameters: Mapping[str, Tensor], lr: float) -> OneStep:
-        """Whether the share, times the learning rate ``lr``, is one step from ``parameters``."""
+        """Return whether the share, times the learning rate ``lr``, is one step from
+        ``parameters``.
+        """
         if any(name not in share for name in self._names(parameters)):
             return OneStep(False, "not all gradients that would show it were sent")
         parameters = {n: p.detach() for n, p in parameters.items()}
@@ -68,7 +81,7 @@ class Balance:
         if bool((left.abs() > error).any()):
             return OneStep(False, "it is not one plain step: there were more, or weight decay")
         second = lr * self._difference(share, share) / 2  # were it two equal steps
-        if float(second.norm()) * SEEN < float(error.norm()):
+        if float(second.norm()) * ONE_STEP_TEST.seen < float(error.norm()):
             return OneStep(False, "rounding would hide a second step")
         return OneStep(True, "it is one step from the weights sent")
 
@@ -79,13 +92,15 @@ class Balance:
     def _left(
         self, parameters: Mapping[str, Tensor], share: GradientShare
     ) -> tuple[Tensor, Tensor]:
-        """(J,) what is left of the equation, and what rounding may leave of it."""
+        """Return (J,) what is left of the equation, and what rounding may leave of it."""
         rounding = {n: _error(share, n, parameters[n].dtype) for n in self._names(parameters)}
         sizes = self._sums(
             {n: parameters[n].double().square() for n in rounding},
             {n: torch.full_like(parameters[n].double(), e**2) for n, e in rounding.items()},
         )
-        return self._difference(parameters, share), ROUNDINGS * torch.stack(sizes).sum(0).sqrt()
+        return self._difference(parameters, share), ONE_STEP_TEST.roundings * torch.stack(
+            sizes
+        ).sum(0).sqrt()
 
     def _difference(self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
         out, into = self._sums(one, other)
@@ -94,7 +109,10 @@ class Balance:
     def _sums(
         self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """(J,) the products of both, added up for each neuron: in the head, and in the layer."""
+        """Return (J,) the products of both, added up for each neuron.
+
+        In the head, and in the layer.
+        """
         into = [
             (one[n].double() * other[n].double()).flatten(1).sum(1)
             if one[n].dim() > 1 else one[n].double() * other[n].double()
@@ -110,7 +128,7 @@ class Balance:
             return False
         out, into = self._sums(parameters, gradients)
         size = float(out.norm() + into.norm())
-        return size > 0 and float((out - into).norm()) <= HOLDS * size
+        return size > 0 and float((out - into).norm()) <= ONE_STEP_TEST.holds * size
 
 
 def _error(share: GradientShare, name: str, dtype: torch.dtype) -> float:
@@ -118,13 +136,13 @@ def _error(share: GradientShare, name: str, dtype: torch.dtype) -> float:
 
 
 def _of_noise(model: nn.Module, shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """The gradient of a batch of noise, as training would have it."""
-    generator = torch.Generator().manual_seed(SEED)
-    x = torch.stack([random_input(shape, i, generator) for i in range(SAMPLES)])
+    """Return the gradient of a batch of noise, as training would have it."""
+    generator = torch.Generator().manual_seed(ONE_STEP_TEST.seed)
+    x = torch.stack([random_tensor(shape, i, generator) for i in range(ONE_STEP_TEST.samples)])
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
     with torch.random.fork_rng([]), torch.enable_grad():
-        z = model(x.to(next(iter(named.values()))))
-        loss = F.cross_entropy(z, torch.arange(SAMPLES) % z.shape[-1])
+        z = forward_batch(model, x)
+        loss = F.cross_entropy(z, torch.arange(ONE_STEP_TEST.samples) % z.shape[-1])
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     return {n: torch.zeros_like(p) if g is None else g
             for (n, p), g in zip(named.items(), found, strict=True)}  # fmt: skip

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from softleak.head import Head
-from softleak.share import GradientShare, Precision
+from softleak.share import GradientShare
+from softleak.vocabulary import Precision
 
 ENOUGH = 32  # entries that are not zero: fewer could end in zeros by chance
 LAST_BITS: tuple[tuple[Precision, int], ...] = (("bfloat16", 16), ("float16", 13))
 
 
 def with_precision(share: GradientShare, head: Head) -> GradientShare:
-    """The share with the precision it shows, unless somebody said which one it is."""
+    """Return the share with the precision it shows, unless somebody said which one it is."""
     if share.precision is not None or head.weight_name not in share:
         return share
     found = recognised_precision(share[head.weight_name])
@@ -28,7 +29,9 @@ def with_precision(share: GradientShare, head: Head) -> GradientShare:
 
 
 def recognised_precision(gradient: Tensor) -> Precision | None:
-    """The half precision whose numbers all entries of a float32 gradient are, if there is one."""
+    """Return the half precision whose numbers all entries of a float32 gradient are, if there is
+    one.
+    """
     if gradient.dtype is not torch.float32:
         return None
     entries = gradient.flatten()

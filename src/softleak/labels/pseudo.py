@@ -15,16 +15,28 @@ from softleak.factors import Factors
 from softleak.head import Head
 from softleak.labels.curve import Interval, density_for
 
+
+@dataclass(frozen=True)
+class PseudoLabelSettings:
+    """These settings bound the scalar and the rounding of a pseudo label."""
+
+    smallest_scalar: float = 1e-4  # a smaller t changes no label by as much as anyone could notice
+    logit_roundings: float = 4.0  # roundings in a logit, whose sum the client may take in any order
+    lanes: int = 16  # sums that a processor takes at once
+    deepest_logit: float = (
+        100.0  # a logit this far below the top leaves no trace in a float32 softmax
+    )
+
+
+PSEUDO_LABEL = PseudoLabelSettings()
+
+
 LARGEST = math.sqrt(2)  # ‖p − y‖₂ of two points of the simplex
-NEGLIGIBLE = 1e-4  # a smaller t changes no label by as much as anyone could notice
-LOGIT = 4.0  # roundings in a logit: the order of its sum is the client's library's affair
-LANES = 16  # sums that a processor takes at once
-DEEPEST = 100.0  # a logit this far below the top leaves no trace in a float32 softmax
 
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
-    """ŷ(t) of N clients. ``a = σ W v`` and ``u`` are (N, C), ``b`` (C,), the rest (N,)."""
+    """This is ŷ(t) of N clients. ``a = σ W v`` and ``u`` are (N, C), ``b`` (C,), the rest (N,)."""
 
     a: Tensor
     b: Tensor
@@ -37,18 +49,22 @@ class PseudoLabels:
 
     @classmethod
     def of(cls, head: Head, factors: Factors) -> PseudoLabels:
-        """The curves behind a batch of head gradients."""
+        """Return the curves behind a batch of head gradients."""
         a = factors.sigma[:, None] * head.logits(factors.v)
         slack = factors.absolute / factors.sigma
-        reach = LOGIT * factors.relative * (factors.sigma * head.largest_weight + a.abs().amax(-1))
+        reach = (
+            PSEUDO_LABEL.logit_roundings
+            * factors.relative
+            * (factors.sigma * head.largest_weight + a.abs().amax(-1))
+        )
         return cls(
             a, head.b, factors.u, factors.relative, factors.tiny, slack,
             reach + head.largest_row * factors.absolute,
-            LOGIT * factors.relative * float(head.b.abs().amax()),
+            PSEUDO_LABEL.logit_roundings * factors.relative * float(head.b.abs().amax()),
         )  # fmt: skip
 
     def probabilities(self, t: Tensor) -> Tensor:
-        """softmax((σ/t) W v + b) at ``t`` (N, S), as (N, S, C)."""
+        """Return softmax((σ/t) W v + b) at ``t`` (N, S), as (N, S, C)."""
         return torch.softmax(self.a[:, None] / t[..., None] + self.b, dim=-1)
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,10 +74,13 @@ class PseudoLabels:
         return self.rounding(t, y + t[..., None] * self.u[:, None], y)
 
     def rounding(self, t: Tensor, p: Tensor, y: Tensor) -> Tensor:
-        """The error of the entries of ``y``, given the probabilities it came from."""
-        delta = p - y
+        """Return the error of the entries of ``y``, given the probabilities it came from."""
+        return self.rounding_of(t, p - y, p, p * (1 - p))
+
+    def rounding_of(self, t: Tensor, delta: Tensor, p: Tensor, curved: Tensor) -> Tensor:
+        """Return the error of ``p − δ``, where ``curved`` is how much p moves with its logits."""
         moved = self.reach[:, None, None] / t.abs()[..., None] + self.offset
-        rounded = self.relative * (delta.abs() + _summed(p.shape[-1]) * p) + p * (1 - p) * moved
+        rounded = self.relative * (delta.abs() + _summed(p.shape[-1]) * p) + curved * moved
         size: Tensor = torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
         return rounded + self.slack[:, None, None] * size + self.tiny
 
@@ -75,27 +94,33 @@ class PseudoLabels:
         )  # fmt: skip
 
     def interval(self, largest: Tensor | None = None) -> Interval:
-        """Both signs of ``t``, from where the softmax is one-hot to the last bit up to √2."""
+        """Return the scalars ``t`` of both signs, from where the softmax is one-hot to the last bit
+        to √2.
+        """
         ordered = self.a.sort(-1).values
         gaps = torch.stack([ordered[:, -1] - ordered[:, -2], ordered[:, 1] - ordered[:, 0]])
         width = ordered[:, -1] - ordered[:, 0]
-        deepest = max(DEEPEST, -math.log(self.tiny) - math.log(self.relative))
+        deepest = max(PSEUDO_LABEL.deepest_logit, -math.log(self.tiny) - math.log(self.relative))
         smallest = gaps.maximum(1e-6 * width).clamp_min(self.tiny) / deepest
-        ends = torch.full_like(width, LARGEST) if largest is None else largest.clamp_min(NEGLIGIBLE)
+        ends = (
+            torch.full_like(width, LARGEST)
+            if largest is None
+            else largest.clamp_min(PSEUDO_LABEL.smallest_scalar)
+        )
         everyone = torch.arange(len(width), device=width.device)
         signs = torch.tensor([1.0, -1.0], dtype=width.dtype, device=width.device)
         return Interval(
             everyone.repeat(2),
             signs.repeat_interleave(len(width)),
-            smallest.minimum(NEGLIGIBLE * ends).flatten(),
+            smallest.minimum(PSEUDO_LABEL.smallest_scalar * ends).flatten(),
             ends.repeat(2),
             density_for(self.a.shape[-1]),
         )
 
 
 def _summed(classes: int) -> float:
-    """Roundings in a probability, a quotient of sums, times the sum of a label's entries.
+    """Return roundings in a probability, a quotient of sums, times the sum of a label's entries.
 
     They are independent, but for equal entries of a label, which all round alike as they are added.
     """
-    return 1 + math.sqrt(classes) / LANES + max(classes / LANES - 1, 0)
+    return 1 + math.sqrt(classes) / PSEUDO_LABEL.lanes + max(classes / PSEUDO_LABEL.lanes - 1, 0)

@@ -1,30 +1,34 @@
-"""§3 as a whole: shares in, recoveries out. Evidence first, then the families."""
+"""This module recovers labels and features from shares (§3): evidence first, then the families."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
 
-from softleak.errors import LabelError, ShareError
-from softleak.factors import factor
+from softleak.errors import ModelError, ShareError, SoftleakError, in_a_line
+from softleak.factors import factor, head_gradients
+from softleak.families import Family
 from softleak.head import Head
-from softleak.labels.evidence.probes import probe
+from softleak.input_spec import InputSpec, Layout
+from softleak.knowledge import Knowledge
+from softleak.labels.decayed import allow_for_decay
+from softleak.labels.evidence.probes import evidence_for, evidence_of
 from softleak.labels.evidence.relation import Relation
-from softleak.labels.families import Family
-from softleak.labels.noisy.features import Typical
-from softleak.labels.otherwise import from_bias_alone, otherwise
+from softleak.labels.local.recover_trained import recover_trained
+from softleak.labels.otherwise import BROKEN, otherwise
 from softleak.labels.precision import with_precision
-from softleak.labels.solve import Problem, solve
-from softleak.results import Recovery
+from softleak.labels.signs import is_sign_pattern
+from softleak.labels.solve import solve
+from softleak.labels.zero_feature import from_bias_alone
+from softleak.results import Recovery, Status
 from softleak.share import GradientShare, Scale
-from softleak.verify import find_head
+from softleak.subject import Subject
 
 BATCH = 1 << 25  # entries of head gradients held at once, in float64
-TOLERANCE = 1e-3  # labels closer than this in L1 are one answer
+TOLERANCE = Knowledge().tolerance
 
 
 def recover_label(
@@ -35,14 +39,20 @@ def recover_label(
     evidence: bool | Sequence[Relation] = True,
     scale: Scale | None = None,
     head: str | Head | None = None,
-    input_shape: tuple[int, ...] | None = None,
+    input_shape: Layout | None = None,
     tolerance: float = TOLERANCE,
 ) -> Recovery:
-    """The soft label and last-layer feature behind one share; see ``recover_labels``."""
-    return recover_labels(
-        model, [share], family=family, evidence=evidence, scale=scale, head=head,
-        input_shape=input_shape, tolerance=tolerance,
-    )[0]  # fmt: skip
+    """Recover the soft label and the last-layer feature behind one share.
+
+    The arguments are those of ``recover_labels``, for one share.
+
+    Raises:
+        SoftleakError: if the share cannot be read or does not fit the model.
+    """
+    knowledge = Knowledge(family, scale, head_only=evidence is False, tolerance=tolerance)
+    subject = make_subject(model, [share], evidence, head, input_shape)
+    check_share(subject, share)
+    return recover(subject, [share], knowledge)[0]
 
 
 def recover_labels(
@@ -53,10 +63,10 @@ def recover_labels(
     evidence: bool | Sequence[Relation] = True,
     scale: Scale | None = None,
     head: str | Head | None = None,
-    input_shape: tuple[int, ...] | None = None,
+    input_shape: Layout | None = None,
     tolerance: float = TOLERANCE,
 ) -> tuple[Recovery, ...]:
-    """The soft labels and features behind many shares of one model, in one vectorised pass.
+    """Recover the soft labels and features behind many shares of one model, in one pass.
 
     Args:
         model: the classifier the gradients were computed with, in the same train/eval mode.
@@ -69,51 +79,124 @@ def recover_labels(
             you vouch that it was not. By default what each share says of itself; see
             ``GradientShare.scale``.
         head: the name of the last linear layer, if it is not to be found; or a prepared ``Head``.
-        input_shape: the shape of one input, if the shares do not say.
+        input_shape: the shape or specification of one input, if the shares do not say.
         tolerance: labels closer than this in L1 count as one answer.
+
+    Returns:
+        A recovery for each share, in their order. A share that cannot be read, or does not fit the
+        model, is REFUSED; the others are recovered nevertheless.
     """
-    if scale not in (None, "known", "unknown"):
-        raise ShareError(f'scale should be "known", "unknown" or None, got {scale!r}')
-    if not tolerance > 0:
-        raise LabelError(f"tolerance should be a positive distance of labels, got {tolerance}")
-    if family is not None and (isinstance(family, type) or not isinstance(family, Family)):
-        raise LabelError(f"expected a label family such as Smoothed(), got {family!r}")
     shares = list(shares)
-    _check(model, shares)
+    knowledge = Knowledge(family, scale, head_only=evidence is False, tolerance=tolerance)
+    return recover(make_subject(model, shares, evidence, head, input_shape), shares, knowledge)
+
+
+def make_subject(
+    model: nn.Module,
+    shares: Sequence[GradientShare],
+    evidence: bool | Sequence[Relation],
+    head: str | Head | None,
+    input_shape: Layout | None,
+) -> Subject:
+    """Make a model ready, with the input shape that somebody said or a share records."""
     _check_shape(input_shape)
-    shape = input_shape or next((s.input_shape for s in shares if s.input_shape), None)
-    head = head if isinstance(head, Head) else find_head(model, head, shape)
-    shares = [with_precision(share, head) for share in shares]
-    head_only = evidence is False
-    if isinstance(evidence, bool):
-        evidence = probe(model, shape, head=head) if evidence and shares else ()
-    typical = cache(partial(Typical.of, model, head, shape))
-    results: dict[int, Recovery] = {}
-    for indices in _alike(head, evidence, shares):
-        group = [shares[i] for i in indices]
-        problem = Problem(
-            head, tuple(evidence), family, scale or group[0].scale, tolerance,
-            dict(model.named_parameters()), head_only,
-        )  # fmt: skip
-        results.update(zip(indices, _recover(problem, group, typical), strict=True))
+    told = (getattr(share, "input_shape", None) for share in shares)
+    subject = Subject.of(model, input_shape or next(filter(None, told), None), head=head)
+    if not isinstance(evidence, bool):
+        return subject.given(evidence_of, tuple(evidence))
+    if evidence and shares and subject.input_shape is None:
+        raise ModelError(
+            "could not tell which input the model takes; pass input_shape, such as (3, 32, 32), or "
+            "evidence=False to use the head alone"
+        )
+    return subject
+
+
+def recover(
+    subject: Subject, shares: Sequence[GradientShare], knowledge: Knowledge
+) -> tuple[Recovery, ...]:
+    """Recover the label and the feature behind each of many shares (§3).
+
+    Args:
+        subject: the model the gradients were computed with.
+        shares: what the clients sent; layers may be missing.
+        knowledge: what is assumed of every share; what a share says of its scale counts as well.
+
+    Returns:
+        A recovery for each share, in their order. A share that cannot be read is REFUSED, and the
+        others are recovered nevertheless.
+    """
+    results = {i: why for i, share in enumerate(shares) if (why := _refusal(subject, share))}
+    for i, share in enumerate(shares):
+        if i not in results and share.made_by is not None:
+            results[i] = _recover_trained(subject, share, knowledge)
+    readable = [i for i in range(len(shares)) if i not in results]
+    ready = [with_precision(shares[i], subject.head) for i in readable]
+    relations = evidence_for(subject, knowledge) if ready else ()
+    for places in _alike(subject.head, relations, ready):
+        found = _recover_each(subject, knowledge, [ready[k] for k in places])
+        results.update(zip((readable[k] for k in places), found, strict=True))
     return tuple(results[i] for i in range(len(shares)))
 
 
-def _check(model: nn.Module, shares: Sequence[GradientShare]) -> None:
-    """Every gradient is finite and has its parameter's shape; layers may be missing."""
-    parameters = dict(model.named_parameters())
-    for share in shares:
-        if not isinstance(share, GradientShare):
-            raise ShareError(
-                f"expected a GradientShare, got {type(share).__name__}; gradients by name become "
-                "one by GradientShare(gradients, input_shape)"
+def _recover_trained(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Recovery:
+    """Recover one update of local training; what it is as a gradient goes the usual way."""
+    if subject.head.weight_name not in share:
+        return Recovery(
+            Status.NO_SOLUTION,
+            f"the update lacks {subject.head.weight_name!r}, without which steps are not undone",
+        )
+
+    def plain(gradient: GradientShare) -> Recovery:
+        return recover(subject, [gradient], knowledge)[0]
+
+    try:
+        return recover_trained(subject, knowledge, share, plain)
+    except (ArithmeticError, BROKEN) as error:
+        return Recovery(Status.NO_SOLUTION, f"the arithmetic failed ({in_a_line(error)})")
+
+
+def check_share(subject: Subject, share: GradientShare) -> None:
+    """Raise a ``SoftleakError`` that says what is wrong, if a share does not fit the subject."""
+    if not isinstance(share, GradientShare):
+        raise ShareError(
+            f"expected a GradientShare, got {type(share).__name__}; gradients by name become "
+            "one by GradientShare(gradients, input_shape)"
+        )
+    share.check_finite()
+    share.check_shapes(subject.parameters)
+    if subject.head.bias_name not in share:
+        head_gradients(subject.head, [share])
+
+
+def _refusal(subject: Subject, share: GradientShare) -> Recovery | None:
+    try:
+        check_share(subject, share)
+    except SoftleakError as error:
+        return Recovery(Status.REFUSED, str(error))
+    return None
+
+
+def _recover_each(
+    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare]
+) -> list[Recovery]:
+    """Recover a batch; if arithmetic fails for one share, the others are recovered alone."""
+    try:
+        return _recover(subject, knowledge.of(shares[0]), shares)
+    except (ArithmeticError, BROKEN) as error:
+        if len(shares) > 1:
+            return [_recover_each(subject, knowledge, [share])[0] for share in shares]
+        return [
+            Recovery(
+                Status.NO_SOLUTION,
+                f"the arithmetic failed on this share ({in_a_line(error)}): its numbers are not "
+                "those of a gradient",
             )
-        share.check_finite()
-        share.check_shapes(parameters)
+        ]
 
 
 def _check_shape(shape: object) -> None:
-    if shape is None:
+    if shape is None or isinstance(shape, InputSpec):
         return
     sizes = shape if isinstance(shape, tuple | list | torch.Size) else ("not", "sizes")
     if not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -123,7 +206,7 @@ def _check_shape(shape: object) -> None:
 def _alike(
     head: Head, evidence: Iterable[Relation], shares: Sequence[GradientShare]
 ) -> Iterator[list[int]]:
-    """Indices of shares that hold the same gradients in the same precision, a batch at a time."""
+    """Yield indices of shares that hold the same gradients in the same precision, in batches."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, share in enumerate(shares):
         held = tuple(relation.parameter in share for relation in evidence)
@@ -135,17 +218,23 @@ def _alike(
 
 
 def _recover(
-    problem: Problem, shares: Sequence[GradientShare], typical: Callable[[], Typical]
+    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare]
 ) -> list[Recovery]:
-    """One batch: those that are one sample's to within rounding first, then the others."""
-    if problem.head.weight_name not in shares[0] and problem.head.bias_name in shares[0]:
-        return [from_bias_alone(problem, share) for share in shares]
-    factors = factor(problem.head, shares)
+    """Recover one batch: shares that are one sample's to within rounding first, then the others."""
+    if subject.head.weight_name not in shares[0] and subject.head.bias_name in shares[0]:
+        return [from_bias_alone(subject, share) for share in shares]
+    factors = factor(subject.head, shares)
     rows = (factors.rank_one & ~factors.zero).nonzero()[:, 0]
-    solved = solve(problem, factors.take(rows), [shares[i] for i in rows.tolist()])
+    # Signs of δ xᵀ are a product as well, and may add up to zero.
+    level = [i for i in rows.tolist() if bool(factors.level[i])]
+    signs = [i for i in level if is_sign_pattern(shares[i][subject.head.weight_name])]
+    rows = rows[~torch.isin(rows, rows.new_tensor(signs))]
+    solved = solve(subject, knowledge, factors.take(rows), [shares[i] for i in rows.tolist()])
     answers = {
-        i: found
+        i: allow_for_decay(subject, knowledge, shares[i], found)
         for i, found in zip(rows.tolist(), solved, strict=True)
         if factors.balanced(i, found.scalar)
     }
-    return [answers.get(i) or otherwise(problem, share, typical) for i, share in enumerate(shares)]
+    return [
+        answers.get(i) or otherwise(subject, knowledge, share) for i, share in enumerate(shares)
+    ]

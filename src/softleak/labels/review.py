@@ -1,4 +1,4 @@
-"""Second thoughts: what a label that fits rests on, beyond the equations it satisfies.
+"""This module has second thoughts about a label that fits.
 
 A certificate says that one label explains the numbers as they stand. Here they are doubted: is it
 one sample at all, and is the share the gradient itself?
@@ -7,24 +7,43 @@ one sample at all, and is the share the gradient itself?
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
-from softleak.labels.evidence.weigh import Verdict
-from softleak.labels.families import AnyLabel
-from softleak.labels.messages import POSITIVE, UNVOUCHED, Doubt, explain_reading
+from softleak.families import AnyLabel, OneHot
+from softleak.labels.evidence.combine import CombinedEvidence
+from softleak.labels.messages import ONE_STEP, POSITIVE, UNVOUCHED, Doubt, explain_reading
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.readings import simpler_readings, simplicity
+from softleak.labels.tempered import tempered_readings
 from softleak.results import Reading, Recovery, Status
 
-NEAR = 0.02  # a label this close to the prediction, in L2, is the mark of a share scaled down
+
+@dataclass(frozen=True)
+class ReviewThresholds:
+    """These thresholds decide when an answer is doubted."""
+
+    more_than_one_step: float = (
+        1.01  # times one step: what only several steps, or another rate, can leave
+    )
+    near_prediction: float = (
+        0.02  # L2: a label this close to the prediction marks a share scaled down
+    )
+    at_prediction: float = 1e-3  # L2: as close as this, only a one-hot label is no such mark
+
+
+REVIEW = ReviewThresholds()
 
 
 def review(
-    found: Sequence[Recovery], pseudo: PseudoLabels, verdict: Verdict, scale: str | None
-) -> list[Recovery]:
-    """The recoveries of N clients, UNIQUE only where the doubts have an answer as well."""
+    found: Sequence[Recovery], pseudo: PseudoLabels, verdict: CombinedEvidence, scale: str | None,
+    updates: Sequence[bool],
+) -> list[Recovery]:  # fmt: skip
+    """Return the recoveries of N clients, UNIQUE only where the doubts have an answer as well.
+
+    ``updates`` says which shares are differences of checkpoints.
+    """
     answers = [_of_two_classes(one, pseudo.u.shape[-1]) for one in found]
     if scale == "known":
         return answers
@@ -38,27 +57,38 @@ def review(
         if not bool(verdict.decided[i]):
             tau[index], error[index] = _scalar_of(answers[i])
     levels = [simplicity(answers[i].family, pseudo.u.shape[-1]) for i in asked]
-    readings = simpler_readings(pseudo.take(rows), tau, error, levels, scale is None)
+    readings = list(simpler_readings(pseudo.take(rows), tau, error, levels, scale is None))
+    arbitrary = [
+        index
+        for index, i in enumerate(asked)
+        if readings[index] is None and isinstance(answers[i].family, AnyLabel)
+    ]
+    if scale is None and arbitrary:
+        some = torch.tensor(arbitrary, device=pseudo.u.device)
+        warmer = tempered_readings(pseudo.take(rows[some]), tau[some], error[some])
+        for index, reading in zip(arbitrary, warmer, strict=True):
+            readings[index] = reading
     for i, reading in zip(asked, readings, strict=True):
-        answers[i] = _with_reading(answers[i], reading, scale)
+        decided = bool(verdict.decided[i])
+        answers[i] = _with_reading(answers[i], reading, scale, decided, updates[i])
     return answers
 
 
-def _open_to_readings(answer: Recovery, verdict: Verdict, client: int) -> bool:
-    """Whether a label is claimed, or none was found although the evidence gives a scalar."""
+def _open_to_readings(answer: Recovery, verdict: CombinedEvidence, client: int) -> bool:
+    """Return whether a label is claimed, or none was found although the evidence gives a scalar."""
     if answer.status is Status.NO_SOLUTION:
         return bool(verdict.decided[client]) and not verdict.conflicts(client)
     return answer.complete
 
 
 def _scalar_of(answer: Recovery) -> tuple[float, float]:
-    """The scalar of the best solution, and how far it may be off."""
+    """Return the scalar of the best solution, and how far it may be off."""
     best = answer.solutions[0]
     return best.scalar, max(best.high - best.scalar, best.scalar - best.low)
 
 
 def _of_two_classes(answer: Recovery, classes: int) -> Recovery:
-    """With two classes every batch has a gradient of rank one: another layer has to speak."""
+    """Doubt two classes, whose batches have gradients of rank one, unless another layer speaks."""
     if classes > 2 or answer.status is not Status.UNIQUE:
         return answer
     witnesses = [piece.parameter for piece in answer.evidence if piece.single]
@@ -68,7 +98,9 @@ def _of_two_classes(answer: Recovery, classes: int) -> Recovery:
     return replace(answer, message=f"{answer.message}; {rests}")
 
 
-def _with_reading(answer: Recovery, reading: Reading | None, scale: str | None) -> Recovery:
+def _with_reading(
+    answer: Recovery, reading: Reading | None, scale: str | None, decided: bool, update: bool
+) -> Recovery:
     if reading is not None:
         words = explain_reading(reading, answer.label is not None)
         doubted = replace(_doubted(answer, words), readings=(reading,))
@@ -78,11 +110,19 @@ def _with_reading(answer: Recovery, reading: Reading | None, scale: str | None) 
     arbitrary = isinstance(answer.family, AnyLabel)
     if answer.status is Status.NO_SOLUTION:
         return answer
+    if scale == "unknown" and update and answer.scale > REVIEW.more_than_one_step:
+        return _doubted(answer, Doubt.STEPS.value)
     if scale == "unknown":
-        return replace(answer, message=f"{answer.message}; {POSITIVE}")
-    if arbitrary and abs(answer.scalar or 0.0) < NEAR:
+        assumed = f"{POSITIVE}; {ONE_STEP}" if update else POSITIVE
+        return replace(answer, message=f"{answer.message}; {assumed}")
+    distance = abs(answer.scalar or 0.0)
+    near = REVIEW.near_prediction if arbitrary else REVIEW.at_prediction
+    if distance < near and not isinstance(answer.family, OneHot):
         return _doubted(answer, Doubt.SCALED_DOWN.value)
-    return replace(answer, message=f"{answer.message}; {UNVOUCHED}")
+    # Numbers too coarse to give one label do not rule out a simpler one at another scale either.
+    simplest = answer.status is Status.UNIQUE or isinstance(answer.family, OneHot)
+    complete = answer.complete and (simplest or not decided)
+    return replace(answer, message=f"{answer.message}; {UNVOUCHED}", complete=complete)
 
 
 def _doubted(answer: Recovery, words: str) -> Recovery:

@@ -1,4 +1,5 @@
-"""Shares multiplied by an unknown ``κ > 0`` (clipping, unknown learning rate, averaged loss).
+"""This module holds shares multiplied by an unknown ``κ > 0`` (clipping, unknown learning rate,
+averaged loss).
 
 ``G = κ δ xᵀ``: with ``τ = κ t`` the feature ``(σ/τ) v`` and the probabilities do not depend on κ,
 and the label lies on the segment ``y(s) = p − s u`` for some ``s = |t| > 0``.
@@ -11,23 +12,43 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.labels.curve import Interval, density_for
-from softleak.labels.families import Family
+from softleak.families import Family
+from softleak.labels.curve import ENTRIES_AT_ONCE, Interval, density_for, misfit
 from softleak.labels.pseudo import LARGEST, PseudoLabels
 
-STARTS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)  # of the segment
-FEW, FEWER_STARTS = 64, (0.05, 0.5, 1.0)  # with more classes every start leads to the same place
-FINEST = 64  # grid points per factor e of |τ|
-CHUNK = 1 << 22  # label entries held at once
-BEYOND = 1.001  # a label on the simplex's edge lies at the end of the segment
-MOST = 1e6  # the largest κ anyone multiplies a share by
-FLAT = 1e4  # logits so close that the softmax is flat
-STEPS = 3  # the distance from a family is piecewise linear in s: few steps suffice
+
+@dataclass(frozen=True)
+class FactorSearch:
+    """These settings search the factor of a share."""
+
+    starts: tuple[float, ...] = (
+        0.02,
+        0.05,
+        0.1,
+        0.2,
+        0.35,
+        0.5,
+        0.65,
+        0.8,
+        0.95,
+        1.0,
+    )  # parts of the segment that the search starts from
+    few_classes: int = 64  # classes beyond which every start leads to the same place
+    fewer_starts: tuple[float, ...] = (0.05, 0.5, 1.0)  # the starts with more classes than that
+    finest: int = 64  # grid points per factor e of |τ|
+    beyond: float = 1.001  # of the segment: a label on the edge of the simplex lies at its end
+    largest_factor: float = 1e6  # the largest factor anyone multiplies a share by
+    steps: int = 3  # steps: the distance from a family is piecewise linear along the segment
+    factors: int = 33  # points of the segment at which other labels are looked for
+    same_factor: float = 0.01  # relative: two factors further apart than this are different
+
+
+FACTOR_SEARCH = FactorSearch()
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """``y(s) = p − s u`` for N clients whose ``τ`` is known: ``p``, ``u``, ``error`` (N, C)."""
+    """This is ``y(s) = p − s u`` of N clients at a known ``τ``: ``p``, ``u``, ``error`` (N, C)."""
 
     p: Tensor
     u: Tensor
@@ -37,7 +58,7 @@ class Segment:
 
     @classmethod
     def at(cls, pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> Segment:
-        """The segment behind ``τ`` (N,), itself known to within ``error`` (N,)."""
+        """Return the segment behind ``τ`` (N,), itself known to within ``error`` (N,)."""
         p = pseudo.probabilities(tau[:, None])[:, 0]
         shift = pseudo.a.abs().amax(-1) * error / tau.square()
         rounding = pseudo.rounding(tau[:, None], p[:, None], p[:, None])[:, 0]
@@ -60,8 +81,8 @@ class Segment:
         )
 
     def interval(self) -> Interval:
-        """From nearly nothing to where an entry turns negative."""
-        end = segment_end(self.p + self.error, self.u - self.slack[:, None]) * BEYOND
+        """Return the interval of ``s``, from nearly nothing to where an entry turns negative."""
+        end = segment_end(self.p + self.error, self.u - self.slack[:, None]) * FACTOR_SEARCH.beyond
         everyone = torch.arange(len(end), device=end.device)
         density = density_for(self.p.shape[-1])
         return Interval(everyone, torch.ones_like(end), end * 1e-3, end, density)
@@ -69,14 +90,14 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Rescaled:
-    """ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family: a two-scalar search."""
+    """This is ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family."""
 
     pseudo: PseudoLabels
     family: Family
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        held = len(STARTS) * self.pseudo.u.shape[-1]
-        columns = max(CHUNK // (held * len(t)), 1) if len(t) else t.shape[1]
+        held = len(FACTOR_SEARCH.starts) * self.pseudo.u.shape[-1]
+        columns = max(ENTRIES_AT_ONCE // (held * len(t)), 1) if len(t) else t.shape[1]
         parts = [self._labels(part) for part in torch.split(t, max(columns, 1), 1)]
         y, s = zip(*parts, strict=True)
         return torch.cat(y, 1), torch.cat(s, 1)
@@ -85,14 +106,18 @@ class Rescaled:
         p = self.pseudo.probabilities(t)
         u = self.pseudo.u[:, None] * t.sign()[..., None]
         blurred = p + self.pseudo.rounding(t, p, p), u - self.pseudo.slack[:, None, None]
-        end = segment_end(*blurred).maximum(t.abs() / MOST)[..., None]
-        starts = STARTS if p.shape[-1] <= FEW else FEWER_STARTS
+        end = segment_end(*blurred).maximum(t.abs() / FACTOR_SEARCH.largest_factor)[..., None]
+        starts = (
+            FACTOR_SEARCH.starts
+            if p.shape[-1] <= FACTOR_SEARCH.few_classes
+            else FACTOR_SEARCH.fewer_starts
+        )
         s = end * torch.tensor(starts, dtype=t.dtype, device=t.device)
-        for _ in range(STEPS):
+        for _ in range(FACTOR_SEARCH.steps):
             rest, ahead = (self._rest(p, u, s * factor) for factor in (1.0, 1 + 1e-6))
             slope = (ahead - rest) / (1e-6 * s[..., None])
             step = (rest * slope).sum(-1) / slope.square().sum(-1).clamp_min(1e-300)
-            s = torch.minimum((s - step).maximum(1e-3 * end), BEYOND * end)
+            s = torch.minimum((s - step).maximum(1e-3 * end), FACTOR_SEARCH.beyond * end)
         far = self._rest(p, u, s).norm(dim=-1) / s
         s = s.gather(-1, far.argmin(-1, keepdim=True))
         return p - s * u, s[..., 0]
@@ -105,19 +130,35 @@ class Rescaled:
         return self.pseudo.rounding(t, self.pseudo.probabilities(t), y)
 
     def interval(self) -> Interval:
-        """Any κ: up to where the logits are so small that the softmax is flat."""
-        where = self.pseudo.interval(FLAT * self.pseudo.a.abs().amax(-1))
-        return replace(where, density=min(where.density, FINEST))  # two unknowns have wide valleys
+        """Return the interval of τ for any factor, up to where the softmax is entirely flat."""
+        where = self.pseudo.interval(self.pseudo.a.abs().amax(-1) / self.pseudo.relative)
+        return replace(
+            where, density=min(where.density, FACTOR_SEARCH.finest)
+        )  # two unknowns have wide valleys
 
     def logits(self) -> Tensor:
         return self.pseudo.a
+
+    def segment(self, t: Tensor) -> tuple[Segment, Tensor]:
+        """Return the segments at the scalars ``t`` (N,), and the ``s`` (N,) of the labels there."""
+        best = self.labels(t[:, None])[1][:, 0]
+        return Segment.at(self.pseudo, t, torch.zeros_like(t)), best
 
     def take(self, rows: Tensor) -> Rescaled:
         return Rescaled(self.pseudo.take(rows), self.family)
 
 
+def other_factors_fit(segment: Segment, family: Family, best: Tensor, fit: float) -> bool:
+    """Return whether labels of a family lie on one of N segments apart from ``best`` (N,)."""
+    where = segment.interval()
+    steps = torch.linspace(0, 1, FACTOR_SEARCH.factors, dtype=best.dtype, device=best.device)
+    s = where.smallest[:, None] * (where.largest / where.smallest)[:, None] ** steps
+    elsewhere = (s / best[:, None] - 1).abs() > FACTOR_SEARCH.same_factor
+    return bool((elsewhere & (misfit(segment, family, s) <= fit)).any())
+
+
 def segment_end(p: Tensor, u: Tensor) -> Tensor:
-    """The largest ``s`` (…) at which no entry of ``p − s u`` (…, C) is negative.
+    """Return the largest ``s`` (…) at which no entry of ``p − s u`` (…, C) is negative.
 
     With ``p`` as large and ``u`` as small as rounding allows, none of the labels is cut off.
     """

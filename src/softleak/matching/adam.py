@@ -1,4 +1,4 @@
-"""Adam, many problems at once: the paper's optimiser for the cosine."""
+"""This module holds Adam for many problems at once: the paper's optimiser for the cosine."""
 
 from __future__ import annotations
 
@@ -8,23 +8,34 @@ import torch
 from torch import Tensor
 
 from softleak.matching.minimum import STATUSES, Minimum
-from softleak.matching.problems import Problems
-from softleak.matching.results import MatchStatus
-from softleak.matching.watch import Watch
-
-FALLS = (3 / 8, 5 / 8, 7 / 8)  # of the steps, after which the learning rate is a tenth
-KEPT = (0.9, 0.999)
-TINY = 1e-8
+from softleak.matching.problems import MatchingProblems
+from softleak.matching.reconstruction import MatchStatus
+from softleak.matching.stopping import Stopping
 
 
 @dataclass(frozen=True)
 class Adam:
-    """A step an evaluation, from ``first`` to ``last``, both parts of one."""
+    """This is Adam with a learning rate that falls in steps; one evaluation per step.
+
+    Attributes:
+        lr: the learning rate at the beginning.
+        steps: the number of steps of the whole schedule.
+        first: the fraction of the schedule at which this optimiser begins.
+        last: the fraction at which it ends.
+        decay_at: the fractions of the schedule at which the learning rate falls.
+        decay: the factor by which it falls.
+        betas: the decay rates of the means of the gradient and of its square.
+        epsilon: what is added to the root of the mean square.
+    """
 
     lr: float = 0.1
     steps: int = 4800
     first: float = 0.0
     last: float = 1.0
+    decay_at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
+    decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
 
     @property
     def vectors(self) -> int:
@@ -37,8 +48,8 @@ class Adam:
     def part(self, first: float, last: float) -> Adam:
         return replace(self, first=first, last=last)
 
-    def minimise(self, problems: Problems, start: Tensor, watch: Watch) -> Minimum:
-        """Problems whose loss is no longer finite stay where they were."""
+    def minimise(self, problems: MatchingProblems, start: Tensor, stopping: Stopping) -> Minimum:
+        """Minimise; a problem whose loss is no longer finite stays where it was."""
         evaluate = problems.evaluator()
         x, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
         best = start.clone()
@@ -47,7 +58,7 @@ class Adam:
         sound = torch.ones_like(lowest, dtype=torch.bool)
         begin = round(self.steps * self.first)
         for step in range(begin, begin + self.evaluations):
-            if watch.over or not bool(sound.any()):
+            if stopping.over or not bool(sound.any()):
                 break
             loss, slope = evaluate(x)
             count += sound
@@ -55,17 +66,19 @@ class Adam:
             better = sound & (loss < lowest)
             lowest = torch.where(better, loss, lowest)
             best = torch.where(better[:, None], x, best)
-            mean.lerp_(slope, 1 - KEPT[0])
-            square.lerp_(slope.square(), 1 - KEPT[1])
+            mean.lerp_(slope, 1 - self.betas[0])
+            square.lerp_(slope.square(), 1 - self.betas[1])
             number = step - begin + 1
-            root = (square / (1 - KEPT[1] ** number)).sqrt_().add_(TINY)
-            moved = self._rate(step) * mean / (1 - KEPT[0] ** number) / root
+            root = (square / (1 - self.betas[1] ** number)).sqrt_().add_(self.epsilon)
+            moved = self.rate(step) * mean / (1 - self.betas[0] ** number) / root
             x = torch.where(sound[:, None], x - moved, x)
-            watch.tell(len(start), lowest, int(sound.sum()))
+            stopping.tell(len(start), lowest, int(sound.sum()))
         index = torch.where(
-            sound, STATUSES.index(watch.ended), STATUSES.index(MatchStatus.DIVERGED)
+            sound, STATUSES.index(stopping.ended), STATUSES.index(MatchStatus.DIVERGED)
         )
         return Minimum(best, lowest, count, index)
 
-    def _rate(self, step: int) -> float:
-        return float(self.lr * 0.1 ** sum(step >= fall * self.steps for fall in FALLS))
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from the beginning of the schedule."""
+        falls = sum(step >= fall * self.steps for fall in self.decay_at)
+        return float(self.lr * self.decay**falls)

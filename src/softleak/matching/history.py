@@ -1,28 +1,36 @@
-"""What L-BFGS remembers of the curvature, for many problems at once."""
+"""This module holds the curvature that L-BFGS remembers, for many problems at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-CURVED = 1e-10  # of |s||y|: what their product is at least, to say something
-
 
 @dataclass(eq=False)
 class History:
-    """The last steps ``s`` and changes of slope ``y`` (P, m, n), a ring for every problem."""
+    """This is the last m steps of P problems in n unknowns, as a ring buffer for each problem.
+
+    Attributes:
+        s: the steps (P, m, n).
+        y: the changes of slope over them (P, m, n).
+        sy: the products ``s_i · y_j`` of all pairs (P, m, m), in float64.
+        yy: the products ``y_i · y_j``, likewise.
+        slot: where the next pair goes (P,), which is where the oldest one is.
+        floor: a pair with ``s · y`` below this part of ``‖s‖‖y‖`` says nothing of the curvature.
+    """
 
     s: Tensor
     y: Tensor
-    sy: Tensor  # (P, m, m) products of all pairs, in float64
+    sy: Tensor
     yy: Tensor
-    slot: Tensor  # (P,) where the next pair goes, which is where the oldest is
+    slot: Tensor
+    floor: float = 1e-10
 
     @classmethod
     def empty(cls, like: Tensor, length: int) -> History:
-        """Nothing, for unknowns like (P, n)."""
+        """Return an empty history of this length, for unknowns like (P, n)."""
         count, size = like.shape
         s, y = like.new_zeros(2, count, length, size)
         sy, yy = torch.zeros(2, count, length, length, dtype=torch.double, device=like.device)
@@ -30,23 +38,24 @@ class History:
 
     @property
     def bare(self) -> Tensor:
-        """(P,) of which problems nothing is remembered."""
+        """Whether nothing is remembered of each problem, (P,)."""
         return (self.sy.diagonal(dim1=1, dim2=2) == 0).all(1)
 
     def select(self, rows: Tensor) -> History:
-        """That of some problems."""
-        return History(*(getattr(self, field.name)[rows] for field in fields(self)))
+        """Return the history of some problems, given by index or mask."""
+        s, y, sy, yy = (part[rows] for part in (self.s, self.y, self.sy, self.yy))
+        return History(s, y, sy, yy, self.slot[rows], self.floor)
 
     def forget(self, rows: Tensor) -> None:
-        """Nothing is remembered of some problems (a mask)."""
+        """Empty the history of the problems of a mask (P,)."""
         if bool(rows.any()):
             for part in (self.s, self.y, self.sy, self.yy):
                 part[rows] = 0
 
     def remember(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
-        """Pairs (P, n) of the problems of a mask, unless they show no curvature."""
+        """Store pairs (P, n) for the problems of a mask, unless they show no curvature."""
         product = (s * y).sum(1)
-        curved = rows & (product > CURVED * s.norm(dim=1) * y.norm(dim=1)) & product.isfinite()
+        curved = rows & (product > self.floor * s.norm(dim=1) * y.norm(dim=1)) & product.isfinite()
         rows = curved.nonzero()[:, 0]
         slot = self.slot[rows]
         self.s[rows, slot], self.y[rows, slot] = s[rows], y[rows]
@@ -57,7 +66,10 @@ class History:
         self.slot[rows] = (slot + 1) % self.sy.shape[1]
 
     def step(self, slope: Tensor) -> Tensor:
-        """``−H g`` (P, n), by the compact form of the inverse (Byrd, Nocedal and Schnabel)."""
+        """Return ``−H g`` (P, n) for slopes ``g`` (P, n).
+
+        ``H`` is the inverse Hessian in its compact form (Byrd, Nocedal and Schnabel 1994, Eq. 2.6).
+        """
         sy, yy = self._in_order(self.sy), self._in_order(self.yy)
         curvature = sy.diagonal(dim1=1, dim2=2)
         last = curvature[:, -1] / yy[:, -1, -1]
@@ -73,12 +85,12 @@ class History:
         return torch.addcmul(found, gamma.to(slope), slope, value=-1)
 
     def _rolled(self, entries: Tensor, way: int) -> Tensor:
-        """(P, m) from the ring's order to that of age, the oldest first, or back."""
+        """Return entries (P, m) in order of age, the oldest first; or back if ``way`` is −1."""
         place = torch.arange(entries.shape[1], device=entries.device)
         return entries.gather(1, (place + way * self.slot[:, None]) % entries.shape[1])
 
     def _in_order(self, products: Tensor) -> Tensor:
-        """(P, m, m) the same of both sides."""
+        """Return products (P, m, m) with both sides in order of age."""
         place = torch.arange(products.shape[1], device=products.device)
         order = (place + self.slot[:, None]) % products.shape[1]
         each = torch.arange(len(products), device=products.device)[:, None, None]

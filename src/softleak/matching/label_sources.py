@@ -1,6 +1,6 @@
-"""Where the label of a reconstruction comes from: the five columns of Table 3.
+"""Label sources say which label a reconstruction uses: the five columns of Table 3.
 
-A source gives a label to keep (``free`` is false) or logits to start from; it sees the share and
+A source gives a label to keep, or logits that are optimised with the input. It sees the share and
 what was recovered from it, never the truth.
 """
 
@@ -18,25 +18,28 @@ from softleak.head import Head
 from softleak.results import Recovery
 from softleak.share import GradientShare
 
-FAINT = 1e-6  # what an entry of a label is at least, to have a logit
-
 
 @dataclass(frozen=True, eq=False)
 class LabelStart:
-    """A label (C,) that stays, or logits (C,) that are optimised with the input."""
+    """This is the label that a reconstruction begins with.
+
+    Attributes:
+        value: a soft label (C,) that is kept, or logits (C,) if the label is free.
+        free: whether the label is optimised together with the input.
+    """
 
     value: Tensor
     free: bool
 
     @property
     def logits(self) -> Tensor:
-        """What an optimiser begins with; of no effect if the label stays."""
+        """The logits (C,) an optimiser begins with; zeros without effect if the label is kept."""
         return self.value if self.free else torch.zeros_like(self.value)
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What a source may look at."""
+    """What a label source may look at: the head, the share, and what was recovered from it."""
 
     head: Head
     share: GradientShare
@@ -45,57 +48,75 @@ class Seen:
 
 @runtime_checkable
 class LabelSource(Protocol):
-    """A way to a label."""
+    """A way to obtain a label from what was seen."""
 
-    def start(self, seen: Seen, seed: int) -> LabelStart | None:
-        """The label to begin with; None if what was recovered does not hold one."""
+    def start(self, seen: Seen) -> LabelStart | None:
+        """Return the label to begin with, or None if what was recovered does not hold one."""
         ...
 
 
 @dataclass(frozen=True)
 class RecoveredLabel:
-    """Ours: the label recovered from the gradient, kept, or free to move from there (DLG+ours)."""
+    """This is the label recovered from the gradient (ours), or a free one from there (DLG+ours).
+
+    Attributes:
+        free: whether the label is optimised from there on.
+        floor: the least entry of a label, so that a free one has a finite logit.
+    """
 
     free: bool = False
+    floor: float = 1e-6
 
-    def start(self, seen: Seen, seed: int) -> LabelStart | None:
+    def start(self, seen: Seen) -> LabelStart | None:
         label = None if seen.recovery is None else seen.recovery.label
         if label is None:
             return None
-        return LabelStart(label.clamp_min(FAINT).log() if self.free else label, self.free)
+        return LabelStart(label.clamp_min(self.floor).log() if self.free else label, self.free)
 
 
 @dataclass(frozen=True)
 class HardLabel:
-    """iDLG: a one-hot label, its class that of the row with the lowest sum.
+    """The one-hot label of iDLG, whose class is that of the row with the lowest sum.
 
-    Rows are ``(p_i − y_i) x``; of a feature that is positive on the whole, as sigmoids and ReLUs
-    leave it, the row of the label's class points down.
+    The rows of the head's gradient are ``(p_i − y_i) x``. If the entries of the feature ``x``
+    have a positive sum, as after sigmoids and ReLUs, the lowest sum belongs to the class with the
+    largest ``y_i − p_i``, which is that of a hard label.
     """
 
-    def start(self, seen: Seen, seed: int) -> LabelStart | None:
+    def start(self, seen: Seen) -> LabelStart | None:
         lowest = head_gradients(seen.head, [seen.share])[0].double().sum(1).argmin()
         return LabelStart(nn.functional.one_hot(lowest, seen.head.classes).double(), free=False)
 
 
 @dataclass(frozen=True)
 class RandomLabel:
-    """DLG: logits from N(0, 1), optimised with the input."""
+    """This is logits from N(0, 1), optimised with the input (DLG).
 
-    def start(self, seen: Seen, seed: int) -> LabelStart | None:
-        generator = torch.Generator().manual_seed(seed)
+    Attributes:
+        seed: the seed of the logits; another one than that of the input.
+    """
+
+    seed: int = 1
+
+    def start(self, seen: Seen) -> LabelStart | None:
+        generator = torch.Generator().manual_seed(self.seed)
         return LabelStart(torch.randn(seen.head.classes, generator=generator).double(), free=True)
 
 
 @dataclass(frozen=True, eq=False)
 class GivenLabel:
-    """A label (C,) somebody else knows."""
+    """A label that somebody else knows.
+
+    Attributes:
+        label: the soft label (C,).
+    """
 
     label: Tensor
 
-    def start(self, seen: Seen, seed: int) -> LabelStart | None:
+    def start(self, seen: Seen) -> LabelStart | None:
         if self.label.shape != (seen.head.classes,):
             raise LabelError(
-                f"expected a label of {seen.head.classes} entries, got {tuple(self.label.shape)}"
+                f"expected a label of {seen.head.classes} entries, got shape "
+                f"{tuple(self.label.shape)}; give one soft label without a batch dimension"
             )
         return LabelStart(self.label.double(), free=False)

@@ -1,31 +1,44 @@
-"""What an optimiser answers for many problems, and what it is given to know when to stop."""
+"""The contract of an optimiser: what it is given, and what it answers for many problems."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from softleak.matching.problems import Problems
-from softleak.matching.results import MatchStatus
-from softleak.matching.watch import Watch
+from softleak.matching.problems import MatchingProblems
+from softleak.matching.reconstruction import MatchStatus
+from softleak.matching.stopping import Stopping
 
 STATUSES = tuple(MatchStatus)
 
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """The unknowns (P, n) of the lowest loss (P,) seen, after so many evaluations (P,)."""
+    """This is the best iterates of P problems.
+
+    Attributes:
+        unknowns: the iterates (P, n) of the lowest loss.
+        loss: that loss (P,).
+        evaluations: how many evaluations each problem took, (P,).
+        ending: how each problem ended (P,), as an index into ``STATUSES``.
+    """
 
     unknowns: Tensor
     loss: Tensor
     evaluations: Tensor
-    ending: Tensor  # (P,) an index into STATUSES
+    ending: Tensor
+
+    @property
+    def statuses(self) -> list[MatchStatus]:
+        """Return how each problem ended."""
+        return [STATUSES[int(index)] for index in self.ending]
 
 
+@runtime_checkable
 class Optimiser(Protocol):
-    """A configured way down."""
+    """This is a configured minimiser of many independent problems."""
 
     @property
     def evaluations(self) -> int:
@@ -34,13 +47,25 @@ class Optimiser(Protocol):
 
     @property
     def vectors(self) -> int:
-        """How many vectors of unknowns it holds for a problem."""
+        """How many vectors of unknowns the optimiser holds for one problem."""
         ...
 
     def part(self, first: float, last: float) -> Optimiser:
-        """It, from one part of its evaluations to another."""
+        """Return this optimiser limited to a part of its evaluations.
+
+        Args:
+            first: the fraction of the evaluations before which it begins, from 0 to 1.
+            last: the fraction at which it ends, from ``first`` to 1.
+        """
         ...
 
-    def minimise(self, problems: Problems, start: Tensor, watch: Watch) -> Minimum:
-        """From ``start`` (P, n); every problem by itself."""
+    def minimise(self, problems: MatchingProblems, start: Tensor, stopping: Stopping) -> Minimum:
+        """Minimise every problem by itself.
+
+        Args:
+            problems: P problems. ``problems.evaluator()`` maps unknowns (P, n) to losses (P,) and
+                their gradients (P, n); ``problems.select(rows)`` gives some of the problems.
+            start: the first iterates (P, n).
+            stopping: it is told of every evaluation and asked whether to go on.
+        """
         ...

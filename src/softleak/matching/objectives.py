@@ -1,6 +1,7 @@
-"""How far a gradient is from the shared one: Eq. 8, with the feature as a further term.
+"""Objectives measure how far a gradient is from the shared one (§4.3, Eq. 8).
 
-``Σ_{i<head} D(g_i, g_i*) + α D(g_head, g_head*) + β D(f, f*)`` with D squared (L2) or one cosine.
+``Σ_{i<head} D(g_i, g_i*) + α D(g_head, g_head*) + β D(f, f*)``, where ``D`` is the squared distance
+(``L2``) or one cosine over all gradients (``Cosine``), and ``f`` is the feature.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from torch import Tensor
 
 from softleak.errors import OptionError
 
-TINY = 1e-30  # what a squared norm is at least
-
 
 @runtime_checkable
 class Objective(Protocol):
@@ -23,25 +22,32 @@ class Objective(Protocol):
 
     @property
     def alpha(self) -> float:
-        """The weight of the head's weight gradient."""
+        """Return the weight of the gradient of the head's weight."""
         ...
 
     @property
     def beta(self) -> float:
-        """The weight of the feature; if zero, no feature is needed."""
+        """The weight of the feature; if it is zero, no feature is needed."""
         ...
 
     def gradients(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
-        """``D`` over all gradients, which carry the root of their weights already."""
+        """Return ``D`` over all gradients, which are already scaled by the root of their weight."""
         ...
 
     def features(self, ours: Tensor, theirs: Tensor) -> Tensor:
-        """``D`` of two features (I,)."""
+        """Return ``D`` of two features (I,)."""
         ...
 
 
 @dataclass(frozen=True)
 class _Weights:
+    """The two weights of Eq. 8, which every objective here has.
+
+    Attributes:
+        alpha: the weight of the gradient of the head's weight; zero leaves it out.
+        beta: the weight of the feature; zero leaves it out.
+    """
+
     alpha: float = 1.0
     beta: float = 0.0
 
@@ -67,16 +73,22 @@ class L2(_Weights):
 
 @dataclass(frozen=True)
 class Cosine(_Weights):
-    """One minus the cosine of the angle between all gradients, taken as one vector."""
+    """This is one minus the cosine of the angle between all gradients, taken as one vector.
+
+    Attributes:
+        floor: the least value of a squared norm, so that a gradient of zero has a finite loss.
+    """
+
+    floor: float = 1e-30
 
     def gradients(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
-        return 1 - _cosine(ours, theirs)
+        return 1 - self._cosine(ours, theirs)
 
     def features(self, ours: Tensor, theirs: Tensor) -> Tensor:
-        return 1 - _cosine([ours], [theirs])
+        return 1 - self._cosine([ours], [theirs])
 
-
-def _cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
-    product = torch.stack([(a * b).sum() for a, b in zip(ours, theirs, strict=True)]).sum()
-    sizes = [torch.stack([g.square().sum() for g in each]).sum() for each in (ours, theirs)]
-    return product * (sizes[0].clamp_min(TINY) * sizes[1].clamp_min(TINY)).rsqrt()
+    def _cosine(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
+        """Return the cosine of the angle between two lists of tensors, each taken as one vector."""
+        product = torch.stack([(a * b).sum() for a, b in zip(ours, theirs, strict=True)]).sum()
+        sizes = [torch.stack([g.square().sum() for g in each]).sum() for each in (ours, theirs)]
+        return product * (sizes[0].clamp_min(self.floor) * sizes[1].clamp_min(self.floor)).rsqrt()

@@ -1,4 +1,6 @@
-"""Many independent reconstructions as one function of a matrix: a row each, one loss each."""
+"""This module holds many independent reconstructions as one function of a matrix, with one row and
+loss for each.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from softleak.errors import OptionError
-from softleak.matching.network import Network
-from softleak.matching.objectives import Objective
+from softleak.matching.compiling import compiled
+from softleak.matching.differentiable_model import DifferentiableModel
+from softleak.matching.objectives import L2, Objective
 from softleak.matching.priors import Prior
 
 Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -19,24 +22,44 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What P clients sent, and the labels assumed: gradients (P, …), the rest (P, ·)."""
+    """What P clients sent, and the labels that are assumed.
+
+    Attributes:
+        gradients: one tensor (P, …) per parameter, in the order of the problems' names.
+        feature: the recovered features (P, I), or (P, 1) of zeros if the objective has no use for
+            them.
+        label: the soft labels (P, C); rows of free labels have no effect.
+        free: whether each label is optimised with its input, (P,).
+    """
 
     gradients: tuple[Tensor, ...]
     feature: Tensor
-    label: Tensor  # kept where not free
-    free: Tensor  # (P,) whether the label is optimised with the input
+    label: Tensor
+    free: Tensor
 
     def select(self, rows: Tensor) -> Targets:
-        """Those of some problems."""
+        """Return the targets of some problems, given by index or mask."""
         gradients = tuple(g[rows] for g in self.gradients)
         return Targets(gradients, self.feature[rows], self.label[rows], self.free[rows])
 
 
 @dataclass(frozen=True, eq=False)
-class Problems:
-    """P problems over rows of unknowns: an input, flat, and then the logits of its label."""
+class MatchingProblems:
+    """This is P independent problems over rows of unknowns.
 
-    network: Network
+    A row holds the entries of an input and then the logits of its label, n numbers in all.
+
+    Attributes:
+        model: the function from input and label to gradient.
+        names: the parameters whose gradients are matched.
+        objective: the distance of gradients and features (Eq. 8).
+        priors: penalties of the input, added to the distance.
+        input_shape: the shape of one input.
+        targets: what was sent.
+        compiled: whether the evaluation is compiled, which is faster and rounds differently.
+    """
+
+    model: DifferentiableModel
     names: tuple[str, ...]
     objective: Objective
     priors: Sequence[Prior]
@@ -44,32 +67,33 @@ class Problems:
     targets: Targets
     compiled: bool = False
 
-    def select(self, rows: Tensor) -> Problems:
-        """Some of the problems."""
+    def select(self, rows: Tensor) -> MatchingProblems:
+        """Return some of the problems, given by index or mask."""
         return replace(self, targets=self.targets.select(rows))
 
     def pack(self, inputs: Tensor, logits: Tensor) -> Tensor:
-        """Unknowns (P, n) of inputs (P, …) and logits (P, C)."""
+        """Return the unknowns (P, n) of inputs (P, …) and logits (P, C)."""
         return torch.cat([inputs.flatten(1), logits], 1)
 
     def inputs(self, unknowns: Tensor) -> Tensor:
-        """(P, …)."""
-        flat = unknowns[:, : -self.network.head.classes]
+        """Return the inputs (P, …) that unknowns (P, n) hold."""
+        flat = unknowns[:, : -self.model.head.classes]
         return flat.reshape(len(unknowns), *self.input_shape)
 
     def labels(self, unknowns: Tensor) -> Tensor:
-        """(P, C): the labels kept, or what the logits have become."""
-        logits = unknowns[:, -self.network.head.classes :]
+        """Return the labels (P, C): those kept, or the softmax of the logits of free ones."""
+        logits = unknowns[:, -self.model.head.classes :]
         return torch.where(self.targets.free[:, None], logits.softmax(1), self.targets.label)
 
     def evaluator(self) -> Evaluate:
-        """Unknowns (P, n) to losses (P,) and their gradients (P, n).
+        """Return the function from unknowns (P, n) to losses (P,) and their gradients (P, n).
 
-        All problems at once, or one after the other if the model cannot be vectorised.
+        All problems are evaluated at once, or one after the other if the model cannot be
+        vectorised.
         """
         function = vmap(grad_and_value(self._loss), randomness="different")
         if self.compiled:
-            function = _compiled(function)
+            function = compiled(function)
         t = self.targets
         vectorised = True
 
@@ -87,9 +111,19 @@ class Problems:
 
         return evaluate
 
+    def misfits(self, unknowns: Tensor) -> list[float]:
+        """Return ``‖g − g*‖ / ‖g*‖`` of each problem at unknowns (P, n).
+
+        Weights, features and priors have no part in it.
+        """
+        alone = replace(self, objective=L2(), priors=(), compiled=False)
+        loss, _ = alone.evaluator()(unknowns)
+        sizes = torch.stack([g.flatten(1).square().sum(1) for g in self.targets.gradients])
+        return (loss / sizes.sum(0)).sqrt().tolist()
+
     def _one_by_one(self, unknowns: Tensor) -> tuple[Tensor, Tensor]:
-        """The same by plain autograd, without vectorisation and without fused recurrent layers."""
-        alone, t = replace(self, network=replace(self.network, plain=True)), self.targets
+        """Return the same by plain autograd, without vectorisation or fused recurrent layers."""
+        alone, t = replace(self, model=replace(self.model, plain=True)), self.targets
         losses, slopes = [], []
         with torch.enable_grad():
             for i, row in enumerate(unknowns):
@@ -103,15 +137,15 @@ class Problems:
     def _loss(
         self, unknowns: Tensor, sent: Sequence[Tensor], feature: Tensor, label: Tensor, free: Tensor
     ) -> Tensor:
-        """Eq. 8 of one problem."""
-        classes = self.network.head.classes
+        """Return Eq. 8 and the priors for one problem."""
+        classes = self.model.head.classes
         x = unknowns[:-classes].view(self.input_shape)
         y = torch.where(free, unknowns[-classes:].softmax(0), label)
         if self.objective.beta:
-            found, own = self.network.gradient_and_feature(x, y)
+            found, own = self.model.gradient_and_feature(x, y)
             extra = self.objective.beta * self.objective.features(own, feature)
         else:
-            found, extra = self.network.gradient(x, y), x.new_zeros(())
+            found, extra = self.model.gradient(x, y), x.new_zeros(())
         loss = self.objective.gradients(*self._weighted(found, sent)) + extra
         for prior in self.priors:
             loss = loss + prior(x)
@@ -120,33 +154,11 @@ class Problems:
     def _weighted(
         self, found: dict[str, Tensor], sent: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Both sides, the head's weight gradient times the root of its weight, or left out."""
-        alpha, head = self.objective.alpha, self.network.head.weight_name
+        """Return both sides, with the head's gradient scaled by √α, or left out if α is zero."""
+        alpha, head = self.objective.alpha, self.model.head.weight_name
         pairs = {name: (found[name], g) for name, g in zip(self.names, sent, strict=True)}
         if alpha != 1 and head in pairs:
             ours, theirs = pairs.pop(head)
             if alpha:
                 pairs[head] = (ours * alpha**0.5, theirs * alpha**0.5)
         return [ours for ours, _ in pairs.values()], [theirs for _, theirs in pairs.values()]
-
-
-def _compiled(
-    function: Callable[..., tuple[Tensor, Tensor]],
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The function compiled at its first call, which is when it may turn out to be impossible."""
-    from torch._dynamo.exc import TorchDynamoException  # takes a second to import
-
-    torch.compiler.reset()  # or what was compiled for other problems counts against a limit
-    fast = torch.compile(function, dynamic=False)
-
-    def run(*given: object) -> tuple[Tensor, Tensor]:
-        try:
-            return fast(*given)
-        except TorchDynamoException as error:
-            reason = str(error).strip().splitlines()[0]
-            raise OptionError(
-                f"gradient matching could not be compiled ({reason}); go without compiling, or "
-                "install a C++ compiler"
-            ) from error
-
-    return run

@@ -1,149 +1,124 @@
-"""``reconstruct``: shares in, inputs out, by matching gradients; all problems in one batch."""
+"""This module holds ``reconstruct`` and ``reconstruct_many``: the public functions of gradient
+matching.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict, overload
+from dataclasses import replace
 
-import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import Unpack
 
-from softleak.errors import OptionError
+from softleak.errors import ModelError, OptionError
 from softleak.head import Head
-from softleak.matching.adam import Adam
-from softleak.matching.attempts import MOST, Runner
-from softleak.matching.jobs import Asked, Job, one_each
-from softleak.matching.label_sources import LabelSource, RecoveredLabel
-from softleak.matching.lbfgs import LBFGS
-from softleak.matching.minimum import Optimiser
-from softleak.matching.network import Network
-from softleak.matching.objectives import Cosine, Objective
-from softleak.matching.priors import Prior
-from softleak.matching.results import MatchStatus, Reconstruction
-from softleak.matching.starts import Noise, Start
-from softleak.matching.watch import Watch
+from softleak.input_spec import Layout
+from softleak.matching.arguments import expect
+from softleak.matching.method import Matching, MatchingSettings
+from softleak.matching.reconstruction import Reconstruction
+from softleak.matching.stopping import Watch
 from softleak.results import Recovery
 from softleak.share import GradientShare
-from softleak.verify import find_head
-
-MEMORY = 2 << 30  # bytes
-OURS, NOISE, COSINE = RecoveredLabel(), Noise(), Cosine()
+from softleak.subject import Subject
 
 
-class Options(TypedDict, total=False):
-    """What ``reconstruct`` takes by keyword."""
-
-    objective: Objective
-    optimiser: Optimiser | None
-    priors: Sequence[Prior] | None
-    label: LabelSource | Sequence[LabelSource]
-    start: Start | Sequence[Start]
-    restarts: int
-    seconds: float | None
-    memory: int
-    dtype: torch.dtype | None
-    compiled: bool
-    progress: bool
-    head: str | Head | None
-    input_shape: tuple[int, ...] | None
-
-
-@overload
 def reconstruct(
     model: nn.Module,
-    shares: GradientShare,
-    recoveries: Recovery | None = None,
-    **options: Unpack[Options],
-) -> Reconstruction: ...
+    share: GradientShare,
+    recovery: Recovery | None = None,
+    *,
+    head: str | Head | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    watch: Watch | None = None,
+    **settings: Unpack[MatchingSettings],
+) -> Reconstruction:
+    """Search for the input whose gradient comes nearest to a share (§4.3).
+
+    Args:
+        model: the classifier, in the mode the client used. Nothing of it is changed.
+        share: what one client sent.
+        recovery: what ``recover_label`` found; without it, ``label`` must name another source.
+        head: the last linear layer or its name, if it is not to be found.
+        input_shape: the shape of one input; by default the one that the share says.
+        watch: a handle to end the search early or to show its progress.
+        **settings: the fields of ``softleak.matching.Matching``, such as ``objective=sl.L2()``,
+            ``restarts=2`` or ``seconds=60``.
+
+    Returns:
+        The input, the label it was found with, and how the search ended. A share that cannot be
+        matched has a status that says why, and no input.
+
+    Raises:
+        ModelError: if the model cannot be matched at all.
+        OptionError: if a setting is not of the kind it should be.
+    """
+    if not isinstance(share, GradientShare) and isinstance(share, (list, tuple)):
+        raise OptionError(
+            f"expected one GradientShare, got a {type(share).__name__} of {len(share)}; use "
+            "reconstruct_many(model, shares, recoveries) for several shares"
+        )
+    expect(share, GradientShare, "a GradientShare")
+    (found,) = reconstruct_many(
+        model, [share], [recovery], head=head, input_shape=input_shape, watch=watch, **settings
+    )
+    return found
 
 
-@overload
-def reconstruct(
+def reconstruct_many(
     model: nn.Module,
     shares: Sequence[GradientShare],
     recoveries: Sequence[Recovery | None] | None = None,
-    **options: Unpack[Options],
-) -> tuple[Reconstruction, ...]: ...
-
-
-def reconstruct(
-    model: nn.Module,
-    shares: GradientShare | Sequence[GradientShare],
-    recoveries: Recovery | Sequence[Recovery | None] | None = None,
     *,
-    objective: Objective = COSINE,
-    optimiser: Optimiser | None = None,
-    priors: Sequence[Prior] | None = None,
-    label: LabelSource | Sequence[LabelSource] = OURS,
-    start: Start | Sequence[Start] = NOISE,
-    restarts: int = 0,
-    seconds: float | None = None,
-    memory: int = MEMORY,
-    dtype: torch.dtype | None = None,
-    compiled: bool = False,
-    progress: bool = False,
     head: str | Head | None = None,
     input_shape: tuple[int, ...] | None = None,
-) -> Reconstruction | tuple[Reconstruction, ...]:
-    """The inputs whose gradients come nearest to the shares', of one share or of many at once.
+    watch: Watch | None = None,
+    **settings: Unpack[MatchingSettings],
+) -> tuple[Reconstruction, ...]:
+    """Search for the inputs behind many shares of one model, all in one batch.
 
-    ``label`` and ``start`` are one for all shares or one for each. Without an ``optimiser`` it is
-    the paper's for the objective: Adam for the cosine, else L-BFGS. Without ``priors`` it is total
-    variation, and none from a start that is near. After ``seconds``, or on Ctrl-C, the best so far
-    is kept.
+    Args:
+        model: the classifier, in the mode the clients used. Nothing of it is changed.
+        shares: what the clients sent.
+        recoveries: what ``recover_labels`` found, one for each share.
+        head: the last linear layer or its name, if it is not to be found.
+        input_shape: the shape of one input; by default the one that each share says.
+        watch: a handle to end the search early or to show its progress.
+        **settings: the fields of ``softleak.matching.Matching``. ``label`` and ``start`` are one
+            for all shares or one for each.
+
+    Returns:
+        One reconstruction per share, in order. A share that cannot be matched has a status that
+        says why, and does not affect the others.
+
+    Raises:
+        ModelError: if the model cannot be matched at all.
+        OptionError: if a setting is not of the kind it should be.
     """
-    if not 0 <= restarts < MOST:
-        raise OptionError(f"expected 0 to {MOST - 1} restarts, got {restarts}")
-    many = [shares] if isinstance(shares, GradientShare) else list(shares)
-    if not many:
+    if isinstance(shares, GradientShare):
+        raise OptionError(
+            "expected a sequence of shares, got one GradientShare; use "
+            "reconstruct(model, share, recovery) for one share"
+        )
+    matching, shares = Matching(**settings), list(shares)
+    for share in shares:
+        expect(share, GradientShare, "a GradientShare")
+    if not shares:
         return ()
-    parts = (
-        one_each(recoveries, len(many), "recovery"),
-        one_each(label, len(many), "label source"),
-        one_each(start, len(many), "start"),
-    )
-    _check(many, objective, *parts[1:])
-    shape = input_shape or many[0].input_shape
-    found = head if isinstance(head, Head) else find_head(model, head, shape)
-    asked = Asked(model, found, objective, input_shape)
-    jobs = [asked.job(*each) for each in zip(many, *parts, strict=True)]
-    way = optimiser or (Adam() if isinstance(objective, Cosine) else LBFGS())
-    network = Network.of(model, found, dtype or next(model.parameters()).dtype)
-    total = way.evaluations * sum(isinstance(job, Job) for job in jobs)
-    # Fused attention kernels cannot be differentiated twice; the plain one can.
-    with Watch(total, seconds, progress) as watch, sdpa_kernel(SDPBackend.MATH):
-        runner = Runner(network, objective, priors, way, restarts + 1, compiled, memory, watch)
-        results = _all(jobs, runner)
-    return results[0] if isinstance(shares, GradientShare) else results
+    return matching(_subject(model, shares, head, input_shape), shares, recoveries, watch=watch)
 
 
-def _check(
-    shares: Sequence[GradientShare], objective: Objective, labels: Sequence[LabelSource],
-    starts: Sequence[Start],
-) -> None:  # fmt: skip
-    """That everything is of the kind it should be: a class is no object of its own."""
-    wanted: list[tuple[Sequence[object], type, str]] = [
-        (shares, GradientShare, "a GradientShare"),
-        ([objective], Objective, "an objective such as L2()"),
-        (labels, LabelSource, "a label source such as RecoveredLabel() or GivenLabel(y)"),
-        (starts, Start, "a start such as Noise() or Image(x)"),
-    ]
-    for given, kind, example in wanted:
-        for one in given:
-            if isinstance(one, type) or not isinstance(one, kind):
-                name = one.__name__ if isinstance(one, type) else type(one).__name__
-                raise OptionError(f"expected {example}, got {name}")
-
-
-def _all(jobs: Sequence[Job | MatchStatus], runner: Runner) -> tuple[Reconstruction, ...]:
-    """Those that cannot be matched with their status, the others kind by kind, in their order."""
-    found = {i: Reconstruction(job) for i, job in enumerate(jobs) if isinstance(job, MatchStatus)}
-    kinds: dict[object, dict[int, Job]] = {}
-    for i, job in enumerate(jobs):
-        if isinstance(job, Job):
-            kinds.setdefault(job.kind, {})[i] = job
-    for batch in kinds.values():
-        found |= dict(zip(batch, runner.run(list(batch.values())), strict=True))
-    return tuple(found[i] for i in range(len(jobs)))
+def _subject(
+    model: nn.Module,
+    shares: Sequence[GradientShare],
+    head: str | Head | None,
+    input_shape: tuple[int, ...] | None,
+) -> Subject:
+    """Return the model made ready, its head verified on an input of a shape that somebody says."""
+    said = {share.input_shape: None for share in shares if share.input_shape}  # in order
+    shapes: Sequence[Layout | None] = [input_shape] if input_shape else [*said] or [None]
+    for shape in shapes[:-1]:
+        try:
+            return replace(Subject.of(model, shape, head=head), said_shape=input_shape)
+        except ModelError:  # one share may say a shape that the model does not take
+            continue
+    return replace(Subject.of(model, shapes[-1], head=head), said_shape=input_shape)

@@ -1,4 +1,4 @@
-"""Where an input begins: noise, or an image that is already near."""
+"""Starts say where the search for an input begins: at noise, or at an image that is near."""
 
 from __future__ import annotations
 
@@ -13,36 +13,49 @@ from softleak.errors import OptionError
 
 @runtime_checkable
 class Start(Protocol):
-    """A first iterate."""
+    """This is a first iterate of the input."""
 
     @property
     def near(self) -> bool:
-        """Whether it is thought to be close to the answer, so that a prior could only do harm."""
+        """Whether the start is thought to be close to the answer, where a prior only harms."""
         ...
 
     def draw(self, shape: tuple[int, ...], attempt: int) -> Tensor:
-        """An input of a shape, another one for every attempt."""
+        """Return an input of this shape, which is another one for every attempt."""
         ...
 
 
 @dataclass(frozen=True)
 class Noise:
-    """N(0, 1), the same for every share, so that only what they hold makes a difference."""
+    """This is entries from N(0, 1), the same for every share, so that only the shares differ.
+
+    Attributes:
+        seed: the seed of the first attempt.
+        stride: what is added to the seed for each further attempt; large, so that the attempts of
+            neighbouring seeds do not coincide.
+    """
 
     seed: int = 0
+    stride: int = 7919
 
     @property
     def near(self) -> bool:
         return False
 
     def draw(self, shape: tuple[int, ...], attempt: int) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed + 7919 * attempt)
+        generator = torch.Generator().manual_seed(self.seed + self.stride * attempt)
         return torch.randn(shape, generator=generator)
 
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """An input such as exact inversion returns; further attempts begin from noise."""
+    """An input that is near already, such as exact inversion returns.
+
+    Further attempts begin from noise.
+
+    Attributes:
+        input: the first iterate, of the shape of one input, without a batch dimension.
+    """
 
     input: Tensor
 
@@ -52,7 +65,13 @@ class Image:
 
     def draw(self, shape: tuple[int, ...], attempt: int) -> Tensor:
         if tuple(self.input.shape) != shape:
-            raise OptionError(f"expected a start of shape {shape}, got {tuple(self.input.shape)}")
+            raise OptionError(
+                f"expected a start of shape {shape}, got {tuple(self.input.shape)}; give one "
+                "input without a batch dimension"
+            )
         if not bool(self.input.isfinite().all()):
-            raise OptionError("expected a start of finite numbers, got NaN or infinity")
+            raise OptionError(
+                "expected a start of finite numbers, got NaN or infinity; begin from "
+                "Noise() instead"
+            )
         return self.input if attempt == 0 else Noise().draw(shape, attempt)

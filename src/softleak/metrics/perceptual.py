@@ -1,4 +1,4 @@
-"""LPIPS v0.1 with AlexNet, from weights that come with the package."""
+"""This module computes LPIPS v0.1 with AlexNet, from weights in the package."""
 
 from __future__ import annotations
 
@@ -13,36 +13,43 @@ from torch import Tensor
 from softleak.errors import DataError
 
 # Of each convolution: its name, stride, padding, and whether a max-pooling comes before it.
-LAYERS = (
+ALEXNET_LAYERS = (
     ("features.0", 4, 2, False),
     ("features.3", 1, 2, True),
     ("features.6", 1, 1, True),
     ("features.8", 1, 1, False),
     ("features.10", 1, 1, False),
 )
-SMALLEST = 31  # pixels a side, for the second pooling to see anything
-TINY = 1e-10
+SMALLEST_SIDE = 31  # pixels per side, which the second pooling needs
+NORM_OFFSET = 1e-10  # added to norms, as LPIPS does
 
 
 def lpips(image: Tensor, truth: Tensor) -> float:
-    """The perceptual distance of two images (3, H, W) of pixels in [0, 1], clamped; 0 is equal."""
+    """Return the perceptual distance of two images; 0 means equal.
+
+    Args:
+        image: the reconstruction (3, H, W), pixels in [0, 1]; values beyond are clamped.
+        truth: the true image, of the same shape.
+    """
     if image.shape != truth.shape or image.ndim != 3 or image.shape[0] != 3:
         raise DataError(
             f"expected two images (3, H, W) of one shape, got {tuple(image.shape)} and "
             f"{tuple(truth.shape)}"
         )
-    if min(image.shape[1:]) < SMALLEST:
-        raise DataError(f"expected at least {SMALLEST} pixels a side, got {tuple(image.shape[1:])}")
+    if min(image.shape[1:]) < SMALLEST_SIDE:
+        raise DataError(
+            f"expected at least {SMALLEST_SIDE} pixels per side, got {tuple(image.shape[1:])}"
+        )
     pair = torch.stack([image, truth.to(image.device)]).float().clamp(0, 1)
     weights = {name: tensor.to(image.device) for name, tensor in _weights().items()}
     with torch.no_grad():
         x = (2 * pair - 1 - weights["shift"].view(-1, 1, 1)) / weights["scale"].view(-1, 1, 1)
         distance = 0.0
-        for number, (name, stride, padding, pooled) in enumerate(LAYERS):
+        for number, (name, stride, padding, pooled) in enumerate(ALEXNET_LAYERS):
             x = F.max_pool2d(x, 3, 2) if pooled else x
             kernel, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
             x = F.relu(F.conv2d(x, kernel, bias, stride, padding))
-            unit = x / (x.norm(dim=1, keepdim=True) + TINY)
+            unit = x / (x.norm(dim=1, keepdim=True) + NORM_OFFSET)
             apart = (unit[0] - unit[1]).square()[None]
             distance += float(F.conv2d(apart, weights[f"lin{number}.weight"]).mean())
     return distance

@@ -1,4 +1,4 @@
-"""Image classifiers to audit: own implementations, initialisation and weight files."""
+"""This package holds image classifiers to audit, their initialisation and weight files."""
 
 from softleak.models.alexnet import alexnet
 from softleak.models.checkpoint import load_weights

@@ -1,4 +1,4 @@
-"""AlexNet in torchvision's layout (224x224 input), with a bias-free head by default."""
+"""This module builds AlexNet in torchvision's layout, with a bias-free head by default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from softleak.models.checks import positive, probability
 
 
 class AlexNet(nn.Module):
-    """Convolutions `features.{0,3,6,8,10}`, linear layers `classifier.{1,4,6}`."""
+    """This has convolutions `features.{0,3,6,8,10}` and linear layers `classifier.{1,4,6}`."""
 
     def __init__(self, classes: int, dropout: float, head_bias: bool) -> None:
         super().__init__()
@@ -39,13 +39,19 @@ class AlexNet(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (N, 3, 224, 224) to logits (N, classes)."""
+        """Return logits (N, classes) of images (N, 3, 224, 224)."""
         logits: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
         return logits
 
 
 def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) -> AlexNet:
-    """Build AlexNet; torchvision's own weights need head_bias=True and 1000 classes."""
+    """Build AlexNet; torchvision's own weights need head_bias=True and 1000 classes.
+
+    Args:
+        classes: the number of classes.
+        dropout: the probability with which dropout zeroes an entry in train mode.
+        head_bias: whether the last layer has a bias.
+    """
     positive("classes", classes)
     probability("dropout", dropout)
     return AlexNet(classes, dropout, head_bias)

@@ -1,4 +1,4 @@
-"""Weights from files: safetensors, PyTorch checkpoints, Hugging Face folders. No code is run."""
+"""This module copies weights from files into models. No code in a file is run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from softleak import files
+from softleak import tensor_files
 from softleak.errors import ModelError
 from softleak.models.pretrained import pretrained_weights
 from softleak.naming import match
 
 # BatchNorm counts batches for its cumulative average; inference does not read the count.
-_OPTIONAL = "num_batches_tracked"
+_NOT_NEEDED = "num_batches_tracked"
 
 
 def load_weights(model: nn.Module, path: str | PathLike[str]) -> nn.Module:
-    """Copy the weights in a file or a Hugging Face folder into model and return it."""
+    """Copy the weights in a file or a Hugging Face folder into a model.
+
+    Args:
+        model: the model the weights belong to; it is changed in place.
+        path: a .safetensors, .pt, .npz or similar file, or a folder with such files.
+
+    Returns:
+        The model. Raises ``ModelError`` with every mismatch if the weights do not fit.
+    """
     file = Path(path)
-    return copy_weights(model, files.load(file).tensors, file.name)
+    return copy_weights(model, tensor_files.load(file).tensors, file.name)
 
 
 def copy_weights(model: nn.Module, held: Mapping[str, Tensor], source: str) -> nn.Module:
@@ -30,7 +38,7 @@ def copy_weights(model: nn.Module, held: Mapping[str, Tensor], source: str) -> n
 
 
 def own_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Weights under the model's own names; those of Hugging Face have others on disk."""
+    """Return weights under the model's own names; on disk Hugging Face has others."""
     found = {own: held[name] for name, own in match(held, model).names.items()}
     if not model.state_dict().keys() - found.keys():
         return found
@@ -41,7 +49,7 @@ def copy_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> nn
     """Copy a state dict into model, or raise one ModelError that lists every mismatch."""
     own = model.state_dict()
     there = {_place(own[key]) for key in own if key in state}
-    needed = [key for key in own if not key.endswith(_OPTIONAL) and _place(own[key]) not in there]
+    needed = [key for key in own if not key.endswith(_NOT_NEEDED) and _place(own[key]) not in there]
     problems = [f"missing: {key} {tuple(own[key].shape)}" for key in needed]
     problems += [
         f"unexpected: {key} {tuple(value.shape)}" for key, value in state.items() if key not in own
@@ -64,5 +72,5 @@ def copy_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> nn
 
 
 def _place(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
-    """Where a tensor is in memory: tied weights are one tensor, that some files hold once."""
+    """Return where a tensor is in memory. Tied weights are one tensor, held once by some files."""
     return tensor.data_ptr(), tuple(tensor.shape)

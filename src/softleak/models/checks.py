@@ -1,4 +1,4 @@
-"""Checks the model factories share: each raises ModelError for a caller's mistake."""
+"""This module holds the checks of model factories; each raises ModelError for a mistake."""
 
 from __future__ import annotations
 

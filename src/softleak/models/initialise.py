@@ -1,4 +1,4 @@
-"""Initialisations of untrained networks beside PyTorch's own."""
+"""This module initialises untrained networks in other ways than PyTorch's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ def uniform_(
 ) -> nn.Module:
     """Fill every parameter, norm layers included, from U(-bound, bound), in place.
 
-    The paper's untrained LeNet, AlexNet and ResNet-50.
+    This makes the paper's untrained LeNet, AlexNet and ResNet-50.
+
+    Args:
+        model: the network to fill.
+        bound: the largest absolute value.
+        generator: draws the values; PyTorch's global one if it is not given.
     """
     if not bound > 0:
         raise ModelError(f"bound must be positive, got {bound}.")
@@ -26,7 +31,8 @@ def uniform_(
 def kaiming_(model: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
     """Draw every convolution as torchvision's ResNets do: Kaiming normal by fan-out, in place.
 
-    What the paper's untrained ResNet-18 has if torchvision made it; Table 2 here has PyTorch's own.
+    The paper's untrained ResNet-18 has these weights if torchvision made it. Table 2 here has
+    PyTorch's own.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

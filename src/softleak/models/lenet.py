@@ -1,4 +1,4 @@
-"""LeNet as used in the paper: three 5x5 convolutions and a bias-free head."""
+"""This module builds LeNet as in the paper: three 5x5 convolutions and a bias-free head."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from softleak.models.checks import positive
 
-_CHANNELS = 12
-_STRIDES = (2, 2, 1)
+_LENET_CHANNELS = 12
+_LENET_STRIDES = (2, 2, 1)
 
 
 class LeNet(nn.Module):
-    """Convolutions `features.{0,2,4}`, head `classifier`."""
+    """This has convolutions `features.{0,2,4}` and the head `classifier`."""
 
     def __init__(
         self, classes: int, in_channels: int, image: int, activation: Callable[[], nn.Module]
@@ -21,14 +21,14 @@ class LeNet(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         channels, side = in_channels, image
-        for stride in _STRIDES:
-            layers += [nn.Conv2d(channels, _CHANNELS, 5, stride, padding=2), activation()]
-            channels, side = _CHANNELS, -(-side // stride)
+        for stride in _LENET_STRIDES:
+            layers += [nn.Conv2d(channels, _LENET_CHANNELS, 5, stride, padding=2), activation()]
+            channels, side = _LENET_CHANNELS, -(-side // stride)
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(channels * side * side, classes, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (N, C, H, W) to logits (N, classes)."""
+        """Return logits (N, classes) of images (N, C, H, W)."""
         logits: Tensor = self.classifier(self.features(x).flatten(1))
         return logits
 
@@ -39,7 +39,14 @@ def lenet(
     image: int = 32,
     activation: Callable[[], nn.Module] = nn.Sigmoid,
 ) -> LeNet:
-    """Build the paper's LeNet for square images with `image` pixels a side."""
+    """Build the paper's LeNet for square images.
+
+    Args:
+        classes: the number of classes.
+        in_channels: the channels of an image.
+        image: the pixels per side.
+        activation: makes the activation after each convolution.
+    """
     positive("classes", classes)
     positive("in_channels", in_channels)
     positive("image", image)

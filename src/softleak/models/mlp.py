@@ -1,4 +1,4 @@
-"""A fully connected network with a bias-free head."""
+"""This module builds a fully connected network with a bias-free head."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from softleak.models.checks import positive
 
 
 class MLP(nn.Module):
-    """Hidden layers `features.{0,2,...}`, head `classifier`."""
+    """This has hidden layers `features.{0,2,...}` and the head `classifier`."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class MLP(nn.Module):
         self.classifier = nn.Linear(features, classes, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Inputs (N, ...), flattened to (N, features), to logits (N, classes)."""
+        """Return logits (N, classes) of inputs (N, ...), flattened to (N, features)."""
         logits: Tensor = self.classifier(self.features(x.flatten(1)))
         return logits
 
@@ -41,7 +41,15 @@ def mlp(
     activation: Callable[[], nn.Module] = nn.ReLU,
     bias: bool = True,
 ) -> MLP:
-    """Build an MLP; `bias` is about the hidden layers, the head never has one."""
+    """Build a fully connected network.
+
+    Args:
+        features: the entries of one input.
+        hidden: the width of each hidden layer.
+        classes: the number of classes.
+        activation: makes the activation after each hidden layer.
+        bias: whether hidden layers have a bias; the head never has one.
+    """
     positive("features", features)
     positive("classes", classes)
     for width in hidden:

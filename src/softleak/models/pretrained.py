@@ -1,4 +1,4 @@
-"""Weights of Hugging Face transformers, whose names on disk differ from those in memory."""
+"""This module loads weights of Hugging Face transformers, whose names on disk differ."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 
 def pretrained_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor] | None:
-    """Weights under the names the library has in memory, converted by the library itself.
+    """Return weights under the names the library has in memory, converted by the library itself.
 
-    None if the model holds no network of the library, or the weights are not all of its weights.
-    Nothing is downloaded: the library is given the tensors and the configuration it has.
+    The answer is None if the model holds no network of the library, or if the weights are not all
+    of its weights. Nothing is downloaded: the library is given the tensors and the configuration it
+    has.
     """
     library: Any = sys.modules.get("transformers")  # a model of it has imported it
     if library is None:

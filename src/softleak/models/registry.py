@@ -1,4 +1,4 @@
-"""Every model by name, with the input it takes by default."""
+"""This module lists every model by name, with the input it takes by default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from softleak.models.vit import vit
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model factory and the image shape (C, H, W) its defaults are made for.
+    """This is a model factory and the image shape (C, H, W) its defaults are made for.
 
     Calling a spec calls the factory: `MODELS["lenet"](classes=100)`.
     """

@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50 with projection shortcuts, in the ImageNet and the CIFAR form.
+"""This module builds ResNet-18 and ResNet-50 with projection shortcuts.
 
 State-dict keys are torchvision's. The CIFAR form has a 3x3 stem and no max-pool.
 """
@@ -9,24 +9,24 @@ from torch import Tensor, nn
 
 from softleak.models.checks import positive
 
-_WIDTHS = (64, 128, 256, 512)
-_STRIDES = (1, 2, 2, 2)
+_RESNET_WIDTHS = (64, 128, 256, 512)
+_RESNET_STRIDES = (1, 2, 2, 2)
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """A bias-free convolution that keeps the image size at stride 1."""
+    """Return a bias-free convolution that keeps the image size at stride 1."""
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    """The 1x1 shortcut, or None where the identity fits."""
+    """Return the 1x1 shortcut, or None where the identity fits."""
     if stride == 1 and inputs == outputs:
         return None
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+    """This has two 3x3 convolutions and a shortcut."""
 
     expansion = 1
 
@@ -40,7 +40,7 @@ class BasicBlock(nn.Module):
         self.downsample = _projection(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, inputs, H, W) to (N, width, H / stride, W / stride)."""
+        """Return (N, width, H / stride, W / stride) of (N, inputs, H, W)."""
         shortcut = x if self.downsample is None else self.downsample(x)
         residual = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         out: Tensor = self.relu(residual + shortcut)
@@ -48,7 +48,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 1x1, a 3x3 (which holds the stride) and a 1x1 convolution, and a shortcut."""
+    """This has a 1x1, a 3x3 (with the stride) and a 1x1 convolution, and a shortcut."""
 
     expansion = 4
 
@@ -65,7 +65,7 @@ class Bottleneck(nn.Module):
         self.downsample = _projection(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, inputs, H, W) to (N, 4 width, H / stride, W / stride)."""
+        """Return (N, 4 width, H / stride, W / stride) of (N, inputs, H, W)."""
         shortcut = x if self.downsample is None else self.downsample(x)
         narrow = self.relu(self.bn1(self.conv1(x)))
         narrow = self.relu(self.bn2(self.conv2(narrow)))
@@ -77,13 +77,13 @@ Block = type[BasicBlock] | type[Bottleneck]
 
 
 def _stage(block: Block, inputs: int, width: int, depth: int, stride: int) -> nn.Sequential:
-    """`depth` blocks, the first of which changes width and size."""
+    """Return `depth` blocks, the first of which changes width and size."""
     rest = (block(width * block.expansion, width, 1) for _ in range(depth - 1))
     return nn.Sequential(block(inputs, width, stride), *rest)
 
 
 class ResNet(nn.Module):
-    """Stem, four stages of blocks, global average, head `fc`."""
+    """This has a stem, four stages of blocks, a global average and the head `fc`."""
 
     def __init__(
         self, block: Block, depths: tuple[int, ...], classes: int, small: bool, head_bias: bool
@@ -95,7 +95,7 @@ class ResNet(nn.Module):
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
         inputs = 64
         stages: list[nn.Sequential] = []
-        for width, depth, stride in zip(_WIDTHS, depths, _STRIDES, strict=True):
+        for width, depth, stride in zip(_RESNET_WIDTHS, depths, _RESNET_STRIDES, strict=True):
             stages.append(_stage(block, inputs, width, depth, stride))
             inputs = width * block.expansion
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
@@ -103,32 +103,36 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(inputs, classes, bias=head_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (N, 3, H, W) to logits (N, classes)."""
+        """Return logits (N, classes) of images (N, 3, H, W)."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(self.avgpool(x).flatten(1))
         return logits
 
 
+def _built(layers: int, classes: int, small: bool, head_bias: bool) -> ResNet:
+    """Build a ResNet of 18 or 50 layers; ``small`` means the CIFAR form."""
+    positive("classes", classes)
+    if layers == 18:
+        return ResNet(BasicBlock, (2, 2, 2, 2), classes, small, head_bias)
+    return ResNet(Bottleneck, (3, 4, 6, 3), classes, small, head_bias)
+
+
 def resnet18(classes: int = 10, head_bias: bool = False) -> ResNet:
     """Build ResNet-18 in its ImageNet form (7x7 stem, max-pool)."""
-    positive("classes", classes)
-    return ResNet(BasicBlock, (2, 2, 2, 2), classes, small=False, head_bias=head_bias)
+    return _built(18, classes, small=False, head_bias=head_bias)
 
 
 def resnet50(classes: int = 10, head_bias: bool = False) -> ResNet:
     """Build ResNet-50 in its ImageNet form (7x7 stem, max-pool)."""
-    positive("classes", classes)
-    return ResNet(Bottleneck, (3, 4, 6, 3), classes, small=False, head_bias=head_bias)
+    return _built(50, classes, small=False, head_bias=head_bias)
 
 
 def resnet18_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
     """Build ResNet-18 in its CIFAR form (3x3 stem, no max-pool)."""
-    positive("classes", classes)
-    return ResNet(BasicBlock, (2, 2, 2, 2), classes, small=True, head_bias=head_bias)
+    return _built(18, classes, small=True, head_bias=head_bias)
 
 
 def resnet50_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
     """Build ResNet-50 in its CIFAR form (3x3 stem, no max-pool)."""
-    positive("classes", classes)
-    return ResNet(Bottleneck, (3, 4, 6, 3), classes, small=True, head_bias=head_bias)
+    return _built(50, classes, small=True, head_bias=head_bias)

@@ -1,8 +1,8 @@
-"""ResNet-20, -32 and -56: the thin CIFAR networks whose shortcuts have no parameters.
+"""This module builds ResNet-20, -32 and -56, whose shortcuts have no parameters.
 
-A shortcut that changes size drops every other pixel and fills the new channels with zeros
-(option A of He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2).
-The head `linear` has a bias.
+A shortcut that changes size drops every other pixel and fills the new channels with zeros (option A
+of He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2). The head `linear`
+has a bias.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch.nn import functional
 
 from softleak.models.checks import positive
 
-_WIDTHS = (16, 32, 64)
+_THIN_WIDTHS = (16, 32, 64)
 
 
 class ThinBlock(nn.Module):
-    """Two 3x3 convolutions and a parameter-free shortcut."""
+    """This has two 3x3 convolutions and a parameter-free shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ThinBlock(nn.Module):
         self._zeros = (outputs - inputs) // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, inputs, H, W) to (N, outputs, H / stride, W / stride)."""
+        """Return (N, outputs, H / stride, W / stride) of (N, inputs, H, W)."""
         thinned = x[:, :, :: self._stride, :: self._stride]
         shortcut = functional.pad(thinned, (0, 0, 0, 0, self._zeros, self._zeros))
         residual = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
@@ -36,17 +36,17 @@ class ThinBlock(nn.Module):
 
 
 def _stage(inputs: int, outputs: int, depth: int, stride: int) -> nn.Sequential:
-    """`depth` blocks, the first of which changes width and size."""
+    """Return `depth` blocks, the first of which changes width and size."""
     first = ThinBlock(inputs, outputs, stride)
     return nn.Sequential(first, *(ThinBlock(outputs, outputs, 1) for _ in range(depth - 1)))
 
 
 class ThinResNet(nn.Module):
-    """Three stages of `depth` blocks: 6 * depth + 2 layers."""
+    """This has three stages of `depth` blocks, 6 * depth + 2 layers in all."""
 
     def __init__(self, depth: int, classes: int) -> None:
         super().__init__()
-        narrow, middle, wide = _WIDTHS
+        narrow, middle, wide = _THIN_WIDTHS
         self.conv1 = nn.Conv2d(3, narrow, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(narrow)
         self.layer1 = _stage(narrow, narrow, depth, stride=1)
@@ -55,7 +55,7 @@ class ThinResNet(nn.Module):
         self.linear = nn.Linear(wide, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (N, 3, H, W) to logits (N, classes)."""
+        """Return logits (N, classes) of images (N, 3, H, W)."""
         x = functional.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.linear(x.mean(dim=(2, 3)))

@@ -1,4 +1,4 @@
-"""Networks whose trained weights come with the package."""
+"""This module loads networks whose trained weights come with the package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LENET = "lenet_cifar10.safetensors"
 
 
 def trained_lenet() -> LeNet:
-    """The sigmoid LeNet trained on CIFAR-10 inputs normalised by CIFAR10_NORM, in eval mode."""
+    """Return the sigmoid LeNet trained on CIFAR-10 (inputs by CIFAR10_NORM), in eval mode."""
     model = lenet()
     data = resources.files("softleak.models").joinpath("weights", _LENET).read_bytes()
     copy_state(model, safetensors.torch.load(data), _LENET)

@@ -1,4 +1,4 @@
-"""A small vision transformer (class token, pre-norm blocks) with a bias-free head.
+"""This module builds a small vision transformer (class token, pre-norm) with a bias-free head.
 
 State-dict keys are those of torchvision's VisionTransformer.
 """
@@ -14,14 +14,14 @@ from torch.nn import functional
 from softleak.models.checks import divisible, positive, probability
 
 _MLP_RATIO = 4
-_EPS = 1e-6
+_LAYER_NORM_EPS = 1e-6
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention written out in matrix products.
+    """This is multi-head self-attention written out in matrix products.
 
-    Image reconstruction differentiates a gradient once more, and the fused attention kernels
-    of PyTorch have no second derivative.
+    Image reconstruction differentiates a gradient once more, and the fused attention kernels of
+    PyTorch have no second derivative.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -33,7 +33,7 @@ class SelfAttention(nn.Module):
         nn.init.xavier_uniform_(self.in_proj_weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (N, T, width) to tokens (N, T, width)."""
+        """Return tokens (N, T, width) of tokens (N, T, width)."""
         n, tokens, width = x.shape
         qkv = functional.linear(x, self.in_proj_weight, self.in_proj_bias)
         qkv = qkv.reshape(n, tokens, 3, self._heads, width // self._heads)
@@ -44,14 +44,14 @@ class SelfAttention(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
+    """This computes x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(width, eps=_EPS)
+        self.ln_1 = nn.LayerNorm(width, eps=_LAYER_NORM_EPS)
         self.self_attention = SelfAttention(width, heads)
         self.dropout = nn.Dropout(dropout)
-        self.ln_2 = nn.LayerNorm(width, eps=_EPS)
+        self.ln_2 = nn.LayerNorm(width, eps=_LAYER_NORM_EPS)
         self.mlp = nn.Sequential(
             nn.Linear(width, _MLP_RATIO * width),
             nn.GELU(),
@@ -61,14 +61,14 @@ class EncoderBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (N, T, width) to tokens (N, T, width)."""
+        """Return tokens (N, T, width) of tokens (N, T, width)."""
         x = x + self.dropout(self.self_attention(self.ln_1(x)))
         out: Tensor = x + self.mlp(self.ln_2(x))
         return out
 
 
 class Encoder(nn.Module):
-    """Position embedding, the blocks and the last norm."""
+    """This has the position embedding, the blocks and the last norm."""
 
     def __init__(self, tokens: int, width: int, depth: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -78,16 +78,16 @@ class Encoder(nn.Module):
                 (f"encoder_layer_{i}", EncoderBlock(width, heads, dropout)) for i in range(depth)
             )
         )
-        self.ln = nn.LayerNorm(width, eps=_EPS)
+        self.ln = nn.LayerNorm(width, eps=_LAYER_NORM_EPS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (N, T, width) to tokens (N, T, width)."""
+        """Return tokens (N, T, width) of tokens (N, T, width)."""
         out: Tensor = self.ln(self.layers(x + self.pos_embedding))
         return out
 
 
 class ViT(nn.Module):
-    """Patches, class token, encoder, head `heads.head` on the class token."""
+    """This has patches, a class token, an encoder, and the head `heads.head` on the class token."""
 
     def __init__(self, classes: int, patch: int, width: int, encoder: Encoder) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class ViT(nn.Module):
         self.heads = nn.Sequential(OrderedDict(head=nn.Linear(width, classes, bias=False)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (N, 3, image, image) to logits (N, classes)."""
+        """Return logits (N, classes) of images (N, 3, image, image)."""
         patches = self.conv_proj(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.class_token.expand(len(x), -1, -1), patches], dim=1)
         logits: Tensor = self.heads(self.encoder(tokens)[:, 0])
@@ -113,7 +113,17 @@ def vit(
     heads: int = 4,
     dropout: float = 0.0,
 ) -> ViT:
-    """Build a vision transformer for square images with `image` pixels a side."""
+    """Build a vision transformer for square images.
+
+    Args:
+        classes: the number of classes.
+        image: the pixels per side, a multiple of ``patch``.
+        patch: the pixels per side of a patch.
+        width: the entries of a token, a multiple of ``heads``.
+        depth: the number of blocks.
+        heads: the attention heads per block.
+        dropout: the probability with which dropout zeroes an entry in train mode.
+    """
     positive("classes", classes)
     positive("depth", depth)
     divisible("image", image, "patch", patch)

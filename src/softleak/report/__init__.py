@@ -1,4 +1,4 @@
-"""What an audit leaves behind: a page for people and a file for machines."""
+"""This package writes what an audit leaves behind: a page and a file for machines."""
 
 from softleak.report.machine import as_data, write_json
 from softleak.report.page import write_page

@@ -1,21 +1,45 @@
-"""Curves of leakage against a defence's setting, ready to be drawn as SVG."""
+"""This module lays out how often attacks succeed against a defence, ready to be drawn as SVG."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from softleak.audit.rates import Leak, Rate, Response
-from softleak.audit.words import written
+from softleak.auditing.rates import Rate, Response
+from softleak.auditing.verdict_text import written
+from softleak.vocabulary import Leak
 
-WIDTH, HEIGHT = 320, 170
-LEFT, RIGHT, TOP, BOTTOM = 40, 12, 14, 34
-SHOWN = (Leak.LABEL, Leak.CLASS, Leak.INPUT)
+CHARTED_LEAKS = (Leak.LABEL, Leak.CLASS, Leak.INPUT)
+MOST_TICKS = 4  # settings written below a chart; more would overlap
 
 
 @dataclass(frozen=True)
-class Dot:
-    """One rate: where it is, and its interval."""
+class ChartFrame:
+    """This is the size of a chart and its margins, in the units of its SVG."""
+
+    width: int = 320
+    height: int = 170
+    left: int = 40
+    right: int = 12
+    top: int = 14
+    bottom: int = 34
+
+    def x(self, index: int, count: int) -> float:
+        """Return where setting ``index`` of ``count`` is, from left to right."""
+        along = index / (count - 1) if count > 1 else 0.5
+        return self.left + (self.width - self.left - self.right) * along
+
+    def y(self, rate: float) -> float:
+        """Return where a rate from 0 to 1 is; SVG counts downwards."""
+        return self.height - self.bottom - (self.height - self.top - self.bottom) * rate
+
+
+FRAME = ChartFrame()
+
+
+@dataclass(frozen=True)
+class ChartDot:
+    """This is one rate: where it is drawn, and where its interval begins and ends."""
 
     x: float
     y: float
@@ -24,21 +48,21 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One kind of leak over all settings."""
+class ChartLine:
+    """This is one kind of leak over all settings."""
 
     leak: Leak
-    dots: tuple[Dot, ...]
+    dots: tuple[ChartDot, ...]
 
     @property
     def path(self) -> str:
-        """Its points, as SVG writes them."""
+        """Return its points as SVG writes them."""
         return " ".join(f"{dot.x:.1f},{dot.y:.1f}" for dot in self.dots)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What the table says of one attack: from where on it failed, or that it did not fail."""
+class ChartCell:
+    """This is what the table says of one attack: from which setting on it failed, if it did."""
 
     words: str
     stopped: bool
@@ -46,58 +70,54 @@ class Cell:
 
 @dataclass(frozen=True)
 class Chart:
-    """One defence: its lines, the labels of its axis, and its row of the table."""
+    """This is one defence: its lines, the labels of its axis, and its row of the table."""
 
     response: Response
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     ticks: tuple[tuple[float, str], ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[ChartCell, ...]
 
     @property
     def drawn(self) -> bool:
-        """Whether there is more than one setting to draw."""
+        """Return whether there is more than one setting to draw."""
         return len(self.response.points) > 1
 
 
 def chart(response: Response) -> Chart:
-    """Lay out one defence, weak settings on the left."""
+    """Lay out one defence, weak settings on the left.
+
+    Args:
+        response: how often each attack succeeded at each setting of the defence.
+    """
     count = len(response.points)
-    placed = [(_x(i, count), point) for i, point in enumerate(response.points)]
+    placed = [(FRAME.x(i, count), point) for i, point in enumerate(response.points)]
     lines = []
-    for leak in SHOWN:
+    for leak in CHARTED_LEAKS:
         dots = [_dot(x, point.rates[leak]) for x, point in placed if leak in point.rates]
-        lines += [Line(leak, tuple(dots))] if dots else []
+        lines += [ChartLine(leak, tuple(dots))] if dots else []
     ticks = [(x, written(point.setting)) for x, point in placed]
-    every = max(math.ceil(count / 4), 1)
-    cells = tuple(_cell(response, leak) for leak in SHOWN)
+    every = max(math.ceil(count / MOST_TICKS), 1)
+    cells = tuple(_cell(response, leak) for leak in CHARTED_LEAKS)
     return Chart(response, tuple(lines), tuple(ticks[::every]), cells)
 
 
-def _cell(response: Response, leak: Leak) -> Cell:
+def _cell(response: Response, leak: Leak) -> ChartCell:
     rates = [point.rates[leak] for point in response.points if leak in point.rates]
     if not rates:
-        return Cell("not tried", False)
+        return ChartCell("not tried", False)
     last = rates[-1]
     if leak not in response.stops:
-        return Cell(f"still succeeds, {last.hits} of {last.trials}", False)
+        return ChartCell(f"still succeeds, {last.hits} of {last.trials}", False)
     start = f" from {written(response.stops[leak])} {_stronger(response)}" if response.unit else ""
-    return Cell(f"did not succeed{start}, 0 of {last.trials}", True)
+    return ChartCell(f"did not succeed{start}, 0 of {last.trials}", True)
 
 
 def _stronger(response: Response) -> str:
-    """Which way a defence grows: more noise protects more, and so does a smaller norm."""
+    """Return which way a defence grows: more noise protects more, and so does a smaller norm."""
     weakest, strongest = response.points[0].setting, response.points[-1].setting
     return "up" if strongest >= weakest else "down"
 
 
-def _dot(x: float, rate: Rate) -> Dot:
+def _dot(x: float, rate: Rate) -> ChartDot:
     low, high = rate.interval
-    return Dot(x, _y(rate.value), _y(low), _y(high))
-
-
-def _x(index: int, count: int) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * (index / (count - 1) if count > 1 else 0.5)
-
-
-def _y(rate: float) -> float:
-    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * rate
+    return ChartDot(x, FRAME.y(rate.value), FRAME.y(low), FRAME.y(high))

@@ -1,4 +1,4 @@
-"""An audit as plain data, for JSON. Numbers that are not finite become null."""
+"""This module turns an audit into plain data for JSON. Numbers not finite become null."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Any
 from torch import Tensor
 
 from softleak.atomic import write_text
-from softleak.audit.findings import InputFinding, LabelFinding, Score
-from softleak.audit.rates import Leak, Point, State, WhatIf
-from softleak.audit.reports import Audit, AuditReport
-from softleak.audit.verdict import headline, summary
+from softleak.auditing.findings import InputFinding, LabelFinding, Score
+from softleak.auditing.headline import headline, summary
+from softleak.auditing.rates import Leak, Point, State, WhatIf
+from softleak.auditing.reports import Audit, AuditReport
+from softleak.inversion.texts.text_result import Text
 
 FORMAT = 2  # raised when a field changes its meaning
 
 
 def as_data(audit: Audit) -> dict[str, Any]:
-    """Everything but the pictures."""
+    """Return an audit as plain data: everything but the pictures."""
     data: dict[str, Any] = {
         "format": FORMAT,
         "verdict": summary(audit),
@@ -40,7 +41,7 @@ def as_data(audit: Audit) -> dict[str, Any]:
 
 
 def write_json(path: Path, audit: Audit) -> None:
-    """Write it, whole or not at all."""
+    """Write an audit as JSON, whole or not at all."""
     write_text(path, json.dumps(as_data(audit), indent=1, allow_nan=False) + "\n")
 
 
@@ -115,6 +116,19 @@ def _input(finding: InputFinding) -> dict[str, Any]:
         "shape": None if finding.pixels is None else list(finding.pixels.shape),
         "layers": [asdict(layer) for layer in finding.layers],
         "seconds": finding.seconds,
+        "text": None if finding.text is None else _text(finding.text),
+    }
+
+
+def _text(text: Text) -> dict[str, Any]:
+    return {
+        "method": text.method,
+        "explained": text.explained,
+        "words": list(text.words),
+        "tokens": [
+            {"position": p.position, "token": p.token, "certainty": p.certainty.name}
+            for p in text.places
+        ],
     }
 
 
@@ -125,16 +139,17 @@ def _score(score: Score | None) -> dict[str, Any] | None:
         "label_error": score.label_error,
         "set_distance": score.set_distance,
         "psnr": score.psnr,
+        "tokens_right": score.tokens_right,
     }
 
 
 def numbers(tensor: Tensor | None) -> list[float] | None:
-    """The entries of a vector."""
+    """Return the entries of a vector."""
     return None if tensor is None else [float(entry) for entry in tensor]
 
 
 def finite(data: Any) -> Any:  # noqa: ANN401
-    """The same data without what JSON cannot say."""
+    """Return the same data with None in place of numbers that JSON cannot say."""
     if isinstance(data, dict):
         return {key: finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -1,4 +1,4 @@
-"""The page: one self-contained file that needs no network and runs nothing from the inputs."""
+"""This module writes the page: one file that needs no network and runs nothing of the inputs."""
 
 from __future__ import annotations
 
@@ -14,64 +14,71 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from softleak._version import __version__
 from softleak.atomic import write_text
-from softleak.audit.rates import Leak, State
-from softleak.audit.reports import Audit
-from softleak.audit.verdict import summary
-from softleak.audit.words import written
-from softleak.report.chart import chart
+from softleak.auditing.headline import summary
+from softleak.auditing.reports import Audit
+from softleak.auditing.verdict_text import written
+from softleak.report.chart import FRAME, chart
 from softleak.report.machine import finite
 from softleak.report.section import Section, section
+from softleak.report.tiles import tiles
+from softleak.vocabulary import Leak
 
 HERE = "softleak.report"
-IN_FULL = 48  # shares shown with everything; the others have a row each
-TILES = {  # what each kind of leak is called, and when it counts
-    Leak.LABEL: ("label", "named exactly, nearly, or as another reading of the same numbers"),
-    Leak.CLASS: ("class", "every label that fits has the same class on top"),
-    Leak.FEATURE: ("feature", "the input of the last layer, as the model saw it"),
-    Leak.INPUT: ("input", "computed or matched, and recognisable: 20 dB or better"),
-    Leak.COMPOSITION: ("class composition", "classes proved to be among the labels"),
-}
+SHARES_IN_FULL = 48  # shares shown with everything; the others have a row each
 
 
 def write_page(path: str | PathLike[str], audit: Audit) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page of an audit, whole or not at all.
+
+    Args:
+        path: the file to write, in a folder that exists.
+        audit: the reports to show, and how to do it again.
+    """
     write_text(Path(path), render(audit))
 
 
 def render(audit: Audit) -> str:
-    """The page as text. Whatever comes from a file is escaped by the template."""
+    """Return the page as text. Whatever comes from a file is escaped by the template."""
     sections = [
         section(report, number, audit.class_names)
-        for number, report in enumerate(audit.reports[:IN_FULL], 1)
+        for number, report in enumerate(audit.reports[:SHARES_IN_FULL], 1)
     ]
     script = asset("page.js")
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            audit=audit,
-            summary=summary(audit),
-            tiles=[(audit.count(k), audit.count(k, State.NOT_ATTACKED), *TILES[k]) for k in Leak],
-            kinds=Leak,
-            sections=sections,
-            data=_data(sections),
-            style=asset("page.css"),
-            script=script,
-            script_hash=_hash(script),
-            charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
-            version=__version__,
-        )
+    return fill(
+        "page.html",
+        audit=audit,
+        summary=summary(audit),
+        tiles=tiles(audit.count, len(audit.reports)),
+        kinds=Leak,
+        sections=sections,
+        data=_data(sections),
+        script=script,
+        script_hash=_hash(script),
+        charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
+        frame=FRAME,
     )
 
 
+def fill(template: str, package: str = HERE, **values: object) -> str:
+    """Return a template with its values filled in, in the style of all pages.
+
+    Args:
+        template: the name of a template in the assets of the package, or of this one.
+        package: the package whose templates come first.
+        values: what the template shows; it escapes them.
+    """
+    page = environment(package).get_template(template)
+    return page.render(style=asset("page.css"), version=__version__, **values)
+
+
 def _data(sections: list[Section]) -> dict[str, Any]:
-    """What the interactive views need, by the id of their section."""
+    """Return what the interactive views need, by the id of their section."""
     return {s.id: finite(s.scalar) for s in sections if s.scalar is not None}
 
 
 @cache
 def environment(package: str = HERE) -> Environment:
-    """A package's templates, and those here; they escape whatever they are given."""
+    """Return the templates of a package and those here; they escape whatever they are given."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name, "assets") for name in (package, HERE)]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -81,10 +88,10 @@ def environment(package: str = HERE) -> Environment:
 
 
 def asset(name: str) -> str:
-    """The text of a file that comes with the page."""
+    """Return the text of a file that comes with the page."""
     return resources.files(HERE).joinpath("assets", name).read_text("utf-8")
 
 
 def _hash(script: str) -> str:
-    """What the page's policy allows to run: this script and no other."""
+    """Return what the page's policy allows to run: the hash of this script and no other."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

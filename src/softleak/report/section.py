@@ -1,4 +1,4 @@
-"""One share as the page shows it: words, bars, pictures, and the data of the scalar view."""
+"""This module prepares one share for the page: words, bars, pictures and the scalar view."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softleak.audit.findings import LabelLeak
-from softleak.audit.reports import AuditReport
-from softleak.audit.verdict import headline
-from softleak.audit.words import (
+from softleak.auditing.findings import LabelLeak
+from softleak.auditing.headline import headline
+from softleak.auditing.reports import AuditReport
+from softleak.auditing.verdict_text import (
     class_name,
     composition_words,
     describe,
@@ -22,14 +22,15 @@ from softleak.audit.words import (
     label_words,
 )
 from softleak.report.machine import numbers
-from softleak.report.png import data_uri, is_picture
+from softleak.report.png import picture
 
-BARS = 12  # of many classes the largest
+MOST_BARS = 12  # of more classes only the largest entries are shown
+MOST_GAIN = 9  # powers of ten by which a difference is made visible
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One class of a label, from 0 to 1; ``low`` and ``high`` bound what fits."""
+    """This is one class of a label, from 0 to 1; ``low`` and ``high`` bound what fits."""
 
     name: str
     value: float
@@ -38,9 +39,20 @@ class Bar:
     true: float | None
 
 
+@dataclass(frozen=True)
+class Word:
+    """This is one place of a text: the word found there, the true one if known, the certainty."""
+
+    text: str
+    spaced: bool
+    certainty: str
+    why: str
+    true: str | None
+
+
 @dataclass(frozen=True, eq=False)
 class Section:
-    """What the template needs of one share."""
+    """This holds what the template needs of one share."""
 
     id: str
     report: AuditReport
@@ -57,10 +69,17 @@ class Section:
     difference: str | None
     gain: int
     scalar: dict[str, Any] | None
+    words: tuple[Word, ...] = ()
 
 
 def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
-    """Prepare one share for the page."""
+    """Prepare one share for the page.
+
+    Args:
+        report: what the audit found.
+        number: its place on the page, from 1.
+        names: the names of the classes, or nothing.
+    """
     bars, hidden = _bars(report, names)
     found, score = report.input.pixels, report.score
     true = None if score is None else score.pixels_true
@@ -76,16 +95,17 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         in_brief(report, names, describe),
         bars,
         hidden,
-        _picture(found),
-        _picture(true),
-        _picture(off),
+        picture(found),
+        picture(true),
+        picture(off),
         gain,
         _scalar(report, names),
+        _words(report),
     )
 
 
 def _bars(report: AuditReport, names: Sequence[str]) -> tuple[tuple[Bar, ...], int]:
-    """The label by class, in the order of the classes if they are few, else the largest."""
+    """Return a bar per class: in the order of the classes if they are few, else the largest."""
     recovery = report.label.recovery
     if recovery.label is None:
         return (), 0
@@ -95,7 +115,7 @@ def _bars(report: AuditReport, names: Sequence[str]) -> tuple[tuple[Bar, ...], i
     every = torch.cat([*fitting, recovery.label[None]]).clamp(0, 1)
     low, high = every.amin(0), every.amax(0)
     true = None if report.score is None else report.score.label_true
-    order = range(len(high)) if len(high) <= BARS else high.topk(BARS).indices.tolist()
+    order = range(len(high)) if len(high) <= MOST_BARS else high.topk(MOST_BARS).indices.tolist()
     bars = tuple(
         Bar(
             class_name(i, names), float(recovery.label[i]), float(low[i]), float(high[i]),
@@ -106,17 +126,29 @@ def _bars(report: AuditReport, names: Sequence[str]) -> tuple[tuple[Bar, ...], i
     return bars, len(high) - len(bars)
 
 
-def _picture(pixels: Tensor | None) -> str | None:
-    return data_uri(pixels) if pixels is not None and is_picture(pixels) else None
+def _words(report: AuditReport) -> tuple[Word, ...]:
+    """Return the words of a text, each with its certainty and beside the truth if it is known."""
+    text, names = report.input.text, report.tokens
+    if text is None:
+        return ()
+    true = () if report.score is None else report.score.tokens_true
+    made = []
+    for place in text.places:
+        word, spaced = names.word(place.token)
+        truth = true[place.position] if place.position < len(true) else place.token
+        wrong = None if truth == place.token else names.word(truth)[0]
+        certainty = place.certainty.name.lower()
+        made.append(Word(word, spaced, certainty, place.certainty.value, wrong))
+    return tuple(made)
 
 
 def _difference(found: Tensor | None, true: Tensor | None) -> tuple[Tensor | None, int]:
-    """How far the pixels are from the true ones, and the power of ten that makes it visible."""
+    """Return how far pixels are from the true ones, times a power of ten that makes it visible."""
     if found is None or true is None or found.shape != true.shape:
         return None, 0
     off = (found.clamp(0, 1) - true.clamp(0, 1)).abs()
     gain = 0
-    while gain < 9 and float(off.mean()) * 10 ** (gain + 1) < 0.5:
+    while gain < MOST_GAIN and float(off.mean()) * 10 ** (gain + 1) < 0.5:
         gain += 1
     return off * 10**gain, gain
 

@@ -1,11 +1,11 @@
-"""Where cells run: this process, processes, a Ray cluster; and the durable records of them."""
+"""This package runs many samples (here, in processes, on a Ray cluster) and records them."""
 
 from softleak.sweep.cluster import Cluster
 from softleak.sweep.engine import Engine, Local
 from softleak.sweep.piece import Compute, Measures, Piece, Record, numbers
 from softleak.sweep.processes import Processes
 from softleak.sweep.records import Records
-from softleak.sweep.run import Progress, sweep
+from softleak.sweep.run_sweep import Progress, sweep
 
 __all__ = [
     "Cluster",

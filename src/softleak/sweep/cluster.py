@@ -1,4 +1,4 @@
-"""A Ray cluster, or this machine as one: the optional extra `ray`."""
+"""This module computes on a Ray cluster, or on this machine as one (extra `ray`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import islice
 from types import ModuleType
 
 from softleak.errors import MissingExtra, OptionError
-from softleak.sweep.engine import TRIES, Done, in_one_thread
+from softleak.sweep.engine import TRIES_PER_PIECE, Done, in_one_thread
 from softleak.sweep.piece import Compute, Piece, Record
 
 
 class _Worker:
-    """An actor: it is sent what it computes with once, and keeps it."""
+    """This is an actor: it is sent what it computes with once, and keeps it."""
 
     def __init__(self, compute: Compute) -> None:
         self.compute = compute
@@ -24,9 +24,13 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ray's actors, one for every core, at an address ("auto": the cluster this machine is in).
+    """This computes in Ray's actors, one per core.
 
     An actor that dies is started again by Ray, elsewhere if need be, and its piece with it.
+
+    Attributes:
+        address: where the cluster is; "auto" is the one this machine belongs to, None this machine.
+        workers: the number of actors, if fewer than cores.
     """
 
     address: str | None = None
@@ -59,7 +63,9 @@ class Cluster:
     def _work(self, ray: ModuleType, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
         count = min(self.workers or cores, cores)  # an actor beyond would wait for a core for ever
-        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=TRIES - 1)(_Worker)
+        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=TRIES_PER_PIECE - 1)(
+            _Worker
+        )
         shipped, rest = ray.put(compute), iter(pieces)
         free, busy = [kind.remote(shipped) for _ in range(count)], {}
         while True:

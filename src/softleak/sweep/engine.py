@@ -1,4 +1,4 @@
-"""An engine computes pieces somewhere and yields what is finished, in any order."""
+"""This module says what an engine is: it computes pieces and yields them in any order."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 
 from softleak.sweep.piece import Compute, Piece, Record
 
-TRIES = 3  # workers that may die over one piece before it is given up
+TRIES_PER_PIECE = 3  # workers that may die over one piece before it is given up
 Done = tuple[Piece, Sequence[Record] | None]  # None: given up
 
 
 class Engine(Protocol):
-    """Where pieces are computed."""
+    """This is a place where pieces are computed."""
 
     def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
-        """Each piece with its records, as soon as they are there."""
+        """Yield each piece with its records as soon as they are there; None means given up."""
         ...
 
 
 @dataclass(frozen=True)
 class Local:
-    """This process, a piece after the other."""
+    """This computes in this process, one piece after the other."""
 
     def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
         for piece in pieces:
@@ -32,7 +32,7 @@ class Local:
 
 
 def in_one_thread(compute: Compute, piece: Piece) -> Sequence[Record]:
-    """As every engine computes it: sums depend on how many threads share them."""
+    """Compute a piece in one thread, as every engine does: sums depend on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

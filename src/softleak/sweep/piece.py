@@ -1,4 +1,4 @@
-"""What is computed at once, and what is kept of it."""
+"""This module holds what is computed at once, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Measures = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Piece:
-    """Samples of a cell that are computed together. Which these are depends on no run."""
+    """These are samples of a cell that are computed together, the same ones in every run."""
 
     experiment: str
     cell: str
@@ -22,7 +22,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Record:
-    """What was measured of one sample."""
+    """This is what was measured of one sample."""
 
     experiment: str
     cell: str
@@ -32,14 +32,14 @@ class Record:
 
 
 def numbers(records: Iterable[Record], measure: str) -> list[float]:
-    """A measure's values; of samples that have none, nothing."""
+    """Return a measure's values, without the samples that have none."""
     held = (record.measures.get(measure) for record in records)
     return [float(value) for value in held if isinstance(value, (int, float))]
 
 
 class Compute(Protocol):
-    """A piece in, its records out. It is pickled once for every worker."""
+    """This computes the records of a piece. It is pickled once per worker."""
 
     def __call__(self, piece: Piece) -> Sequence[Record]:
-        """The records of a piece, the same wherever and whenever it is computed."""
+        """Return the records of a piece, the same wherever and whenever it is computed."""
         ...

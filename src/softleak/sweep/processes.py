@@ -1,4 +1,7 @@
-"""Processes of this machine. One that dies is replaced, and costs only what it was computing."""
+"""This module computes in processes of this machine.
+
+A process that dies is replaced, and costs only what it was computing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from itertools import chain, islice
 from multiprocessing import get_context, parent_process
 from threading import Thread
 
-from softleak.sweep.engine import TRIES, Done, in_one_thread
+from softleak.sweep.engine import TRIES_PER_PIECE, Done, in_one_thread
 from softleak.sweep.piece import Compute, Piece, Record
 
 _held: list[Compute] = []  # what this worker computes with, sent to it once
@@ -25,7 +28,7 @@ def _begin(packed: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed cannot tell its workers to end."""
+    """End this worker once its parent is gone: a killed parent cannot tell it to."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -47,7 +50,7 @@ def _submit(pool: ProcessPoolExecutor, piece: Piece) -> Future[Sequence[Record]]
 
 @dataclass(frozen=True)
 class Processes:
-    """So many processes; as many as there are cores unless said."""
+    """This computes in worker processes, by default one per core."""
 
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
 
@@ -66,7 +69,7 @@ def _one_by_one(packed: bytes, lost: list[Piece]) -> Iterator[Done]:
     while killing := (yield from _until_one_dies(1, packed, rest)):
         (piece,) = killing
         deaths[piece] += 1
-        if deaths[piece] < TRIES:
+        if deaths[piece] < TRIES_PER_PIECE:
             rest = chain(killing, rest)
         else:
             yield piece, None

@@ -1,4 +1,4 @@
-"""Records in SQLite: a transaction for every piece, so that a kill at any moment loses none."""
+"""This module keeps records in SQLite, one transaction per piece, so that a kill loses none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS records (
 
 
 class Records:
-    """What was measured so far, in a folder: ``records.sqlite``, open until the block ends."""
+    """This holds what was measured so far, in ``records.sqlite`` of a folder, until closed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class Records:
 
     @contextmanager
     def _sound(self) -> Iterator[None]:
-        """Wherever the base is read or written: what can go wrong there is said in one way."""
+        """Raise ``FileError`` for whatever goes wrong when the records are read or written."""
         try:
             yield
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:  # not damage
@@ -65,7 +65,7 @@ class Records:
         self._base.close()
 
     def declare(self, experiment: str, cell: str, provenance: Mapping[str, object]) -> None:
-        """Say what a cell is computed from; what was recorded must come from the same."""
+        """Record what a cell is computed from; raises if its records come from something else."""
         wanted = json.dumps(provenance, sort_keys=True)
         held, now = self.provenance(experiment, cell), json.loads(wanted)
         if held is None:
@@ -78,7 +78,7 @@ class Records:
             )
 
     def provenance(self, experiment: str, cell: str) -> Mapping[str, object] | None:
-        """What a cell was computed from: versions, seed, hashes."""
+        """Return what a cell was computed from: versions, seed, hashes."""
         query = "SELECT provenance FROM cells WHERE experiment = ? AND cell = ?"
         with self._sound():
             row = self._base.execute(query, (experiment, cell)).fetchone()
@@ -100,7 +100,7 @@ class Records:
                     self._base.execute("ROLLBACK")
 
     def of(self, experiment: str, cell: str) -> list[Record]:
-        """A cell's records in the order of repetition and sample."""
+        """Return a cell's records in the order of repetition and sample."""
         query = (
             "SELECT repeat, sample, measures FROM records WHERE experiment = ? AND cell = ? "
             "ORDER BY repeat, sample"
@@ -110,7 +110,7 @@ class Records:
             return [Record(experiment, cell, r, s, json.loads(m)) for r, s, m in rows]
 
     def cells(self) -> list[tuple[str, str]]:
-        """Experiment and cell of everything declared."""
+        """Return experiment and cell of everything declared."""
         with self._sound():
             return self._base.execute(
                 "SELECT experiment, cell FROM cells ORDER BY rowid"
@@ -136,7 +136,7 @@ class Records:
 
 
 def _changed(held: Mapping[str, object], now: Mapping[str, object]) -> str:
-    """What differs of two provenances, as it was and as it is."""
+    """Return in words how two provenances differ, as it was and as it is."""
 
     def value(side: Mapping[str, object], other: Mapping[str, object], key: str) -> object:
         mine, theirs = side.get(key), other.get(key)

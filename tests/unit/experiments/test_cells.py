@@ -12,7 +12,7 @@ from softleak.errors import DataError, ModelError
 from softleak.experiments import EXPERIMENTS, Shelf
 from softleak.experiments.laboratory import Laboratory
 from softleak.experiments.networks import NETWORKS, Network
-from softleak.experiments.noise import NoiseCell
+from softleak.experiments.noise_cells import NoiseCell
 from softleak.experiments.shelf import CIFAR10, CIFAR100, FLOWERS17, IMAGENET
 from softleak.experiments.table5 import PAPER
 from softleak.matching import Adam
@@ -92,13 +92,15 @@ def test_weights_travel_with_the_shelf_and_are_not_done_without(tmp_path):
 
 
 def test_samples_of_a_repetition_cover_every_class_and_every_pair():
-    from softleak.experiments.matching import MIXED, SMOOTHED
-    from softleak.experiments.target import Target
+    from softleak.experiments.attacked_network import AttackedNetwork
+    from softleak.experiments.matching import MIXED_PROTOCOL, SMOOTHED_PROTOCOL
 
-    target = Target.of(NETWORKS["lenet"], SHELF, evidence=False)
-    classes = [int(s.y.argmax()) for s in SMOOTHED.drawn(target, range(30), 0)]
+    target = AttackedNetwork.of(NETWORKS["lenet"], SHELF, evidence=False)
+    classes = [int(s.y.argmax()) for s in SMOOTHED_PROTOCOL.drawn(target, range(30), 0)]
     assert classes == [label for label in range(10) for _ in range(3)]
-    pairs = {tuple(s.y.nonzero()[:, 0].tolist()) for s in MIXED.drawn(target, range(45), 0)}
+    pairs = {
+        tuple(s.y.nonzero()[:, 0].tolist()) for s in MIXED_PROTOCOL.drawn(target, range(45), 0)
+    }
     assert len(pairs) == 45
 
 

@@ -6,7 +6,7 @@ from softleak.errors import FileError, OptionError
 from softleak.experiments import EXPERIMENTS, Column, Size, Unit, Verdict, tabulated
 from softleak.experiments.claims import CLAIMS, Means, Standing
 from softleak.experiments.summary import entry
-from softleak.report.results import BEGIN, END, Results, markdown, splice
+from softleak.report.results_page import BEGIN, END, Results, markdown, splice
 from softleak.sweep import Record, Records
 
 TABLE2 = EXPERIMENTS["table2"]

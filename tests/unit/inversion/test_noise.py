@@ -27,16 +27,28 @@ def scores(model: nn.Module, share: sl.GradientShare, x: torch.Tensor) -> tuple[
     return psnr(image, data.CIFAR10_NORM.invert(x.double())), inversion.psnr_predicted
 
 
+SIDE = 16  # pixels of the images of convolutional networks
+
+
 @pytest.fixture
 def sample(draw) -> data.Sample:
     (one,) = draw(data.Smoothing(), 1)
     return one
 
 
-@pytest.mark.parametrize("make", [models.lenet, lambda: models.mlp(3072, (512, 256))])
-def test_sixteen_bits_cost_what_was_predicted(make, sample):
+@pytest.fixture
+def little(draw) -> data.Sample:
+    (one,) = draw(data.Smoothing(), 1, size=SIDE)
+    return one
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: models.lenet(image=SIDE), lambda: models.mlp(3 * SIDE**2, (128, 64))],
+    ids=["lenet", "fully connected"],
+)  # fmt: skip
+def test_sixteen_bits_cost_what_was_predicted(make, little):
     torch.manual_seed(0)
-    model = make().eval()
+    model, sample = make().eval(), little
     share = sl.capture(model, sample.x, sample.y)
     fine, _ = scores(model, share, sample.x)
     coarse, predicted = scores(model, share.map(lambda _, g: g.half()), sample.x)
@@ -56,10 +68,9 @@ def test_noise_costs_what_was_predicted(sample):
     assert qualities[0] - qualities[-1] > 30
 
 
-@pytest.mark.once
-def test_noise_drowns_a_convolutional_net_and_it_says_so(sample):
+def test_noise_drowns_a_convolutional_net_and_it_says_so(little):
     torch.manual_seed(0)
-    model = models.lenet().eval()
+    model, sample = models.lenet(image=SIDE).eval(), little
     share = sl.capture(model, sample.x, sample.y)
     faint, predicted = scores(model, noisy(share, 1e-5), sample.x)
     assert abs(faint - predicted) < FACTOR_3

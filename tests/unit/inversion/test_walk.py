@@ -10,7 +10,7 @@ import softleak as sl
 from softleak import data, models
 from softleak.defenses import GaussianNoise, Prune
 from softleak.errors import ModelError, ShareError
-from softleak.inversion.walk import GOOD
+from softleak.inversion.walk import WALK_SETTINGS
 
 PIXEL = torch.tensor(data.CIFAR10_NORM.std, dtype=torch.double).view(3, 1, 1)
 
@@ -98,7 +98,7 @@ LENETS = {
     ("name", "enough"), [("default", True), ("trained", None), ("leaky", False)]
 )
 def test_the_thorough_pass_is_for_what_the_first_one_leaves_open(name, enough, draw):
-    """The trained LeNet is predicted 90.6 dB without AVX2, too near GOOD, 85, to be presumed."""
+    """Without AVX2 the trained LeNet is predicted 90.6 dB: too near 85 dB to be presumed."""
     torch.manual_seed(0)
     model = LENETS[name]().eval()
     (sample,) = draw(data.Smoothing(), 1)
@@ -107,7 +107,7 @@ def test_the_thorough_pass_is_for_what_the_first_one_leaves_open(name, enough, d
     chain = sl.Chain.of(model, sl.Head.of(model), (3, 32, 32))
     first = sl.Chain(chain.head, chain.passes[0])
     quick, both = (sl.invert(model, share, recovery, chain=c, pixel=PIXEL) for c in (first, chain))
-    good = quick.determined and quick.psnr_predicted >= GOOD
+    good = quick.determined and quick.psnr_predicted >= WALK_SETTINGS.sufficient_psnr
     assert good == enough or enough is None
     assert torch.equal(quick.input, both.input) == good
     assert both.psnr_predicted >= quick.psnr_predicted
@@ -120,20 +120,21 @@ def test_the_thorough_pass_is_for_what_the_first_one_leaves_open(name, enough, d
         assert rosy > -9.54 or not found.determined
 
 
-@pytest.mark.once
 def test_of_two_passes_the_one_that_promises_more_is_kept(draw):
-    model = models.uniform_(models.lenet()).eval()
-    (sample,) = draw(data.Smoothing(), 1)
+    model = models.uniform_(models.lenet(image=16)).eval()
+    (sample,) = draw(data.Smoothing(), 1, size=16)
     clean = sl.capture(model, sample.x, sample.y)
     share, recovery = Prune(0.99)(clean), sl.recover_label(model, clean)
-    chain = sl.Chain.of(model, sl.Head.of(model), (3, 32, 32))
+    chain = sl.Chain.of(model, sl.Head.of(model), (3, 16, 16))
     first = sl.Chain(chain.head, chain.passes[0])
     quick, kept = (sl.invert(model, share, recovery, chain=c) for c in (first, chain))
-    assert quick.psnr_predicted < GOOD
+    assert quick.psnr_predicted < WALK_SETTINGS.sufficient_psnr
     assert kept.psnr_predicted >= quick.psnr_predicted
 
 
 def test_noise_that_was_declared_is_not_counted_twice(draw):
+    """Counted twice, it would cost 3 dB; draws of the error alone differ by some tenths."""
+    torch.manual_seed(0)
     model = models.mlp(3072, (128,)).eval()
     (sample,) = draw(data.Smoothing(), 1)
     share = GaussianNoise(1e-4, 0)(sl.capture(model, sample.x, sample.y))
@@ -141,7 +142,7 @@ def test_noise_that_was_declared_is_not_counted_twice(draw):
     found = sl.invert(model, share, recovery)
     assert recovery.noise == pytest.approx(1e-4, rel=0.1)
     told = sl.invert(model, share.expecting(recovery.noise), recovery)
-    assert told.psnr_predicted == pytest.approx(found.psnr_predicted, abs=0.1)
+    assert told.psnr_predicted == pytest.approx(found.psnr_predicted, abs=1.0)
 
 
 def test_coarser_gradients_give_larger_predicted_errors(draw):

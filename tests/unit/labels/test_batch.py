@@ -9,7 +9,7 @@ import softleak as sl
 from softleak import data, models
 from softleak.errors import LabelError
 from softleak.labels.batch import BatchReader
-from softleak.verify import find_head
+from softleak.subject import Subject
 
 SHAPE = (3, 32, 32)
 
@@ -42,7 +42,7 @@ def step(model: nn.Module, x, y, lr: float | None = None, steps: int = 1) -> sl.
 
 
 def reader(model: nn.Module) -> BatchReader:
-    return BatchReader.of(model, find_head(model, None, SHAPE), SHAPE)
+    return BatchReader.of(Subject.of(model, SHAPE))
 
 
 def chosen(pictures, samples: int, seed: int):
@@ -114,7 +114,7 @@ def test_why_no_class_is_proved(pictures):
     share = step(model, *chosen(pictures, 3, 0))
     found = reader(model).read(share.without("3.bias"))
     assert "the gradient of the head's bias is missing and its features may be neg" in found.message
-    blind = BatchReader.of(Unknown(), sl.Head.of(Unknown(), "head"))
+    blind = BatchReader.of(Subject.of(Unknown(), head=sl.Head.of(Unknown(), "head")))
     found = blind.read(sl.GradientShare({"head.weight": torch.tensor([[1.0] * 4, [-1.0] * 4])}))
     assert "the head has no bias and its features could not be looked at" in found.message
 

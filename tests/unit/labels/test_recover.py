@@ -145,9 +145,11 @@ def test_several_samples_are_never_given_a_label(trained, shares, batch):
 def test_noise_is_never_given_a_wrong_label(trained, shares):
     captured, truth = shares(data.Smoothing(), 4)
     proofs = []
-    for size in (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-1):
-        noisy = [s.map(lambda _, g, size=size: g + size * torch.randn_like(g)) for s in captured]
-        for recovery, y in zip(sl.recover_labels(trained, noisy), truth, strict=True):
+    # Most shares where a proof is in reach; behind more noise each takes half a second.
+    for size, few in ((1e-9, 4), (1e-8, 4), (1e-7, 4), (1e-6, 4), (1e-5, 2), (1e-3, 1), (1e-1, 1)):
+        some = captured[:few]
+        noisy = [s.map(lambda _, g, size=size: g + size * torch.randn_like(g)) for s in some]
+        for recovery, y in zip(sl.recover_labels(trained, noisy), truth[:few], strict=True):
             if recovery.status is sl.Status.UNIQUE:
                 proofs.append(size)
                 assert label_error(recovery, y) < 1e-3, size

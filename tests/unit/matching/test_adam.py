@@ -1,15 +1,13 @@
 import torch
 
 from softleak.matching.adam import Adam
-from softleak.matching.minimum import STATUSES
-from softleak.matching.results import MatchStatus
-from softleak.matching.watch import Watch
+from softleak.matching.reconstruction import MatchStatus
+from softleak.matching.stopping import Stopping
 from tests.unit.matching.problems import Known, blown, bowl, valley
 
 
 def minimise(problems, start, optimiser):
-    with Watch(1) as watch:
-        return optimiser.minimise(problems, start, watch)
+    return optimiser.minimise(problems, start, Stopping(1))
 
 
 def test_it_takes_the_steps_torch_takes():
@@ -35,7 +33,7 @@ def test_it_takes_the_steps_torch_takes():
 def test_a_diverging_problem_is_marked_and_left_at_its_best():
     start = torch.zeros(2, 3, dtype=torch.double)
     found = minimise(Known([blown, bowl(centre=1.0)]), start, Adam(lr=0.1, steps=500))
-    assert [STATUSES[int(i)] for i in found.ending] == [MatchStatus.DIVERGED, MatchStatus.EXHAUSTED]
+    assert found.statuses == [MatchStatus.DIVERGED, MatchStatus.EXHAUSTED]
     assert found.loss[0].isfinite()
     assert int(found.evaluations[0]) < int(found.evaluations[1]) == 500
     assert torch.allclose(found.unknowns[1], torch.ones(3).double(), atol=1e-3)
@@ -43,6 +41,6 @@ def test_a_diverging_problem_is_marked_and_left_at_its_best():
 
 def test_parts_share_one_schedule():
     whole = Adam(lr=1.0, steps=80)
-    rates = [whole.part(0.5, 1.0)._rate(step) for step in (40, 49, 50, 70)]
-    assert rates == [whole._rate(step) for step in (40, 49, 50, 70)]
+    rates = [whole.part(0.5, 1.0).rate(step) for step in (40, 49, 50, 70)]
+    assert rates == [whole.rate(step) for step in (40, 49, 50, 70)]
     assert whole.part(0.0, 0.1).evaluations + whole.part(0.1, 1.0).evaluations == 80

@@ -2,19 +2,13 @@ import pytest
 import torch
 
 from softleak.matching.lbfgs import LBFGS
-from softleak.matching.minimum import STATUSES
-from softleak.matching.results import MatchStatus
-from softleak.matching.watch import Watch
+from softleak.matching.reconstruction import MatchStatus
+from softleak.matching.stopping import Stopping
 from tests.unit.matching.problems import Known, bowl, kinked, valley
 
 
 def minimise(problems, start, **options):
-    with Watch(1) as watch:
-        return LBFGS(**options).minimise(problems, start, watch)
-
-
-def endings(minimum):
-    return [STATUSES[int(index)] for index in minimum.ending]
+    return LBFGS(**options).minimise(problems, start, Stopping(1))
 
 
 @pytest.mark.parametrize("shift", [-3.0, 0.0, 5.0])
@@ -25,7 +19,7 @@ def test_a_curved_valley_is_followed_to_its_end_wherever_it_lies(shift, sign):
     problem = Known([lambda x: valley(sign * (x - shift))])
     found = minimise(problem, sign * start + shift, steps=10)
     assert torch.allclose(found.unknowns, sign * torch.ones(1, 2).double() + shift, atol=1e-6)
-    assert endings(found) == [MatchStatus.CONVERGED]
+    assert found.statuses == [MatchStatus.CONVERGED]
 
 
 def test_kinks_do_not_stop_it():
@@ -42,7 +36,7 @@ def test_problems_neither_wait_for_nor_disturb_each_other():
         alone = minimise(Known([loss]), start[row : row + 1], steps=1, inner=12)
         assert torch.allclose(together.unknowns[row], alone.unknowns[0], rtol=1e-9, atol=1e-12)
         assert together.evaluations[row] == alone.evaluations[0]
-    assert endings(together)[3] is MatchStatus.DIVERGED
+    assert together.statuses[3] is MatchStatus.DIVERGED
     assert together.evaluations[3] == 1
 
 
@@ -68,20 +62,19 @@ def test_the_loss_never_rises_and_the_budget_is_kept():
     problems = Known([valley])
     found = minimise(problems, start, steps=2, inner=7)
     assert len(problems.evaluated) == int(found.evaluations) == 14
-    assert endings(found) == [MatchStatus.EXHAUSTED]
+    assert found.statuses == [MatchStatus.EXHAUSTED]
 
 
 def test_a_loss_that_hardly_falls_ends_the_search():
     found = minimise(
         Known([kinked]), torch.zeros(1, 3, dtype=torch.double), steps=1000, patience=20
     )
-    assert endings(found) == [MatchStatus.CONVERGED]
+    assert found.statuses == [MatchStatus.CONVERGED]
     assert int(found.evaluations) < 2000
 
 
 def test_out_of_time_it_keeps_what_it_has():
     start = torch.full((1, 6), -1.0, dtype=torch.double)
-    with Watch(1, seconds=0.0) as watch:
-        found = LBFGS().minimise(Known([valley]), start, watch)
-    assert endings(found) == [MatchStatus.OUT_OF_TIME]
+    found = LBFGS().minimise(Known([valley]), start, Stopping(1, seconds=0.0))
+    assert found.statuses == [MatchStatus.OUT_OF_TIME]
     assert torch.equal(found.unknowns, start)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from softleak.errors import OptionError
-from softleak.matching import L2, Box, Cosine, TotalVariation
+from softleak.matching import L2, Cosine
 
 
 def test_both_are_zero_for_equal_gradients_and_grow_apart():
@@ -24,16 +24,3 @@ def test_only_the_cosine_ignores_the_scale():
 def test_weights_are_checked(weights):
     with pytest.raises(OptionError, match="not negative"):
         L2(**weights)
-
-
-def test_total_variation_is_that_of_the_paper():
-    x = torch.tensor([[[0.0, 1.0], [3.0, 6.0]]])
-    across, down = (1 + 3) / 2, (3 + 5) / 2
-    assert float(TotalVariation(0.5)(x)) == pytest.approx(0.5 * (across + down))
-
-
-def test_the_box_costs_nothing_inside():
-    x = torch.tensor([[[-1.0, 0.5], [2.0, 1.0]]])
-    assert float(Box(-1, 2)(x)) == 0
-    assert float(Box(0, 1)(x)) == pytest.approx((1 + 1) / 4)
-    assert float(Box(torch.tensor(0.0).view(1, 1, 1), 1.0, weight=2.0)(x)) == pytest.approx(1.0)

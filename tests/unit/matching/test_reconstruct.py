@@ -12,7 +12,7 @@ from torch import nn
 import softleak as sl
 from softleak import data, models
 from softleak.data import CIFAR10_NORM
-from softleak.errors import ModelError, OptionError, ShareError
+from softleak.errors import ModelError, OptionError
 from softleak.matching import (
     L2,
     LBFGS,
@@ -26,8 +26,11 @@ from softleak.matching import (
     RecoveredLabel,
     TotalVariation,
     reconstruct,
+    reconstruct_many,
 )
 from softleak.metrics import psnr
+from softleak.terminal_watch import TerminalWatch
+from tests.unit.matching.nets import small, victims
 
 SHORT = LBFGS(steps=3, inner=10)
 # Thirty evaluations of L-BFGS multiply rounding by up to a million: between batches of another size
@@ -36,31 +39,11 @@ SHORT = LBFGS(steps=3, inner=10)
 SHORT_ROUNDING = 1e-6
 
 
-def small(classes=4, size=8):
-    """A net so small that its images are found in a moment."""
-    torch.manual_seed(1)
-    net = nn.Sequential(
-        nn.Conv2d(1, 6, 3, padding=1), nn.Sigmoid(), nn.Conv2d(6, 6, 3, padding=1), nn.Sigmoid(),
-        nn.Flatten(), nn.Linear(6 * size * size, classes),
-    )  # fmt: skip
-    for parameter in net.parameters():
-        nn.init.uniform_(parameter, -0.5, 0.5)
-    return net
-
-
-def victims(model, count, classes=4, size=8):
-    generator = torch.Generator().manual_seed(3)
-    inputs = [torch.rand(1, size, size, generator=generator) for _ in range(count)]
-    labels = torch.distributions.Dirichlet(torch.ones(classes)).sample((count,))
-    shares = [sl.capture(model, x, y) for x, y in zip(inputs, labels, strict=True)]
-    return inputs, labels, shares
-
-
 @pytest.mark.parametrize("objective", [L2(), Cosine(), L2(alpha=0.0, beta=2.0)], ids=str)
 def test_the_input_is_found_from_noise(objective):
     model = small()
     inputs, labels, shares = victims(model, 3)
-    found = reconstruct(
+    found = reconstruct_many(
         model, shares, sl.recover_labels(model, shares), objective=objective, priors=(),
         optimiser=LBFGS(steps=150, progress=1e-3),
     )  # fmt: skip
@@ -96,12 +79,12 @@ def test_one_share_or_many_in_their_order():
     model = small().double()
     _, labels, shares = victims(model, 3)
     sources = [GivenLabel(y) for y in labels]
-    many = reconstruct(model, shares, label=sources, optimiser=SHORT, objective=L2())
+    many = reconstruct_many(model, shares, label=sources, optimiser=SHORT, objective=L2())
     for share, source, expected in zip(shares, sources, many, strict=True):
         alone = reconstruct(model, share, label=source, optimiser=SHORT, objective=L2())
         assert alone.input.dtype == torch.double
         assert torch.allclose(alone.input, expected.input, atol=SHORT_ROUNDING)
-    assert reconstruct(model, []) == ()
+    assert reconstruct_many(model, []) == ()
 
 
 def test_little_memory_changes_nothing_but_the_batches():
@@ -109,7 +92,7 @@ def test_little_memory_changes_nothing_but_the_batches():
     _, labels, shares = victims(model, 4)
     sources = [GivenLabel(y) for y in labels]
     options = {"label": sources, "optimiser": SHORT, "objective": L2()}
-    whole, parts = (reconstruct(model, shares, memory=m, **options) for m in (2 << 30, 1))
+    whole, parts = (reconstruct_many(model, shares, memory=m, **options) for m in (2 << 30, 1))
     for a, b in zip(whole, parts, strict=True):
         assert torch.allclose(a.input, b.input, atol=SHORT_ROUNDING)
 
@@ -122,8 +105,8 @@ def test_what_cannot_be_matched_is_marked_and_disturbs_nobody():
     huge = shares[0].map(lambda _, g: g * 3e18)
     mixed = [shares[0], broken, zero, huge, shares[1]]
     sources = [GivenLabel(y) for y in (labels[0], labels[0], labels[0], labels[0], labels[1])]
-    found = reconstruct(model, mixed, label=sources, objective=L2(), optimiser=Adam(steps=20))
-    alone = reconstruct(
+    found = reconstruct_many(model, mixed, label=sources, objective=L2(), optimiser=Adam(steps=20))
+    alone = reconstruct_many(
         model, shares, label=[sources[0], sources[4]], objective=L2(), optimiser=Adam(steps=20)
     )
     assert [r.status for r in found[1:4]] == [
@@ -176,14 +159,39 @@ def test_a_missing_layer_is_done_without():
     assert found.misfit < 1
 
 
-def test_shares_of_another_model_are_refused():
+def test_shares_of_another_model_have_a_status_that_says_so():
     model = small()
-    _, labels, _ = victims(model, 1)
-    other = sl.GradientShare({"0.weight": torch.ones(2, 2)}, (1, 8, 8))
-    with pytest.raises(ShareError, match=r"shape \(6, 1, 3, 3\), got \(2, 2\)"):
-        reconstruct(model, other, label=GivenLabel(labels[0]))
-    with pytest.raises(ShareError, match="no gradient"):
-        reconstruct(model, sl.GradientShare({"x": torch.ones(2)}, (1, 8, 8)))
+    _, labels, (share,) = victims(model, 1)
+    given = {"label": GivenLabel(labels[0]), "optimiser": SHORT}
+    unfit = {
+        r"shape (6, 1, 3, 3), got (2, 2)": sl.GradientShare(
+            {"0.weight": torch.ones(2, 2)}, (1, 8, 8)
+        ),
+        "no gradient of the model": sl.GradientShare({"x": torch.ones(2)}, (1, 8, 8)),
+        "pass input_shape": sl.GradientShare(share.gradients),
+        "does not take one input of shape (1, 9, 9)": sl.GradientShare(share.gradients, (1, 9, 9)),
+    }
+    found = reconstruct_many(model, [*unfit.values(), share], **given)
+    for message, one in zip(unfit, found, strict=False):
+        assert one.status is MatchStatus.UNFIT
+        assert message in one.message
+        assert one.input is None
+    assert found[-1].status is MatchStatus.EXHAUSTED
+    alone = reconstruct(model, unfit["pass input_shape"], head=sl.Head.of(model), **given)
+    assert alone.status is MatchStatus.UNFIT
+
+
+def test_a_label_or_start_of_another_size_ends_its_share_alone():
+    model = small()
+    _, labels, (share,) = victims(model, 1)
+    y = labels[0]
+    found = reconstruct_many(
+        model, [share] * 4, optimiser=SHORT,
+        label=[GivenLabel(y[:3]), GivenLabel(y), GivenLabel(y), GivenLabel(y)],
+        start=[Noise(), Image(torch.zeros(2, 2)), Image(torch.full((1, 8, 8), torch.nan)), Noise()],
+    )  # fmt: skip
+    assert [one.status is MatchStatus.UNFIT for one in found] == [True, True, True, False]
+    assert ["4 entries" in found[0].message, "(2, 2)" in found[1].message] == [True, True]
 
 
 def test_a_shape_the_model_does_not_take_is_said():
@@ -206,26 +214,37 @@ def test_an_interruption_returns_the_best_so_far():
     model = small()
     _, labels, shares = victims(model, 1)
     before = signal.getsignal(signal.SIGINT)
-    found = reconstruct(
-        model, shares[0], label=GivenLabel(labels[0]), priors=[Interrupting()],
-        optimiser=LBFGS(steps=100), objective=L2(),
-    )  # fmt: skip
+    settings = {
+        "label": GivenLabel(labels[0]), "priors": [Interrupting()], "objective": L2(),
+        "optimiser": LBFGS(steps=100),
+    }  # fmt: skip
+    with TerminalWatch() as watch:
+        found = reconstruct(model, shares[0], watch=watch, **settings)
     assert found.status is MatchStatus.INTERRUPTED
     assert found.input is not None
     assert found.evaluations < 5
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_from_the_exact_inversion_nothing_gets_worse(trained, draw):
-    drawn = draw(data.Smoothing(), 2)
-    shares = [sl.capture(trained, s.x, s.y) for s in drawn]
-    recoveries = sl.recover_labels(trained, shares)
+def test_unless_asked_no_signal_is_handled(interruptible):
+    model = small()
+    _, labels, shares = victims(model, 1)
+    with pytest.raises(KeyboardInterrupt):
+        reconstruct(
+            model, shares[0], label=GivenLabel(labels[0]), priors=[Interrupting()], optimiser=SHORT
+        )
+
+
+def test_from_the_exact_inversion_nothing_gets_worse(draw):
+    model, drawn = models.lenet(image=16).eval(), draw(data.Smoothing(), 2, size=16)
+    shares = [sl.capture(model, s.x, s.y) for s in drawn]
+    recoveries = sl.recover_labels(model, shares)
     inputs = [
-        sl.invert(trained, share, recovery).input
+        sl.invert(model, share, recovery).input
         for share, recovery in zip(shares, recoveries, strict=True)
     ]
-    found = reconstruct(
-        trained, shares, recoveries, start=[Image(x) for x in inputs], objective=L2(),
+    found = reconstruct_many(
+        model, shares, recoveries, start=[Image(x) for x in inputs], objective=L2(),
         optimiser=SHORT,
     )  # fmt: skip
     for sample, before, after in zip(drawn, inputs, found, strict=True):
@@ -245,16 +264,6 @@ def test_a_start_that_gains_no_more_than_rounding_is_kept_to_the_last_digit():
     busy = reconstruct(model, shares[0], optimiser=LBFGS(steps=20), **asked)
     assert busy.misfit < idle.misfit
     assert psnr(busy.input, inputs[0]) > psnr(near, inputs[0])
-
-
-def test_starts_are_the_same_for_all_and_new_for_every_attempt():
-    first, again, other = (Noise(4).draw((2, 3), attempt) for attempt in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    with pytest.raises(OptionError, match="shape"):
-        Image(torch.zeros(2, 2)).draw((3, 3), 0)
-    with pytest.raises(OptionError, match="NaN"):
-        Image(torch.full((3, 3), torch.nan)).draw((3, 3), 0)
 
 
 def test_a_start_that_explains_the_gradient_has_its_loss():
@@ -282,9 +291,12 @@ def test_inputs_that_are_no_images_are_matched_too(shape):
 
 WRONG = {
     "a GradientShare, got str": {"shares": {"0.weight": torch.zeros(2)}},
-    r"an objective such as L2\(\), got L2": {"objective": L2},
+    r"an objective such as L2\(\), got the class L2": {"objective": L2},
+    r"an optimiser such as .*, got the class Adam": {"optimiser": Adam},
     "a start such as .*, got Tensor": {"start": torch.zeros(1, 8, 8)},
     "a label source such as .*, got Tensor": {"label": torch.ones(4) / 4},
+    r"one recovery per share \(1\), got 2": {"recoveries": [None, None]},
+    "one start for all or one for each of 1 shares, got 2": {"start": [Noise(), Noise()]},
 }
 
 
@@ -293,7 +305,16 @@ def test_what_is_of_another_kind_is_named(message):
     model = small()
     shares = victims(model, 1)[2]
     with pytest.raises(OptionError, match=message):
-        reconstruct(model, **{"shares": shares, **WRONG[message]})
+        reconstruct_many(model, **{"shares": shares, **WRONG[message]})
+
+
+def test_one_share_and_many_are_two_functions():
+    model = small()
+    shares = victims(model, 2)[2]
+    with pytest.raises(OptionError, match=r"got a list of 2; use reconstruct_many\("):
+        reconstruct(model, shares)
+    with pytest.raises(OptionError, match=r"got one GradientShare; use reconstruct\("):
+        reconstruct_many(model, shares[0])
 
 
 def test_a_mask_nobody_knows_is_not_guessed():
@@ -308,8 +329,9 @@ def test_without_the_head_something_else_has_to_be_there():
     model = small()
     share = victims(model, 1)[2][0]
     alone = sl.GradientShare({"5.weight": share["5.weight"]}, share.input_shape)
-    with pytest.raises(OptionError, match="alpha=0"):
-        reconstruct(model, alone, sl.recover_label(model, share), objective=L2(0.0, 1.0))
+    found = reconstruct(model, alone, sl.recover_label(model, share), objective=L2(0.0, 1.0))
+    assert found.status is MatchStatus.UNFIT
+    assert "alpha=0" in found.message
 
 
 class HeadFirst(nn.Module):
@@ -340,7 +362,7 @@ def test_compiled_it_is_the_same_to_within_rounding():
     model = small()
     _, labels, shares = victims(model, 2)
     plain, fast = (
-        reconstruct(
+        reconstruct_many(
             model, shares, label=[GivenLabel(y) for y in labels], optimiser=Adam(steps=5),
             compiled=compiled,
         )

@@ -8,7 +8,7 @@ import pytest
 
 from softleak.errors import FileError
 from softleak.sweep import Local, Record, Records, numbers, sweep
-from softleak.sweep.run import missing
+from softleak.sweep.run_sweep import missing
 from tests.unit.sweep.computes import Sums, pieces
 
 

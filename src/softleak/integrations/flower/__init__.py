@@ -1,6 +1,6 @@
-"""softleak in Flower: a guard on the client, a monitor on the server.
+"""This package holds softleak in Flower: a guard for the client and a monitor for the server.
 
-Needs the extra ``flower``: ``pip install 'softleak[flower]'``.
+This package needs the extra ``flower``: ``pip install 'softleak[flower]'``.
 """
 
 from softleak.errors import MissingExtra
@@ -14,16 +14,16 @@ except ImportError as error:
         "(Python 3.11 or later)"
     ) from error
 
+from softleak.integrations.flower.audit_engine import AuditEngine
 from softleak.integrations.flower.auditor import Question
-from softleak.integrations.flower.engine import Engine
-from softleak.integrations.flower.findings import ClientAudit, RoundAudit
 from softleak.integrations.flower.guard import Action, LeakageGuard
 from softleak.integrations.flower.monitor import LeakageMonitor, Unfit
+from softleak.integrations.flower.round_findings import ClientAudit, RoundAudit
 
 __all__ = [
     "Action",
+    "AuditEngine",
     "ClientAudit",
-    "Engine",
     "LeakageGuard",
     "LeakageMonitor",
     "Question",

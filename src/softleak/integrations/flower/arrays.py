@@ -1,4 +1,4 @@
-"""Between Flower's records and softleak's shares: weights in, weights out, the step between."""
+"""This module holds from Flower's records to softleak's shares and back."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from softleak.errors import ShareError
 from softleak.naming import own_names
 from softleak.share import GradientShare
 
-LEARNING_RATE = "lr"  # what Flower's examples call it in the config they send
-SAMPLES = "num-examples"  # and the metric a client counts its samples in
-State = Mapping[str, Tensor]
+LEARNING_RATE_KEY = "lr"  # the name of the learning rate in the config of Flower's examples
+SAMPLES_METRIC = "num-examples"  # the metric in which a client counts its samples
+State = Mapping[str, Tensor]  # weights and buffers by name
 
 
 def only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
-    """The one record of arrays in a message, and its key."""
+    """Return the one record of arrays in a message, with its key, or raise ``ShareError``."""
     records = content.array_records
     if len(records) != 1:
         raise ShareError(f"expected one record of arrays, got {len(records)}")
@@ -26,11 +26,11 @@ def only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
 
 
 def tensors(record: ArrayRecord) -> dict[str, Tensor]:
-    """The arrays as tensors of their own; raises ``ShareError`` if one cannot be read."""
+    """Return copies of the arrays as tensors; raise ``ShareError`` if one cannot be read."""
     found = {}
     for name, array in record.items():
         try:
-            # A copy: what a mod or the app does to the array later is not what was sent.
+            # It is a copy, because a mod or the app may change the array later.
             found[name] = torch.tensor(array.numpy())
         except (ValueError, TypeError, OSError, EOFError, KeyError, MemoryError) as error:
             raise ShareError(f"the array {name!r} cannot be read ({error})") from error
@@ -38,15 +38,24 @@ def tensors(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def under_own_names(held: State, model: nn.Module) -> dict[str, Tensor]:
-    """Arrays under the model's names, which Flower's lists of arrays do not carry."""
+    """Return arrays under the model's names, which Flower's lists of arrays do not carry."""
     names = own_names(held, model)
     return {names[name]: tensor for name, tensor in held.items()}
 
 
 def step_between(before: State, after: State, lr: float | None) -> GradientShare:
-    """The gradient behind two states; times an unknown factor if the learning rate is unknown."""
+    """Return the gradient behind two states.
+
+    Args:
+        before: the state that the client received.
+        after: the state that it sent back.
+        lr: its learning rate. If it is None, the gradient is multiplied by an unknown factor.
+
+    Raises:
+        ShareError: if the states are not those of one model, or hold NaN or infinity.
+    """
     if not after:
-        raise ShareError("it sent no arrays")
+        raise ShareError("it sent no arrays, so there is nothing to audit")
     if before.keys() != after.keys():
         odd = sorted(before.keys() ^ after.keys())
         raise ShareError(
@@ -60,6 +69,7 @@ def step_between(before: State, after: State, lr: float | None) -> GradientShare
 
 
 def _check_alike(before: State, after: State) -> None:
+    """Raise ``ShareError`` unless all arrays have the same shapes and kinds of numbers."""
     for name, start in before.items():
         came = after[name]
         if came.shape != start.shape:
@@ -72,26 +82,32 @@ def _check_alike(before: State, after: State) -> None:
 
 
 def learning_rate(content: RecordDict, lr: float | None) -> float | None:
-    """What was said, else what the round's config says, else unknown."""
+    """Return the learning rate that was given, or that of the round's config; None if unknown.
+
+    Args:
+        content: the content of a message to a client.
+        lr: the learning rate that was given, if any.
+    """
     if lr is not None:
         return lr
-    said = (config.get(LEARNING_RATE) for config in content.config_records.values())
+    said = (config.get(LEARNING_RATE_KEY) for config in content.config_records.values())
     return next((float(v) for v in said if isinstance(v, int | float) and v > 0), None)
 
 
 def claimed_samples(content: RecordDict) -> int | None:
-    """How many samples a client says it used."""
-    said = (metrics.get(SAMPLES) for metrics in content.metric_records.values())
+    """Return the number of samples that a client says it used; None if it does not say."""
+    said = (metrics.get(SAMPLES_METRIC) for metrics in content.metric_records.values())
     return next((int(v) for v in said if isinstance(v, int | float) and v >= 1), None)
 
 
 def round_of(content: RecordDict) -> int:
-    """The number of the round as Flower's strategies send it; 0 if they do not."""
+    """Return the number of the round as Flower's strategies send it; 0 if they do not."""
     said = (_round(config) for config in content.config_records.values())
     return next((number for number in said if number), 0)
 
 
 def _round(config: ConfigRecord) -> int:
+    """Return the number of the round in one config; 0 if there is none."""
     number = config.get("server-round", 0)
     return number if isinstance(number, int) else 0
 
@@ -99,9 +115,15 @@ def _round(config: ConfigRecord) -> int:
 def record_after(
     record: ArrayRecord, before: State, share: GradientShare, lr: float
 ) -> ArrayRecord:
-    """What is sent instead: the received state and one step of ``share`` from it.
+    """Return the record of the received state after one step of a share.
 
-    What the share does not hold, running statistics and counters, goes back as it came.
+    Running statistics and counters, which a share does not hold, go back as they were received.
+
+    Args:
+        record: the record that would be sent otherwise, whose order is kept.
+        before: the state that the client received.
+        share: the gradient of the step.
+        lr: the size of the step.
     """
     sent: dict[str, Array] = {}
     for name, start in before.items():

@@ -1,4 +1,4 @@
-"""The audit of a round: labels of all clients in one pass, inputs of as many as were asked for."""
+"""The audit of a round: labels of all clients in one pass, and inputs of the first few."""
 
 from __future__ import annotations
 
@@ -10,39 +10,57 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from softleak.audit import NamedShare, Options, Subject, audit_shares, prepared
-from softleak.audit.inputs import recover_input
-from softleak.audit.subject import with_chain
+from softleak.auditing import NamedShare, Options, audit_shares, prepared
+from softleak.auditing.input_attack import recover_input
 from softleak.data import Normalisation
 from softleak.errors import ModelError, ShareError, SoftleakError
 from softleak.head import Head
 from softleak.integrations.flower.arrays import State, under_own_names
-from softleak.integrations.flower.findings import ClientAudit, RoundAudit
+from softleak.integrations.flower.round_findings import ClientAudit, RoundAudit
 from softleak.integrations.flower.several import SeveralReader
 from softleak.integrations.flower.update import Group, Update
+from softleak.knowledge import Knowledge
+from softleak.labels.evidence.probes import evidence_of
 from softleak.share import Scale
+from softleak.subject import Subject
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of every round, and what is known beforehand."""
+    """What is asked of every round, and what is known beforehand.
 
-    inputs: int = 0  # updates a round whose input is computed as well: later, for it takes seconds
+    Attributes:
+        inputs: the number of updates per round whose input is attacked as well. That takes seconds
+            for each, so it is done later.
+        input_shape: the shape of one input; None to guess it from the model.
+        normalisation: the normalisation that turns pixels into inputs.
+        seconds: the time for matching the gradients of one input, where the model is not a plain
+            sequence of layers.
+    """
+
+    inputs: int = 0
     input_shape: tuple[int, ...] | None = None
     normalisation: Normalisation | None = None
-    seconds: float = 0.0  # an input, for matching gradients where the model is no chain
+    seconds: float = 0.0
 
     def options(self, scale_known: bool) -> Options:
-        """The same in the audit's words; inputs are asked for one by one."""
+        """Return the options of an audit, which leave out inputs: those are attacked one by one."""
         scale: Scale = "known" if scale_known else "unknown"
         return Options(
-            scale=scale, inputs=False, views=False, seconds=self.seconds,
+            Knowledge(scale=scale), inputs=False, views=False, seconds=self.seconds,
             normalisation=self.normalisation,
         )  # fmt: skip
 
 
 class Auditor:
-    """Audits rounds of one model. What is a fact of the architecture is found out once."""
+    """An auditor of all rounds of one model.
+
+    The head and the evidence are facts of the architecture, so they are found once.
+
+    Args:
+        model: the architecture; the weights are those of each round.
+        question: what is asked of every round.
+    """
 
     def __init__(self, model: nn.Module, question: Question) -> None:
         self.question = question
@@ -50,30 +68,48 @@ class Auditor:
         self._first: Subject | None = None
 
     def audit(self, number: int, groups: Sequence[Group], *, inputs: int = 0) -> RoundAudit:
-        """What the updates of one round give away; of a group the first few ``inputs`` as well."""
+        """Return what the updates of one round give away.
+
+        Args:
+            number: the number of the round.
+            groups: the updates, grouped by the state that the clients were sent.
+            inputs: the number of updates per group whose input is attacked as well.
+        """
         start = time.perf_counter()
         clients = [client for group in groups for client in self._group(group, inputs)]
         return RoundAudit(number, tuple(clients), time.perf_counter() - start)
 
     def _group(self, group: Group, inputs: int) -> list[ClientAudit]:
+        """Audit the updates of clients that were sent the same state."""
         if all(update.share is None for update in group.updates):
             return [ClientAudit(u.node, reason=u.reason) for u in group.updates]
         try:
             return self._clients(self.subject(group.state), group.updates, inputs)
-        except SoftleakError as error:  # of the model or of what it was sent: nobody's update
+        except SoftleakError as error:  # the model or its state is wrong, not an update
             return [ClientAudit(u.node, reason=u.reason or str(error)) for u in group.updates]
 
     def subject(self, state: State) -> Subject:
-        """The model in this state, ready to be audited."""
+        """Return the model with these weights as a subject, or raise ``ModelError``."""
         model = copy.deepcopy(self._model)
         _load(model, state)
         if self._first is None:
-            self._first = Subject.of(model, self.question.input_shape, inputs=False)
-        head = Head.of(model, self._first.head.name)
-        return replace(self._first, model=model, head=head)
+            self._first = Subject.of(model, self.question.input_shape)
+        first = self._first
+        # Evidence is a fact of the architecture; everything else depends on the weights.
+        now = Subject(model, Head.of(model, first.head.name), first.input_shape)
+        return now.given(evidence_of, first.once(evidence_of))
 
     def one(self, subject: Subject, update: Update, *, inputs: bool) -> ClientAudit:
-        """A single update; raises what is wrong with it."""
+        """Return the audit of a single update.
+
+        Args:
+            subject: the model with the weights that the client received.
+            update: the client's step.
+            inputs: whether the input is attacked as well.
+
+        Raises:
+            SoftleakError: if something is wrong with the update.
+        """
         if update.share is None:
             raise ShareError(update.reason)
         options = self.question.options(update.scale_known)
@@ -83,6 +119,7 @@ class Auditor:
     def _clients(
         self, subject: Subject, updates: Sequence[Update], inputs: int
     ) -> list[ClientAudit]:
+        """Audit updates of one subject; what is wrong with one of them becomes its reason."""
         ready, found = [], {u.node: ClientAudit(u.node, reason=u.reason) for u in updates}
         for update in updates:
             try:
@@ -91,18 +128,17 @@ class Auditor:
                     ready.append(replace(update, share=prepared(subject, update.share, options)))
             except SoftleakError as error:
                 found[update.node] = ClientAudit(update.node, reason=str(error))
-        chained = with_chain(subject) if inputs else subject
         for known in (True, False):
             alike = [update for update in ready if update.scale_known is known]
             options = self.question.options(known)
-            for client in self._alike(chained, alike, options, inputs):
+            for client in self._alike(subject, alike, options, inputs):
                 found[client.node] = client
         return [found[update.node] for update in updates]
 
     def _alike(
         self, subject: Subject, updates: Sequence[Update], options: Options, inputs: int
     ) -> list[ClientAudit]:
-        """Updates whose scale is known, or those of which it is not: labels in one pass."""
+        """Audit updates with the same knowledge of their scale, all labels in one pass."""
         pairs = [(u, u.share) for u in updates if u.share is not None]
         named = [NamedShare(str(update.node), share) for update, share in pairs]
         reports = list(audit_shares(subject, named, options)) if named else []
@@ -110,16 +146,14 @@ class Auditor:
         clients = []
         for index, ((update, share), report) in enumerate(zip(pairs, reports, strict=True)):
             if index < inputs:
-                found = recover_input(
-                    subject, share, report.label.recovery, options.normalisation, options.seconds
-                )
+                found = recover_input(subject, share, report.label.recovery, options)
                 report = replace(report, input=found)
             clients.append(ClientAudit(update.node, reader.read(update, share, report)))
         return clients
 
 
 def _load(model: nn.Module, state: State) -> None:
-    """Put a state into a model; what is not sent, such as a counter, stays as it was."""
+    """Copy a state into a model; what was not sent, such as a counter, stays as it was."""
     held, own = under_own_names(state, model), model.state_dict()
     with torch.no_grad():
         for name, tensor in own.items():

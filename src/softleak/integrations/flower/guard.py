@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from time import perf_counter
 
@@ -12,17 +12,15 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from torch import nn
 
-from softleak.audit import Leak
-from softleak.audit.subject import with_chain
-from softleak.audit.weakest import Make, Search, check_search
+from softleak.auditing import Leak
+from softleak.auditing.weakest import Make, Search, check_search
 from softleak.defenses import GaussianNoise
 from softleak.errors import OptionError, SoftleakError
 from softleak.integrations.flower import arrays as records
 from softleak.integrations.flower.auditor import Auditor, Question
-from softleak.integrations.flower.remedy import Outcome, Source, defended, fresh, told
-from softleak.integrations.flower.update import Update
-from softleak.naming import own_names
-from softleak.share import GradientShare
+from softleak.integrations.flower.guard_outcome import GuardOutcome
+from softleak.integrations.flower.remedy import Source, defended, fresh
+from softleak.integrations.flower.update import OwnStep, Update
 
 LOGGER = logging.getLogger("softleak")
 
@@ -35,27 +33,23 @@ class Action(Enum):
     REFUSE = "do not send it"
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """What the client received and is about to send, and the share between them."""
-
-    key: str
-    before: records.State
-    share: GradientShare
-    lr: float | None
-    samples: int | None
-    names: dict[str, str]  # the model's name of each array
-
-
 class LeakageGuard:
-    """A mod for ``ClientApp(mods=[…])``: audits the client's own update, and acts on it.
+    """A mod for ``ClientApp(mods=[…])`` that audits the client's own update and acts on it.
 
-    ``model`` is the architecture; its weights are those received. ``lr`` is the client's learning
-    rate; else the config's ``lr`` is taken, else it is unknown. ``stop`` is what must not leak.
-    ``noise`` makes a defence of a standard deviation and a source: ``GaussianNoise``,
-    ``LaplaceNoise`` or one's own. Without ``metrics`` nothing is added to the reply: strategies
-    want the same metrics of all clients, which not all may have from a guard. ``source`` is where
-    noise comes from; one that is not ``fresh`` is for experiments that are to be repeated.
+    Args:
+        model: the architecture of the federation; the weights are those received.
+        action: what to do about an update that gives away what it must not.
+        stop: the leaks that must not happen.
+        lr: the client's learning rate. By default it is the ``lr`` of the round's config; without
+            that it is unknown.
+        question: what is known beforehand, such as the shape of an input.
+        seeds: the number of trials for each setting of the noise.
+        noise: the function that makes a defence of a standard deviation and a source, such as
+            ``GaussianNoise`` or ``LaplaceNoise``.
+        metrics: whether the outcome is added to the reply's metrics. Strategies want the same
+            metrics of all clients, so switch it off if not all of them have a guard.
+        source: where the noise comes from. Anything but ``fresh`` is for experiments that are to
+            be repeated.
     """
 
     def __init__(
@@ -81,10 +75,12 @@ class LeakageGuard:
         self._model = model
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Let the client train, and return its reply as it is, defended, or refused."""
         if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
         number = records.round_of(message.content)
         try:
+            # Before the client trains, because it may change the arrays in place.
             _, received = records.only_arrays(message.content)
             before = records.tensors(received)
         except SoftleakError as error:
@@ -95,7 +91,7 @@ class LeakageGuard:
             return reply
         start = perf_counter()
         try:
-            step = self._step(before, reply, lr)
+            step = OwnStep.of(before, reply, lr, self._model)
             outcome = self._outcome(step, context, number)
         except SoftleakError as error:
             return self._unread(message, reply, number, str(error))
@@ -103,35 +99,23 @@ class LeakageGuard:
         if outcome.refusal:
             return _refused(message, outcome.refusal)
         if outcome.sent is not None:
-            _, record = records.only_arrays(reply.content)
-            size = 1.0 if step.lr is None else step.lr
-            sent = outcome.sent.renamed({own: name for name, own in step.names.items()})
-            reply.content[step.key] = records.record_after(record, step.before, sent, size)
+            step.replace_in(reply, outcome.sent)
         if self.metrics:
-            _add(reply, _metrics(outcome, self.stop, perf_counter() - start))
+            _add(reply, outcome.metrics(self.stop, perf_counter() - start))
         return reply
 
-    def _step(self, before: records.State, reply: Message, lr: float | None) -> _Step:
-        key, record = records.only_arrays(reply.content)
-        share = records.step_between(before, records.tensors(record), lr)
-        names = own_names(share, self._model)
-        own = share.renamed(names)
-        kept = own.without(*(own.keys() - dict(self._model.named_parameters()).keys()))
-        return _Step(key, before, kept, lr, records.claimed_samples(reply.content), names)
-
-    def _outcome(self, step: _Step, context: Context, number: int) -> Outcome:
-        """Audit the step, and decide."""
+    def _outcome(self, step: OwnStep, context: Context, number: int) -> GuardOutcome:
+        """Audit the step, and decide what becomes of it."""
         inputs = Leak.INPUT in self.stop
         subject = self._auditor.subject(step.before)
-        subject = with_chain(subject) if inputs else subject
         update = Update(context.node_id, step.share, step.lr, step.samples)
         found = self._auditor.one(subject, update, inputs=inputs)
         leaking = found.leaks & self.stop
         if not leaking or found.report is None or self.action is Action.WARN:
-            return Outcome(found)
+            return GuardOutcome(found)
         if self.action is Action.REFUSE:
             what = ", ".join(sorted(leak.value for leak in leaking))
-            return Outcome(found, refusal=f"the update gives away: {what}")
+            return GuardOutcome(found, refusal=f"the update gives away: {what}")
         options = replace(self._auditor.question.options(update.scale_known), inputs=inputs)
         search = Search.of(
             subject, step.share, found.report, options, self.stop, self.seeds, self._noise
@@ -139,42 +123,27 @@ class LeakageGuard:
         return defended(found, search, context, self._source(context, number))
 
     def _unread(self, message: Message, reply: Message, number: int, why: str) -> Message:
-        """An update that cannot be audited goes unless the guard is to act."""
+        """Return what is sent for an update that cannot be audited: it only passes with WARN."""
         LOGGER.warning("round %d: the update could not be audited: %s", number, why)
         if reply.has_error() or self.action is Action.WARN:
             return reply
         return _refused(message, f"the update could not be audited: {why}")
 
-    def _say(self, number: int, outcome: Outcome, seconds: float) -> None:
-        did, found = told(outcome, self.stop), outcome.found
+    def _say(self, number: int, outcome: GuardOutcome, seconds: float) -> None:
+        """Log what the update gives away, and what became of it."""
+        did, found = outcome.words(self.stop), outcome.found
         level = logging.WARNING if found.leaks else logging.INFO
         LOGGER.log(level, "round %d: %s %s (%.1f s)", number, found.words, did, seconds)
 
 
 def _refused(message: Message, why: str) -> Message:
+    """Return an error as the reply, which holds no arrays."""
     error = Error(ErrorCode.MOD_FAILED_PRECONDITION, f"softleak's guard: {why}")
     return Message(error, reply_to=message)
 
 
-def _metrics(outcome: Outcome, stop: frozenset[Leak], seconds: float) -> dict[str, float]:
-    """The same names in every reply of a guard, which strategies insist on.
-
-    Inputs are attacked only to stop them; else they have no number. What could not be attacked this
-    time is said in a number of its own.
-    """
-    never = {Leak.INPUT} - stop
-    stopped, found = outcome.stopped, outcome.found
-    return {
-        **{f"guard-{leak.value}": float(leak in found.leaks) for leak in Leak if leak not in never},
-        **{f"guard-{leak.value}-not-attacked": float(leak in found.unattacked) for leak in Leak},
-        "guard-defended": float(stopped is not None),
-        "guard-noise": 0.0 if stopped is None else stopped.setting,
-        "guard-class-bound": 1.0 if stopped is None else stopped.class_bound,
-        "guard-seconds": seconds,
-    }
-
-
 def _add(reply: Message, metrics: dict[str, float]) -> None:
+    """Add metrics to those of a reply."""
     held = next(iter(reply.content.metric_records.values()), None)
     if held is None:
         held = reply.content["metrics"] = MetricRecord()

@@ -1,26 +1,39 @@
-"""The audit log: a line of JSON for every client of every round, appended as rounds end."""
+"""The audit log: one line of JSON per client and round, and what the program's own log says."""
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
-from softleak.audit.composition import CompositionFinding
-from softleak.audit.rates import Leak
-from softleak.integrations.flower.findings import ClientAudit, RoundAudit
+from softleak.auditing.composition import CompositionFinding
+from softleak.auditing.rates import Leak
+from softleak.integrations.flower.round_findings import ClientAudit, RoundAudit
 from softleak.report.machine import finite, numbers
+
+LOGGER = logging.getLogger("softleak")
 
 
 def append(path: Path, audit: RoundAudit) -> None:
-    """Write a round's lines at the end of the log, in one go."""
+    """Append the lines of a round to the log, in one write.
+
+    Args:
+        path: the log file, which is made if it does not exist.
+        audit: the round.
+    """
     lines = [json.dumps(finite(line(audit.number, c)), allow_nan=False) for c in audit.clients]
     with path.open("a", encoding="utf-8") as file:
         file.write("".join(f"{text}\n" for text in lines))
 
 
 def line(number: int, client: ClientAudit) -> dict[str, Any]:
-    """One client of one round as plain data."""
+    """Return one client of one round as plain data.
+
+    Args:
+        number: the number of the round.
+        client: what was found about the client's update.
+    """
     said: dict[str, Any] = {"round": number, "node": str(client.node), "verdict": client.words}
     if client.report is None:
         return {**said, "audited": False, "reason": client.reason}
@@ -40,7 +53,7 @@ def line(number: int, client: ClientAudit) -> dict[str, Any]:
 
 
 def _composition(found: CompositionFinding) -> dict[str, Any]:
-    """What is known of the classes in an update of several samples, if it was read as one."""
+    """Return what is known of the classes in an update; empty if they were not attacked."""
     if not found.attacked:
         return {}
     counts = found.counts
@@ -52,3 +65,12 @@ def _composition(found: CompositionFinding) -> dict[str, Any]:
         "class_counts_at_most": list(counts.high) if counts is not None and counts.high else None,
         "composition": found.message,
     }
+
+
+def announce(audit: RoundAudit) -> None:
+    """Log a round in numbers, and warn of updates that prove their classes or were not audited."""
+    counts = ", ".join(f"{k.removeprefix('softleak-')} {v:.3g}" for k, v in audit.metrics().items())
+    LOGGER.info("round %d: %s", audit.number, counts)
+    for client in audit.clients:
+        if client.report is None or client.report.composition.present:
+            LOGGER.warning("round %d, node %d: %s", audit.number, client.node, client.words)

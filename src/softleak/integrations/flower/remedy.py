@@ -1,86 +1,63 @@
-"""The noise a guard adds: found by the what-if search, drawn anew, remembered between rounds."""
+"""The noise that a guard adds: the weakest that stops the attack, drawn anew in every round."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import ConfigRecord, Context
 
-from softleak.audit.rates import Leak
-from softleak.audit.weakest import Search, Stopped, stronger
-from softleak.integrations.flower.findings import ClientAudit
-from softleak.share import GradientShare
+from softleak.auditing.weakest import Search, Stopped, stronger
+from softleak.integrations.flower.guard_outcome import GuardOutcome
+from softleak.integrations.flower.round_findings import ClientAudit
 
-STATE = "softleak"  # where the client keeps what it found out, between rounds
-TRIES = 3  # settings of real noise, each stronger, before an update is refused
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """The audit of a step, and what became of it."""
-
-    found: ClientAudit
-    sent: GradientShare | None = None  # instead of the step, if it was defended
-    stopped: Stopped | None = None
-    refusal: str = ""
-
-
-def told(outcome: Outcome, stop: frozenset[Leak]) -> str:
-    """What became of an update, in words, for a guard that is to ``stop`` some leaks."""
-    if outcome.refusal:
-        return f"Refused: {outcome.refusal}."
-    if outcome.stopped is not None:
-        guesses = outcome.stopped.guesses
-        right = "" if guesses is None else (
-            f"; class right in {guesses.hits} of {guesses.trials} trials"
-        )  # fmt: skip
-        size = f"{outcome.stopped.setting:.2g}"
-        return (
-            f"Sent with noise of standard deviation {size}, behind which this attack did not "
-            f"succeed{right}."
-        )
-    meant, left = (
-        ", ".join(sorted(leak.value for leak in some))
-        for some in (outcome.found.leaks & stop, outcome.found.leaks - stop)
-    )
-    warned = f" It gives away what it should not: {meant}." if meant else ""
-    open_ = f" It gives away what this guard is not told to stop: {left}." if left else ""
-    return f"Sent as it is.{warned}{open_}"
-
-
+CONTEXT_KEY = "softleak"  # the record of the client's context that lasts between rounds
+NOISE_TRIES = 3  # the number of settings, each stronger, before an update is refused
 Source = Callable[[Context, int], np.random.Generator]  # of the noise of a client in a round
 
 
 def fresh(_: Context, __: int) -> np.random.Generator:
-    """From 128 bits of the operating system's; any seed that is known could be taken off again."""
+    """Return a source seeded by the operating system.
+
+    Whoever knew the seed of the noise could subtract it again.
+    """
     return np.random.default_rng()
 
 
 def defended(
     found: ClientAudit, search: Search, context: Context, generator: np.random.Generator
-) -> Outcome:
-    """The step behind noise on which the attacks were seen to fail."""
+) -> GuardOutcome:
+    """Return the update with noise behind which the attacks were seen to fail, or a refusal.
+
+    Args:
+        found: what the update gives away without noise.
+        search: the search for the weakest noise that stops the attacks on this update.
+        context: the client's context, which remembers the noise of the round before.
+        generator: the source of the noise.
+    """
     stopped = _remembered(context, search) or search.weakest()
     if stopped is None:
-        return Outcome(found, refusal="no noise that was tried stops the attack")
-    for _ in range(TRIES):
+        return GuardOutcome(found, refusal="no noise that was tried stops the attack")
+    for _ in range(NOISE_TRIES):
         sent = search.make(stopped.setting, generator)(search.target.share.share)
         if search.stops(sent, stopped.setting):
             _remember(context, stopped)
-            return Outcome(found, sent, stopped)
+            return GuardOutcome(found, sent, stopped)
         stopped = stronger(stopped)
-    return Outcome(found, refusal="the attack still succeeds behind the strongest noise tried")
+    return GuardOutcome(found, refusal="the attack still succeeds behind the strongest noise tried")
 
 
 def _remember(context: Context, stopped: Stopped) -> None:
-    context.state[STATE] = ConfigRecord({"setting": stopped.setting})
+    """Keep the setting of the noise for the next round."""
+    context.state[CONTEXT_KEY] = ConfigRecord({"setting": stopped.setting})
 
 
 def _remembered(context: Context, search: Search) -> Stopped | None:
-    """The setting of the round before; how often the class is guessed has to be seen anew."""
-    held = context.state.config_records.get(STATE)
+    """Return the setting of the round before, or None in the first round.
+
+    How often the class is guessed behind it is measured again, on this round's update.
+    """
+    held = context.state.config_records.get(CONTEXT_KEY)
     setting = None if held is None else held.get("setting")
     if not isinstance(setting, float):
         return None

@@ -1,7 +1,7 @@
-"""What an update of several samples or local steps still says, with its counts if they hold.
+"""What an update of several samples or local steps gives away about its classes.
 
-A count takes the update for the mean gradient of one step on all samples the client says it used.
-Most clients take more steps. So it is looked at first whether this one did.
+Counting samples per class assumes that the update is one step on all samples that the client says
+it used. Most clients take more steps, so it is first checked whether this one took a single step.
 """
 
 from __future__ import annotations
@@ -9,53 +9,60 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from softleak.audit import Subject
-from softleak.audit.composition import CompositionFinding, read_composition
-from softleak.audit.reports import AuditReport
+from softleak.auditing.composition import read_composition
+from softleak.auditing.reports import AuditReport
 from softleak.integrations.flower.update import Update
+from softleak.knowledge import Knowledge
 from softleak.labels.onestep import Balance
 from softleak.share import GradientShare
+from softleak.subject import Subject
 
 
 @dataclass(frozen=True, eq=False)
 class SeveralReader:
-    """Reads updates of several samples, once there is one to read."""
+    """A reader of updates that hold several samples.
+
+    Attributes:
+        subject: the model with the weights that the clients were sent.
+    """
 
     subject: Subject
 
     @cached_property
     def _balance(self) -> Balance | None:
+        """The check for a single step; None if this network does not allow it."""
         return Balance.of(self.subject.model, self.subject.head, self.subject.input_shape)
 
     def read(self, update: Update, share: GradientShare, report: AuditReport) -> AuditReport:
-        """The report, with counts of the classes or the reason why there are none."""
+        """Return the report with the number of samples per class, or why they were not counted.
+
+        Args:
+            update: what is known of the client's step.
+            share: the gradient behind the step.
+            report: what the audit found in it.
+        """
         if not report.several or not report.composition.attacked:
             return report
-        samples, doubt = self._counted(update, share)
-        if samples is not None:
-            return replace(report, composition=self._composition(share, samples))
+        reason = self._uncounted(update, share)
+        if not reason and update.samples is not None:
+            known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
+            return replace(report, composition=read_composition(self.subject, share, known))
         found = report.composition
-        return replace(report, composition=replace(found, message=f"{found.message}; {doubt}"))
+        said = f"{found.message}; samples of each class were not counted: {reason}"
+        return replace(report, composition=replace(found, message=said))
 
-    def _counted(self, update: Update, share: GradientShare) -> tuple[int | None, str]:
-        """How many samples to count, or why none are."""
-        no = "samples of each class were not counted:"
+    def _uncounted(self, update: Update, share: GradientShare) -> str:
+        """Return why samples cannot be counted; empty if they can."""
         if update.samples is None:
-            return None, f"{no} the client did not say how many it used"
+            return "the client did not say how many it used"
         if update.lr is None:
-            return None, f"{no} the learning rate is not known"
+            return "the learning rate is not known"
         if self._balance is None:
-            return None, (
-                f"{no} counting takes one step on all of them, which cannot be checked on this "
-                "network (it needs a ReLU before the last layer)"
+            return (
+                "counting takes one step on all of them, which cannot be checked on this network "
+                "(it needs a ReLU before the last layer)"
             )
-        checked = self._balance.check(share, dict(self.subject.model.named_parameters()), update.lr)
-        if not checked.proved:
-            return None, f"{no} counting takes one step on all of them, and {checked.reason}"
-        return update.samples, ""
-
-    def _composition(self, share: GradientShare, samples: int) -> CompositionFinding:
-        parameters = dict(self.subject.model.named_parameters())
-        known = replace(share, scale="known")
-        reader = self.subject.batch_reader
-        return read_composition(reader, known, samples, declared=True, parameters=parameters)
+        checked = self._balance.check(share, self.subject.parameters, update.lr)
+        return "" if checked.proved else (
+            f"counting takes one step on all of them, and {checked.reason}"
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Where a search ended, and the answer that means."""
+"""The lowest point of a search, and the result that follows from it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,37 @@ from dataclasses import dataclass
 
 import torch
 
-from softleak.labels.classic.objectives import Objective
-from softleak.labels.classic.results import ClassicResult, Outcome
-from softleak.labels.classic.row import Row
+from softleak.labels.classic.classic_result import ClassicOutcome, ClassicResult
+from softleak.labels.classic.row import RowRatios
+from softleak.labels.classic.scalar_objectives import ScalarObjective
 
 
 @dataclass(frozen=True)
 class Best:
-    """The lowest point of a search, and how many evaluations of the loss it took."""
+    """This is the lowest point of a search.
+
+    Attributes:
+        scalar: the searched scalar ``s = coefficient × λ_r``.
+        loss: the loss there.
+        evaluations: the number of evaluations of the loss that the search took.
+    """
 
     scalar: float
     loss: float
     evaluations: int
 
     def lower(self, other: Best) -> Best:
-        """The lower of two ends of one search."""
+        """Return the lower of two points of one search, with the evaluations of both."""
         first = self if self.loss <= other.loss else other
         return Best(first.scalar, first.loss, self.evaluations + other.evaluations)
 
 
-def answer(row: Row, objective: Objective, outcome: Outcome, best: Best) -> ClassicResult:
-    """The label and the feature at the best scalar, if the search converged."""
+def answer(
+    row: RowRatios, objective: ScalarObjective, outcome: ClassicOutcome, best: Best
+) -> ClassicResult:
+    """Return the result of a search; it has a label and a feature only if the search converged."""
     scalar = best.scalar / row.coefficient
-    if outcome is not Outcome.CONVERGED:
+    if outcome is not ClassicOutcome.CONVERGED:
         return ClassicResult(
             outcome, row.index, scalar, loss=best.loss, evaluations=best.evaluations
         )

@@ -12,12 +12,20 @@ from softleak.share import GradientShare
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
-    """What Eq. 7 needs, in the share's dtype: ``g = g_r / coefficient`` (I,), ``g_i / g`` (C,).
+class RowRatios:
+    """What Eq. 7 needs of a share, in the share's dtype.
 
-    The searched scalar ``s`` is ``coefficient × λ_r``: the feature is ``s g = λ_r g_r``. Algorithms
-    1 and 2 print ``coe × g_m``, but then the first interval would begin at ``λ_r = 2.8``, beyond
-    most solutions (``|λ_r| ≥ 1``); the published code divides, and so do we.
+    The searched scalar is ``s = coefficient × λ_r``, so that the feature is ``s g = λ_r g_r``.
+    Algorithms 1 and 2 print ``coe × g_m``. The first interval would then begin at ``λ_r = 2.8``,
+    beyond most solutions (``|λ_r| ≥ 1``). The published code divides, and so does this.
+
+    Attributes:
+        index: r, the row of the largest absolute sum.
+        g: (I,) ``g_r / coefficient``.
+        ratios: (C,) the ratio of every row to ``g``.
+        W: (C, I) the head's weight.
+        b: (C,) the head's bias.
+        coefficient: what the row is divided by.
     """
 
     index: int
@@ -35,18 +43,25 @@ class Row:
         *,
         coefficient: float = 1.0,
         head: str | Head | None = None,
-    ) -> Row | None:
-        """The row of largest |sum|; None if it is zero."""
+    ) -> RowRatios | None:
+        """Return the row of the largest absolute sum, or None if that row is zero.
+
+        Args:
+            model: the classifier the gradient was computed with.
+            share: what the client sent.
+            coefficient: what the row is divided by.
+            head: the name of the last linear layer, or a ``Head`` that the caller vouches for.
+        """
         known, G = head_gradient(model, share, head)
         index = int(G.sum(1).abs().argmax())
         if not G[index].any():
             return None
         W = model.get_parameter(known.weight_name).detach().to(G)
         g = G[index] / coefficient
-        # Item-wise division gives the same for every entry; the largest one divides best.
+        # Every entry gives the same ratios; the largest one gives them with the least rounding.
         entry = g.abs().argmax()
         return cls(index, g, G[:, entry] / g[entry], W, known.b.to(G), coefficient)
 
     def feature(self, scalar: float) -> Tensor:
-        """``s g`` (I,) in float64."""
+        """Return the feature ``s g`` (I,) in float64."""
         return scalar * self.g.double()

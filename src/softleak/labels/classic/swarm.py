@@ -1,4 +1,6 @@
-"""Particle swarm optimisation of a function of one variable (Kennedy & Eberhart, 1995)."""
+"""This module holds particle swarm optimisation of a function of one variable (Kennedy & Eberhart,
+1995).
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,20 @@ from softleak.labels.classic.best import Best
 
 @dataclass(frozen=True)
 class Swarm:
-    """A swarm of particles drawn to the best point each has seen and to the best of all.
+    """A swarm of particles, each drawn to the best point it has seen and to the best of all.
 
         v ← inertia v + own r₁ (its best − x) + shared r₂ (the best − x),   x ← x + v
 
-    with ``r₁, r₂ ~ U(0, 1)``; the start is uniform in ``[low, high]``, velocities up to its
-    width, and a particle that would leave is held at the end. Sizes are the text's (App. E),
-    weights those of scikit-opt 0.6, which the published code uses.
+    with ``r₁, r₂ ~ U(0, 1)``. Particles start uniformly in ``[low, high]``, with velocities up to
+    its width. A particle that would leave the interval is held at its end. The sizes are the text's
+    (App. E). The weights are those of scikit-opt 0.6, which the published code uses.
+
+    Attributes:
+        particles: the number of particles.
+        iterations: the number of moves.
+        inertia: the part of its velocity that a particle keeps.
+        own: the pull towards the best point that the particle has seen.
+        shared: the pull towards the best point that any particle has seen.
     """
 
     particles: int = 200
@@ -35,7 +44,14 @@ class Swarm:
         high: float,
         generator: torch.Generator,
     ) -> Best:
-        """The lowest of ``loss`` (S,) → (S,) that the swarm finds in ``[low, high]``."""
+        """Return the lowest point that the swarm finds in ``[low, high]``.
+
+        Args:
+            loss: the function to minimise; it maps points (S,) to losses (S,).
+            low: the lower end of the interval.
+            high: the upper end.
+            generator: the source of all randomness.
+        """
         x = low + (high - low) * self._draw(generator)
         v = (high - low) * (2 * self._draw(generator) - 1)
         best_x, best = x, _losses(loss, x)
@@ -52,10 +68,11 @@ class Swarm:
         return Best(float(best_x[first]), float(best[first]), looked)
 
     def _draw(self, generator: torch.Generator) -> Tensor:
+        """Return one uniform number per particle."""
         return torch.rand(self.particles, generator=generator, dtype=torch.double)
 
 
 def _losses(loss: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    # A point where the loss is undefined must never lead the swarm.
+    """Return the losses at ``x``. A point where the loss is undefined never leads the swarm."""
     with torch.no_grad():
         return loss(x).to(x).nan_to_num(nan=float("inf"))

@@ -1,7 +1,8 @@
-"""Evidence beyond the head's weight (design §3): other gradients that are known functions of ``t``.
+"""The contract of a piece of evidence: another gradient that is a known function of ``t``.
 
-Each relation turns one parameter's gradient into ``τ = κ t``, κ being the unknown overall scale
-(one if the scale is known), for ANY label. Feature and probabilities follow without knowing κ.
+Each relation turns one parameter's gradient into ``τ = κ t``, for any label. Here κ is the unknown
+overall scale of the share, which is one if the scale is known. Feature and probabilities follow
+from τ without knowing κ (docs/method.md, Which scalar).
 """
 
 from __future__ import annotations
@@ -13,28 +14,48 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from softleak.factors import Factors
+from softleak.factors import SMALLEST_NORMAL, Factors
 from softleak.head import Head
 
-TINY = torch.finfo(torch.double).tiny
-ROUNDING = 16.0  # a misfit of so many roundings is nothing but rounding
+
+@dataclass(frozen=True)
+class RelationSettings:
+    """How the error of a scalar follows from a misfit.
+
+    Attributes:
+        independent: a misfit of up to this many roundings is rounding alone. It is then independent
+            from entry to entry and averages out; a larger one may not.
+        margin: how many times the estimated error is stated, so that it is a bound.
+    """
+
+    independent: float = 16.0
+    margin: float = 4.0
+
+
+RELATION = RelationSettings()
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """``τ`` of N clients, its error, and how far the gradient is from what it implies. All (N,)."""
+    """What one relation says of N clients.
+
+    Attributes:
+        scalar: (N,) τ.
+        error: (N,) a bound of its absolute error.
+        misfit: (N,) ``‖g − predicted‖ / ‖g‖``. It is infinite if the gradient says nothing.
+    """
 
     scalar: Tensor
     error: Tensor
-    misfit: Tensor  # ‖g − predicted‖ / ‖g‖
+    misfit: Tensor
 
     def signed(self, sign: int) -> Estimate:
-        """This estimate as an answer to "what if τ had this sign"."""
+        """Return this estimate with an infinite misfit where τ does not have this sign."""
         misfit = torch.where(self.scalar * sign > 0, self.misfit, torch.inf)
         return Estimate(self.scalar, self.error, misfit)
 
     def where(self, chosen: Tensor, other: Estimate) -> Estimate:
-        """This estimate for the chosen clients, another for the rest."""
+        """Return this estimate for the ``chosen`` clients (N,), and another for the rest."""
         return Estimate(
             torch.where(chosen, self.scalar, other.scalar),
             torch.where(chosen, self.error, other.error),
@@ -43,30 +64,30 @@ class Estimate:
 
 
 class Relation(Protocol):
-    """One parameter whose gradient determines ``τ``."""
+    """A relation says how the gradient of one parameter determines ``τ``."""
 
     @property
     def parameter(self) -> str:
-        """Its name in the share."""
+        """Return the name of the parameter in the share."""
         ...
 
     @property
     def explanation(self) -> str:
-        """One line for people."""
+        """What the relation is, in one line for people."""
         ...
 
     @property
     def coarsest(self) -> float:
-        """The relative error of a gradient beyond which the relation says nothing of it."""
+        """The relative error of a gradient beyond which the relation says nothing."""
         ...
 
     @property
     def accuracy(self) -> float:
-        """The relative error of ``τ`` seen on probes, where the truth is known."""
+        """The relative error of ``τ`` that was seen on probes, where the truth is known."""
         ...
 
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
-        """``τ`` from the gradients ``g`` (N, m)."""
+        """Estimate ``τ`` from the gradients ``g`` (N, m) of N clients with these factors."""
         ...
 
 
@@ -75,16 +96,20 @@ class Witness(Protocol):
     """A relation that can also tell one sample from several."""
 
     def notices(self, factors: Factors) -> Tensor:
-        """(N,) whether a second sample would have broken the relation for this client."""
+        """Return (N,) whether a second sample would have broken each client's relation."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Blurred:
-    """What noise of standard deviation ``noise`` leaves of one client's factors.
+    """What noise leaves of one client's factors.
 
-    Means and variances of ``u`` (C,), ``d = Wᵀu`` (I,) and ``σ v`` (I,). ``density`` is the log
-    density of noise, of deviations and their variance.
+    Attributes:
+        u: (C,) the mean of ``u``, and ``u_variance`` (C,) the variance of its entries.
+        d: (I,) the mean of ``d = Wᵀu``, and ``d_variance`` (I,) the variance of its entries.
+        x: (I,) the mean of ``σ v``, and ``x_variance`` (I,) the variance of its entries.
+        noise: the standard deviation of the noise on an entry of a gradient.
+        density: the log density of the noise, given deviations and their variance.
     """
 
     u: Tensor
@@ -99,40 +124,46 @@ class Blurred:
 
 @runtime_checkable
 class NoisyRelation(Protocol):
-    """A relation that can also be weighed against noise; one that cannot is then left out."""
+    """A relation that also has a likelihood; behind noise, a relation without one is left out."""
 
     @property
     def parameter(self) -> str:
-        """Its name in the share."""
+        """Return the name of the parameter in the share."""
         ...
 
     def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
-        """(S,) of scalars τ (S,), given the noisy gradient ``g`` (m,); constants left out."""
+        """Return the log likelihood (S,) of τ (S,), up to a constant, given one gradient (m,)."""
         ...
 
 
 def log_normal(rest: Tensor, variance: Tensor) -> Tensor:
-    """The log density of a normal variable, but for a constant."""
+    """Return the log density of the normal distribution, up to a constant."""
     return -(variance.log() + rest.square() / variance) / 2
 
 
 def log_laplace(rest: Tensor, variance: Tensor) -> Tensor:
-    """The log density of Laplace's distribution, constants left out."""
+    """Return the log density of Laplace's distribution, up to a constant."""
     return -rest.abs() * (2 / variance).sqrt() - variance.log() / 2
 
 
 def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float = 0.0) -> Estimate:
-    """``g = τ · direction``, by least squares; a gradient of zeros says nothing.
+    """Solve ``g = τ · direction`` for τ by least squares.
 
-    ``entry`` is the size of the terms a client sums, in its own precision, for one entry.
+    Args:
+        g: (N, m) the gradients. A gradient of zeros says nothing and has an infinite misfit.
+        direction: (N, m) the gradients that τ = 1 would give.
+        factors: the factors of the N head gradients.
+        entry: the size of the terms that a client sums, in its own precision, for one entry.
+
+    Returns:
+        The estimate, with an error that bounds the effect of rounding and of the misfit.
     """
-    size = direction.square().sum(-1).clamp_min(TINY).sqrt()
+    size = direction.square().sum(-1).clamp_min(SMALLEST_NORMAL).sqrt()
     tau = (g * direction).sum(-1) / size.square()
     rest = (g - tau[:, None] * direction).norm(dim=-1)
     whole = g.norm(dim=-1)
-    misfit = torch.where(whole > 0, rest / whole.clamp_min(TINY), torch.inf)
-    # Rounding is independent from entry to entry and averages out; anything larger may not be.
-    independent = misfit <= ROUNDING * factors.relative
+    misfit = torch.where(whole > 0, rest / whole.clamp_min(SMALLEST_NORMAL), torch.inf)
+    independent = misfit <= RELATION.independent * factors.relative
     rest = torch.where(independent, rest / direction.shape[-1] ** 0.5, rest)
     rounding = factors.relative * tau.abs() * (1 + entry / size)
-    return Estimate(tau, 4 * (rest / size + rounding), misfit)
+    return Estimate(tau, RELATION.margin * (rest / size + rounding), misfit)

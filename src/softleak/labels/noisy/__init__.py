@@ -1,1 +1,7 @@
-"""Recovery under noise: the same equations, with a likelihood in place of a certificate."""
+"""This package holds recovery behind noise: the same equations as without, with a likelihood
+instead of a proof.
+
+``spectrum`` measures the noise, ``signal`` separates the sample from it, ``posterior`` gives the
+probability of every scalar and label, ``integrate`` and ``prior_sampling`` integrate it, and
+``answer`` turns the result into a recovery. See docs/method.md, Noise.
+"""

@@ -1,4 +1,4 @@
-"""What features a model makes of random inputs: all that is known of one before any gradient."""
+"""The features that a model makes of random inputs: what is known of one before any gradient."""
 
 from __future__ import annotations
 
@@ -8,22 +8,43 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from softleak.capture import forward_one
+from softleak.forward import forward_one, row_of_logits
 from softleak.head import Head
-from softleak.inputs import accepted_shapes, random_input
+from softleak.input_shapes import random_input
+from softleak.subject import Subject
 
-INPUTS = 16
-DOUBT = 0.5  # in logarithm: how much larger or smaller features of real inputs may well be
-OPPOSED = math.log(1e-3)  # a feature that points away from all others
-SEED = 0
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """How the usual features of a model are found, and how far they are believed.
+
+    Attributes:
+        inputs: the number of random inputs that the model is run on.
+        doubt: the standard deviation of the logarithm by which features of real inputs may be
+            longer or shorter than those of random ones.
+        opposed: the prior log probability of a feature that points away from the usual ones.
+        seed: the seed of the random inputs.
+    """
+
+    inputs: int = 16
+    doubt: float = 0.5
+    opposed: float = math.log(1e-3)
+    seed: int = 0
+
+
+FEATURES = FeatureSettings()
 
 
 @dataclass(frozen=True, eq=False)
 class Typical:
-    """The usual direction of a feature, a unit vector (I,), and how long it is along it.
+    """This is the usual direction of a model's features, and their usual length along it.
 
-    ``length`` and ``doubt`` are of the logarithm; without any knowledge every length is as likely.
-    ``across`` is how long a feature is across that direction, as a part of its length along it.
+    Attributes:
+        direction: (I,) the usual direction, a unit vector.
+        across: the usual length across that direction, relative to the length along it.
+        length: the mean logarithm of the length along it.
+        doubt: the standard deviation of that logarithm. It is infinite if nothing is known: then
+            every length is equally likely.
     """
 
     direction: Tensor
@@ -32,52 +53,64 @@ class Typical:
     doubt: float = math.inf
 
     def log_prior(self, along: Tensor, error: float, tau: Tensor) -> Tensor:
-        """(S,) of scalars τ, if the gradient is ``along`` in the usual direction, by d log τ."""
+        """Return the log density (S,) of scalars τ (S,) with respect to d log τ.
+
+        The feature ``(σ/τ) v`` has the length ``along / τ`` in the usual direction, where ``along``
+        is that of the gradient and has an ``error``.
+        """
         if math.isinf(self.doubt):
             return torch.zeros_like(tau)
         variance = self.doubt**2 + (error / along).square()
         far = along.log() - tau.abs().log() - self.length
         log = -(far.square() / variance + variance.log()) / 2
-        return torch.where(tau > 0, log, log + OPPOSED)
+        return torch.where(tau > 0, log, log + FEATURES.opposed)
 
     @classmethod
     def unknown(cls, head: Head) -> Typical:
-        """Nothing but that entries are rather of one sign, as an activation leaves them."""
+        """Assume only that entries tend to have one sign, as an activation leaves them."""
         inputs = head.W.shape[1]
         return cls(torch.full((inputs,), inputs**-0.5, dtype=torch.double, device=head.W.device))
 
     @classmethod
-    def of(cls, model: nn.Module, head: Head, shape: tuple[int, ...] | None) -> Typical:
-        """As a model makes them of noise, fine and coarse; unknown if it cannot be run."""
-        shape = shape or next(accepted_shapes(model), None)
-        if shape is None:
+    def of(cls, subject: Subject) -> Typical:
+        """Return what a model makes of noise, fine and coarse; unknown if it cannot be run."""
+        head = subject.head
+        features = subject.once(features_of_noise)
+        if not len(features):
             return cls.unknown(head)
-        features = features_of_noise(model, head, shape)
         mean = features.mean(0)
         along = features @ mean / mean.norm()
         if not float(mean.norm()) > 0 or not bool((along > 0).all()):
             return cls.unknown(head)
         across = float((features.square().sum(-1) / along.square() - 1).clamp_min(0).mean())
-        doubt = math.hypot(DOUBT, float(along.log().std()))
+        doubt = math.hypot(FEATURES.doubt, float(along.log().std()))
         return cls(mean / mean.norm(), math.sqrt(across), float(along.log().mean()), doubt)
 
 
-def features_of_noise(model: nn.Module, head: Head, shape: tuple[int, ...]) -> Tensor:
-    """(n, I) what enters the head, in float64."""
-    entered: list[Tensor] = []  # the last one: an input may be tried with and without a batch
+def features_of_noise(subject: Subject) -> Tensor:
+    """Return the features (n, I), in float64, that the model makes of random inputs.
+
+    There are no rows if nobody can tell which input the model takes.
+    """
+    model, head, shape = subject.model, subject.head, subject.input_shape
+    if shape is None:
+        return torch.zeros(0, head.W.shape[1], dtype=torch.double)
+    # An input may be tried with and without a batch dimension: only the last feature counts.
+    entered: list[tuple[Tensor, Tensor]] = []
     seen: list[Tensor] = []
 
-    def look(_: nn.Module, inputs: tuple[Tensor, ...], __: Tensor) -> None:
-        entered[:] = [inputs[0].detach().double()[0]]
+    def look(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Record what enters and leaves the head."""
+        entered[:] = [(inputs[0].detach(), output.detach())]
 
     handle = model.get_submodule(head.name).register_forward_hook(look)
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(FEATURES.seed)
     devices = [head.W.device] if head.W.is_cuda else []
     try:
         with torch.no_grad(), torch.random.fork_rng(devices):
-            for index in range(INPUTS):
-                forward_one(model, random_input(shape, index, generator))
-                seen += entered
+            for index in range(FEATURES.inputs):
+                logits, _ = forward_one(model, random_input(shape, index, generator))
+                seen += [row_of_logits(*one, logits)[0][0].double() for one in entered]
     finally:
         handle.remove()
     return torch.stack(seen)

@@ -1,7 +1,8 @@
 """The rank-one part of a noisy head gradient: ``u``, ``a = σ W v``, and how uncertain both are.
 
-Features have a usual direction, which counts in full; the rest counts as far as it stands out of
-the noise. With little noise this is the leading singular pair, in much noise the usual direction.
+Features have a usual direction, in which the gradient counts in full. Across that direction it
+counts as far as it stands out of the noise. With little noise the result is the leading singular
+pair; with much noise it is the gradient along the usual direction.
 """
 
 from __future__ import annotations
@@ -15,17 +16,46 @@ from torch import Tensor
 from softleak.head import Head
 from softleak.labels.noisy.features import Typical
 
-STEPS = 4  # of the part that stands out, from the pair it gives
-TINY = 1e-300
-DRAWS = 4096  # of the direction u
-ACCEPTED = 16  # one in so many has to lie on the sphere
+
+@dataclass(frozen=True)
+class SignalSettings:
+    """How the signal is separated from the noise.
+
+    Attributes:
+        rounds: fixed-point steps for the part of the gradient that stands out of the noise.
+        draws: draws of the direction ``u``, from which its mean and covariance are estimated.
+        accepted: one draw in this many has to lie on the sphere; with fewer, draws are taken from
+            the whole sphere and weighted instead.
+        seed: the seed of the draws, so that equal shares give equal answers.
+        smallest: the smallest divisor.
+    """
+
+    rounds: int = 4
+    draws: int = 4096
+    accepted: int = 16
+    seed: int = 0
+    smallest: float = 1e-300
+
+
+SIGNAL = SignalSettings()
 
 
 @dataclass(frozen=True, eq=False)
 class Signal:
-    """``u`` (C,) with its covariance (C, C), and ``σ v`` (I,) with the variance of its entries.
+    """What noise leaves of the factors of ``G = σ u vᵀ``.
 
-    ``a = σ W v`` (C,) has noise ``a_root`` (C, C) times independent normal variables.
+    Attributes:
+        u: (C,) the mean of the unit vector ``u``; it is shorter than one if ``u`` is uncertain.
+        u_covariance: (C, C) the covariance of ``u``.
+        x: (I,) the estimate of ``σ v``.
+        x_variance: the variance of each entry of ``x``.
+        a: (C,) the estimate of ``a = σ W v``.
+        a_root: (C, C) a root of its covariance: its noise is ``a_root`` times normal variables.
+        noise: the standard deviation s of the noise on an entry of the gradient.
+        along: the length of ``σ v`` in the usual direction of features.
+        mean: (C,) the gradient ``G`` in that direction.
+        gram: (C, C) the matrix K; the density of ``u`` is proportional to ``exp(uᵀ K u / 2s²)``.
+        response: (C, C) the matrix for which ``a = response u``.
     """
 
     u: Tensor
@@ -35,38 +65,38 @@ class Signal:
     a: Tensor
     a_root: Tensor
     noise: float
-    along: float  # of σ v, in the usual direction of features
-    mean: Tensor  # (C,) G in that direction
-    gram: Tensor  # (C, C) the density of u is exp(uᵀ gram u / 2s²)
-    response: Tensor  # (C, C) a = response u
+    along: float
+    mean: Tensor
+    gram: Tensor
+    response: Tensor
 
     @property
     def known(self) -> float:
-        """How much is known of ``u``: the square of its mean, one if all."""
+        """How well ``u`` is known: the squared length of its mean, one if it is certain."""
         return float(self.u.square().sum())
 
     @property
     def sigma(self) -> float:
-        """σ."""
+        """Return the singular value σ."""
         return float(self.x.norm())
 
     @classmethod
     def of(cls, head: Head, G: Tensor, noise: float, typical: Typical) -> Signal:
-        """The signal in ``G`` (C, I), float64, that carries noise of this standard deviation."""
+        """Separate the signal in ``G`` (C, I), float64, from noise of this standard deviation."""
         usual = typical.direction
         centred = G - G.mean(0)
         mean = centred @ usual
         level = torch.outer(mean, mean)
         rest = centred @ centred.T - level
         part = 1.0
-        for _ in range(STEPS):
+        for _ in range(SIGNAL.rounds):
             values, vectors = torch.linalg.eigh(level + part * rest)
             u = vectors[:, -1]
             across = max(
                 _spike(u @ rest @ u, noise, *G.shape),
                 typical.across**2 * max(float(u @ level @ u) - noise**2, 0.0),
             )
-            part = across / max(across + G.shape[1] * noise**2, TINY)
+            part = across / max(across + G.shape[1] * noise**2, SIGNAL.smallest)
         u, covariance = _direction(values, vectors, noise)
         u = u if float(u @ mean) > 0 else -u
         x = part * (u @ centred) + (1 - part) * (u @ mean) * usual
@@ -81,9 +111,9 @@ class Signal:
 
 
 def _spike(energy: Tensor, noise: float, classes: int, inputs: int) -> float:
-    """The signal in the largest ``‖Gᵀu‖²``, zero if it does not stand out of the noise.
+    """Return the signal in the largest ``‖Gᵀu‖²``, or zero if it does not stand out of the noise.
 
-    A spike of energy q is seen as (q + I s²)(q + C s²)/q, and below √(I C) s² not at all.
+    A spike of energy q appears as ``(q + I s²)(q + C s²)/q``. Below ``√(I C) s²`` it is invisible.
     """
     wide, narrow = inputs * noise**2, (classes - 1) * noise**2
     half = (float(energy) - wide - narrow) / 2
@@ -93,22 +123,23 @@ def _spike(energy: Tensor, noise: float, classes: int, inputs: int) -> float:
 
 
 def _direction(values: Tensor, vectors: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of ``u``, whose density on the sphere is ``exp(uᵀ K u / 2s²)``.
+    """Return mean (C,) and covariance (C, C) of ``u``, of density ``exp(uᵀ K u / 2s²)``.
 
-    ``K`` has these eigenvalues and eigenvectors, of which the first is that of equal entries.
+    ``K`` has these eigenvalues (C,) and eigenvectors (C, C), in ascending order. The first
+    eigenvector is that of equal entries: entries of ``u`` sum to zero.
     """
     classes = len(values)
-    spread = (noise**2 / (values[-1] - values[:-1]).clamp_min(TINY)).sqrt()
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(DRAWS, classes, generator=generator, dtype=torch.double).to(values)
-    drawn[:, 0] = 0.0  # entries of u sum to zero
+    spread = (noise**2 / (values[-1] - values[:-1]).clamp_min(SIGNAL.smallest)).sqrt()
+    generator = torch.Generator().manual_seed(SIGNAL.seed)
+    drawn = torch.randn(SIGNAL.draws, classes, generator=generator, dtype=torch.double).to(values)
+    drawn[:, 0] = 0.0
     side = drawn[:, :-1] * spread
     inside = 1 - side.square().sum(-1)
-    if int((inside > 0).sum()) >= DRAWS // ACCEPTED:
+    if int((inside > 0).sum()) >= SIGNAL.draws // SIGNAL.accepted:
         side, inside = side[inside > 0], inside[inside > 0]
         u = torch.cat([side, inside.sqrt()[:, None]], 1)
         weight = inside.rsqrt()
-    else:  # hardly any signal: from anywhere on the sphere
+    else:  # There is hardly any signal, so draws come from the whole sphere.
         u = drawn / drawn.norm(dim=-1, keepdim=True)
         u = u * u[:, -1:].sign()
         weight = torch.softmax(-(u[:, :-1] / spread).square().sum(-1) / 2, 0)
@@ -120,5 +151,6 @@ def _direction(values: Tensor, vectors: Tensor, noise: float) -> tuple[Tensor, T
 
 
 def _root(matrix: Tensor) -> Tensor:
+    """Return a matrix R with ``R Rᵀ = matrix``, which is positive semidefinite."""
     values, vectors = torch.linalg.eigh(matrix)
     return torch.mul(vectors, values.clamp_min(0.0).sqrt())

@@ -1,7 +1,8 @@
-"""What the head's gradient says of the noise on it, before any label is looked for.
+"""What the head's gradient says about the noise on it, before any label is looked for.
 
-The rows of a head gradient sum to zero, for one sample or many: what they do sum to is noise. And
-noise fills all singular values evenly (Marchenko and Pastur), a second sample one of them.
+The rows of a head gradient sum to zero, for one sample or for many. Whatever they sum to instead is
+noise. Independent noise spreads evenly over all singular values (Marchenko and Pastur), whereas a
+second sample adds a single large one.
 """
 
 from __future__ import annotations
@@ -12,30 +13,61 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-TINY = 1e-300
-EDGE = 1.5  # times the largest singular value of noise alone: the next one is a sample
-UNSURE = 3.0  # standard errors of the noise's variance
-CLEAR = 1.1  # times the same: the leading pair is not noise alone
-EVEN = 3.0  # in variance: how far the noise of two parts may differ and still be of one kind
-HOLES = 0.01  # entries that are zero, their rows and columns not: pruned, or rounded to zero
-HEAVY = 4.2  # a kurtosis between that of the normal distribution, 3, and that of Laplace's, 6
-FAR = 2.0  # standard deviations: Laplace's distribution, drawn in to these, is normal enough
-REPAIRED = 1e-3  # of a row: what finding the noisy one may leave
+
+@dataclass(frozen=True)
+class SpectrumSettings:
+    """The thresholds by which noise, samples and altered shares are told apart.
+
+    Attributes:
+        edge: a singular value this many times the largest of noise alone is that of a sample.
+        unsure: standard errors by which the noise's variance may be underestimated.
+        clear: the leading singular value is not noise alone from this many times its edge on.
+        even: the ratio of variances up to which two parts of the noise count as equally large.
+        holes: the part of zero entries, in rows and columns that are not zero, from which a share
+            counts as pruned or as rounded to zero.
+        heavy: the kurtosis from which tails count as those of Laplace's distribution. The normal
+            distribution has 3 and Laplace's has 6.
+        far: standard deviations at which heavy tails are cut off.
+        repaired: the part of a row that may be left unexplained when a noisy row is repaired.
+        smallest: the smallest divisor.
+    """
+
+    edge: float = 1.5
+    unsure: float = 3.0
+    clear: float = 1.1
+    even: float = 3.0
+    holes: float = 0.01
+    heavy: float = 4.2
+    far: float = 2.0
+    repaired: float = 1e-3
+    smallest: float = 1e-300
+
+
+SPECTRUM = SpectrumSettings()
 
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Noise of a head gradient ``G`` (C, I): its standard deviation, and what stands out of it."""
+    """The noise of a head gradient ``G`` (C, I), and what stands out of it.
+
+    Attributes:
+        noise: the standard deviation of the noise on one entry.
+        samples: the number of singular values above the noise, at least one.
+        even: whether the noise is equally large everywhere. Independent noise is; what pruning
+            leaves out is not.
+        heavy: whether the noise has tails like those of Laplace's distribution.
+        clear: whether the leading singular pair stands out of the noise.
+    """
 
     noise: float
-    samples: int  # singular values above the noise
-    even: bool  # of one size everywhere: independent noise is, what pruning leaves out is not
-    heavy: bool  # tails as Laplace's distribution has them
-    clear: bool  # the leading pair stands out of the noise
+    samples: int
+    even: bool
+    heavy: bool
+    clear: bool
 
     @classmethod
     def of(cls, G: Tensor) -> Spectrum:
-        """The noise of ``G``, from the sums of its columns and from all but its leading pair."""
+        """Estimate the noise of ``G`` from its column sums and from all but its leading pair."""
         classes, inputs = G.shape
         sums = G.sum(0)
         values = torch.linalg.svdvals(G - sums / classes).square()
@@ -43,35 +75,38 @@ class Spectrum:
         freedom = max(classes - 2, 0) * (inputs - 1)
         rest = float(values[1:].sum())
         noise = (rest + beside * inputs) / (freedom + inputs)
-        # Few columns tell the noise badly: it may well be larger than they say.
-        unsure = 1 + UNSURE * math.sqrt(2 / inputs)
-        edge = EDGE**2 * unsure * beside * (math.sqrt(inputs) + math.sqrt(classes - 1)) ** 2
+        # With few columns the estimate is rough: the noise may be larger than it says.
+        unsure = 1 + SPECTRUM.unsure * math.sqrt(2 / inputs)
+        widest = (math.sqrt(inputs) + math.sqrt(classes - 1)) ** 2
+        edge = SPECTRUM.edge**2 * unsure * beside * widest
         above = int((values > edge).sum())
-        clear = float(values[0]) > edge * (CLEAR / EDGE) ** 2
-        heavy = _kurtosis(G - sums / classes) > HEAVY
-        if _holes(G) > HOLES:
+        clear = float(values[0]) > edge * (SPECTRUM.clear / SPECTRUM.edge) ** 2
+        heavy = _kurtosis(G - sums / classes) > SPECTRUM.heavy
+        if _holes(G) > SPECTRUM.holes:
             return cls(math.sqrt(noise), 1, False, heavy, clear)
-        even = freedom == 0 or beside / EVEN <= rest / freedom <= beside * EVEN
+        even = freedom == 0 or beside / SPECTRUM.even <= rest / freedom <= beside * SPECTRUM.even
         return cls(math.sqrt(noise), max(above, 1), even, heavy, clear)
 
     def light(self, G: Tensor, usual: Tensor) -> tuple[Tensor, float]:
-        """``G`` and the noise on it, heavy tails drawn in where they would hide what it says.
+        """Return ``G`` (C, I) and its noise, with heavy tails cut off where they hide the signal.
 
-        What lies along the ``usual`` direction of features (I,) is an average, and is kept.
+        The part of ``G`` along the ``usual`` direction of features (I,) is an average over many
+        entries. It is kept as it is.
         """
         if self.clear or not self.heavy:
             return G, self.noise
-        kept, far = torch.outer(G @ usual, usual), FAR * self.noise
-        inside = 1 - math.exp(-math.sqrt(2) * FAR)  # the part of Laplace's distribution
+        kept, far = torch.outer(G @ usual, usual), SPECTRUM.far * self.noise
+        inside = 1 - math.exp(-math.sqrt(2) * SPECTRUM.far)  # Laplace's mass within the cut
         near = kept + (G - kept).clamp(-far, far) / inside
         return near, Spectrum.of(near).noise
 
 
 def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
-    """``G`` with its only noisy row replaced by minus the sum of the others, and which it is.
+    """Return ``G`` (C, I) with its only noisy row repaired, and the index of that row.
 
-    With noise ``n`` on row r the columns sum to ``n``. Across that direction ``G`` is clean and
-    gives ``u``; along it, what ``u`` leaves of ``G`` is ``e_r − u_r u``.
+    The row is replaced by minus the sum of the others. With noise ``n`` on row r the columns sum to
+    ``n``. Across that direction ``G`` is clean and gives ``u``. Along it, ``G`` without its part in
+    ``u`` is ``e_r − u_r u``, which identifies r. The answer is None if no single row is noisy.
     """
     noise = G.sum(0)
     size = float(noise @ noise)
@@ -79,31 +114,32 @@ def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
         return None
     along = G @ noise / size
     across = G - torch.outer(along, noise)
-    if not float(across.norm()) > REPAIRED * float(G.norm()):  # nothing is left without it
-        return None
+    if not float(across.norm()) > SPECTRUM.repaired * float(G.norm()):
+        return None  # Nothing is left of the gradient without the noise.
     u = torch.linalg.eigh(across @ across.T).eigenvectors[:, -1]
     expected = torch.eye(len(u), dtype=u.dtype, device=u.device) - torch.outer(u, u)
     left = along - u * (u @ along)
     far = (expected - left[:, None]).norm(dim=0)
     row = int(far.argmin())
-    found = float(far[row]) <= REPAIRED * max(1.0, float(left.norm()))
+    found = float(far[row]) <= SPECTRUM.repaired * max(1.0, float(left.norm()))
     repaired = G.clone()
     repaired[row] -= noise
-    pruned = _holes(repaired) > HOLES or float((G[row] == 0).double().mean()) > HOLES
+    empty = float((G[row] == 0).double().mean())
+    pruned = _holes(repaired) > SPECTRUM.holes or empty > SPECTRUM.holes
     if not found or pruned or int(across.any(1).sum()) <= 2:
         return None
     return repaired, row
 
 
 def _kurtosis(G: Tensor) -> float:
-    """Of what is not rank one in ``G`` (C, I)."""
+    """Return the kurtosis of the entries of ``G`` (C, I) without its leading rank-one part."""
     u = torch.linalg.eigh(G @ G.T).eigenvectors[:, -1]
     rest = G - torch.outer(u, u @ G)
-    return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(TINY))
+    return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(SPECTRUM.smallest))
 
 
 def _holes(G: Tensor) -> float:
-    """The part of entries that are zero in rows and columns that are not."""
+    """Return the part of entries that are zero, in rows and columns that are not."""
     seen = G != 0
     inner = seen[seen.any(1)][:, seen.any(0)]
     return 1 - float(inner.double().mean()) if inner.numel() else 0.0

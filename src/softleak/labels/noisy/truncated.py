@@ -1,7 +1,8 @@
-"""Gaussian weights of a simplex: their mass inside it, and draws from there.
+"""Gaussian weights of a simplex: their probability mass inside it, and draws from there.
 
-Coordinate by coordinate (Geweke, Hajivassiliou and Keane): each is drawn from the part of its
-conditional distribution that the ones before leave room for, and the parts multiply.
+The weights are drawn coordinate by coordinate (Geweke, Hajivassiliou and Keane). Each is drawn from
+the part of its conditional distribution that the ones before leave room for. The product of the
+masses of these parts is an unbiased estimate of the mass inside.
 """
 
 from __future__ import annotations
@@ -10,16 +11,26 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
-DEEPEST = -37.0  # standard deviations: beyond, a float64 has no tail left to draw from
+# Further below the mean than this many standard deviations, the tail of a normal distribution is
+# zero in float64 and cannot be drawn from. Draws are then put at the nearer bound.
+LOWEST_QUANTILE = -37.0
 
 
 def draw_inside(
     mean: Tensor, root: Tensor, uniform: Tensor, top: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draws (…, K, d) of N(mean, root rootᵀ) with no entry negative, and log masses (…, K).
+    """Draw from N(mean, root rootᵀ), restricted to weights that fit in a simplex.
 
-    ``mean`` (…, d) and ``root`` (…, d, d), lower triangular; ``uniform`` (K, d). Entries add up to
-    at most one; if there is a ``top`` (), the first is not one of them but bounded by it.
+    Args:
+        mean: (…, d) the means.
+        root: (…, d, d) roots of the covariances, lower triangular.
+        uniform: (K, d) points of the open unit cube, one for each draw.
+        top: () an upper bound of the first entry. If it is given, that entry is not a weight of
+            the simplex but is bounded by it alone.
+
+    Returns:
+        The draws (…, K, d), with no entry negative and a sum of at most one, and the logarithms
+        (…, K) of the masses that weight them.
     """
     draws = uniform.shape[0]
     shape = (*mean.shape[:-1], draws)
@@ -42,11 +53,14 @@ def draw_inside(
 
 
 def _truncated(low: Tensor, high: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """The log mass of a standard normal variable between two bounds, and a draw from there."""
-    mirrored = low > 0  # upper tails are read as lower ones, which floats resolve
+    """Return the log mass of a standard normal variable between two bounds, and a draw from there.
+
+    An interval in the upper tail is mirrored to the lower one, which floats resolve.
+    """
+    mirrored = low > 0
     left, right = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
     top, bottom = log_ndtr(right), log_ndtr(left)
     mass = top + torch.log1p(-(bottom - top).clamp_max(-1e-15).exp())
     level = torch.logaddexp(bottom, mass + uniform.log())
-    drawn = torch.where(right > DEEPEST, ndtri(level.exp()), right).clamp(left, right)
+    drawn = torch.where(right > LOWEST_QUANTILE, ndtri(level.exp()), right).clamp(left, right)
     return mass, torch.where(mirrored, -drawn, drawn)

@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from runs of this code: the optional extra `plots`."""
+"""This package draws the paper's figures from runs of this code (extra `plots`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import partial
 
 from softleak.experiments.kinds import MIXED, SMOOTHED
 from softleak.report.figures.canvas import Drawing
-from softleak.report.figures.inputs import comparison, sheet
-from softleak.report.figures.noise import errors_under_noise
-from softleak.report.figures.scalar import labels_along, losses
+from softleak.report.figures.input_figures import comparison, sheet
+from softleak.report.figures.noise_figure import errors_under_noise
+from softleak.report.figures.scalar_figure import labels_along, losses
 
 FIGURES: Mapping[str, Callable[[Drawing], None]] = {
     "figure1": losses,

@@ -1,4 +1,4 @@
-"""What a figure is drawn from and where it goes."""
+"""This module says what a figure is drawn from, and where it goes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure to be drawn: the shelf, the records so far, the file, and how many images."""
+    """This is a figure to be drawn.
+
+    Attributes:
+        shelf: the data sets and trained networks at hand.
+        records: what was measured so far.
+        path: the file to write.
+        samples: how many images are shown, if not as many as the paper shows.
+        full: whether gradient matching takes as many steps as in the paper.
+    """
 
     shelf: Shelf
     records: Records
@@ -28,7 +36,7 @@ class Drawing:
     full: bool = False
 
     def network(self, wanted: str, otherwise: str) -> tuple[str, Network]:
-        """The paper's network, or one whose files are at hand."""
+        """Return name and network: the paper's, or another one whose files are at hand."""
         name = otherwise if NETWORKS[wanted].lacking(self.shelf) else wanted
         return name, NETWORKS[name]
 
@@ -40,7 +48,7 @@ class Drawing:
 
 
 def pyplot() -> ModuleType:
-    """matplotlib, without a window."""
+    """Return matplotlib's pyplot, which opens no window; raises ``MissingExtra`` without it."""
     try:
         import matplotlib
     except ImportError as error:

@@ -8,7 +8,7 @@ import torch
 from flwr.app import ArrayRecord
 from flwr.clientapp.mod import LocalDpMod
 
-from softleak.audit import Leak
+from softleak.auditing import Leak
 from softleak.defenses import GaussianNoise, LaplaceNoise
 from softleak.errors import OptionError
 from softleak.integrations.flower import Action, LeakageGuard, Question

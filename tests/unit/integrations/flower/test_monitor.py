@@ -10,8 +10,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAvg
 
-from softleak.audit import Leak
-from softleak.integrations.flower import Engine, LeakageMonitor, Question, Unfit
+from softleak.auditing import Leak
+from softleak.integrations.flower import AuditEngine, LeakageMonitor, Question, Unfit
 from tests.unit.integrations.flower.clients import (
     CLASSES,
     LR,
@@ -244,7 +244,7 @@ def test_inputs_wait_until_the_run_is_over():
 @pytest.mark.slow
 def test_on_ray_the_findings_are_the_same():
     pytest.importorskip("ray")
-    there, here = monitor(engine=Engine.RAY), monitor()
+    there, here = monitor(engine=AuditEngine.RAY), monitor()
     for watched in (there, here):
         watched.aggregate_train(1, [honest(m, n) for n, m in sent_by(watched).items()])
     (far,), (near,) = there.finish(), here.finish()

@@ -10,8 +10,8 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
 from examples.flower.quickstart import LR, Client, guard, monitor, network
-from softleak.audit import Leak
-from softleak.audit.rates import State
+from softleak.auditing import Leak
+from softleak.auditing.rates import State
 from softleak.integrations.flower import Action
 from tests.unit.integrations.flower.clients import Nodes, context, instruction
 
@@ -87,7 +87,7 @@ def test_the_page_says_it_in_red_and_grey_and_nothing_in_green(tmp_path):
     page = (tmp_path / "index.html").read_text()
     body = page[page.index("<main") :]
     assert "Of 2 updates, 2 gave away which classes are in them." in page
-    assert "Not attacked: exact label and image." in page
+    assert "Not attacked: label and input." in page
     assert body.count("tile tile-leak") == 1
     assert body.count("tile tile-untried") == len(SINGLE)
     assert "tile-quiet" not in body

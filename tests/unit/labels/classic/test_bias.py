@@ -5,7 +5,7 @@ import torch
 
 import softleak as sl
 from softleak.errors import MissingGradient, ModelError, ShareError
-from softleak.labels.classic import Outcome, bias_ratio
+from softleak.labels.classic import ClassicOutcome, bias_ratio
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -26,7 +26,7 @@ def test_exact_for_any_label(biased, seed):
 def test_zero_gradient(biased):
     zeros = {name: torch.zeros_like(p) for name, p in biased.named_parameters()}
     result = bias_ratio(biased, sl.GradientShare(zeros))
-    assert result.outcome is Outcome.ZERO_GRADIENT
+    assert result.outcome is ClassicOutcome.ZERO_GRADIENT
     assert result.label is None
 
 

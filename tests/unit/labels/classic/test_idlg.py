@@ -6,7 +6,7 @@ from torch import nn
 
 import softleak as sl
 from softleak import data
-from softleak.labels.classic import Outcome, idlg
+from softleak.labels.classic import ClassicOutcome, idlg
 
 
 def test_exact_on_hard_labels(lenet, draw):
@@ -29,13 +29,13 @@ def test_several_against_several_is_undecided(lenet, draw):
         result = idlg(lenet, sl.capture(lenet, sample.x, sample.y))
         outcomes.add(result.outcome)
         assert result.label is None
-    assert outcomes == {Outcome.UNDECIDED}
+    assert outcomes == {ClassicOutcome.UNDECIDED}
 
 
 def test_two_rows_are_undecided():
     model = nn.Linear(6, 2, bias=False)
     result = idlg(model, sl.capture(model, torch.randn(6), 1))
-    assert result.outcome is Outcome.UNDECIDED
+    assert result.outcome is ClassicOutcome.UNDECIDED
 
 
 def test_saturated_softmax_is_undecided():
@@ -44,11 +44,11 @@ def test_saturated_softmax_is_undecided():
         model.weight.copy_(torch.tensor([[500.0], [0.0], [0.0], [0.0]]).expand(4, 3))
     share = sl.capture(model, torch.ones(3), 2)
     assert int((share["weight"] != 0).any(1).sum()) == 2
-    assert idlg(model, share).outcome is Outcome.UNDECIDED
+    assert idlg(model, share).outcome is ClassicOutcome.UNDECIDED
 
 
 def test_zero_gradient(lenet, silent):
-    assert idlg(lenet, silent).outcome is Outcome.ZERO_GRADIENT
+    assert idlg(lenet, silent).outcome is ClassicOutcome.ZERO_GRADIENT
 
 
 @pytest.mark.parametrize("index", range(4))

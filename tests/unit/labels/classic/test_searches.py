@@ -14,12 +14,12 @@ from softleak.labels.classic import (
     PUBLISHED_MIXUP,
     PUBLISHED_NOISE,
     PUBLISHED_SMOOTHING,
+    ClassicOutcome,
     FullHead,
     LBFGSSearch,
     LBFGSThenPSO,
     MeanSquare,
     NegativeMass,
-    Outcome,
     PSOSearch,
     Skip,
     Swarm,
@@ -108,7 +108,7 @@ def test_head_may_be_named_or_prepared(search, lenet, smoothed):
 @pytest.mark.parametrize("search", [LBFGSSearch(), PSOSearch(), LBFGSThenPSO(), PUBLISHED_NOISE])
 def test_zero_gradient(search, lenet, silent):
     result = search(lenet, silent)
-    assert result.outcome is Outcome.ZERO_GRADIENT
+    assert result.outcome is ClassicOutcome.ZERO_GRADIENT
     assert not result.converged
     assert result.label is result.feature is result.scalar is None
 
@@ -116,14 +116,14 @@ def test_zero_gradient(search, lenet, silent):
 @pytest.mark.parametrize(
     ("search", "outcome"),
     [
-        (replace(SMOOTHING.lbfgs, bound=1.5), Outcome.OUT_OF_BOUND),
-        (replace(SMOOTHING.lbfgs, iterations=2, skip=None), Outcome.EXHAUSTED),
-        (replace(SMOOTHING.lbfgs, threshold=0.0), Outcome.EXHAUSTED),
-        (replace(SMOOTHING.pso, initial=40.0), Outcome.OUT_OF_BOUND),
-        (replace(SMOOTHING.pso, bound=2.0), Outcome.OUT_OF_BOUND),
-        (replace(SMOOTHING.pso, swarm=Swarm(3, 1)), Outcome.OUT_OF_BOUND),
+        (replace(SMOOTHING.lbfgs, bound=1.5), ClassicOutcome.OUT_OF_BOUND),
+        (replace(SMOOTHING.lbfgs, iterations=2, skip=None), ClassicOutcome.EXHAUSTED),
+        (replace(SMOOTHING.lbfgs, threshold=0.0), ClassicOutcome.EXHAUSTED),
+        (replace(SMOOTHING.pso, initial=40.0), ClassicOutcome.OUT_OF_BOUND),
+        (replace(SMOOTHING.pso, bound=2.0), ClassicOutcome.OUT_OF_BOUND),
+        (replace(SMOOTHING.pso, swarm=Swarm(3, 1)), ClassicOutcome.OUT_OF_BOUND),
         (LBFGSThenPSO(replace(SMOOTHING.lbfgs, bound=1.5), replace(SMOOTHING.pso, bound=2.0)),
-         Outcome.OUT_OF_BOUND),
+         ClassicOutcome.OUT_OF_BOUND),
     ],
 )  # fmt: skip
 def test_failure_says_so_and_claims_nothing(search, outcome, lenet, smoothed):
@@ -184,7 +184,7 @@ class TestLBFGS:
     @pytest.mark.parametrize("solution", [5.0, -5.0])
     def test_skip_leaves_a_plateau(self, solution, lenet, smoothed):
         still = LBFGSSearch(objective=partial(Plateau, solution))
-        assert still(lenet, smoothed[0]).outcome is Outcome.EXHAUSTED
+        assert still(lenet, smoothed[0]).outcome is ClassicOutcome.EXHAUSTED
         result = replace(still, skip=Skip())(lenet, smoothed[0])
         assert result.converged
         assert result.scalar == pytest.approx(solution / still.coefficient, abs=1e-4)

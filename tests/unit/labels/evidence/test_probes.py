@@ -9,7 +9,7 @@ from softleak import models
 from softleak.errors import ModelError
 from softleak.labels.evidence.head_bias import HeadBias
 from softleak.labels.evidence.lattice import Lattice
-from softleak.labels.evidence.pointwise import Pointwise
+from softleak.labels.evidence.pointwise_relations import Pointwise
 
 ACTIVATIONS = {
     nn.Identity: "piecewise linear",

@@ -21,7 +21,7 @@ def case(draw, trained):
         head = sl.Head.of(model)
         relations = sl.probe(model, (3, 32, 32), head=head)
         for kind in (data.Smoothing(), data.Hard()):
-            samples = draw(kind, 4)
+            samples = draw(kind, 3)
             nets.append((model, head, relations, samples))
     return nets
 

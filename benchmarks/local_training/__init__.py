@@ -1,0 +1,1 @@
+"""Labels behind local training: acceptance tables of docs/local-training.md."""

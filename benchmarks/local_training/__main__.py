@@ -1,0 +1,89 @@
+"""Print the tables of docs/local-training.md: ``python -m benchmarks.local_training head``."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+import torch
+
+import softleak as sl
+from benchmarks.local_training.cells import EXACT, Cell, measure, network, shares_of, told
+from benchmarks.local_training.skewed import proportions
+from softleak.labels.recover import recover
+
+STEPS, RATES = (1, 2, 5, 10), (0.001, 0.01, 0.1)
+MOMENTA, DECAYS = (0.0, 0.9), (0.0, 5e-4)
+UNDECLARED = {
+    "second step": ("lr=0.01,steps=2", "lr=0.01", "steps=2"),
+    "momentum": ("lr=0.01,steps=3,momentum=0.9", "lr=0.01,steps=3", "momentum=0.9"),
+    "weight decay": ("lr=0.01,weight_decay=0.005", "lr=0.01", "weight"),
+    "Adam": ("lr=0.001,optimiser=adam", "lr=0.001", "Adam"),
+    "clipping": ("lr=0.0035", "lr=0.01", "clipping"),
+}
+
+
+def main() -> None:
+    """Measure one table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", choices=("head", "whole", "undeclared", "proportions"))
+    parser.add_argument("--networks", nargs="+", default=["lenet", "mlp", "resnet18"])
+    parser.add_argument("--labels", nargs="+", default=["smoothed", "mixed"])
+    parser.add_argument("--steps", nargs="+", type=int, default=STEPS)
+    parser.add_argument("--rates", nargs="+", type=float, default=RATES)
+    parser.add_argument("--momenta", nargs="+", type=float, default=MOMENTA)
+    parser.add_argument("--decays", nargs="+", type=float, default=DECAYS)
+    parser.add_argument("--shares", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=21)
+    parser.add_argument("--data", type=Path, help="the folder of CIFAR-10 packs, for proportions")
+    parser.add_argument("--samples", type=int, nargs="+", default=[50, 100, 200, 500])
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in given.networks:
+        if given.table == "proportions":
+            for samples in given.samples:
+                print(proportions(name, samples, given.shares, given.data, given.seed), flush=True)
+        elif given.table == "undeclared":
+            undeclared(name, given)
+        else:
+            cells(name, given)
+
+
+def cells(name: str, given: argparse.Namespace) -> None:
+    """Measure every cell of one network."""
+    subject, _ = network(name, given.table == "head")
+    done: list[Cell] = []
+    settings = product(given.steps, given.rates, given.momenta, given.decays, given.labels)
+    for steps, lr, momentum, decay, kind in settings:
+        client = sl.Client(steps=steps, lr=lr, momentum=momentum, weight_decay=decay)
+        done.append(measure(name, subject, client, kind, given.shares, given.seed))
+        print(done[-1], flush=True)
+    sums = [sum(getattr(c, n) for c in done)
+            for n in ("exact_stable", "stable", "exact", "shares", "unique", "wrong")]  # fmt: skip
+    print(
+        f"{name} in all: exact {sums[0]}/{sums[1]} of the stable, {sums[2]}/{sums[3]} of all, "
+        f"UNIQUE {sums[4]}, wrong UNIQUE {sums[5]}", flush=True,
+    )  # fmt: skip
+
+
+def undeclared(name: str, given: argparse.Namespace) -> None:
+    """Count wrong proofs and right causes where the client is not what was said."""
+    subject, _ = network(name, True)
+    for cause, (true, said, words) in UNDECLARED.items():
+        counts: Counter[str] = Counter()
+        for kind in given.labels:
+            client, assumed = sl.Client.parse(true), sl.Client.parse(said)
+            for share, y, _ in shares_of(subject, client, kind, given.shares, given.seed):
+                (found,) = recover(subject, [told(share, assumed)], sl.Knowledge())
+                off = 9.0 if found.label is None else float((found.label - y).abs().sum())
+                counts["shares"] += 1
+                counts["named"] += words in found.message
+                counts["unique"] += found.status is sl.Status.UNIQUE
+                counts["wrong"] += found.status is sl.Status.UNIQUE and off > EXACT
+        print(f"{name} undeclared {cause}: {dict(counts)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The networks, clients and labels that are measured, and one cell of the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak import data, models
+from softleak.labels.local.head_alone import recover_head_alone
+from softleak.labels.local.recipe import SgdSteps
+from softleak.labels.local.recover_trained import recover_trained
+from softleak.labels.recover import recover
+
+SHAPE = (3, 32, 32)
+EXACT = 1e-3  # L1: a label this close counts as exact
+STABLE = 2.0  # lr ‖x‖² below which steps of the head are stable
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "lenet": models.trained_lenet,
+    "mlp": lambda: models.mlp(3072),
+    "resnet18": lambda: models.resnet18_cifar(classes=10),
+}
+LABELS: dict[str, data.Augmentation] = {"smoothed": data.Smoothing(), "mixed": data.Mixup()}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What came of the shares of one cell."""
+
+    name: str
+    shares: int
+    stable: int
+    exact_stable: int
+    exact: int
+    unique: int
+    wrong: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name:58s} exact {self.exact_stable}/{self.stable} of the stable, "
+            f"{self.exact}/{self.shares} of all; UNIQUE {self.unique}, wrong {self.wrong}; "
+            f"{self.seconds:.1f} s"
+        )
+
+
+def network(name: str, head_alone: bool) -> tuple[sl.Subject, nn.Module]:
+    """Return a network, of which only the head is trained if so asked."""
+    torch.manual_seed(0)
+    model = NETWORKS[name]().eval()
+    subject = sl.Subject.of(model, SHAPE)
+    if head_alone:
+        own = (subject.head.weight_name, subject.head.bias_name)
+        for parameter_name, parameter in model.named_parameters():
+            parameter.requires_grad_(parameter_name in own)
+    return subject, model
+
+
+def shares_of(
+    subject: sl.Subject, client: sl.Client, kind: str, count: int, seed: int
+) -> Iterator[tuple[sl.GradientShare, torch.Tensor, bool]]:
+    """Yield updates with the true label, and whether the steps of the head are stable."""
+    seen: list[torch.Tensor] = []
+    layer = subject.model.get_submodule(subject.head.name)
+    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    for one in data.samples(data.embedded(), LABELS[kind], count, seed, data.CIFAR10_NORM):
+        seen.clear()
+        share = client.share(subject.model, one.x, one.y)
+        rate = float(client.lr) if isinstance(client.lr, float) else 0.0
+        yield share, one.y, rate * float(seen[0].square().sum()) < STABLE
+    hook.remove()
+
+
+def measure(
+    name: str, subject: sl.Subject, client: sl.Client, kind: str, count: int, seed: int
+) -> Cell:
+    """Recover the labels of one cell and count."""
+    drawn = list(shares_of(subject, client, kind, count, seed))
+    start = time.perf_counter()
+    found = recovered(subject, client, [share for share, _, _ in drawn])
+    errors = [
+        9.0 if f is None or f.label is None else float((f.label.cpu() - y).abs().sum())
+        for f, (_, y, _) in zip(found, drawn, strict=True)
+    ]
+    unique = [f is not None and f.status is sl.Status.UNIQUE for f in found]
+    return Cell(
+        f"{name} {kind} {client}",
+        count,
+        sum(stable for _, _, stable in drawn),
+        sum(e < EXACT and stable for e, (_, _, stable) in zip(errors, drawn, strict=True)),
+        sum(e < EXACT for e in errors),
+        sum(unique),
+        sum(u and e > EXACT for u, e in zip(unique, errors, strict=True)),
+        time.perf_counter() - start,
+    )
+
+
+def recovered(
+    subject: sl.Subject, client: sl.Client, shares: list[sl.GradientShare]
+) -> list[sl.Recovery | None]:
+    """Recover all shares of one client's settings; those of the head alone at once."""
+    recipe = SgdSteps.of(client.training)
+    knowledge = sl.Knowledge().of(shares[0])
+    others = [n for n in shares[0] if not n.startswith(subject.head.name)]
+    if recipe is not None and recipe.steps > 1 and not others:
+        return recover_head_alone(subject, knowledge, shares, recipe)
+    return list(recover(subject, shares, sl.Knowledge(head_only=False)))
+
+
+def told(share: sl.GradientShare, said: sl.Client) -> sl.GradientShare:
+    """Return an update as it arrives: nobody vouches, and the client is as it was said."""
+    return replace(share, scale=None, made_by=said.training)
+
+
+__all__ = ["Cell", "measure", "network", "recover_trained", "shares_of", "told"]

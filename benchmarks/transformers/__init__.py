@@ -1,0 +1,1 @@
+"""What gradients of transformers give away: images and texts, in closed form."""

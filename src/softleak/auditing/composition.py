@@ -1,0 +1,170 @@
+"""This module reads what an update of several samples gives away.
+
+That is how many samples there are at least, which classes are among them, and how often.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from softleak.knowledge import Knowledge
+from softleak.labels.batch import Batch, BatchReader
+from softleak.labels.decay import without_decay
+from softleak.labels.signs import is_sign_pattern
+from softleak.results import Recovery, Status
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+COUNT_SLACK = 1e-3  # of a sample: what rounding may add to a bound
+
+
+@dataclass(frozen=True)
+class Counts:
+    """This holds the number of samples of each class: an estimate, and bounds that are proved.
+
+    A mean gradient has ``B·(−δ_c) = n_c − Σ p_c`` with probabilities p, so ``n_c ≥ −B·δ_c``; all
+    counts sum to B, which bounds each from above. Without a head bias there are no bounds.
+    """
+
+    estimated: tuple[int, ...]
+    low: tuple[int, ...] = ()
+    high: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompositionFinding:
+    """This holds the classes proved to be among the labels, and what is known of their number.
+
+    ``otherwise`` are the classes that would be proved if the file held a difference of weights
+    after − before and not a gradient, as long as nobody said which of the two it is.
+    """
+
+    samples: int = 1  # at least: samples, or steps on the same ones
+    present: tuple[int, ...] = ()
+    counts: Counts | None = None
+    message: str = "not attacked: the label of a single sample was read instead"
+    attacked: bool = False
+    otherwise: tuple[int, ...] = ()
+    signs: bool = (
+        False  # whether the update is a pattern of signs, which has no label of one sample
+    )
+
+
+def mixes(recovery: Recovery, found: CompositionFinding) -> bool:
+    """Return whether an update is of several samples or steps, by its label's proof or by its rank.
+
+    A label that is only guessed, or that nothing explains, is no reason to think of one sample.
+    """
+    unexplained = recovery.status in (Status.GUESS, Status.NO_SOLUTION)
+    return recovery.status is Status.NOT_SINGLE or (unexplained and found.samples > 1)
+
+
+def read_composition(
+    subject: Subject, share: GradientShare, knowledge: Knowledge
+) -> CompositionFinding:
+    """Return what a share of several samples says; counts if the number of samples is known.
+
+    Whoever says that number says that the share is the mean gradient of one step on them. Weight
+    decay is undone with the model's own parameters.
+    """
+    reader, samples = subject.once(BatchReader.of), knowledge.samples
+    declared = knowledge.is_gradient or knowledge.scale is not None
+    if is_sign_pattern(share[reader.head.weight_name]):
+        return _by_signs(reader, share)
+    whole = None if knowledge.scale_unknown else samples
+    share, batch = _read(subject, share, whole)
+    counts, doubt = _counts(reader, share, batch, whole)
+    flipped = () if declared or not batch.present else reader.read(share.scaled(-1)).present
+    said = [batch.message, *([doubt] if doubt else [])]
+    if samples is not None and whole is None:
+        said.append("classes were not counted, because the scale of the update is unknown")
+    if flipped:
+        said.append(
+            "if the file holds a difference of weights (after − before), not a gradient, the "
+            f"classes are {_written(flipped)} instead: say --kind"
+        )
+    attacked = bool(batch.present) or could_prove(reader, share)
+    if not attacked:
+        said.insert(0, "not attacked: no attack applies")
+    return CompositionFinding(
+        batch.gradients, batch.present, counts, "; ".join(said), attacked, flipped
+    )  # fmt: skip
+
+
+def _read(
+    subject: Subject, share: GradientShare, samples: int | None
+) -> tuple[GradientShare, Batch]:
+    """Return the share without weight decay, and the classes that every way to undo it proves."""
+    reader, undone = subject.once(BatchReader.of), list(without_decay(subject, share))
+    if not undone:
+        return share, reader.read(share, samples)
+    batches = [reader.read(tried.share, samples) for tried in undone]
+    present = set.intersection(*(set(batch.present) for batch in batches))
+    message = f"weight decay of {undone[0].decay:.2g} undone, {batches[0].message}"
+    first = replace(batches[0], present=tuple(sorted(present)), message=message)
+    return undone[0].share, first
+
+
+def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
+    """Return the classes for which ``p − y`` is negative: the first step of Adam keeps signs."""
+    head = reader.head
+    negative = torch.zeros(head.classes, dtype=torch.bool)
+    if head.has_bias and head.bias_name in share:
+        negative = share[head.bias_name].cpu() < 0
+    elif reader.never_negative:
+        negative = (share[head.weight_name].cpu() < 0).any(1)
+    present = tuple(negative.nonzero()[:, 0].tolist())
+    message = (
+        "every entry of the head's gradient has the same size, as one step of Adam or signSGD "
+        f"leaves it; its signs prove {len(present)} classes"
+    )
+    attacked = could_prove(reader, share)
+    if not attacked:
+        message = f"not attacked: no attack applies, as the head has no bias; {message}"
+    return CompositionFinding(1, present, None, message, attacked, signs=True)
+
+
+def _counts(
+    reader: BatchReader, share: GradientShare, batch: Batch, samples: int | None
+) -> tuple[Counts | None, str]:
+    """Return the counts, or why none are claimed."""
+    if batch.counts is None or samples is None:
+        return None, ""
+    if batch.gradients > samples:
+        return None, f"it is not one step on {samples} samples, so that classes were not counted"
+    head, estimated = reader.head, batch.counts.tolist()
+    if not head.has_bias or head.bias_name not in share:
+        return Counts(tuple(estimated)), "the counts are an estimate whose error is not known"
+    low = _at_least(share[head.bias_name], batch, samples)
+    spare = samples - sum(low)
+    if spare < 0:
+        return None, (
+            f"it is not the mean gradient of one step on {samples} samples (one such step has "
+            f"at least {sum(low)}), so that classes were not counted"
+        )
+    high = [least + spare for least in low]
+    within = [min(max(n, a), b) for n, a, b in zip(estimated, low, high, strict=True)]
+    return Counts(tuple(within), tuple(low), tuple(high)), ""
+
+
+def _at_least(delta: Tensor, batch: Batch, samples: int) -> list[int]:
+    """Return ``n_c ≥ −B·δ_c``, and one of each class that is proved to be there."""
+    bounds = (-samples * delta.double()).tolist()
+    low = [max(math.ceil(bound - COUNT_SLACK), 0) for bound in bounds]
+    return [max(n, int(i in batch.present)) for i, n in enumerate(low)]
+
+
+def could_prove(reader: BatchReader, share: GradientShare) -> bool:
+    """Return whether signs say anything of classes: by the head's bias, or by the features.
+
+    Features that are never negative leave the sign of ``p − y`` in the gradient of the weight.
+    """
+    return (reader.head.has_bias and reader.head.bias_name in share) or reader.never_negative
+
+
+def _written(classes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, classes))

@@ -1,0 +1,161 @@
+"""This module attacks a share behind a defence, as whoever receives it would, and scores it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from softleak.auditing.audit_options import Options
+from softleak.auditing.audit_run import NamedShare
+from softleak.auditing.embedded_input import embeddings
+from softleak.auditing.findings import LEAK_THRESHOLDS, InputFinding, LabelFinding, LabelLeak
+from softleak.auditing.input_attack import recover_input
+from softleak.auditing.rates import Leak
+from softleak.auditing.reports import AuditReport
+from softleak.defenses import Defense, as_known
+from softleak.inversion.chain import Chain
+from softleak.inversion.chained import NoChain, chain_of
+from softleak.inversion.texts.text_result import Certainty, Text
+from softleak.metrics import label_error, psnr
+from softleak.results import Recovery
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class SuccessThresholds:
+    """These thresholds decide whether an attack on a defended share succeeded."""
+
+    label_error: float = 0.01  # L1: a label this close is the label
+    words: float = 0.5  # the part of a text's words that is claimed, and right, in their places
+    walk_gain: float = 5.0  # dB: no thorough walk was seen to gain more on a quick one
+
+
+SUCCESS = SuccessThresholds()
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """This holds a share, and what an attack on it has to reach."""
+
+    share: NamedShare
+    label: Tensor | None
+    pixels: Tensor | None
+    classes: frozenset[int] = frozenset()  # that an attack may name as being in the update
+    tokens: tuple[int | None, ...] = ()  # of a text
+
+    @classmethod
+    def of(cls, share: NamedShare, report: AuditReport) -> Target:
+        """Return the target by the truth if there is one, else by what leaked undefended."""
+        found, score = report.input, report.score
+        label = report.label.recovery.label if report.label.leak is not LabelLeak.NOTHING else None
+        pixels = found.pixels if found.leaked else None
+        if score is not None:
+            label = label if score.label_true is None else score.label_true
+            pixels = pixels if score.pixels_true is None else score.pixels_true
+        index = report.label.class_index
+        classes = {*report.composition.present, *([] if index is None else [index])}
+        return cls(share, label, pixels, frozenset(classes), _tokens(report))
+
+
+def walks(subject: Subject) -> tuple[Subject, ...]:
+    """Return the subject as it is inverted first, by a quick walk, and then by a thorough one."""
+    if embeddings(subject):
+        return (subject,)
+    chain = subject.once(chain_of)
+    if isinstance(chain, NoChain):
+        return ()
+    quick = subject.given(chain_of, Chain(chain.head, chain.passes[0]))
+    return (quick, subject)[: len(chain.passes)]
+
+
+@dataclass(frozen=True, eq=False)
+class Shot:
+    """This holds one defended share, what its attacker knows of it, and what can be scored.
+
+    ``public`` is what was sent, with all that the defence gives away about itself.
+    """
+
+    target: Target
+    sent: GradientShare
+    public: GradientShare
+    options: Options
+    aims: frozenset[Leak]
+
+    @classmethod
+    def at(cls, target: Target, defense: Defense, options: Options, inputs: bool) -> Shot:
+        """Return a target behind a defence.
+
+        Its input is attacked too if somebody asks for ``inputs``.
+        """
+        sent = defense(target.share.share)
+        public = as_known(defense, sent)
+        knowledge = options.knowledge
+        if public.scale == "unknown":
+            knowledge = replace(knowledge, scale="unknown")
+        asked = replace(options, knowledge=knowledge)
+        label = frozenset() if target.label is None else frozenset({Leak.LABEL, Leak.CLASS})
+        aimed = target.pixels is not None or bool(target.tokens)
+        image = frozenset({Leak.INPUT}) if inputs and aimed else frozenset()
+        return cls(target, sent, public, asked, label | image)
+
+    def hits(self, leak: Leak, recovery: Recovery, subjects: tuple[Subject, ...]) -> bool:
+        """Return whether an attack reached its target."""
+        if leak is Leak.INPUT:
+            return self.sees(recovery, subjects)
+        claimed = LabelFinding(recovery, 0.0).class_index  # a guess that is right is no success
+        label = self.target.label
+        if claimed is None or label is None:
+            return False
+        if leak is Leak.CLASS:
+            return claimed == int(label.argmax())
+        return label_error(recovery, label) <= SUCCESS.label_error
+
+    def sees(
+        self, recovery: Recovery, subjects: tuple[Subject, ...], *, believed: bool = False
+    ) -> bool:
+        """Return whether a walk brings the image; a thorough one is tried if it is within reach.
+
+        If so asked, what an attacker would have ``believed`` counts as well as what is true.
+        """
+        if self.target.pixels is None and not self.target.tokens:
+            return False
+        exactly = replace(self.options, seconds=0.0)  # matching would take its time
+        for subject in subjects:
+            found = recover_input(subject, self.public, recovery, exactly)
+            if self._shows(found) or (believed and (found.leaked or found.doubtful)):
+                return True
+            if (
+                found.psnr_predicted is None
+                or found.psnr_predicted < LEAK_THRESHOLDS.recognisable - SUCCESS.walk_gain
+            ):
+                return False
+        return False
+
+    def _shows(self, found: InputFinding) -> bool:
+        if found.text is not None and self.target.tokens:
+            return _words_right(found.text, self.target.tokens) >= SUCCESS.words
+        true = self.target.pixels
+        if found.pixels is None or true is None or found.pixels.shape != true.shape:
+            return False
+        return psnr(found.pixels, true) >= LEAK_THRESHOLDS.recognisable
+
+
+def _tokens(report: AuditReport) -> tuple[int | None, ...]:
+    """Return the words of a text by the truth if there is one, else as they leaked undefended."""
+    if report.score is not None and report.score.tokens_true:
+        return report.score.tokens_true
+    text = report.input.text
+    return text.tokens if text is not None and report.input.leaked else ()
+
+
+def _words_right(text: Text, tokens: tuple[int | None, ...]) -> float:
+    """Return the part of the words that an attacker claims to know, rightly, in their places."""
+    claimed = {
+        place.position: place.token
+        for place in text.places
+        if place.certainty in (Certainty.CERTAIN, Certainty.LIKELY)
+    }
+    known = [(i, token) for i, token in enumerate(tokens) if token is not None]
+    return sum(claimed.get(i) == token for i, token in known) / max(len(known), 1)

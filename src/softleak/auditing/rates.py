@@ -1,0 +1,68 @@
+"""This module holds how often attacks succeed: rates with intervals, by setting of a defence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from softleak.vocabulary import Leak, State
+
+__all__ = ["Leak", "Point", "Rate", "Response", "State", "WhatIf"]
+
+WILSON_Z = 1.96  # of a 95 % interval
+
+
+@dataclass(frozen=True)
+class Rate:
+    """This holds how often an attack succeeded."""
+
+    hits: int
+    trials: int
+
+    @property
+    def value(self) -> float:
+        """Return the part of the trials that succeeded."""
+        return self.hits / self.trials
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return Wilson's interval of 95 %."""
+        n, p = self.trials, self.value
+        middle = (p + WILSON_Z * WILSON_Z / (2 * n)) / (1 + WILSON_Z * WILSON_Z / n)
+        half = (
+            WILSON_Z
+            / (1 + WILSON_Z * WILSON_Z / n)
+            * math.sqrt(p * (1 - p) / n + WILSON_Z * WILSON_Z / (4 * n * n))
+        )
+        return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+@dataclass(frozen=True)
+class Point:
+    """This holds the rates at one setting of a defence. What was not tried is missing."""
+
+    setting: float
+    rates: Mapping[Leak, Rate]
+
+
+@dataclass(frozen=True)
+class Response:
+    """This holds how leakage answers to one defence.
+
+    ``stops`` holds the weakest setting tried at which an attack succeeded in no trial.
+    """
+
+    name: str
+    unit: str
+    points: tuple[Point, ...]
+    stops: Mapping[Leak, float]
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """This holds every defence that was tried on some shares with some seeds."""
+
+    responses: tuple[Response, ...]
+    shares: int
+    seeds: int

@@ -1,0 +1,149 @@
+"""This module holds the answer of an audit: a report per share, and how to run it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+
+from softleak.auditing.composition import CompositionFinding, mixes
+from softleak.auditing.findings import (
+    FeatureFinding,
+    InputFinding,
+    LabelFinding,
+    LabelLeak,
+    Method,
+    Score,
+)
+from softleak.auditing.rates import Leak, State, WhatIf
+from softleak.auditing.scalar_view import ScalarView
+from softleak.auditing.token_names import NO_NAMES, TokenNames
+from softleak.knowledge import Knowledge
+from softleak.page_writer import write_page
+
+UNREAD = CompositionFinding()
+
+
+@dataclass(frozen=True, eq=False)
+class AuditReport:
+    """This says of one share what it gave away, and how that was found out."""
+
+    name: str
+    label: LabelFinding
+    feature: FeatureFinding
+    input: InputFinding
+    knowledge: Knowledge
+    view: ScalarView | None = None
+    score: Score | None = None
+    fingerprint: str = ""  # SHA-256 of the file it came from
+    composition: CompositionFinding = UNREAD
+    notes: tuple[str, ...] = ()  # what the share looks like, where that explains the verdict
+    tokens: TokenNames = NO_NAMES  # the words behind the ids of a text
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Return what the findings rest on, in sentences that follow from what was known."""
+        said = self.knowledge.assumptions(self.label.recovery)
+        return (*said, *self.input.assumptions)
+
+    @property
+    def several(self) -> bool:
+        """Return whether several samples or steps are behind it, and so no single label."""
+        return mixes(self.label.recovery, self.composition)
+
+    @property
+    def alone(self) -> bool:
+        """Return whether it was attacked as the gradient of one sample, which signs are not."""
+        return not self.several and not self.composition.signs
+
+    @property
+    def why(self) -> str:
+        """Return why the label is what it is, by the notes on the share or by the recovery."""
+        return "; ".join(self.notes) or self.label.recovery.message
+
+    @property
+    def states(self) -> dict[Leak, State]:
+        """Return for each kind of leak whether it was found, not found, or not attacked."""
+        known, alone, finding = self.label.known, self.alone, self.label
+        # A label of two equal halves is known and has no class; one of two readings has one.
+        named = finding.class_index is not None or bool(finding.recovery.readings)
+        return {
+            Leak.LABEL: State.of(known, alone),
+            Leak.CLASS: State.of(named, alone),
+            Leak.FEATURE: State.of(self.feature.proved, alone),
+            Leak.INPUT: State.of(self.shows_input, self.input.method != Method.NONE),
+            Leak.COMPOSITION: State.of(
+                known or named or bool(self.composition.present), self.composition.attacked
+            ),
+        }
+
+    @property
+    def shows_input(self) -> bool:
+        """Return whether a recognisable input was recovered, by the truth if it is known.
+
+        What was computed exactly and predicted to be good counts whatever the truth says. Without a
+        truth, what is predicted to be nearly good counts too.
+        """
+        told = None if self.score is None else self.score.recognisable
+        if told is None or (self.input.method.exact and self.input.leaked):
+            return self.input.leaked or self.input.doubtful
+        return told
+
+    @property
+    def leaks(self) -> frozenset[Leak]:
+        """Return what was found to leak."""
+        return frozenset(k for k, state in self.states.items() if state is State.LEAKED)
+
+    @property
+    def unattacked(self) -> frozenset[Leak]:
+        """Return the kinds of leak that were not attacked, or could not be."""
+        return frozenset(k for k, state in self.states.items() if state is State.NOT_ATTACKED)
+
+    @property
+    def telling(self) -> bool:
+        """Return whether anything leaked that defences are tried on, a set of labels included."""
+        return bool(self.leaks - {Leak.COMPOSITION}) or self.label.leak is not LabelLeak.NOTHING
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the attacks took."""
+        return self.label.seconds + self.input.seconds
+
+    def to_html(self, path: str | PathLike[str], class_names: tuple[str, ...] = ()) -> None:
+        """Write the page of this share alone, whole or not at all."""
+        write_page(path, Audit((self,), class_names=class_names))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """This names a file that could not be audited, and says why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """This holds what somebody needs to run the audit again, as names and values."""
+
+    command: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """This holds a report of each share of a model, the files refused, and how to run it again."""
+
+    reports: tuple[AuditReport, ...]
+    refused: tuple[Refusal, ...] = ()
+    class_names: tuple[str, ...] = ()
+    model: str = ""
+    evidence: tuple[str, ...] = ()
+    provenance: Provenance = Provenance()
+    what_if: WhatIf | None = None
+    remarks: tuple[str, ...] = ()  # how files were read
+    cautions: tuple[str, ...] = ()  # sentences that belong to the verdict, as on random weights
+
+    def count(self, leak: Leak, state: State = State.LEAKED) -> int:
+        """Return the number of shares of which this kind of leak is in the given state."""
+        return sum(report.states[leak] is state for report in self.reports)

@@ -1,0 +1,144 @@
+"""This module says what would stop an attack, and how leakage falls as a defence grows.
+
+Success is scored against what the undefended share gave away, or the truth if it is known. Where
+it ends the words are "this attack did not succeed": another attack may.
+
+Leakage need not fall steadily: what a pruned share gives away can come back as more is pruned. So
+every setting of the grid is tried, an end has no success beyond it, and bisection only narrows the
+gap between the strongest setting that leaked and the next; failures before it are no end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from softleak.auditing.audit_options import Options
+from softleak.auditing.defended_attack import Shot, Target, walks
+from softleak.auditing.embedded_input import embeddings
+from softleak.auditing.rates import Leak, Point, Rate, Response, WhatIf
+from softleak.auditing.sweeps import Sweep, sweeps
+from softleak.labels.recover import recover
+from softleak.results import Recovery
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """These settings bound the work of a trial."""
+
+    bisections: int = 3  # steps of bisection, in the logarithm of the setting
+    inputs: int = 2  # shares whose input is attacked; with more seeds one for each
+
+
+TRIAL = TrialSettings()
+
+
+__all__ = ["Target", "Trial", "stages", "what_if"]
+
+
+def what_if(
+    subject: Subject,
+    targets: Sequence[Target],
+    options: Options,
+    seeds: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> WhatIf:
+    """Try every defence on every target; ``progress`` is told of each of the ``stages``."""
+    norm = max(target.share.share.norm() for target in targets)
+    responses = []
+    for sweep in sweeps(norm, embeddings(subject)):
+        trial = Trial(subject, tuple(targets), options, sweep, seeds)
+        responses.append(trial.response(progress))
+    return WhatIf(tuple(responses), len(targets), seeds)
+
+
+def stages(subject: Subject) -> int:
+    """Return how often ``what_if`` reports progress: at every setting, and once per bisection."""
+    tried = sweeps(1.0, embeddings(subject))
+    return sum(len(sweep.every) + bool(sweep.settings) for sweep in tried)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """This tries one defence on all targets."""
+
+    subject: Subject
+    targets: tuple[Target, ...]
+    options: Options
+    sweep: Sweep
+    seeds: int
+
+    def response(self, progress: Callable[[str], None]) -> Response:
+        """Try every setting, then find the end of each attack by bisection."""
+        points: list[Point] = []
+        for setting in self.sweep.every:
+            progress(f"{self.sweep.name} {setting:.2g}" if self.sweep.unit else self.sweep.name)
+            points.append(self.at(setting))
+        if self.sweep.settings:
+            progress(f"{self.sweep.name}: where attacks end")
+        stops = {leak: end for leak in Leak if (end := self._end(points, leak)) is not None}
+        return Response(self.sweep.name, self.sweep.unit, tuple(points), stops)
+
+    def at(self, setting: float) -> Point:
+        """Return how often each attack succeeds at one setting."""
+        shots = self._shots(setting)
+        hits: dict[Leak, list[bool]] = defaultdict(list)
+        for scale in (
+            None,
+            "known",
+            "unknown",
+        ):  # those alike at once
+            group = [shot for shot in shots if shot.options.knowledge.scale == scale]
+            for shot, recovery in zip(group, self._recover(group), strict=True):
+                for leak in shot.aims:
+                    hits[leak].append(shot.hits(leak, recovery, self._walks))
+        return Point(setting, {leak: Rate(sum(h), len(h)) for leak, h in hits.items()})
+
+    def succeeds(self, setting: float, leak: Leak) -> bool:
+        """Return whether one attack succeeds on any share; it ends with the first that leaks."""
+        shots = (shot for shot in self._shots(setting) if leak in shot.aims)
+        return any(shot.hits(leak, self._recover([shot])[0], self._walks) for shot in shots)
+
+    @cached_property
+    def _walks(self) -> tuple[Subject, ...]:
+        return walks(self.subject) if self.options.inputs else ()
+
+    def _shots(self, setting: float) -> list[Shot]:
+        seeds = self.seeds if self.sweep.random else 1
+        walked = max(TRIAL.inputs, seeds) if self._walks else 0
+        inverted = {(n % seeds, n % len(self.targets)) for n in range(walked)}
+        return [
+            Shot.at(
+                target, self.sweep.make(setting, seed), self.options, (seed, number) in inverted
+            )
+            for seed in range(seeds)
+            for number, target in enumerate(self.targets)
+        ]  # fmt: skip
+
+    def _recover(self, shots: Sequence[Shot]) -> tuple[Recovery, ...]:
+        if not shots:
+            return ()
+        return recover(self.subject, [shot.sent for shot in shots], shots[0].options.knowledge)
+
+    def _end(self, points: Sequence[Point], leak: Leak) -> float | None:
+        """Return the weakest setting without a success, stronger ones having none either."""
+        known = [point for point in points if leak in point.rates]
+        gone = len(known)
+        while gone and known[gone - 1].rates[leak].hits == 0:
+            gone -= 1
+        if gone == len(known):
+            return None
+        if gone == 0 or not self.sweep.settings:
+            return known[gone].setting
+        weak, strong = known[gone - 1].setting, known[gone].setting
+        for _ in range(TRIAL.bisections):
+            middle = math.sqrt(weak * strong)
+            if self.succeeds(middle, leak):
+                weak = middle
+            else:
+                strong = middle
+        return strong

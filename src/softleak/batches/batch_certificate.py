@@ -1,0 +1,166 @@
+"""This module decides what is proved of a batch: how many equations test it, and its errors.
+
+A solution is a proof only if it could not have come about by chance and if it is the only one near
+itself. The first is counted in bits: an equation that would be off by ``d`` standard errors if the
+unknowns were off by their own size tests ``log2 d`` bits, of which the first six do not count.
+The unknowns absorb as many equations as there are of them, and the most telling ones at that. The
+second follows from the covariance of the unknowns, which must be small beside themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.batches.candidates import FoundSamples
+from softleak.batches.head_space import SHORTEST_VECTOR, HeadSpace
+from softleak.batches.joint import JointSystem
+from softleak.batches.one_sample import SamplePoints, SampleSystem
+from softleak.batches.rounding import entry_errors, equation_errors, row_errors
+from softleak.batches.supports import Supports
+
+
+@dataclass(frozen=True)
+class BatchProofSettings:
+    """These settings say what counts as a proof.
+
+    Attributes:
+        lost_bits: the bits of an equation that do not count.
+        needed_bits: the bits that the equations must test beyond what the unknowns absorb.
+        deviations: an error bound is so many standard errors.
+        linear: the largest relative standard error of an unknown sample, beyond which the errors
+            are not those of a linear problem.
+    """
+
+    lost_bits: float = 6.0
+    needed_bits: float = 48.0
+    deviations: float = 6.0
+    linear: float = 0.05
+
+
+PROOF = BatchProofSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class BatchCertificate:
+    """This says what is proved of the samples of a batch, in their order.
+
+    Attributes:
+        bits: (R,) what the equations test beyond the unknowns, of all samples together or of each.
+        label_errors: (R,) bounds of the L1 errors of the labels.
+        feature_errors: (R,) bounds of the relative errors of the features.
+        regular: (R,) whether a sample's own errors are small beside it.
+    """
+
+    bits: Tensor
+    label_errors: Tensor
+    feature_errors: Tensor
+    regular: Tensor
+
+    def take(self, rows: Tensor) -> BatchCertificate:
+        """Return what is proved of some of the samples."""
+        parts = (self.label_errors[rows], self.feature_errors[rows], self.regular[rows])
+        return BatchCertificate(self.bits[rows], *parts)
+
+    @property
+    def tested(self) -> Tensor:
+        """Return whether the equations rule out a chance fit of each sample (R,)."""
+        return self.bits >= PROOF.needed_bits
+
+
+def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
+    """Return what is proved by the joint system at its solution ``x`` (U,)."""
+    _, J = system.jacobian(x[None], torch.zeros(1, dtype=torch.long))
+    at, R, K = system.point(x), system.space.rank, system.supports.unknowns
+    sizes = _sizes(system, at, len(x))
+    told = J[0] * sizes
+    used = told.norm(dim=0) > 0
+    bits = excess_bits(told[:, used], redundant=R)
+    covariance = _covariance(told[:, used])
+    spread = torch.zeros_like(sizes)
+    deviations = PROOF.deviations * max(misfit, 1.0)
+    spread[used] = deviations * covariance.diagonal().clamp_min(0).sqrt()
+    of_b = spread[: R * R].reshape(R, R)
+    of_c = spread[R * R : R * (R + K)].reshape(R, K) * sizes[R * R : R * (R + K)].reshape(R, K)
+    labels = (system.supports.directions.abs() @ of_c[..., None])[..., 0].sum(-1)
+    features = of_b.norm(dim=-1) + _outside(system, at)
+    regular = of_b.norm(dim=-1) < PROOF.deviations * PROOF.linear
+    return BatchCertificate(torch.full_like(labels, bits), labels, features, regular)
+
+
+def certify_alone(
+    space: HeadSpace, supports: Supports, found: FoundSamples
+) -> tuple[BatchCertificate, Tensor]:
+    """Return what each sample's own equations prove (§9), and their misfits (N,).
+
+    ``a`` and the coefficients of the label are projected out, so a sample has ``C − R − K``
+    equations for the R unknowns of its ``b``.
+    """
+    at, R = found.at, space.rank
+    identity = torch.eye(R, dtype=space.U.dtype, device=space.U.device)
+    system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]))
+    values, J = system.jacobian(at.b, found.kind)
+    n = row_errors(space)
+    errors = equation_errors(space, n, at.a, at.b, at.p) / at.a.norm(dim=-1, keepdim=True)
+    product = errors.norm(dim=-1, keepdim=True) * at.b.norm(dim=-1, keepdim=True)
+    weights = torch.cat([errors, product], 1).clamp_min(space.relative)
+    sizes = (at.b * space.S).norm(dim=-1, keepdim=True) / space.S
+    told = J / weights[..., None] * sizes[:, None, :]
+    misfits = (values / weights).square().mean(-1).sqrt()
+    spare = 1 + supports.unknowns + R  # What a constant, the label and ``a`` take of C equations.
+    bits = torch.tensor([excess_bits(rows, spare) for rows in told]).to(values)
+    covariances = torch.stack([_covariance(rows) for rows in told])
+    bounds = PROOF.deviations * misfits.clamp_min(1.0)
+    spread = bounds * covariances.diagonal(dim1=1, dim2=2).clamp_min(0).sum(-1).sqrt()
+    slopes = system.label_slopes(at.b, found.kind) * sizes[:, None, :]
+    variances = torch.einsum("ncr,nrs,ncs->nc", slopes, covariances, slopes)
+    labels = bounds * variances.clamp_min(0).sqrt().sum(-1)
+    direct = errors.norm(dim=-1) * at.a.norm(dim=-1) * system.label_gains(found.kind)
+    regular = spread < PROOF.deviations * PROOF.linear
+    return BatchCertificate(bits, labels + bounds * direct, spread, regular), misfits
+
+
+def excess_bits(told: Tensor, redundant: int) -> float:
+    """Return the bits that rows (E, U), in standard errors, test beyond what unknowns absorb.
+
+    Args:
+        told: the derivatives, by unknowns in units of their own size.
+        redundant: the number of equations that follow from the others.
+    """
+    bits = (told.norm(dim=1).clamp_min(1.0).log2() - PROOF.lost_bits).clamp_min(0.0)
+    left = bits.sort(descending=True).values[told.shape[1] + redundant :]
+    return float(left.sum())
+
+
+def _sizes(system: JointSystem, at: SamplePoints, unknowns: int) -> Tensor:
+    """Return the own size (U,) of every unknown: that of a sample's ``b``, else one.
+
+    A step of that size moves the feature by its own length.
+    """
+    R = system.space.rank
+    own = (at.b * system.space.S).norm(dim=-1, keepdim=True) / system.space.S
+    return torch.cat([own.flatten(), own.new_ones(unknowns - R * R)])
+
+
+def _covariance(told: Tensor) -> Tensor:
+    """Return the covariance (U, U) of unknowns in units of their own size."""
+    scale = told.norm(dim=0)
+    _, s, vh = torch.linalg.svd(told / scale, full_matrices=False)
+    if len(s) < told.shape[1]:
+        return torch.full_like(vh[:1].T @ vh[:1], torch.inf)
+    floor = torch.finfo(s.dtype).eps * s[0]
+    half = vh.T / s.clamp_min(floor) / scale[:, None]
+    return torch.mm(half, half.T)
+
+
+def _outside(system: JointSystem, at: SamplePoints) -> Tensor:
+    """Return the relative error (R,) that rounding of the gradient leaves outside of ``V``."""
+    space = system.space
+    features = space.divided(at.b)
+    n = entry_errors(space, at.p - at.label, features)
+    back = (n * (at.b @ space.U.T)).norm(dim=-1)
+    width = features.shape[1] ** 0.5
+    lengths = features.norm(dim=-1).clamp_min(SHORTEST_VECTOR)
+    return torch.div(PROOF.deviations * space.factor * width * back, lengths)

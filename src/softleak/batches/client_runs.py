@@ -1,0 +1,65 @@
+"""This module runs the client on copies of the model, in its own precision and in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from softleak.client import Client
+from softleak.errors import ModelError
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+Gradients = Mapping[str, Tensor]
+
+
+def own_copy(subject: Subject) -> nn.Module:
+    """Return a copy of the model with the gradients of all its parameters switched on."""
+    return _copied(subject.model)
+
+
+def exact_copy(subject: Subject) -> nn.Module:
+    """Return such a copy in float64."""
+    return _copied(subject.model).double()
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        copied = copy.deepcopy(model)
+    except Exception as error:  # a stranger's model may hold anything
+        raise ModelError(f"the model cannot be copied to simulate the client: {error}") from error
+    for parameter in copied.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    return copied
+
+
+def simulated(
+    model: nn.Module, inputs: Tensor, labels: Tensor, share: GradientShare, scale: float
+) -> Gradients:
+    """Return, in float64, the gradients of the share's parameters."""
+    sent = Client().share(model, inputs, labels)
+    return {n: g.double() * scale for n, g in sent.items() if n in share}
+
+
+def moved_run(
+    own: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    share: GradientShare,
+    scale: float,
+    generator: torch.Generator,
+    far: float = 1.0,
+) -> Gradients:
+    """Return a simulation in the client's precision, inputs moved by about ``far`` roundings."""
+    eps = torch.finfo(next(own.parameters()).dtype).eps
+    moves = torch.randn(inputs.shape, generator=generator, dtype=torch.double)
+    moved = inputs * (1 + far * eps * moves.to(inputs.device))
+    return simulated(own, moved, labels, share, scale)
+
+
+def root_mean_square(x: Tensor) -> Tensor:
+    """Return the root of the mean square of all entries, zero if there is none."""
+    return x.square().mean().sqrt() if x.numel() else x.new_zeros(())

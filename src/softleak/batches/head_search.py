@@ -1,0 +1,135 @@
+"""This module searches the samples of a batch one at a time, and deflates what is found (§9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.batches.candidates import FoundSamples, distinct
+from softleak.batches.head_space import HeadSpace
+from softleak.batches.levenberg import LEVENBERG, LevenbergSettings, minimise
+from softleak.batches.one_sample import SampleSystem
+from softleak.batches.rounding import equation_errors, row_errors
+from softleak.batches.supports import Supports
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """These settings bound the search of one family.
+
+    Attributes:
+        rounds: how often the search is repeated in what is left of the space.
+        starts: the number of starting points per set of classes.
+        problems: the number of problems that are solved at once, at most.
+        stretch: the range of factors that starting features are multiplied by.
+        scatter: the size of the random part of a starting point, relative to usual features.
+        lead: the largest lead of one logit over the others at a starting point.
+        misfit: a solution may miss its equations by so many standard errors.
+        negative: no entry of a label may be below minus this.
+        seed: the seed of the starting points.
+    """
+
+    rounds: int = 6
+    starts: int = 24
+    problems: int = 4096
+    stretch: tuple[float, float] = (0.5, 2.0)
+    scatter: float = 0.5
+    lead: float = 25.0
+    misfit: float = 30.0
+    negative: float = 1e-4
+    seed: int = 0
+
+
+SEARCH = SearchSettings()
+
+
+def explore(
+    space: HeadSpace,
+    supports: Supports,
+    features: Tensor,
+    known: Tensor,
+    generator: torch.Generator,
+    *,
+    scaled: bool = True,
+    settings: SearchSettings = SEARCH,
+    steps: LevenbergSettings = LEVENBERG,
+) -> FoundSamples:
+    """Return samples of one family that fit the head's gradient, the best first.
+
+    Args:
+        space: the factors of the head's gradient.
+        supports: the flats that labels may lie on.
+        features: (n, I) usual features, from which the search starts.
+        known: (N, R) the ``a`` of samples that were found before. Only others are searched.
+        generator: the source of the starting points.
+        scaled: whether the scale of the share is known.
+        settings: how long and how finely is searched.
+        steps: the settings of each local search.
+    """
+    system = _deflated(space, supports, known, scaled)
+    starts = _starts(space, features, settings, len(supports), generator)
+    beta = (starts - system.start) @ system.basis
+    kind = torch.arange(len(supports), device=beta.device).repeat(len(starts))
+    beta = beta.repeat_interleave(len(supports), 0)
+    beta, cost, kind = minimise(system, beta, kind, steps)
+    return _fitting(space, FoundSamples(system.point(beta, kind), kind), cost, settings)
+
+
+def _deflated(space: HeadSpace, supports: Supports, a: Tensor, scaled: bool) -> SampleSystem:
+    """Return the system of one more sample, whose ``b`` is orthogonal to every ``a`` found."""
+    rows, right = [*a], [0.0] * len(a)
+    if space.constraint is not None:
+        rows, right = [*rows, space.constraint], [*right, 1.0]
+    identity = torch.eye(space.rank, dtype=space.U.dtype, device=space.U.device)
+    if not rows:
+        return SampleSystem(space, supports, identity, torch.zeros_like(identity[0]), scaled)
+    matrix = torch.stack(rows)
+    basis = torch.linalg.svd(matrix)[2][len(rows) :].T
+    start = torch.linalg.pinv(matrix) @ matrix.new_tensor(right)
+    return SampleSystem(space, supports, basis, start, scaled)
+
+
+def _starts(
+    space: HeadSpace,
+    features: Tensor,
+    settings: SearchSettings,
+    sets: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return starting points ``b`` (n, R).
+
+    Half of them are usual features, stretched and scattered. The others give logits in which one
+    class leads, by more or less, as those of a trained network do.
+    """
+    count = max(1, min(settings.starts, settings.problems // sets))
+    usual = space.coordinates(features)
+    drawn = torch.randint(len(usual), (count,), generator=generator).to(usual.device)
+    low, high = settings.stretch
+    factor = low + (high - low) * torch.rand(count, 1, generator=generator, dtype=torch.double)
+    noise = torch.randn(count, space.rank, generator=generator, dtype=torch.double)
+    spread = settings.scatter * usual.abs().mean(0)
+    near = usual[drawn] * factor.to(usual.device) + spread * noise.to(usual.device)
+    leaders = torch.randint(space.classes, (count,), generator=generator)
+    leads = settings.lead * torch.rand(count, generator=generator, dtype=torch.double)
+    logits = torch.nn.functional.one_hot(leaders, space.classes) * leads[:, None]
+    logits = logits.to(usual.device) - space.offset
+    centred = space.logit_map - space.logit_map.mean(0)
+    return torch.cat([near, logits @ torch.linalg.pinv(centred).T])
+
+
+def _fitting(
+    space: HeadSpace, found: FoundSamples, cost: Tensor, settings: SearchSettings
+) -> FoundSamples:
+    """Return the solutions whose residuals are explained by rounding, the best first."""
+    at = found.at
+    errors = equation_errors(space, row_errors(space), at.a, at.b, at.p).norm(dim=-1)
+    size = at.a.norm(dim=-1)
+    allowed = settings.misfit * errors * (1 / size + at.b.norm(dim=-1) / (1 + size))
+    product = (at.a * at.b).sum(-1)
+    fits = (cost.sqrt() < allowed) & (size > settings.misfit * errors)
+    fits &= (at.label.amin(-1) > -settings.negative) & (product > 0)
+    rows = fits.nonzero()[:, 0]
+    # Ill-conditioned points are allowed more, but are not better for it.
+    return distinct(found.take(rows[cost[rows].argsort()]))

@@ -1,0 +1,132 @@
+"""This module factors the head's gradient of a batch: ``G = U S Vᵀ``, one column per sample.
+
+The gradient of a batch is ``G = (1/B) Σ δ_i x_iᵀ``. For some invertible matrix ``A`` with columns
+``a_i``, and the columns ``b_i`` of ``A⁻ᵀ``,
+
+    δ_i = U a_i        x_i = B V S b_i        a_i·b_j = [i = j]
+
+so that every sample is described by ``b_i``, as many numbers as there are samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from softleak.factors import OWN, RANK, head_gradients
+from softleak.head import Head
+from softleak.share import GradientShare
+
+SHORTEST_VECTOR = 1e-300  # keeps a quotient by the length of a vector finite
+SHORTEST_COLUMN = 0.1  # columns shorter than this part of the longest are divided by that part
+
+
+@dataclass(frozen=True, eq=False)
+class HeadSpace:
+    """This holds the singular vectors of the head's gradient, and what logits are in their terms.
+
+    Where the gradient ``g = (1/B) Σ δ_i`` of the head's bias was sent, it stands beside ``G`` as
+    the column of a further feature, which is one for every sample. Rounding is a part of every
+    entry, so columns are divided by their lengths: then all of them are equally exact.
+
+    Attributes:
+        U: (C, R) the left singular vectors. They span the differences ``δ_i = p_i − y_i``.
+        S: (R,) the singular values that stand above rounding.
+        V: (I, R) the right singular vectors, with a further row if the bias is used.
+        weights: (C, I) the head's weights in terms of the divided features, with a further column
+            if the bias is used.
+        columns: (I,) what features are multiplied by: one over the length of each column.
+        offset: (C,) what logits hold beside ``weights``: the head's bias, or zero if it is used.
+        with_bias: whether there is a further feature.
+        factor: what ``V S b`` is multiplied by to give a feature: the number of samples, if the
+            share is the mean gradient itself.
+        gradient: (C, I) the gradient in float64, divided, with the further column.
+        relative: the rounding of an entry relative to its size.
+        absolute: the rounding of an entry whatever its size.
+    """
+
+    U: Tensor
+    S: Tensor
+    V: Tensor
+    weights: Tensor
+    columns: Tensor
+    offset: Tensor
+    with_bias: bool
+    factor: float
+    gradient: Tensor
+    relative: float
+    absolute: float
+
+    @property
+    def rank(self) -> int:
+        """Return R, the number of samples that can be told apart."""
+        return len(self.S)
+
+    @property
+    def classes(self) -> int:
+        """Return C, the number of classes."""
+        return len(self.U)
+
+    @property
+    def logit_map(self) -> Tensor:
+        """Return ``M`` (C, R), so that the logits of a sample are ``M b + offset``."""
+        return self.factor * (self.weights @ self.V) * self.S
+
+    @property
+    def constraint(self) -> Tensor | None:
+        """Return a vector (R,) whose product with every ``b_i`` is one, or None without a bias."""
+        if not self.with_bias:
+            return None
+        return self.factor * self.V[-1] * self.S / self.columns[-1]
+
+    @property
+    def mean_difference(self) -> Tensor:
+        """Return the mean of all ``δ`` (C,), which the gradient of the head's bias is."""
+        return self.gradient[:, -1] / self.columns[-1]
+
+    def divided(self, b: Tensor) -> Tensor:
+        """Return the divided features (N, I) of samples ``b`` (N, R)."""
+        return self.factor * (b * self.S) @ self.V.T
+
+    def features(self, b: Tensor) -> Tensor:
+        """Return the features (N, I) of samples ``b`` (N, R), without the further one."""
+        x = self.divided(b) / self.columns
+        return x[:, :-1] if self.with_bias else x
+
+    def coordinates(self, features: Tensor) -> Tensor:
+        """Return ``b`` (N, R) of features (N, I): of their part in the span of ``V``."""
+        if self.with_bias:
+            features = torch.cat([features, torch.ones_like(features[:, :1])], 1)
+        return ((features * self.columns) @ self.V) / (self.factor * self.S)
+
+    def times(self, factor: float) -> HeadSpace:
+        """Return the same space for a share whose scale is another one."""
+        return replace(self, factor=factor)
+
+    @classmethod
+    def of(cls, head: Head, share: GradientShare, *, use_bias: bool = True) -> HeadSpace:
+        """Factor the head's gradient in a share; the factor is the rank, for want of a size."""
+        (sent,) = head_gradients(head, [share])
+        gradient, weights = sent.double(), head.W.double()
+        offset, absolute = head.b, share.noise(head.weight_name)
+        with_bias = use_bias and head.has_bias and head.bias_name in share
+        if with_bias:
+            column = share[head.bias_name].double().to(gradient.device)[:, None]
+            gradient = torch.cat([gradient, column], 1)
+            weights = torch.cat([weights, head.b[:, None]], 1)
+            offset = torch.zeros_like(head.b)
+            absolute = max(absolute, share.noise(head.bias_name))
+        lengths = gradient.norm(dim=0)
+        # A column much shorter than the others, or lost in known errors, is not blown up to theirs.
+        floor = SHORTEST_COLUMN * lengths.max() + absolute * len(gradient) ** 0.5
+        columns = 1 / lengths.clamp_min(float(floor) or 1.0)
+        gradient, weights = gradient * columns, weights / columns
+        U, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
+        relative = max(share.resolution(head.weight_name, head.dtype), OWN)
+        absolute = absolute * float(columns.square().mean().sqrt())
+        edge = 2 * sum(side**0.5 for side in gradient.shape) * absolute
+        rank = int((RANK.second_value * relative * S[0] + edge < S).sum())
+        space = (U[:, :rank], S[:rank], Vh[:rank].T, weights, columns, offset, with_bias)
+        return cls(*space, float(rank), gradient, relative, absolute)

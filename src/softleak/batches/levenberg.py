@@ -1,0 +1,90 @@
+"""This module solves many small nonlinear least-squares problems at once (Levenberg–Marquardt)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LevenbergSettings:
+    """These settings steer the steps.
+
+    Attributes:
+        iterations: the number of steps that are tried.
+        damping: the damping of the first step, relative to the diagonal of the normal matrix.
+        relaxed: the factor of the damping after a step that lowered the cost.
+        stiffened: the factor of the damping after one that did not.
+        checkpoints: the iterations after which hopeless problems are given up.
+        kept: the part of the problems that is kept at a checkpoint.
+        fewest: the number of problems that are kept in any case.
+    """
+
+    iterations: int = 30
+    damping: float = 1e-2
+    relaxed: float = 0.2
+    stiffened: float = 5.0
+    checkpoints: tuple[int, ...] = (6, 14)
+    kept: float = 1 / 3
+    fewest: int = 64
+
+
+LEVENBERG = LevenbergSettings()
+LARGEST_COST = 1e30  # the cost of a point at which the residuals are not finite
+DAMPINGS = (1e-14, 1e8)  # the least and the largest damping
+RIDGE = 1e-14  # of the largest diagonal entry, so that a singular matrix can be factored
+
+
+class Residuals(Protocol):
+    """The residuals of many problems, each of its own kind."""
+
+    def values(self, x: Tensor, kind: Tensor) -> Tensor:
+        """Return the residuals (N, E) at ``x`` (N, K), of problems of these kinds (N,)."""
+        ...
+
+    def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the residuals (N, E) and their derivatives (N, E, K)."""
+        ...
+
+
+def minimise(
+    residuals: Residuals, x: Tensor, kind: Tensor, settings: LevenbergSettings = LEVENBERG
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Lower the sum of squares of every problem from its start ``x`` (N, K).
+
+    Returns:
+        The points (M, K), their costs (M,) and their kinds (M,), of the problems that were kept.
+    """
+    damping = torch.full_like(x[:, 0], settings.damping) if x.shape[1] else x.new_zeros(len(x))
+    cost = _cost(residuals.values(x, kind))
+    for iteration in range(settings.iterations if x.shape[1] else 0):
+        at, J = residuals.jacobian(x, kind)
+        trial = x - _step(at, J, damping)
+        lower = _cost(residuals.values(trial, kind))
+        better = lower < cost
+        x = torch.where(better[:, None], trial, x)
+        cost = torch.where(better, lower, cost)
+        factor = torch.where(better, settings.relaxed, settings.stiffened)
+        damping = (damping * factor).clamp(*DAMPINGS)
+        if iteration in settings.checkpoints and len(x) > settings.fewest:
+            kept = cost.argsort()[: max(settings.fewest, int(settings.kept * len(x)))]
+            x, cost, damping, kind = x[kept], cost[kept], damping[kept], kind[kept]
+    return x, cost, kind
+
+
+def _cost(values: Tensor) -> Tensor:
+    return torch.nan_to_num(values.square().sum(-1), nan=LARGEST_COST, posinf=LARGEST_COST)
+
+
+def _step(at: Tensor, J: Tensor, damping: Tensor) -> Tensor:
+    """Return the damped Gauss–Newton step (N, K)."""
+    H = J.mT @ J
+    diagonal = torch.diagonal(H, dim1=-2, dim2=-1)
+    ridge = RIDGE * diagonal.amax(-1, keepdim=True) + 1 / LARGEST_COST
+    H = H + torch.diag_embed(damping[:, None] * diagonal + ridge)
+    L, _ = torch.linalg.cholesky_ex(H)
+    step = torch.cholesky_solve(J.mT @ at[..., None], L)[..., 0]
+    return torch.nan_to_num(step, nan=0.0, posinf=0.0, neginf=0.0)

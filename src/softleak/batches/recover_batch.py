@@ -1,0 +1,201 @@
+"""This module recovers every sample of a batch: the strongest attack that applies comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from softleak.batches.batch_messages import of_one, of_reading, too_few, unbalanced, unsolvable
+from softleak.batches.head_reading import HeadReading, read_head
+from softleak.batches.head_space import HeadSpace
+from softleak.batches.sparse_features import recover_by_features
+from softleak.batches.sparse_inputs import recover_by_inputs
+from softleak.errors import LabelError
+from softleak.families import Family
+from softleak.head import Head
+from softleak.knowledge import Knowledge
+from softleak.labels.decay import without_decay
+from softleak.labels.evidence.relation import Relation
+from softleak.labels.noisy.features import features_of_noise
+from softleak.labels.precision import with_precision
+from softleak.labels.recover import check_share, make_subject, recover
+from softleak.results import BatchRecovery, Recovery, Status
+from softleak.share import GradientShare, Scale
+from softleak.subject import Subject
+
+SATURATED = 1 - 1e-4  # a probability above this may be one to within rounding
+BALANCED_ROUNDINGS = 16.0  # the columns of a clean gradient sum to zero up to so many roundings
+
+
+def recover_batch(
+    model: nn.Module,
+    share: GradientShare,
+    *,
+    size: int | None = None,
+    family: Family | None = None,
+    evidence: bool | Sequence[Relation] = True,
+    scale: Scale | None = None,
+    head: str | Head | None = None,
+    input_shape: tuple[int, ...] | None = None,
+) -> BatchRecovery:
+    """Recover the soft label and the last-layer feature of every sample of a batch.
+
+    Args:
+        model: the classifier the gradient was computed with, in the same train/eval mode.
+        share: what the client sent: the gradient of the mean loss of its batch.
+        size: the number of samples in the batch. By default the rank of the head's gradient, which
+            is what the gradient shows.
+        family: what is known of the labels. By default one-hot, smoothed, mixed and smoothed mixed
+            labels of two classes are tried in turn, and any label where other layers offer it.
+        evidence: whether gradients beside that of the head's weight are used.
+        scale: "unknown" if the share may have been multiplied by any positive factor.
+        head: the name of the last linear layer, if it is not to be found; or a prepared ``Head``.
+        input_shape: the shape of one input, if the share does not say.
+
+    Returns:
+        A recovery for each sample that was found. A share of one sample gives what
+        ``recover_label`` gives.
+
+    Raises:
+        SoftleakError: if the share cannot be read or does not fit the model.
+    """
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise LabelError(f"size should be a number of samples, one or more, got {size!r}")
+    knowledge = Knowledge(family, scale, samples=size, head_only=evidence is False)
+    subject = make_subject(model, [share], evidence, head, input_shape)
+    check_share(subject, share)
+    return read_batch(subject, share, knowledge)
+
+
+def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
+    """Recover every sample behind one share; ``knowledge.samples`` is the size of the batch."""
+    share, knowledge = with_precision(share, subject.head), knowledge.of(share)
+    if subject.head.weight_name not in share:
+        return _alone(subject, share, knowledge)
+    space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)
+    if space.rank <= 1:
+        return _alone(subject, share, knowledge)
+    found = None if knowledge.head_only else _by_layers(subject, share, knowledge)
+    if found is not None and found.status is Status.UNIQUE:
+        return found
+    if not _balanced(space):
+        return _undecayed(subject, share, knowledge)
+    read = _read(subject, space, knowledge)
+    return found if found is not None and len(found.proved) > len(read.proved) else read
+
+
+def _by_layers(
+    subject: Subject, share: GradientShare, knowledge: Knowledge
+) -> BatchRecovery | None:
+    """Read a batch from fully connected ReLU layers, whose labels may be any."""
+    found = [
+        one
+        for attack in (recover_by_inputs, recover_by_features)
+        if (one := attack(subject, share, knowledge, knowledge.samples)) is not None
+    ]
+    return max(found, key=lambda one: len(one.proved), default=None)
+
+
+def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchRecovery:
+    """Read a batch of rank two or more from the gradient of its head."""
+    size = knowledge.samples or space.rank
+    if size < space.rank:
+        return BatchRecovery(Status.NO_SOLUTION, too_few(space.rank, size), space.rank)
+    features = subject.once(features_of_noise).to(space.U.device)
+    scales = (False,) if knowledge.scale_unknown else (True, False)
+    said = knowledge.samples is not None
+    reading = read_head(
+        space.times(float(size)), features, knowledge.family, scales=scales, said=said
+    )
+    if reading is None:
+        return BatchRecovery(Status.NOT_SINGLE, unsolvable(space, size, knowledge), size)
+    samples = tuple(_samples(reading, knowledge))
+    proved = all(sample.status is Status.UNIQUE for sample in samples)
+    shown = reading.whole and len(samples) == size and (knowledge.scale_unknown or _whole(reading))
+    status = Status.UNIQUE if proved and shown else Status.AMBIGUOUS
+    return BatchRecovery(status, of_reading(reading, samples, size, knowledge), size, samples)
+
+
+def _tells_apart(reading: HeadReading, knowledge: Knowledge, lead: float) -> bool:
+    """Return whether a sample found cannot be several samples in one.
+
+    Saturated samples of one class have parallel ``δ``, so that their sum looks like one sample with
+    another label. If the number of samples is known to be the rank, there are no such sums.
+    """
+    if knowledge.samples is not None:
+        return knowledge.samples == reading.space.rank
+    if not reading.whole or (reading.scale != 1.0 and not knowledge.scale_unknown):
+        return False
+    return not knowledge.scale_unknown or lead < SATURATED
+
+
+def _whole(reading: HeadReading) -> bool:
+    """Return whether the scale that was found is the assumed one."""
+    return reading.scale == 1.0
+
+
+def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
+    """Return a recovery for each sample of a reading."""
+    proof, at = reading.certificate, reading.at
+    features = reading.space.features(at.b)
+    valid = (at.label.amin(-1) >= -(proof.label_errors + reading.space.relative)).tolist()
+    tested, regular = proof.tested.tolist(), proof.regular.tolist()
+    samples = []
+    for i, label in enumerate(at.label.clamp_min(0.0)):
+        error, own = float(proof.label_errors[i]), float(proof.feature_errors[i])
+        error += 2 * reading.space.relative
+        proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
+        proved = proved and _tells_apart(reading, knowledge, float(at.p[i].max()))
+        status = Status.UNIQUE if proved else Status.AMBIGUOUS
+        family = reading.family
+        samples.append(
+            Recovery(
+                status, of_one(proved, tested[i], error, knowledge), label / label.sum(),
+                features[i], float(at.a[i].norm()), error, own,
+                scale=reading.scale, samples=1, family=family,
+            )
+        )  # fmt: skip
+    return samples
+
+
+def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
+    """Read a share whose head's gradient shows one sample, or none that can be told apart."""
+    several = knowledge.samples is not None and knowledge.samples > 1
+    known = replace(knowledge, scale="unknown") if several else knowledge
+    (answer,) = recover(subject, [share], known)
+    found = () if answer.label is None else (answer,)
+    if not several:
+        return BatchRecovery(answer.status, answer.message, max(answer.samples, 1), found)
+    status = Status.AMBIGUOUS if answer.status is Status.UNIQUE else answer.status
+    message = (
+        f"the head's gradient shows one sample where {knowledge.samples} were announced: the "
+        f"others have no gradient, or the same feature as this one. {answer.message}"
+    )
+    return BatchRecovery(status, message, knowledge.samples or 1, found)
+
+
+def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
+    """Read a gradient whose columns do not sum to zero: without weight decay, if that is it."""
+    for tried in without_decay(subject, share):
+        space = HeadSpace.of(subject.head, tried.share, use_bias=not knowledge.head_only)
+        if space.rank > 1 and _balanced(space):
+            found = _read(subject, space, knowledge)
+            note = f"; a weight decay of {tried.decay:.3g} was undone"
+            return replace(found, message=found.message + note)
+    answer = _alone(subject, share, replace(knowledge, samples=None))
+    if answer.status is Status.NOT_SINGLE:
+        return replace(answer, message=f"{unbalanced()} {answer.message}")
+    return answer
+
+
+def _balanced(space: HeadSpace) -> bool:
+    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do."""
+    sums = space.gradient.sum(0).abs()
+    sizes = space.gradient.abs().sum(0)
+    allowed = BALANCED_ROUNDINGS * space.relative * sizes.max() + space.absolute * (
+        6 * len(space.gradient) ** 0.5
+    )
+    return bool((sums <= allowed).all()) and bool(torch.isfinite(sums).all())

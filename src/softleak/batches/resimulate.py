@@ -1,0 +1,184 @@
+"""This module runs the client on what was recovered, and compares with everything it sent.
+
+The share of the true batch differs from an exact simulation by the client's own rounding. How large
+that is, is not guessed: the same batch is simulated in the client's precision a few times, its
+inputs moved by a rounding each, and compared with the simulation in float64. Whatever rounding does
+on its way through the layers, sums over the batch and over positions included, is in that
+difference. The unit of a layer is the median over the runs of its root mean square.
+
+A unit of a ReLU or of a pooling whose two branches lie within rounding may have switched at the
+client. The gradient then jumps. So the share may agree with any of the runs, each of which is the
+client at inputs a few roundings away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from softleak.batches.client_runs import (
+    Gradients,
+    exact_copy,
+    moved_run,
+    own_copy,
+    root_mean_square,
+    simulated,
+)
+from softleak.errors import SoftleakError
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """These are the settings of a re-simulation.
+
+    Attributes:
+        runs: simulations in the client's precision, from which the unit of rounding is taken.
+        more_runs: further ones, if the share agrees with none of the first.
+        growth: the factor by which the movements of these grow; the client may have rounded
+            further where a unit is near its kink.
+        tolerance: how many units a gradient may be off. A sum of n terms one after another has an
+            error of about √(n/3) roundings, in blocks about √(log₂ n): the order of summation,
+            which is the machine's, is a factor of about 10 for a few thousand terms, and three
+            standard deviations of the unit's own estimate make it 32.
+        coarsest: a layer is silent if an error of this part of its gradient would not be noticed.
+        seed: the seed of the movements of the inputs.
+    """
+
+    runs: int = 5
+    more_runs: int = 8
+    growth: float = 1.3
+    tolerance: float = 32.0
+    coarsest: float = 0.1
+    seed: int = 0
+
+
+SIMULATION = SimulationSettings()
+
+
+@dataclass(frozen=True)
+class LayerFit:
+    """This says how well one gradient of the share was reproduced.
+
+    Attributes:
+        name: the parameter.
+        misfit: the root mean square of the difference, in units of rounding.
+        rounding: that unit, relative to the root mean square of the gradient.
+    """
+
+    name: str
+    misfit: float
+    rounding: float
+
+    @property
+    def speaks(self) -> bool:
+        """Return whether a wrong batch could be told from rounding by this gradient."""
+        return self.rounding * SIMULATION.tolerance < SIMULATION.coarsest
+
+    @property
+    def agrees(self) -> bool:
+        """Return whether rounding explains the difference."""
+        return self.misfit <= SIMULATION.tolerance
+
+
+@dataclass(frozen=True)
+class Resimulation:
+    """This compares a share with what the client would send for the recovered batch.
+
+    Attributes:
+        layers: one fit for each gradient that the share and the simulation both hold.
+        problem: why the client could not be simulated, if it could not.
+    """
+
+    layers: tuple[LayerFit, ...] = ()
+    problem: str = ""
+
+    @property
+    def agree(self) -> bool:
+        """Return whether rounding explains every gradient, and at least one could have told."""
+        speaking = any(layer.speaks for layer in self.layers)
+        return speaking and all(layer.agrees for layer in self.layers)
+
+    @property
+    def worst(self) -> LayerFit | None:
+        """Return the gradient that fits worst, in units of rounding."""
+        return max(self.layers, key=lambda layer: layer.misfit, default=None)
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Return the parameters whose gradients are so small that rounding hides them."""
+        return tuple(layer.name for layer in self.layers if not layer.speaks)
+
+
+def resimulate(
+    subject: Subject,
+    share: GradientShare,
+    inputs: Tensor,
+    labels: Tensor,
+    scale: float = 1.0,
+) -> Resimulation:
+    """Compare every gradient of a share with the client's on a recovered batch.
+
+    Args:
+        subject: the model, in the mode the client used.
+        share: what the client sent.
+        inputs: the recovered inputs (B, …).
+        labels: the recovered labels (B, C); they are brought into the simplex first.
+        scale: the factor that the share was multiplied by.
+
+    Returns:
+        How well each gradient fits. If the model cannot be run, it says why and agrees with
+        nothing.
+    """
+    generator = torch.Generator().manual_seed(SIMULATION.seed)
+    inputs = inputs.detach().double()
+    y = labels.detach().double().clamp_min(0)
+    y = y / y.sum(1, keepdim=True)
+    try:
+        own, exact = subject.once(own_copy), subject.once(exact_copy)
+        truth = simulated(exact, inputs, y, share, scale)
+        runs = [moved_run(own, inputs, y, share, scale, generator) for _ in range(SIMULATION.runs)]
+        units = {name: _unit(name, truth, runs, share, own) for name in truth}
+        best = min((_fits(share, run, units) for run in (truth, *runs)), key=_worst)
+        for number in range(SIMULATION.more_runs):
+            if best.agree or not best.layers:
+                break
+            far = SIMULATION.growth ** (number + 1)
+            run = moved_run(own, inputs, y, share, scale, generator, far)
+            best = min(best, _fits(share, run, units), key=_worst)
+    except SoftleakError as error:
+        return Resimulation(problem=str(error))
+    return best
+
+
+def _unit(
+    name: str, truth: Gradients, runs: list[Gradients], share: GradientShare, own: nn.Module
+) -> float:
+    """Return the root mean square that rounding and noise leave of a gradient's difference."""
+    computed_in = next(own.parameters()).dtype
+    offs = torch.stack([root_mean_square(run[name] - truth[name]) for run in runs])
+    # The client may have computed more coarsely than the model's dtype; rounding grows alike.
+    coarser = share.resolution(name, computed_in) / (torch.finfo(computed_in).eps / 2)
+    computing = coarser if share.precision is not None else 1.0
+    sent = torch.finfo(share[name].dtype).eps / 2 * float(root_mean_square(truth[name]))
+    return math.hypot(computing * float(offs.median()), sent, share.noise(name))
+
+
+def _fits(share: GradientShare, run: Gradients, units: Mapping[str, float]) -> Resimulation:
+    return Resimulation(tuple(_fit(share[name], run[name], name, units[name]) for name in run))
+
+
+def _fit(sent: Tensor, simulated: Tensor, name: str, unit: float) -> LayerFit:
+    size = float(root_mean_square(simulated))
+    off = float(root_mean_square(sent.double() - simulated))
+    misfit = off / unit if unit else (math.inf if off else 0.0)
+    return LayerFit(name, misfit, unit / size if size else math.inf)
+
+
+def _worst(resimulation: Resimulation) -> float:
+    return max((layer.misfit for layer in resimulation.layers), default=math.inf)

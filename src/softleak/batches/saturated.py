@@ -1,0 +1,116 @@
+"""This module puts samples together whose softmax is saturated, so that ``b`` is open alone.
+
+If a sample's probabilities are one-hot to the last bit, its ``b`` can move without a trace, but the
+direction of its ``a`` is known. All directions together determine every ``b``, since
+``[b_1 … b_R] = A⁻ᵀ``, and the gradient of the head's bias determines the lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations, islice
+
+import torch
+from torch import Tensor
+
+from softleak.batches.candidates import FoundSamples
+from softleak.batches.head_space import SHORTEST_VECTOR, HeadSpace
+from softleak.batches.one_sample import INDISTINCT, SamplePoints
+from softleak.batches.supports import Supports
+
+
+@dataclass(frozen=True)
+class SetSettings:
+    """These settings bound how many sets of solutions are looked at.
+
+    Attributes:
+        looked_at: the number of sets whose misfit is computed.
+        returned: the number of sets that are worth solving.
+        weight: the length that is assumed of a label's coefficient at first.
+        singular: sets whose ``a`` are closer to dependence than this are left out.
+    """
+
+    looked_at: int = 20_000
+    returned: int = 4
+    weight: float = 0.1
+    singular: float = 1e-9
+
+
+SETS = SetSettings()
+
+
+def saturated_samples(space: HeadSpace, supports: Supports) -> FoundSamples:
+    """Return a sample for each flat of labels with a direction in the span of ``U``.
+
+    There ``p`` is one-hot and ``δ = p − y`` has the direction of the flat, in either sense.
+    """
+    T, U = supports.directions, space.U
+    kinds, deltas = [], []
+    own = (T.abs().sum(1) > 0).sum(-1)  # how many directions a flat has; the others are zero
+    for count in range(1, T.shape[-1] + 1):
+        rows = (own == count).nonzero()[:, 0]
+        flats = T[rows][..., :count]
+        _, s, vh = torch.linalg.svd(flats - U @ (U.T @ flats), full_matrices=False)
+        within = s[:, -1] < INDISTINCT
+        direction = (flats[within] @ vh[within][:, -1, :, None])[..., 0]
+        kinds += [rows[within], rows[within]]
+        deltas += [SETS.weight * direction, -SETS.weight * direction]
+    if not kinds:
+        return FoundSamples.none(space)
+    kind, delta = torch.cat(kinds), torch.cat(deltas)
+    label = supports.origin[kind] - delta
+    a = delta @ U
+    b = a / a.square().sum(-1, keepdim=True).clamp_min(SETS.singular)
+    return FoundSamples(SamplePoints(a, b, label, supports.origin[kind]), kind)
+
+
+def biorthogonal(space: HeadSpace, at: SamplePoints, *, scaled: bool = True) -> SamplePoints:
+    """Return samples (…, R, R) whose ``b`` follow from their ``a``.
+
+    ``Σ a_i = B Uᵀ g`` holds for the gradient ``g`` of the head's bias, and gives their lengths.
+    """
+    a = at.a
+    scale: Tensor | float = 1.0
+    if not scaled:
+        scale = (at.a * at.b).sum(-1).mean(-1)[..., None, None]
+    elif space.with_bias:
+        total = space.factor * (space.U.T @ space.mean_difference)
+        lengths = torch.linalg.solve_ex(a.mT, total.expand(*a.shape[:-2], -1)[..., None])[0]
+        usable = (lengths > 0).all(-2, keepdim=True) & lengths.isfinite().all(-2, keepdim=True)
+        a = torch.where(usable, a * lengths, a)
+    b = scale * torch.linalg.inv_ex(a)[0].mT
+    p = torch.softmax(b @ space.logit_map.T + space.offset, -1)
+    return SamplePoints(a, b, at.label, p)
+
+
+def likely_sets(
+    space: HeadSpace, supports: Supports, pool: FoundSamples, *, scaled: bool = True
+) -> list[list[int]]:
+    """Return the sets of R solutions that explain the gradient best together."""
+    R, most = space.rank, len(pool)
+    while _choices(most, R) > SETS.looked_at:
+        most -= 1
+    sets = torch.tensor(list(islice(combinations(range(most), R), SETS.looked_at)))
+    if not len(sets):
+        return []
+    sets = sets.to(space.U.device)
+    at, kind = pool.at, pool.kind[sets]
+    sizes = at.a[sets] / at.a[sets].norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
+    regular = torch.linalg.svdvals(sizes)[:, -1] > SETS.singular
+    sets, kind = sets[regular], kind[regular]
+    found = SamplePoints(at.a[sets], at.b[sets], at.label[sets], at.p[sets])
+    whole = biorthogonal(space, found, scaled=scaled)
+    T = supports.directions
+    rest = whole.p - whole.a @ space.U.T - supports.origin[kind]
+    if T.shape[-1]:
+        q, _ = torch.linalg.qr(T)
+        rest = rest - (q[kind] @ (q[kind].mT @ rest[..., None]))[..., 0]
+    misfit = (rest / whole.a.norm(dim=-1, keepdim=True)).square().sum((-2, -1))
+    order = torch.nan_to_num(misfit, nan=torch.inf).argsort()[: SETS.returned]
+    return [sorted(members) for members in sets[order].tolist()]
+
+
+def _choices(n: int, k: int) -> float:
+    """Return the number of ways to choose ``k`` of ``n``."""
+    return math.comb(n, k)

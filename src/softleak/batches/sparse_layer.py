@@ -1,0 +1,144 @@
+"""This module finds the fully connected layers whose gradients are sums over few active samples.
+
+The model is run on random inputs and observed; nothing is read from its code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from softleak.batches.client_runs import exact_copy
+from softleak.errors import SoftleakError
+from softleak.forward import forward_batch
+from softleak.input_shapes import random_input
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class LayerProbe:
+    """These are the settings of the runs on random inputs.
+
+    Attributes:
+        inputs: the number of random inputs.
+        seed: their seed.
+        equal: how far, relative to the largest, numbers computed in another order may differ.
+        fewest_zeros: the part of the gradients at a layer's output that a ReLU makes zero, at
+            least.
+    """
+
+    inputs: int = 8
+    seed: int = 0
+    equal: float = 1e-9
+    fewest_zeros: float = 0.02
+
+
+LAYER_PROBE = LayerProbe()
+
+
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """This holds one run: a layer's input (B, n) and output (B, m), and the logits (B, C).
+
+    The output is part of the graph of the logits.
+    """
+
+    entered: Tensor
+    left: Tensor
+    logits: Tensor
+    calls: int
+
+
+def run_through(model: nn.Module, name: str, x: Tensor) -> Passed:
+    """Run a model on inputs (B, …) and keep what enters and leaves one of its layers."""
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        kept.append((inputs[0], output))
+        return output.clone()  # an activation in place would overwrite what is kept
+
+    handle: RemovableHandle = model.get_submodule(name).register_forward_hook(keep)
+    try:
+        with torch.enable_grad():
+            logits = forward_batch(model, x)
+    finally:
+        handle.remove()
+    if not kept:
+        raise SoftleakError(f"the layer {name!r} is not used")
+    return Passed(kept[0][0], kept[0][1], logits, len(kept))
+
+
+def first_layer(subject: Subject) -> str | None:
+    """Return the name of a fully connected layer that reads the input itself, before a ReLU.
+
+    It is None if there is none, or if the samples of a batch do not pass the network apart.
+    """
+    return next((name for name in _linears(subject) if _is_first(subject, name)), None)
+
+
+def layer_before_head(subject: Subject) -> str | None:
+    """Return the name of the fully connected layer whose ReLU is the feature, if there is one."""
+    return next((name for name in _linears(subject) if _is_before_head(subject, name)), None)
+
+
+def is_homogeneous(subject: Subject) -> bool:
+    """Tell whether twice the input gives twice the logits, as without biases it does."""
+    model, x = subject.once(exact_copy), _random_inputs(subject)
+    once, twice = forward_batch(model, x), forward_batch(model, 2 * x)
+    return _close(twice, 2 * once)
+
+
+def _linears(subject: Subject) -> list[str]:
+    if subject.tensor_shape is None:
+        return []
+    modules = subject.model.named_modules()
+    return [n for n, m in modules if isinstance(m, nn.Linear) and n != subject.head.name]
+
+
+def _random_inputs(subject: Subject) -> Tensor:
+    generator = torch.Generator().manual_seed(LAYER_PROBE.seed)
+    shape = subject.expected_tensor_shape
+    drawn = [random_input(shape, index, generator) for index in range(LAYER_PROBE.inputs)]
+    return torch.stack([each for each in drawn if isinstance(each, Tensor)]).double()
+
+
+def _is_first(subject: Subject, name: str) -> bool:
+    model, x = subject.once(exact_copy), _random_inputs(subject)
+    try:
+        run, alone = run_through(model, name, x), run_through(model, name, x[:1])
+    except SoftleakError:
+        return False
+    linear = model.get_submodule(name)
+    assert isinstance(linear, nn.Linear)
+    if run.calls != 1 or run.entered.shape != (len(x), linear.in_features):
+        return False
+    expected = torch.nn.functional.linear(x.flatten(1), linear.weight, linear.bias)
+    own = torch.equal(run.entered, x.flatten(1).to(run.entered)) and _close(run.left, expected)
+    if not own or not _close(run.logits[:1], alone.logits):
+        return False
+    generator = torch.Generator().manual_seed(LAYER_PROBE.seed)
+    pull = torch.randn(run.logits.shape, generator=generator, dtype=torch.double).to(run.logits)
+    slopes = torch.autograd.grad((run.logits * pull).sum(), run.left)[0]
+    return float((slopes == 0).double().mean()) >= LAYER_PROBE.fewest_zeros
+
+
+def _is_before_head(subject: Subject, name: str) -> bool:
+    model, x = subject.once(exact_copy), _random_inputs(subject)[:2]
+    try:
+        run, head = run_through(model, name, x), run_through(model, subject.head.name, x)
+    except SoftleakError:
+        return False
+    if run.calls != 1 or head.calls != 1 or run.left.shape != head.entered.shape:
+        return False
+    linear = model.get_submodule(name)
+    assert isinstance(linear, nn.Linear)
+    expected = torch.nn.functional.linear(run.entered, linear.weight, linear.bias)
+    return _close(run.left, expected) and torch.equal(head.entered, run.left.clamp_min(0))
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    size = float(expected.detach().abs().max())
+    return bool((found - expected).abs().max() <= LAYER_PROBE.equal * size)

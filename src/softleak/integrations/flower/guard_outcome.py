@@ -1,0 +1,67 @@
+"""This module holds what a guard found in an update and did about it, in words and in metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from softleak.auditing.rates import Leak
+from softleak.auditing.weakest import Stopped
+from softleak.integrations.flower.round_findings import ClientAudit
+from softleak.share import GradientShare
+
+
+@dataclass(frozen=True, eq=False)
+class GuardOutcome:
+    """This holds the audit of an update, and what became of the update."""
+
+    found: ClientAudit
+    sent: GradientShare | None = None
+    stopped: Stopped | None = None
+    refusal: str = ""
+
+    def words(self, stop: frozenset[Leak]) -> str:
+        """Return what became of the update, in sentences.
+
+        Args:
+            stop: the leaks that the guard is told to stop.
+        """
+        if self.refusal:
+            return f"Refused: {self.refusal}."
+        if self.stopped is not None:
+            guesses = self.stopped.guesses
+            right = "" if guesses is None else (
+                f"; class right in {guesses.hits} of {guesses.trials} trials"
+            )  # fmt: skip
+            return (
+                f"Sent with noise of standard deviation {self.stopped.setting:.2g}, behind which "
+                f"this attack did not succeed{right}."
+            )
+        meant, left = (
+            ", ".join(sorted(leak.value for leak in some))
+            for some in (self.found.leaks & stop, self.found.leaks - stop)
+        )
+        warned = f" It gives away what it should not: {meant}." if meant else ""
+        open_ = f" It gives away what this guard is not told to stop: {left}." if left else ""
+        return f"Sent as it is.{warned}{open_}"
+
+    def metrics(self, stop: frozenset[Leak], seconds: float) -> dict[str, float]:
+        """Return the outcome as numbers for Flower's metrics.
+
+        Every reply of a guard has the same names, because strategies insist on that. Inputs are
+        attacked only if the guard is to stop them; otherwise they have no number. What could not be
+        attacked this time is counted by a number of its own.
+
+        Args:
+            stop: the leaks that the guard is told to stop.
+            seconds: the time that the guard took.
+        """
+        never = {Leak.INPUT} - stop
+        leaks, unattacked = self.found.leaks, self.found.unattacked
+        return {
+            **{f"guard-{leak.value}": float(leak in leaks) for leak in Leak if leak not in never},
+            **{f"guard-{leak.value}-not-attacked": float(leak in unattacked) for leak in Leak},
+            "guard-defended": float(self.stopped is not None),
+            "guard-noise": 0.0 if self.stopped is None else self.stopped.setting,
+            "guard-class-bound": 1.0 if self.stopped is None else self.stopped.class_bound,
+            "guard-seconds": seconds,
+        }

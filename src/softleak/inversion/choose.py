@@ -1,0 +1,117 @@
+"""This module chooses how the input of a model is computed from a share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from softleak.errors import ModelError
+from softleak.input_spec import InputSpec, Layout
+from softleak.inversion import walk
+from softleak.inversion.chain import Chain
+from softleak.inversion.patch_inverse import invert_patches
+from softleak.inversion.patch_plan import NoPlan, patch_plan
+from softleak.inversion.step import LayerReport
+from softleak.inversion.texts.read_text import read_text
+from softleak.inversion.texts.text_plan import NoText
+from softleak.inversion.texts.text_result import Certainty, Text
+from softleak.inversion.walk import Inversion
+from softleak.results import Recovery
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+def invert(
+    model: nn.Module,
+    share: GradientShare,
+    recovery: Recovery | None = None,
+    *,
+    chain: Chain | None = None,
+    input_shape: Layout | None = None,
+    pixel: Tensor | float = 1.0,
+) -> Inversion:
+    """Recover the input behind a share exactly, by the way that the model allows.
+
+    The words of a text and the patches of a vision transformer are computed from the gradients of
+    their embeddings; a sequential network is walked back layer by layer.
+
+    Args:
+        model: The model, in eval mode.
+        share: The gradients that the client sent.
+        recovery: What ``recover_label`` found in the share. A walk starts from it; embeddings
+            tell their input without it.
+        chain: The network prepared by ``Chain.of``, once for many shares.
+        input_shape: The input's shape or specification, if the share does not say it.
+        pixel: The standard deviation that inputs were divided by, so that predictions are in
+            pixels of range one.
+
+    Returns:
+        The input, its predicted error and a report. Of a text, the input holds the token ids and
+        ``text`` says of each how certain it is.
+
+    Raises:
+        ShareError: If the share lacks a gradient, or the recovery a feature.
+        ModelError: If the model is none of these.
+    """
+    layout = input_shape or share.input_shape
+    if chain is None and layout is not None:
+        return invert_subject(Subject.of(model, layout), share, recovery, pixel=pixel)
+    return walk.invert(
+        model, share, _needed(recovery), chain=chain, input_shape=_plain(layout), pixel=pixel
+    )
+
+
+def invert_subject(
+    subject: Subject,
+    share: GradientShare,
+    recovery: Recovery | None,
+    *,
+    pixel: Tensor | float = 1.0,
+) -> Inversion:
+    """Recover the input behind a share of a subject, as ``invert`` does for a model.
+
+    What has to be found out of the model is found once for all shares of a subject.
+    """
+    if recovery is not None and recovery.noise:
+        share = share.expecting(recovery.noise)
+    if isinstance(subject.input_shape, InputSpec):
+        found = read_text(subject, share, recovery)
+        if isinstance(found, NoText):
+            raise ModelError(f"the text cannot be read: {found.reason}")
+        return as_inversion(found)
+    plan = subject.once(patch_plan)
+    if not isinstance(plan, NoPlan) and {plan.weight, plan.positions} <= share.keys():
+        return invert_patches(plan, share, pixel)
+    shape = _plain(subject.input_shape)
+    try:
+        return walk.invert(subject.model, share, _needed(recovery), input_shape=shape, pixel=pixel)
+    except ModelError as error:
+        if isinstance(plan, NoPlan) and "learned position" in plan.reason:
+            raise
+        why = plan.reason if isinstance(plan, NoPlan) else "the share lacks their gradients"
+        raise ModelError(f"{error}; nor do its embeddings tell the image: {why}") from error
+
+
+def as_inversion(text: Text) -> Inversion:
+    """Return a text in the form of every inversion: token ids (L,), −1 where none is known."""
+    ids = [-1 if token is None else token for token in text.tokens]
+    sure = [place.certainty in (Certainty.CERTAIN, Certainty.EMPTY) for place in text.places]
+    error = torch.tensor([0.0 if one else float("inf") for one in sure], dtype=torch.double)
+    known = text.count(Certainty.CERTAIN, Certainty.LIKELY, Certainty.EMPTY)
+    report = LayerReport(text.method, known, len(text.places), 1.0, 1.0, text.certain)
+    made = Inversion(torch.tensor(ids, dtype=torch.long), error, (report,), torch.tensor(1.0))
+    return replace(made, message=text.message, text=text)
+
+
+def _needed(recovery: Recovery | None) -> Recovery:
+    if recovery is None:
+        raise ModelError(
+            "this model is walked back from its recovered feature; pass what recover_label found"
+        )
+    return recovery
+
+
+def _plain(layout: Layout | None) -> tuple[int, ...] | None:
+    return layout if isinstance(layout, tuple) else None

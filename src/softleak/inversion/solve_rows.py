@@ -1,0 +1,147 @@
+"""This module finds the input that meets a convolution's rows best, and predicts its error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.inversion.conjugate_gradients import conjugate_gradients
+from softleak.inversion.least_squares import (
+    LEAST_SQUARES_SETTINGS,
+    Factored,
+    LeastSquaresSettings,
+)
+from softleak.inversion.normal_matrix import normal_matrix
+from softleak.inversion.quick_factor import approximate_inverse
+from softleak.inversion.row_errors import misfit, ridge_part, with_unseen
+from softleak.inversion.rows import Rows
+
+
+@dataclass(frozen=True)
+class RowSolverSettings:
+    """These are the settings of the quick and the thorough solver of a convolution's rows.
+
+    Attributes:
+        rough_steps: How many steps of conjugate gradients the thorough solver takes to the point
+            around which it linearises δ.
+        largest_ridge_part: Rows do not determine the input if the ridge holds this part or more
+            of the direction that they say least of.
+        power_steps: How many steps of power iteration find that direction.
+        smallest_factor: Small misfits may reduce the expected errors to this part of them.
+        spare_rows: How many rows beyond the unknowns it takes for misfits to reduce them at all.
+        single_precision_lift: What the quick solver adds to the diagonal, as a part of it, for
+            single precision to be able to factor it.
+        quick_steps: How many steps of conjugate gradients the quick solver takes at most.
+        quick_starts: How often it starts again from its last solution, since rounding adds up.
+        quick_tolerance: It stops at this squared distance from the solution, in standard errors,
+            summed over all unknowns.
+        least_squares: The settings of the dense solver that the thorough solver uses.
+    """
+
+    rough_steps: int = 30
+    largest_ridge_part: float = 0.5
+    power_steps: int = 8
+    smallest_factor: float = 0.1
+    spare_rows: int = 32
+    single_precision_lift: float = 1e-6
+    quick_steps: int = 40
+    quick_starts: int = 3
+    quick_tolerance: float = 1.0
+    least_squares: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
+
+
+ROW_SOLVER_SETTINGS = RowSolverSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedRows:
+    """This is the solution of a convolution's rows.
+
+    Attributes:
+        value: The input (n,).
+        error: Its standard errors (n,).
+        condition: A lower bound of the scaled normal matrix's condition number.
+        residual: The root mean square of the rows' misfits in units of their expected errors.
+        error_factor: By what the misfits say that all expected errors have to be multiplied.
+        determined: Whether the rows determine every direction of the input.
+        precision: The inverse covariance (n, n), which only the thorough solver computes.
+    """
+
+    value: Tensor
+    error: Tensor
+    condition: float
+    residual: float
+    error_factor: float
+    determined: bool
+    precision: Tensor | None = None
+
+
+def solve_thoroughly(rows: Rows, settings: RowSolverSettings = ROW_SOLVER_SETTINGS) -> SolvedRows:
+    """Return the solution with correlated errors and a δ that moves with the output.
+
+    Args:
+        rows: The rows, which may have a precision matrix and a curvature.
+        settings: The settings of the solver.
+    """
+    around = rows.rough_solution(settings.rough_steps)
+    factored = Factored.of(normal_matrix(rows, around), settings.least_squares)
+    found = factored.solve(lambda x: rows.slope(x, around), around)
+    residual, factor = misfit(rows, found.value, settings.smallest_factor, settings.spare_rows)
+    ridge = rows.prior_size**-2 + factored.lifted
+    held = ridge_part(factored.inverse, ridge, found.error, settings.power_steps)
+    determined = found.determined and held < settings.largest_ridge_part
+    variance = with_unseen(found.error.square(), rows, factored.lifted)
+    precision = factored.normal / factor**2
+    return SolvedRows(
+        found.value, variance.sqrt() * factor, found.condition, residual, factor, determined,
+        precision,
+    )  # fmt: skip
+
+
+def solve_quickly(rows: Rows, settings: RowSolverSettings = ROW_SOLVER_SETTINGS) -> SolvedRows:
+    """Return the solution with independent errors, by conjugate gradients on the rows themselves.
+
+    Args:
+        rows: The rows, without a precision matrix and without curvature.
+        settings: The settings of the solver.
+    """
+    zero = torch.zeros(rows.shape, dtype=rows.z.dtype, device=rows.z.device).flatten()
+    channels, diagonal = rows.shape[0], rows.normal_diagonal()
+    lifted = settings.single_precision_lift * diagonal.view(channels, -1).amax(0)
+    ridge = rows.prior_size**-2 + lifted
+    inverse = approximate_inverse(rows, ridge)
+    if inverse is None:
+        return SolvedRows(zero, zero + torch.inf, torch.inf, 0.0, 1.0, False)
+    x, converged = _descended(rows, zero, inverse.solve, settings)
+    draws = inverse.draws(settings.least_squares.error_draws)
+    variance = draws.square().mean(0)
+    residual, factor = misfit(rows, x, settings.smallest_factor, settings.spare_rows)
+    determined = converged and (
+        ridge_part(inverse.solve, ridge.repeat(channels), draws[0], settings.power_steps)
+        < settings.largest_ridge_part
+    )
+    square = variance if determined else with_unseen(variance, rows, lifted.repeat(channels))
+    condition = float((variance * diagonal).max())
+    return SolvedRows(x, square.sqrt() * factor, condition, residual, factor, determined)
+
+
+def _descended(
+    rows: Rows, zero: Tensor, inverse: Callable[[Tensor], Tensor], settings: RowSolverSettings
+) -> tuple[Tensor, bool]:
+    """Return the solution (n,) by conjugate gradients, and whether the last start found no step."""
+    x, first = zero, rows.slope(zero, zero)
+    for _ in range(settings.quick_starts):
+        step = conjugate_gradients(
+            lambda v: first - rows.slope(v, zero),
+            rows.slope(x, zero),
+            inverse,
+            settings.quick_steps,
+            settings.quick_tolerance,
+        )
+        if not step.any():
+            return x, True
+        x = x + step
+    return x, False

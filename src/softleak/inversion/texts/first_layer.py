@@ -1,0 +1,221 @@
+"""This module finds the first layer of a model that reads the embedded tokens, by running it.
+
+Each token enters that layer as a vector which depends on the token and its place alone. The
+gradient of the layer's weight is ``Σ δ_i z_iᵀ``, so its rows lie in the span of these vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from softleak.errors import ModelError
+from softleak.forward import forward_one, run_batch
+from softleak.input_shapes import random_input
+from softleak.input_spec import Inputs, InputSpec, assembled, pieces
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+CHUNK_ENTRIES = 1 << 24  # entries of embedded tokens that are computed at a time
+
+
+class _Enough(Exception):
+    """This ends a run of the model once the layer was reached."""
+
+
+@dataclass(frozen=True, eq=False)
+class FirstLayer:
+    """This is the layer that reads embedded tokens first.
+
+    Attributes:
+        model: the whole model.
+        spec: what its inputs look like.
+        modules: the layers that read the same vectors, such as query, key and value, by name.
+        weights: the parameters of these layers; True if a gradient is (in, out), not (out, in).
+    """
+
+    model: nn.Module
+    spec: InputSpec
+    modules: tuple[str, ...]
+    weights: dict[str, bool]
+
+    def gradient(self, share: GradientShare) -> Tensor | None:
+        """Return the gradients of the weights, one below the other (rows, d); None if none is sent.
+
+        Each has length one, since each is rounded relative to its own size: those of queries and
+        keys may be far smaller than those of values.
+        """
+        turned = [(n, t) for n, t in self.weights.items() if n in share and bool(share[n].any())]
+        sent = [(share[name].T if turn else share[name]).double() for name, turn in turned]
+        return torch.cat([g / g.norm() for g in sent]) if sent else None
+
+    def rounding(self, share: GradientShare) -> float:
+        """Return the relative rounding of the gradients, by their number format."""
+        dtypes = [share[name].dtype for name in self.weights if name in share]
+        return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """Return the vectors (B, L, d) of tokens (B, L) as they enter the layer."""
+        return entering(self.model, self.modules[0], filled(self.spec, ids))
+
+    @property
+    def ordered(self) -> bool:
+        """Return whether a token's vector depends on its place, as with rotary ones it does not."""
+        first, second = self.embedded(torch.zeros(1, 2, dtype=torch.long))[0]
+        return bool((first - second).abs().max() > 1e-6 * first.abs().max())
+
+    def tables(self, words: Sequence[int], length: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield words (n,), a few at a time, with their vectors (n, L, d) at every place."""
+        width = self.embedded(torch.zeros(1, length, dtype=torch.long)).shape[-1]
+        step = max(CHUNK_ENTRIES // (length * width), 1)
+        for chunk in torch.split(torch.as_tensor(words), step):
+            yield chunk, self.embedded(chunk[:, None].expand(-1, length))
+
+
+def first_layer(subject: Subject) -> FirstLayer | None:
+    """Return the layer of a subject's model that reads embedded tokens, if there is one."""
+    spec = subject.input_shape
+    if not isinstance(spec, InputSpec) or spec.length is None or spec.length < 3:
+        return None
+    try:
+        return _found(subject, spec, spec.length)
+    except Exception:  # the model's own code may raise anything, and then nothing is known of it
+        return None
+
+
+def second_layer(subject: Subject) -> FirstLayer | None:
+    """Return the next layer of the same kind: what enters it depends on the whole text."""
+    first = subject.once(first_layer)
+    if first is None:
+        return None
+    seen = _inputs(subject.model, random_input(first.spec, 0, torch.Generator().manual_seed(0)))
+    parameters = subject.parameters
+    shapes = [parameters[name].shape for name in first.weights]
+    for group in _groups(seen, [n for n in seen if n not in first.modules]).values():
+        weights = dict(_weight(subject.model, name) for name in group)
+        if [parameters[name].shape for name in weights] == shapes:
+            return FirstLayer(subject.model, first.spec, tuple(group), weights)
+    return None
+
+
+def _found(subject: Subject, spec: InputSpec, length: int) -> FirstLayer | None:
+    """Return the layers whose input at each place depends on the token there alone."""
+    generator = torch.Generator().manual_seed(0)
+    x = random_input(spec, 0, generator)
+    runs = [_inputs(subject.model, x)]
+    for place in (0, length - 1):
+        held = dict(pieces(x))
+        ids = held[spec.tokens.keyword].clone()
+        ids[place] = (ids[place] + 1) % (spec.tokens.below or 2)
+        runs.append(_inputs(subject.model, assembled({**held, spec.tokens.keyword: ids})))
+    places = (0, length - 1)
+    alone = [n for n in runs[0] if all(n in run for run in runs)]
+    alone = [n for n in alone if _by_itself([run[n] for run in runs], places)]
+    groups = _groups(runs[0], alone)
+    if not groups:
+        return None
+    chosen = max(groups.values(), key=len)
+    weights = dict(_weight(subject.model, name) for name in chosen)
+    return FirstLayer(subject.model, spec, tuple(chosen), weights)
+
+
+def _groups(seen: dict[str, Tensor], names: list[str]) -> dict[int, list[str]]:
+    """Return layers that read the same vectors, in the order in which they are called."""
+    groups: dict[int, list[str]] = {}
+    for name in names:
+        twin = next((k for k, group in groups.items() if _alike(seen, group[0], name)), None)
+        groups.setdefault(len(groups) if twin is None else twin, []).append(name)
+    return groups
+
+
+def filled(spec: InputSpec, ids: Tensor) -> Inputs:
+    """Return an input with these token ids (B, L): masks of ones, and zeros for the rest."""
+    made: dict[str, Tensor] = {}
+    for part in spec.parts:
+        if part == spec.tokens:
+            made[part.keyword] = ids
+        else:
+            made[part.keyword] = torch.full_like(ids, 0 if part.below else 1)
+    return assembled(made)
+
+
+def entering(model: nn.Module, name: str, x: Inputs) -> Tensor:
+    """Return what enters a layer (B, L, d) when the model runs on a batch."""
+    seen: list[Tensor] = []
+
+    def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen.append(inputs[0].detach())
+        raise _Enough
+
+    handle = model.get_submodule(name).register_forward_pre_hook(look)
+    try:
+        run_batch(model, x)
+    except ModelError:
+        if not seen:
+            raise
+    finally:
+        handle.remove()
+    return seen[0]
+
+
+def _readers(model: nn.Module) -> Iterator[str]:
+    """Yield the layers with a matrix that vectors are multiplied by."""
+    for name, module in model.named_modules():
+        matrix = any(p.ndim == 2 for _, p in module.named_parameters(recurse=False))
+        if matrix and not isinstance(module, nn.Embedding):
+            yield name
+
+
+@contextmanager
+def _watched(model: nn.Module, seen: dict[str, Tensor]) -> Iterator[None]:
+    def watch(name: str) -> torch.utils.hooks.RemovableHandle:
+        def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim == 3:
+                seen.setdefault(name, inputs[0].detach())
+
+        return model.get_submodule(name).register_forward_pre_hook(look)
+
+    handles = [watch(name) for name in _readers(model)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _inputs(model: nn.Module, x: Inputs) -> dict[str, Tensor]:
+    """Return what enters each layer (1, L, d) on one input."""
+    seen: dict[str, Tensor] = {}
+    with _watched(model, seen), torch.enable_grad():
+        forward_one(model, x)
+    return seen
+
+
+def _by_itself(seen: list[Tensor], places: tuple[int, int]) -> bool:
+    """Return whether a changed token changes its own vector and no other."""
+    first = seen[0][0]
+    for other, place in zip(seen[1:], places, strict=True):
+        if other.shape != seen[0].shape or len(first) <= max(place, 1):
+            return False
+        moved = (other[0] - first).abs().amax(-1)
+        rest = torch.cat([moved[:place], moved[place + 1 :]])
+        if not float(moved[place]) > 0 or float(rest.max()) > 1e-6 * float(moved[place]):
+            return False
+    return True
+
+
+def _alike(run: dict[str, Tensor], one: str, other: str) -> bool:
+    return run[one].shape == run[other].shape and bool(torch.equal(run[one], run[other]))
+
+
+def _weight(model: nn.Module, name: str) -> tuple[str, bool]:
+    """Return the parameter of a layer's matrix, and whether it is (in, out)."""
+    module = model.get_submodule(name)
+    if isinstance(module, nn.MultiheadAttention):
+        return f"{name}.in_proj_weight", False
+    key = next(k for k, p in module.named_parameters(recurse=False) if p.ndim == 2)
+    return f"{name}.{key}", not isinstance(module, nn.Linear)

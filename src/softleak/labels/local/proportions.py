@@ -1,0 +1,169 @@
+"""This module estimates class proportions behind the update of many samples, with intervals.
+
+The client is run on stand-ins for its data: images and labels that the caller passes in, or noise.
+A regression from these updates to the proportions behind them reads the real update, and what it
+misses on runs that it was not fitted to is the width of the intervals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softleak.client import Client
+from softleak.errors import DataError
+from softleak.labels.batch import BatchReader
+from softleak.labels.local.recipe import as_gradient
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class ProportionSettings:
+    """These settings run the client on stand-ins and fit the regression."""
+
+    runs: int = 60  # clients that are simulated
+    level: float = 0.9  # the probability that an interval holds its entry
+    skew: tuple[float, float] = (0.1, 10.0)  # Dirichlet parameters of simulated clients, from … to
+    ridge: float = 1e-2  # of the mean square: how far the regression is held back
+    floor: float = 0.02  # proportions below this are known as well as one of this size
+    seed: int = 0  # the seed of the simulated clients
+
+
+PROPORTIONS = ProportionSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class StandIns:
+    """These are images (M, …) with their classes (M,) that stand in for a client's data."""
+
+    images: Tensor
+    classes: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.classes) or not len(self.images):
+            raise DataError(
+                f"expected as many classes as images, got {len(self.images)} images and "
+                f"{len(self.classes)} classes"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Proportions:
+    """This is how large a part of a client's data each class is estimated to be.
+
+    Attributes:
+        mean: the estimate (C,), which sums to one.
+        interval: (2, C), each entry with the probability that ``ProportionSettings.level`` says,
+            for clients whose data are like the stand-ins.
+        message: what the intervals rest on.
+    """
+
+    mean: Tensor
+    interval: Tensor
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class ProportionReader:
+    """This reads proportions off updates of one client's settings and number of samples."""
+
+    subject: Subject
+    weights: Tensor  # (C + 1, C) from the update's statistic and one to proportions
+    spread: float  # the interval's half width, in units of the root of a proportion
+    on_noise: bool
+
+    @classmethod
+    def of(
+        cls, subject: Subject, client: Client, samples: int, stand_ins: StandIns | None = None,
+        settings: ProportionSettings = PROPORTIONS,
+    ) -> ProportionReader:  # fmt: skip
+        """Run the client on stand-ins, and fit.
+
+        Args:
+            subject: the model the client starts from.
+            client: how it trains.
+            samples: how many samples it has.
+            stand_ins: images with their classes, as public data offer them; by default noise.
+            settings: how many runs, and at which level intervals are stated.
+        """
+        random = np.random.default_rng(settings.seed)
+        generator = torch.Generator().manual_seed(settings.seed)
+        seen: list[Tensor] = []
+        parts: list[Tensor] = []
+        for _ in range(settings.runs):
+            counts = _draw_counts(random, subject.head.classes, samples, settings)
+            x, y = _draw(subject, counts, stand_ins, generator)
+            share = client.share(subject.model, x, y)
+            seen.append(statistic(subject, share))
+            parts.append(torch.bincount(y, minlength=subject.head.classes) / samples)
+        s, part = _with_one(torch.stack(seen)), torch.stack(parts).double()
+        weights, missed = _fit(s, part, settings)
+        return cls(subject, weights, missed, stand_ins is None)
+
+    def read(self, share: GradientShare) -> Proportions:
+        """Return the proportions behind one update."""
+        raw = (_with_one(statistic(self.subject, share)[None]) @ self.weights)[0]
+        mean = raw.clamp_min(0) / raw.clamp_min(0).sum().clamp_min(1e-300)
+        half = self.spread * mean.clamp_min(PROPORTIONS.floor).sqrt()
+        interval = torch.stack([mean - half, mean + half]).clamp(0, 1)
+        basis = "noise, of which real images may differ" if self.on_noise else "the images given"
+        words = f"an estimate: intervals were measured on clients simulated with {basis}"
+        return Proportions(mean, interval, words)
+
+
+def statistic(subject: Subject, share: GradientShare) -> Tensor:
+    """Return (C,) the mean of ``p − y`` over all steps, as far as the head's update tells."""
+    gradient = as_gradient(subject, share)
+    head = subject.head
+    if head.has_bias and head.bias_name in gradient:
+        return gradient[head.bias_name].double()
+    usual = subject.once(BatchReader.of).like_a_bias
+    G = gradient[head.weight_name].double()
+    return G.sum(1) if usual is None else G @ usual
+
+
+def _with_one(s: Tensor) -> Tensor:
+    return torch.cat([s, torch.ones(len(s), 1, dtype=s.dtype, device=s.device)], 1)
+
+
+def _fit(s: Tensor, part: Tensor, settings: ProportionSettings) -> tuple[Tensor, float]:
+    """Return the ridge regression, and the quantile of what it misses of a run left out."""
+    normal = s.T @ s
+    held = settings.ridge * torch.diag(normal.diagonal())
+    inverse = torch.linalg.inv(normal + held)
+    weights = inverse @ s.T @ part
+    leverage = ((s @ inverse) * s).sum(1, keepdim=True).clamp_max(0.99)
+    missed = (part - s @ weights) / (1 - leverage)  # as if each run had been left out of its fit
+    guess = (part - missed).clamp_min(settings.floor)
+    level = min(settings.level * (1 + 1 / part.numel()), 1.0)
+    return weights, float(torch.quantile((missed.abs() / guess.sqrt()).flatten(), level))
+
+
+def _draw_counts(
+    random: np.random.Generator, classes: int, samples: int, settings: ProportionSettings
+) -> Tensor:
+    low, high = np.log(settings.skew)
+    part = random.dirichlet([float(np.exp(random.uniform(low, high)))] * classes)
+    return torch.from_numpy(random.multinomial(samples, part))
+
+
+def _draw(
+    subject: Subject, counts: Tensor, stand_ins: StandIns | None, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return inputs (N, …) and classes (N,) of a simulated client, in random order."""
+    y = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    y = y[torch.randperm(len(y), generator=generator)]
+    if stand_ins is None:
+        return torch.randn(len(y), *subject.expected_tensor_shape, generator=generator), y
+    chosen = torch.zeros(len(y), dtype=torch.long)
+    for one in counts.nonzero()[:, 0].tolist():
+        own = (stand_ins.classes == one).nonzero()[:, 0]
+        if not len(own):
+            raise DataError(f"the stand-ins hold no image of class {one}; pass some of each class")
+        mine = (y == one).nonzero()[:, 0]
+        chosen[mine] = own[torch.randint(len(own), (len(mine),), generator=generator)]
+    return stand_ins.images[chosen], y

@@ -1,0 +1,191 @@
+"""This module answers for updates of local training: which way leads back, and what is doubted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import torch
+
+from softleak.factors import factor
+from softleak.families import AnyLabel, SmoothedMixed
+from softleak.knowledge import Knowledge
+from softleak.labels.local.fitting_clients import Plain, would_fit
+from softleak.labels.local.head_alone import recover_head_alone, trains_head_alone
+from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.whole_network import recover_whole
+from softleak.labels.minima import SEARCH
+from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.scale import Segment, other_factors_fit
+from softleak.local_training import UNKNOWN, LocalTraining
+from softleak.results import Recovery, Status
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class GuessedSettings:
+    """These values are tried where a client's setting is unknown."""
+
+    steps: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 16, 20)
+    momentum: tuple[float, ...] = (0.0, 0.5, 0.9, 0.95, 0.99)
+
+
+GUESSED = GuessedSettings()
+
+
+def recover_trained(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, plain: Plain
+) -> Recovery:
+    """Recover the label behind an update of local training on one sample.
+
+    Args:
+        subject: the model the client started from.
+        knowledge: what is assumed.
+        share: ``before − after``, with the client in ``made_by``.
+        plain: recovers the label behind a gradient, as of one step.
+    """
+    training = share.made_by
+    if training is None:
+        return plain(share)
+    knowledge = knowledge.of(share)
+    refused = _not_attempted(training)
+    if refused is not None:
+        return _of_adam(share, plain) if training.optimiser != "sgd" else refused
+    if training.lr is UNKNOWN:
+        return _of_any_rate(share, plain)
+    tries = [(recipe, attempt(subject, knowledge, share, recipe, plain))
+             for recipe in _recipes(training)]  # fmt: skip
+    answer = _agreed(tries)
+    if knowledge.scale != "known":
+        answer = _doubted(subject, share, answer, tries[0][0])
+    if answer.status in (Status.UNIQUE, Status.ZERO_GRADIENT, Status.REFUSED):
+        return answer
+
+    def again(recipe: SgdSteps) -> Recovery:
+        return attempt(subject, knowledge, share, recipe, plain)
+
+    named = would_fit(subject, share, tries[0][0], again, plain)
+    return replace(answer, message=f"{answer.message}; {named}")
+
+
+def attempt(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, recipe: SgdSteps, plain: Plain
+) -> Recovery:
+    """Return the answer of the way that a recipe calls for."""
+    if recipe.steps == 1:
+        return plain(mean_gradient(subject, share, recipe))
+    if trains_head_alone(subject, share):
+        found = recover_head_alone(subject, knowledge, [share], recipe)[0]
+    else:
+        found = recover_whole(subject, knowledge, share, recipe)
+    return found or Recovery(
+        Status.NOT_SINGLE,
+        f"the update is not that of {recipe.steps} steps on one sample as the client is said to "
+        "have taken them; no label is claimed",
+    )
+
+
+def _recipes(training: LocalTraining) -> Iterator[SgdSteps]:
+    """Yield the recipe of a client, or those that its unknown settings leave."""
+    steps = GUESSED.steps if training.steps is UNKNOWN else (training.single_steps,)
+    momenta = GUESSED.momentum if training.momentum is UNKNOWN else (training.momentum,)
+    # An unknown decay is seen in the head's own column sums; see ``decay.py``.
+    decay = 0.0 if training.weight_decay is UNKNOWN else training.weight_decay
+    for count, momentum in product(steps, momenta):
+        said = replace(
+            training, epochs=None, steps=count or 1, momentum=momentum, weight_decay=decay
+        )
+        recipe = SgdSteps.of(said)
+        if recipe is not None:
+            yield recipe
+
+
+def _agreed(tries: list[tuple[SgdSteps, Recovery]]) -> Recovery:
+    """Return the answer of the only recipe that fits, if several had to be tried."""
+    if len(tries) == 1:
+        return tries[0][1]
+    fitting = [(r, a) for r, a in tries if a.status is Status.UNIQUE and _simple(a)]
+    distinct = {tuple(a.label.tolist()) for _, a in fitting if a.label is not None}
+    if len(distinct) != 1:
+        return Recovery(
+            Status.AMBIGUOUS if fitting else Status.NO_SOLUTION,
+            f"{len(fitting)} of the {len(tries)} clients that were tried for the unknown settings "
+            "explain the update; no label is claimed",
+        )
+    recipe, answer = fitting[0]
+    found = f"of the {len(tries)} clients that were tried only {describe(recipe)} fits"
+    return replace(answer, message=f"{answer.message}; {found}")
+
+
+def describe(recipe: SgdSteps) -> str:
+    """Return a recipe in the words of the command line."""
+    fields = {"lr": recipe.lr, "steps": recipe.steps, "momentum": recipe.momentum,
+              "weight_decay": recipe.weight_decay}  # fmt: skip
+    return ",".join(f"{name}={value:g}" for name, value in fields.items() if value)
+
+
+def _simple(answer: Recovery) -> bool:
+    return answer.family is not None and not isinstance(answer.family, AnyLabel)
+
+
+def _doubted(
+    subject: Subject, share: GradientShare, answer: Recovery, recipe: SgdSteps
+) -> Recovery:
+    """Return the answer, UNIQUE only if the numbers themselves bear out what was said of steps.
+
+    A label of a simple family is borne out by its equations. Any other label would come out just
+    so if the client took another step or had another rate.
+    """
+    if answer.status is not Status.UNIQUE:
+        return answer
+    if not _simple(answer):
+        words = (
+            "the label is that of the client as it was said, but it is of no simple family, and "
+            "any update would have such a label: nothing bears out the steps, rate and momentum"
+        )
+        return replace(answer, status=Status.AMBIGUOUS, message=words, complete=False)
+    factors = factor(subject.head, [mean_gradient(subject, share, recipe)])
+    tau = torch.tensor([(answer.scalar or 1.0) * answer.scale], dtype=torch.double)
+    tau = tau.to(factors.sigma.device)
+    segment = Segment.at(PseudoLabels.of(subject.head, factors), tau, 0 * tau)
+    if other_factors_fit(segment, SmoothedMixed(2), tau.abs(), SEARCH.fit):
+        words = (
+            "one label fits the client as it was said, but at another rate or number of steps "
+            "another label would fit as well: the model is too sure of itself to tell"
+        )
+        return replace(answer, status=Status.AMBIGUOUS, message=words, complete=False)
+    return answer
+
+
+def _of_any_rate(share: GradientShare, plain: Plain) -> Recovery:
+    """Return the answer for one step of unknown rate: a gradient times an unknown factor."""
+    return plain(replace(share, made_by=None, scale="unknown"))
+
+
+def _not_attempted(training: LocalTraining) -> Recovery | None:
+    if training.optimiser != "sgd" or (training.lr is UNKNOWN and training.single_steps != 1):
+        return Recovery(
+            Status.AMBIGUOUS,
+            "not attempted: several steps at an unknown learning rate; say lr, or try several",
+        )
+    return None
+
+
+def _of_adam(share: GradientShare, plain: Plain) -> Recovery:
+    """Return what an update of Adam leaves: the signs of one step, and of more no equations."""
+    training = share.made_by
+    if training is None or training.single_steps != 1:
+        return Recovery(
+            Status.AMBIGUOUS,
+            "not attempted: several steps of Adam divide every entry by its own size, and no "
+            "product of label and feature is left to factor",
+        )
+    answer = plain(replace(share, made_by=None, scale="unknown"))
+    kept = (
+        "one step of Adam leaves the sign of every gradient entry, and the size only of entries "
+        "that are not much larger than eps; no label is claimed"
+    )
+    status = answer.status if answer.status is not Status.UNIQUE else Status.AMBIGUOUS
+    return replace(answer, status=status, message=f"{answer.message}; {kept}", complete=False)

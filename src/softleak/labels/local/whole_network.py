@@ -1,0 +1,241 @@
+"""All layers are trained on one sample whose input the first layer gives: only the label is open.
+
+With the input known, the update of every layer is a known, differentiable function of the label's C
+numbers: Gauss–Newton solves it, and running the client again on the answer, layer by layer, is the
+certificate.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import jacfwd
+
+from softleak.errors import ModelError
+from softleak.knowledge import Knowledge
+from softleak.labels.certify import simplest_family
+from softleak.labels.local.input_layer import first_linear, read_input
+from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.local_program import LocalProgram
+from softleak.local_training import LocalTraining
+from softleak.results import Candidate, Recovery, Status
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class UnrolledSettings:
+    """These settings solve an unrolled client for its label, and judge the answer."""
+
+    iterations: int = 12  # steps of Gauss–Newton
+    starts: int = 6  # labels to start from, those nearest to the update first
+    start_smoothing: tuple[float, ...] = (0.05, 0.2, 0.35, 0.5)  # of one-hot labels among them
+    halvings: int = 6  # times a step is halved until it comes nearer
+    settled: float = 1e-10  # L1: a step shorter than this ends it
+    longest: float = 1.0  # L1: the longest step
+    roundings: float = 16.0  # roundings of a layer's largest entry in the update of one entry
+    fits: float = 4.0  # root mean square, in errors: a layer that fits is below
+    error_bars: float = 16.0  # standard errors that bound the label's error
+    seed: int = 0  # the seed of the direction in which the input's own error is tried
+
+
+UNROLLED = UnrolledSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class Unrolled:
+    """This is the client as a function: the update in units of its error, layer after layer.
+
+    The first layer sees the one input ``x`` alone. Along it the layer is a column ``W x/‖x‖`` with
+    the input ``‖x‖``, which SGD trains alike; across it nothing moves but by weight decay.
+    """
+
+    program: LocalProgram
+    x: Tensor  # (1, 1), the length of the input
+    weights: dict[str, Tensor]
+    sent: Tensor  # (M,)
+    error: Tensor  # (M,)
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, subject: Subject, share: GradientShare, recipe: SgdSteps, x: Tensor) -> Unrolled:
+        """Return the client of a share on the input ``x``, in float64."""
+        model = copy.deepcopy(subject.model).double()
+        name, length = subject.once(first_linear), float(x.norm())
+        layer = model.get_submodule(name or "")
+        if not isinstance(layer, nn.Linear):
+            raise ModelError("expected a linear layer that is applied to the input")
+        column = (x.flatten() / length)[:, None]
+        layer.weight, layer.in_features = nn.Parameter(layer.weight.detach() @ column), 1
+        first = f"{name}.weight"
+        updates = {n: u.double() @ column if n == first else u.double() for n, u in share.items()}
+        moved = [n for n, _ in model.named_parameters() if n in share and bool(share[n].any())]
+        for one, parameter in model.named_parameters():
+            parameter.requires_grad_(one in moved)
+        named = dict(model.named_parameters())
+        errors = [_error(share, n, updates[n], subject.head.dtype) for n in moved]
+        return cls(
+            LocalProgram.of(model, F.cross_entropy, _training(recipe)),
+            x.new_full((1, 1), length),
+            {n: named[n].detach() for n in moved},
+            torch.cat([updates[n].flatten() for n in moved]),
+            torch.cat(errors),
+            tuple(updates[n].numel() for n in moved),
+        )
+
+    def residual(self, y: Tensor) -> Tensor:
+        """Return (M,) how far a run on the label ``y`` (C,) is from the update."""
+        after = self.program.run(self.weights, self.x, y[None])
+        made = torch.cat([(self.weights[n] - after[n]).flatten() for n in self.weights])
+        return (made - self.sent) / self.error
+
+    def misfits(self, rest: Tensor) -> list[float]:
+        """Return the root mean square of the residual of every layer."""
+        return [float(part.square().mean().sqrt()) for part in torch.split(rest, list(self.sizes))]
+
+
+def _training(recipe: SgdSteps) -> LocalTraining:
+    return LocalTraining(
+        steps=recipe.steps, lr=recipe.lr, momentum=recipe.momentum, dampening=recipe.dampening,
+        weight_decay=recipe.weight_decay, nesterov=recipe.nesterov,
+    )  # fmt: skip
+
+
+def _error(share: GradientShare, name: str, update: Tensor, dtype: torch.dtype) -> Tensor:
+    relative = share.resolution(name, dtype)
+    level = share.noise(name) + UNROLLED.roundings * relative * float(update.abs().max())
+    return torch.full((update.numel(),), level, dtype=torch.double, device=update.device)
+
+
+def recover_whole(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, recipe: SgdSteps
+) -> Recovery | None:
+    """Recover the label of one sample on which all layers were trained.
+
+    Returns:
+        The recovery, UNIQUE only if a run of the client on it gives the update of every layer;
+        None if the first layer does not give the input of one sample.
+    """
+    mean = mean_gradient(subject, share, recipe)
+    found = read_input(subject, mean)
+    if found is None:
+        return None
+    try:
+        client = Unrolled.of(subject, share, recipe, found.x)
+        start, feature, scalar = _one_step(subject, client, mean)
+    except Exception:  # the model's own code may refuse a shorter input
+        return None
+    label, slope = _solve(client, start)
+    rest = client.residual(label)
+    worst = max(client.misfits(rest))
+    generator = torch.Generator().manual_seed(UNROLLED.seed)
+    draw = torch.randn(found.x.shape, generator=generator, dtype=torch.double).to(found.x.device)
+    beside = Unrolled.of(subject, share, recipe, found.x + found.error * draw)
+    error = _label_error(slope, beside.residual(label) - rest, worst)
+    fits = worst <= UNROLLED.fits and bool(label.isfinite().all())
+    possible = fits and float(label.min()) >= -error and error <= knowledge.tolerance
+    clean = label.clamp_min(0) / label.clamp_min(0).sum()
+    candidate = Candidate(scalar, scalar, scalar, worst, fits, label, label[None], error)
+    status = Status.UNIQUE if possible else (Status.AMBIGUOUS if fits else Status.NO_SOLUTION)
+    return Recovery(
+        status,
+        _words(status, worst, error),
+        label=clean if fits else None,
+        feature=feature if fits else None,
+        scalar=scalar,
+        error=error,
+        feature_error=found.error,
+        family=simplest_family(clean, error) if fits else None,
+        candidates=(candidate,),
+        complete=possible,
+    )
+
+
+def _one_step(
+    subject: Subject, client: Unrolled, mean: GradientShare
+) -> tuple[Tensor, Tensor, float]:
+    """Return the label (C,) that one step would mean, the feature and the scalar of ``p − y``."""
+    seen: list[Tensor] = []
+    model = client.program.model
+    head = model.get_submodule(subject.head.name)
+    hook = head.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    with torch.no_grad():
+        p = torch.softmax(model(client.x)[0], -1)
+    hook.remove()
+    feature = seen[0][0]
+    delta = mean[subject.head.weight_name].double() @ feature / feature.square().sum()
+    return p - delta, feature, float(delta.norm())
+
+
+def _solve(client: Unrolled, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the label (C,) whose update is nearest, and the residual's derivative (M, C).
+
+    Masks of ReLUs flip along the way, so the best of several starts is taken: what one step would
+    mean, and every class smoothed.
+    """
+    classes = len(start)
+    eye = torch.eye(classes, dtype=start.dtype, device=start.device)
+    inside = start.clamp(0, 1) / start.clamp(0, 1).sum()
+    parts = UNROLLED.start_smoothing
+    smoothed = torch.cat([part / classes + (1 - part) * eye for part in parts])
+    found = [_gauss_newton(client, start)]
+    if found[0][2] > UNROLLED.fits * len(client.sent) ** 0.5:
+        starts = torch.cat([inside[None], smoothed])
+        sizes = torch.stack([client.residual(y).norm() for y in starts]).nan_to_num(torch.inf)
+        for index in sizes.argsort()[: UNROLLED.starts].tolist():
+            found.append(_gauss_newton(client, starts[index]))
+            if found[-1][2] <= UNROLLED.fits * len(client.sent) ** 0.5:
+                break
+    return min(found, key=lambda one: one[2])[:2]
+
+
+def _gauss_newton(client: Unrolled, y: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Return the label (C,) a start leads to, the residual's derivative there, and its size."""
+    rest = client.residual(y)
+    slope = torch.zeros(len(rest), len(y), dtype=y.dtype, device=y.device)
+    for _ in range(UNROLLED.iterations):
+        slope = jacfwd(client.residual)(y)
+        normal, right = slope.T @ slope, slope.T @ rest
+        if not bool(normal.isfinite().all()):
+            break
+        step = torch.linalg.pinv(normal, hermitian=True) @ right
+        step = step * (UNROLLED.longest / step.abs().sum().clamp_min(UNROLLED.longest))
+        for _ in range(UNROLLED.halvings):
+            tried = client.residual(y - step)
+            if float(tried.norm()) < float(rest.norm()):
+                break
+            step = step / 2
+        else:
+            break
+        y, rest = y - step, tried
+        if float(step.abs().sum()) <= UNROLLED.settled:
+            break
+    return y, slope, float(rest.norm())
+
+
+def _label_error(slope: Tensor, shift: Tensor, worst: float) -> float:
+    """Return a bound of the label's L1 error: rounding of the update, and of the input read.
+
+    ``shift`` (M,) is how much the residual moves if the input moves by its error. The residual of
+    the worst layer says how large the roundings really were.
+    """
+    covariance = torch.linalg.inv_ex(slope.T @ slope).inverse
+    bars = covariance.diagonal().clamp_min(0).sqrt().nan_to_num(torch.inf)
+    moved = (covariance @ (slope.T @ shift)).nan_to_num(torch.inf)
+    return UNROLLED.error_bars * float(worst * bars.sum() + moved.abs().sum())
+
+
+def _words(status: Status, worst: float, error: float) -> str:
+    if status is Status.NO_SOLUTION:
+        return (
+            "the first layer gives one input, but no label of it makes this client's update: its "
+            f"worst layer is off by {worst:.2g} times what rounding explains"
+        )
+    again = "a run of the client on the recovered input and label gives the update of every layer"
+    if status is Status.UNIQUE:
+        return f"{again} to within rounding"
+    return f"{again}, but the label is known only to {error:.2g} in L1, or has negative entries"

@@ -1,0 +1,87 @@
+"""Weighted draws of a posterior: labels, their scalars, and what they amount to entry by entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.labels.noisy.posterior import Points, Posterior
+
+
+@dataclass(frozen=True)
+class DrawSettings:
+    """The roundings that draws are handled with.
+
+    Attributes:
+        light: a draw with less than this part of the heaviest weight is left out.
+        rounded: what adding up weights may leave of a sum of one.
+    """
+
+    light: float = 1e-9
+    rounded: float = 1e-9
+
+
+DRAWN = DrawSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """R labels (R, C), their scalars τ (R,), sizes |t| (R,) and weights (R,), which sum to one."""
+
+    labels: Tensor
+    tau: Tensor
+    size: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(cls, posterior: Posterior, points: Points, tau: Tensor, width: Tensor) -> Draws:
+        """Collect every label of a quadrature with nodes τ (S,) and widths (S,) that has weight."""
+        log = points.log + width.log()[:, None, None]
+        weight = (log - log.max()).exp()
+        s, p, k = (weight > DRAWN.light).nonzero(as_tuple=True)
+        simplices = posterior.simplices
+        mixed = (points.weights[s, p, k][:, None] @ simplices.directions.to(tau)[p])[:, 0]
+        kept = weight[s, p, k]
+        labels = (simplices.origin.to(tau)[p] + mixed).clamp_min(0.0)
+        return cls(labels, tau[s], points.size[s, p, k], kept / kept.sum())
+
+    def of_class(self, index: int) -> Draws:
+        """Return the draws in which this class leads, with weights that sum to one again."""
+        mine = self.labels.argmax(-1) == index
+        weight = self.weight[mine]
+        return Draws(self.labels[mine], self.tau[mine], self.size[mine], weight / weight.sum())
+
+    def classes(self) -> Tensor:
+        """Return the probability (C,) of each class to lead the label."""
+        zero = self.labels.new_zeros(self.labels.shape[1])
+        return zero.index_add(0, self.labels.argmax(-1), self.weight)
+
+    def quantile(self, values: Tensor, level: float) -> Tensor:
+        """Return the weighted quantile of ``values`` (R,) or (R, n)."""
+        order = values.argsort(0)
+        reached = self.weight[order].cumsum(0)
+        first = (reached < level).sum(0, keepdim=True).clamp_max(len(values) - 1)
+        return values.gather(0, order.gather(0, first))[0]
+
+    def interval(self, mass: float) -> Tensor:
+        """Return the shortest interval (2, C) that holds each entry with this probability.
+
+        The density of an entry may be highest at zero or at one, as that of a one-hot label is. The
+        interval then reaches that end, because labels do lie on the edges of the simplex.
+        """
+        values, order = self.labels.sort(0)
+        reached = self.weight[order].cumsum(0)
+        before = reached - self.weight[order]
+        last = torch.searchsorted(
+            reached.T.contiguous(), (before + mass * (1 - DRAWN.rounded)).T.contiguous()
+        ).T.clamp_max(len(values) - 1)
+        width = values.gather(0, last) - values
+        whole = before + mass <= 1 + DRAWN.rounded
+        start = width.masked_fill(~whole, torch.inf).argmin(0, keepdim=True)
+        low, high = (values.gather(0, at)[0] for at in (start, last.gather(0, start)))
+        reach = (high - low).clamp_min(DRAWN.rounded)
+        return torch.stack([
+            torch.where(low <= reach, 0.0, low), torch.where(1 - high <= reach, 1.0, high)
+        ])  # fmt: skip

@@ -1,0 +1,103 @@
+"""Linear algebra and fixed draws behind the posterior: Gaussian vectors that sum to zero."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class GaussianSettings:
+    """This is numerical limits of the Gaussian computations.
+
+    Attributes:
+        draws: the number of draws of the logits' noise, at least.
+        floor: the variance that float32 leaves in any entry of a label.
+        root_steps: fixed-point steps to the root on which evenly spread points rest.
+        margin: the distance that points keep from the faces of the unit cube, where a normal
+            variable would be infinite.
+        ridge: the relative ridge that fixes a weight which the equations leave open.
+        seed: the seed of the draws, so that equal shares give equal answers.
+    """
+
+    draws: int = 64
+    floor: float = 1e-14
+    root_steps: int = 40
+    margin: float = 1e-6
+    ridge: float = 1e-12
+    seed: int = 0
+
+
+GAUSSIAN = GaussianSettings()
+
+
+def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Solve ``wᵀ A = r + noise`` for the weights ``w``, with noise of unit variance.
+
+    Args:
+        A: (…, d, n) the directions.
+        r: (…, n) the right-hand sides.
+
+    Returns:
+        The mean (…, d) of the weights, a lower triangular root (…, d, d) of their covariance, the
+        squared misfit (…) at the mean, and the logarithm (…) of ``∫ exp(−(w − mean)²/2) dw``.
+    """
+    size = A.shape[-2]
+    normal = A @ A.mT
+    trace = normal.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    ridge = GAUSSIAN.ridge * trace + GAUSSIAN.floor
+    covariance = torch.linalg.inv(normal + ridge * torch.eye(size).to(A))
+    right = (A @ r[..., None])[..., 0]
+    mean = (covariance @ right[..., None])[..., 0]
+    root = torch.linalg.cholesky((covariance + covariance.mT) / 2) if size else covariance
+    volume = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size / 2 * math.log(2 * math.pi)
+    misfit = (r - (mean[..., None, :] @ A)[..., 0, :]).square().sum(-1)
+    return mean, root, misfit, volume
+
+
+def whiten(root: Tensor, basis: Tensor, rows: Tensor) -> Tensor:
+    """Return rows (S, P, d, C) in units of their noise, as (S, P, d, C − 1).
+
+    ``basis`` (C, C − 1) spans the vectors that sum to zero, and ``root`` (S, C − 1, C − 1) is a
+    lower triangular root of the noise's covariance in that basis.
+    """
+    flat = (rows @ basis).flatten(1, 2).mT
+    white: Tensor = torch.linalg.solve_triangular(root, flat, upper=False)
+    return white.mT.reshape(*rows.shape[:3], basis.shape[1])
+
+
+def sum_zero_basis(like: Tensor) -> Tensor:
+    """Return an orthonormal basis (C, C − 1) of the vectors (C,) that sum to zero."""
+    classes = like.shape[-1]
+    full = torch.cat([torch.ones(classes, 1), torch.eye(classes)[:, 1:]], 1).to(like)
+    basis: Tensor = torch.linalg.qr(full).Q
+    return basis[:, 1:]
+
+
+def normal_draws(classes: int) -> Tensor:
+    """Return normal draws (M, C) whose sample mean is zero and covariance is one, exactly.
+
+    They are the same in every run.
+    """
+    half = max(GAUSSIAN.draws // 2, classes)
+    generator = torch.Generator().manual_seed(GAUSSIAN.seed)
+    drawn = torch.randn(half, classes, generator=generator, dtype=torch.double)
+    exact = torch.linalg.qr(drawn).Q * math.sqrt(half)
+    return torch.cat([exact, -exact])
+
+
+def even_points(count: int, size: int) -> Tensor:
+    """Return points (K, d) that fill the unit cube evenly, the same in every run.
+
+    They are multiples of powers of ``1/x`` modulo one, where ``x^(d + 1) = x + 1`` generalises the
+    golden ratio.
+    """
+    ratio = 2.0
+    for _ in range(GAUSSIAN.root_steps):
+        ratio = (1 + ratio) ** (1 / (size + 1))
+    steps = ratio ** -torch.arange(1, size + 1, dtype=torch.double)
+    turns = torch.arange(count, dtype=torch.double)[:, None] * steps
+    return (0.5 + turns).remainder(1.0).clamp(GAUSSIAN.margin, 1 - GAUSSIAN.margin)

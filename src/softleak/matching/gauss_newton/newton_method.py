@@ -1,0 +1,121 @@
+"""This module holds Gauss–Newton as a configured callable: settings first, share after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from softleak.errors import OptionError
+from softleak.matching.gauss_newton.damped_descent import DampedDescent
+from softleak.matching.gauss_newton.newton_solver import NewtonModel, NewtonRun, NewtonSolution
+from softleak.matching.gauss_newton.pixel_certificate import ProofSettings
+from softleak.matching.gauss_newton.share_equations import BatchKnowledge
+from softleak.matching.gauss_newton.smoothness import SmoothnessProbe
+from softleak.matching.stopping import Stopping
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class GaussNewton:
+    """Solve for inputs with every number of a share at once, by Levenberg–Marquardt.
+
+    The network has to be smooth. Its Jacobian is the certificate: an input that explains every
+    layer to within rounding, and that the share determines, is ``PROVED``.
+
+    Attributes:
+        descent: how steps are taken and damped.
+        proof: what a proof asks for.
+        probe: how the network is probed for smoothness.
+        dense: the largest number of unknowns whose normal matrix is held. Beyond it steps are
+            found without a matrix, and nothing is proved.
+        memory: the bytes that the Jacobian and its products may take.
+        seconds: the time after which the best input so far is returned; None means no limit.
+        contrast: the size of the noise that a search begins with, if no start is near. Small
+            noise is nearly grey, which is where most images are near to.
+
+    Example:
+        >>> from softleak.matching import GaussNewton
+        >>> GaussNewton(seconds=60).dense
+        4096
+    """
+
+    descent: DampedDescent = field(default_factory=DampedDescent)
+    proof: ProofSettings = field(default_factory=ProofSettings)
+    probe: SmoothnessProbe = field(default_factory=SmoothnessProbe)
+    dense: int = 4096
+    memory: int = 2 << 30
+    seconds: float | None = None
+    contrast: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.dense < 1 or self.memory < 1:
+            raise OptionError(
+                f"expected a positive number of unknowns and of bytes, got dense={self.dense} and "
+                f"memory={self.memory}"
+            )
+
+    @property
+    def evaluations(self) -> int:
+        """Return the largest number of steps from one start."""
+        return self.descent.steps
+
+    def roughness(self, subject: Subject, shape: tuple[int, ...]) -> str:
+        """Return why the network of a subject is not smooth, or nothing if it is.
+
+        Args:
+            subject: the model made ready.
+            shape: the shape of one input.
+        """
+        known = subject.once(_roughness)
+        key = (shape, self.probe)
+        if key not in known:
+            model = self.model(subject, tuple(subject.parameters), (1, *shape))
+            known[key] = self.probe(model.exact)
+        return known[key]
+
+    def model(self, subject: Subject, names: Sequence[str], shape: tuple[int, ...]) -> NewtonModel:
+        """Return the network of a subject for batches of shape (B, …), made once and remembered."""
+        made = subject.once(_newton_models)
+        key = (tuple(names), shape, self.memory)
+        if key not in made:
+            made[key] = NewtonModel.of(subject, tuple(names), shape, self.memory)
+        return made[key]
+
+    def solve(
+        self,
+        subject: Subject,
+        share: GradientShare,
+        known: BatchKnowledge,
+        start: Tensor,
+        stopping: Stopping | None = None,
+    ) -> NewtonSolution:
+        """Solve for the inputs of a batch from one start.
+
+        Args:
+            subject: the model made ready.
+            share: what was sent, at the scale of the loss.
+            known: the labels (B, C) and, if they were recovered, the features (B, I).
+            start: the first iterate (B, …).
+            stopping: what may end the run, beside the steps and ``seconds``.
+        """
+        names = tuple(name for name in subject.parameters if name in share)
+        model = self.model(subject, names, tuple(start.shape))
+        ending = stopping or Stopping(self.evaluations, self.seconds)
+        run = NewtonRun(self.descent, self.proof, self.dense)
+        found = run(model, share, known, start, ending)
+        rough = self.roughness(subject, tuple(start.shape[1:]))
+        if rough and found.certificate.proved:
+            certificate = replace(found.certificate, proved=False, reason=rough)
+            return replace(found, certificate=certificate)
+        return found
+
+
+def _roughness(_: Subject) -> dict[tuple[tuple[int, ...], SmoothnessProbe], str]:
+    return {}
+
+
+def _newton_models(_: Subject) -> dict[tuple[tuple[str, ...], tuple[int, ...], int], NewtonModel]:
+    return {}

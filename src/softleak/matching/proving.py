@@ -1,0 +1,138 @@
+"""This module runs Gauss–Newton on a job of gradient matching: alone, or as the last polish."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from softleak.errors import ModelError, in_a_line
+from softleak.matching.gauss_newton.newton_method import GaussNewton
+from softleak.matching.gauss_newton.newton_solver import NewtonSolution
+from softleak.matching.gauss_newton.share_equations import BatchKnowledge
+from softleak.matching.reconstruction import MatchStatus, Reconstruction
+from softleak.matching.starts import Image
+from softleak.matching.stopping import Stopping
+from softleak.matching.tasks import Job
+from softleak.results import Status
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True, eq=False)
+class Prover:
+    """This solves jobs by Gauss–Newton, one after the other.
+
+    Attributes:
+        method: how the equations are solved.
+        subject: the model made ready.
+        attempts: from how many starts a job is tried, until one of them explains the share.
+        stopping: what may end the run.
+    """
+
+    method: GaussNewton
+    subject: Subject
+    attempts: int
+    stopping: Stopping
+
+    def run(self, job: Job) -> Reconstruction:
+        """Return the best solution over all starts and all labels that may be the true one."""
+        found: list[NewtonSolution] = []
+        try:
+            for known in knowledge_of(job):
+                found.append(self._tried(job, known))
+        except (ModelError, RuntimeError, NotImplementedError) as error:
+            if not found:
+                return Reconstruction(MatchStatus.UNFIT, reason=in_a_line(error))
+        best = min(found, key=lambda one: one.misfit)
+        rivals = [one for one in found if one is not best and _explains(one)]
+        answer = self._answer(best)
+        if answer.proved and any(_apart(one, best) for one in rivals):
+            reason = "another label explains the share as well, with another image"
+            return replace(answer, status=MatchStatus.CONVERGED, reason=reason)
+        return answer
+
+    def polish(self, job: Job, matched: Reconstruction) -> Reconstruction:
+        """Return the solution near a matched input if it is proved, else the matched input.
+
+        Nothing is tried, and nothing is lost, if the network is not smooth or has too many
+        unknowns.
+        """
+        if matched.input is None or math.prod(job.shape) > self.method.dense:
+            return matched
+        try:
+            if self.method.roughness(self.subject, job.shape):
+                return matched
+        except Exception:  # the model's own code and torch may raise anything
+            return matched
+        near = replace(job, start=Image(matched.input.detach()))
+        found = replace(self, attempts=1).run(near)
+        if found.proved:
+            return replace(found, evaluations=matched.evaluations + found.evaluations)
+        return replace(matched, certificate=found.certificate)
+
+    def _tried(self, job: Job, known: BatchKnowledge) -> NewtonSolution:
+        """Return the best solution over all starts, with one label."""
+        best: NewtonSolution | None = None
+        for attempt in range(self.attempts):
+            drawn = job.start.draw(job.shape, attempt).double()
+            near = job.start.near and attempt == 0
+            start = (drawn if near else drawn * self.method.contrast)[None]
+            one = self.method.solve(self.subject, job.share, known, start, self.stopping)
+            best = one if best is None or one.misfit < best.misfit else best
+            if _explains(best) or self.stopping.over:
+                break
+        assert best is not None  # there is one attempt at least
+        return best
+
+    def _answer(self, found: NewtonSolution) -> Reconstruction:
+        """Return a solution as the answer of gradient matching."""
+        certificate = found.certificate
+        ended = MatchStatus.CONVERGED if found.stuck else self.stopping.ended
+        status = MatchStatus.PROVED if certificate.proved else ended
+        if _explains(found) and status is MatchStatus.EXHAUSTED:
+            status = MatchStatus.CONVERGED
+        error = None if certificate.error is None else certificate.error[0]
+        return Reconstruction(
+            status, found.inputs[0], found.labels[0], found.misfit**2, found.misfit, found.steps,
+            certificate.reason, error, certificate,
+        )  # fmt: skip
+
+
+def _explains(found: NewtonSolution) -> bool:
+    """Return whether a solution explains the share, so that its error could be predicted."""
+    return found.certificate.error is not None
+
+
+def _apart(one: NewtonSolution, other: NewtonSolution) -> bool:
+    """Return whether two solutions are more than their errors apart."""
+    error = other.certificate.error
+    return error is None or bool(((one.inputs - other.inputs).abs() > 10 * error).any())
+
+
+def knowledge_of(job: Job) -> Iterator[BatchKnowledge]:
+    """Yield what may be known of the sample: one label, or each of an ambiguous recovery."""
+    recovery = job.recovery
+    if job.label.free:
+        yield BatchKnowledge(job.label.value.softmax(0)[None], math.inf)
+        return
+    label = job.label.value.double()
+    if recovery is None or recovery.label is None or not _same(label, recovery.label):
+        yield BatchKnowledge(label[None])
+    elif recovery.status is Status.UNIQUE:
+        feature = None if recovery.feature is None else recovery.feature[None]
+        error = recovery.error if math.isfinite(recovery.error) else math.inf
+        yield BatchKnowledge(label[None], error, feature, recovery.feature_error)
+    else:
+        labels = [label] + [one.label.double() for one in recovery.solutions]
+        for i, one in enumerate(labels):
+            if not any(_same(one, before) for before in labels[:i]):
+                yield BatchKnowledge(one[None], math.inf)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(
+        torch.allclose(one.double(), other.double(), atol=1e-6)
+    )

@@ -1,0 +1,47 @@
+"""This module holds the words that options, files and reports share. It imports no numerics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Literal
+
+Precision = Literal["float16", "bfloat16", "tf32", "float32", "float64"]
+# Half the spacing of numbers near one: how far rounding moves a number, relative to its size.
+ROUNDOFF: Mapping[str, float] = {
+    "float16": 2.0**-11, "bfloat16": 2.0**-8, "tf32": 2.0**-11,
+    "float32": 2.0**-24, "float64": 2.0**-53,
+}  # fmt: skip
+
+
+class Leak(Enum):
+    """This names each kind of leak that a pipeline can be told to fail on."""
+
+    LABEL = "label"
+    CLASS = "class"
+    FEATURE = "feature"
+    INPUT = "input"
+    COMPOSITION = "composition"
+
+
+class State(Enum):
+    """This says what is known of one kind of leak. Only an attack that was carried out can fail."""
+
+    LEAKED = "leaked"
+    NO_SUCCESS = "attacked without success"
+    NOT_ATTACKED = "not attacked"
+
+    @classmethod
+    def of(cls, found: bool, attacked: bool) -> State:
+        """Return the state of a leak that was found or not, and attacked or not."""
+        if found:
+            return cls.LEAKED
+        return cls.NO_SUCCESS if attacked else cls.NOT_ATTACKED
+
+
+class UpdateKind(Enum):
+    """This says what an update file holds."""
+
+    GRADIENT = "gradient"  # the gradient itself, as somebody vouches
+    DELTA = "delta"  # weights after a step minus those before it
+    WEIGHTS = "weights"  # weights after a step

@@ -1,0 +1,70 @@
+"""Every public docstring begins with a sentence, and no setting hides behind another's name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "softleak"
+MODULES = sorted(SOURCE.rglob("*.py"))
+FRAGMENT = re.compile(r"^(The|A|An|What|Whether|How|Which|Where|Of|By|With|From|All|Every|One)\b")
+# A word that makes a sentence of a phrase, in the third person or after a modal verb.
+VERB = re.compile(
+    r"\b(is|are|was|were|has|have|can|cannot|may|must|should|does|do|could|"
+    r"[a-z]+s|hold|take|give|say|make|run|need|fit|mean|come|agree|depend)\b"
+)
+NOUN_ENDINGS = re.compile(r"ss\b|us\b")
+MOST_PARAMETERS = 8
+SHARED = {"LOGGER"}  # each module logs under its own name
+
+
+def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Public names of a module, and their docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            name = getattr(node, "name", "module")
+            text = ast.get_docstring(node)
+            if text and not name.startswith("_"):
+                yield name, text.split("\n\n")[0].replace("\n", " ")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_public_docstrings_begin_with_a_sentence(path):
+    for name, first in documented(ast.parse(path.read_text())):
+        assert first[0].isupper() or first.startswith(("``", "softleak", "§")), f"{name}: {first}"
+        assert first.rstrip().endswith((".", ":", "?")), f"{name}: {first}"
+        sentence = not FRAGMENT.match(first) or VERB.search(NOUN_ENDINGS.sub("", first))
+        assert sentence, f"{path.name} {name}: {first}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_public_functions_have_at_most_eight_parameters(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            given = node.args
+            names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            count = len([name for name in names if name not in ("self", "cls")])
+            count += (given.vararg is not None) + (given.kwarg is not None)
+            assert count <= MOST_PARAMETERS, f"{path.name}:{node.lineno} {node.name}"
+
+
+def constants(tree: ast.Module) -> Iterator[str]:
+    """Names in capitals that a module assigns."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        for target in targets:
+            every = target.elts if isinstance(target, ast.Tuple) else [target]
+            yield from (one.id for one in every if isinstance(one, ast.Name) and one.id.isupper())
+
+
+def test_no_constant_shares_its_name_with_another():
+    found = Counter(
+        name for path in MODULES for name in set(constants(ast.parse(path.read_text())))
+    )
+    assert not {name for name, count in found.items() if count > 1} - SHARED

@@ -1,0 +1,82 @@
+"""An audit of a text classifier: words on the page, what freezing buys, and a tokenizer's words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import softleak as sl
+from softleak.auditing import Method, Options, Truth
+from softleak.auditing.embedded_input import embeddings
+from softleak.auditing.rates import Leak, State
+from softleak.auditing.token_names import TokenNames
+from softleak.errors import FileError
+from tests.unit.inversion.texts.readers import made, sentence
+
+NAMES = TokenNames({i: f"word{i}" for i in range(60)})
+
+
+def report(*withheld: str) -> tuple[sl.AuditReport, torch.Tensor]:
+    model, ids = made(), sentence(9, 1)
+    share = sl.capture(model, {"input_ids": ids}, 2).without(*withheld)
+    options = Options(tokens=NAMES, seconds=0.0)
+    return sl.audit(model, share, options=options, truth=Truth(torch.tensor(2), ids)), ids
+
+
+def test_an_audit_shows_the_words_beside_the_truth(tmp_path: Path) -> None:
+    found, ids = report()
+    assert found.input.method == Method.TEXT
+    assert found.states[Leak.INPUT] is State.LEAKED
+    assert found.score is not None
+    assert found.score.tokens_right == 1.0
+    found.to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f"word{int(ids[0])}" in page
+    assert "9 of 9 words certain" in page
+
+
+def test_freezing_the_embeddings_is_read_from_the_first_layer() -> None:
+    found, _ = report("words.weight", "places.weight")
+    assert found.states[Leak.INPUT] is State.LEAKED
+    assert found.score is not None
+    assert found.score.tokens_right == 1.0
+
+
+def test_adapters_alone_are_not_attacked_and_say_why() -> None:
+    model, ids = made(), sentence(9, 1)
+    share = sl.capture(model, {"input_ids": ids}, 2)
+    kept = ("head.weight", "head.bias")
+    found = sl.audit(model, share.without(*(n for n in share if n not in kept)))
+    assert found.states[Leak.INPUT] is State.NOT_ATTACKED
+    assert "no way to their words" in found.input.message
+
+
+def test_the_parameters_that_tell_a_text_are_named() -> None:
+    model = made()
+    spec = sl.capture(model, {"input_ids": sentence(9, 1)}, 2).input_shape
+    assert embeddings(sl.Subject.of(model, spec)) == ("words.weight", "places.weight")
+
+
+def test_texts_of_other_lengths_share_a_subject() -> None:
+    model = made()
+    for length in (6, 14):
+        ids = sentence(length, length)
+        found = sl.audit(model, sl.capture(model, {"input_ids": ids}, 2))
+        assert found.input.text is not None
+        assert found.input.text.tokens == tuple(ids.tolist())
+
+
+def test_words_of_tokenizer_files(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\nfire\n##man\n")
+    pieces = TokenNames.load(tmp_path)
+    assert pieces.sentence([1, 2, None, 7]) == "fireman ? #7"
+    held = {"model": {"vocab": {"Ġa": 0, "b": 1}}, "added_tokens": [{"id": 2, "content": "<s>"}]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(held))
+    pairs = TokenNames.load(tmp_path / "tokenizer.json")
+    assert pairs.sentence([2, 0, 1, 0]) == "<s> ab a"
+    (tmp_path / "vocab.json").write_text("[]")
+    with pytest.raises(FileError, match="no vocabulary"):
+        TokenNames.load(tmp_path / "vocab.json")

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak.auditing import (
+    InputFinding,
+    Leak,
+    Method,
+    NamedShare,
+    Options,
+    audit_shares,
+    defended_attack,
+)
+from softleak.auditing.weakest import GRID, Search, _from_first, root_mean_square
+from softleak.errors import OptionError
+from softleak.inversion.chained import NoChain, chain_of
+from softleak.subject import Subject
+
+SHAPE = (3, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def case():
+    """A small chain, one share of it, and its audit."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 32), nn.Sigmoid(), nn.Linear(32, 5, bias=False)
+    )
+    share = sl.capture(model, torch.rand(SHAPE), 2)
+    subject, options = Subject.of(model, SHAPE), Options(views=False)
+    (report,) = audit_shares(subject, [NamedShare("one", share)], options)
+    return subject, share, report, options
+
+
+def search(case, *leaks: Leak, seeds: int = 2) -> Search:
+    subject, share, report, options = case
+    return Search.of(subject, share, report, options, frozenset(leaks), seeds)
+
+
+def test_the_weakest_noise_hides_and_half_of_it_does_not(case):
+    tried = search(case, Leak.CLASS)
+    stopped = tried.weakest()
+    assert stopped is not None
+    hidden = [
+        tried._hit(stopped.setting * f, frozenset({Leak.CLASS})) for f in (1.0, 1 / GRID.factor)
+    ]
+    assert hidden == [False, True]
+    assert stopped.guesses.trials == 2
+    assert stopped.guesses.value <= stopped.class_bound <= 1.0
+
+
+def test_the_share_itself_is_not_hidden(case):
+    assert not search(case, Leak.CLASS).stops(case[1])
+    assert not search(case, Leak.INPUT).stops(case[1])
+    assert not search(case, Leak.LABEL).stops(case[1])
+
+
+def test_what_nobody_knew_undefended_is_hidden_from_the_start(case):
+    own = search(case, Leak.INPUT)
+    blind = replace(own, subject=own.subject.given(chain_of, NoChain("")))
+    stopped = blind.weakest()
+    assert stopped is not None
+    assert stopped.setting == pytest.approx(root_mean_square(case[1]) * GRID.factor**-12)
+
+
+@pytest.mark.parametrize(("determined", "hidden"), [(True, False), (False, True)])
+def test_what_an_attacker_would_believe_counts_though_it_is_wrong(
+    case, monkeypatch, determined, hidden
+):
+    wrong = InputFinding(
+        Method.INVERSION, "", torch.zeros(SHAPE), psnr_predicted=90.0, determined=determined
+    )
+    monkeypatch.setattr(defended_attack, "recover_input", lambda *_: wrong)
+    tried = search(case, Leak.INPUT)
+    assert tried.stops(case[1]) is hidden
+    shot = defended_attack.Shot(tried.target, case[1], case[1], case[3], frozenset({Leak.INPUT}))
+    assert not shot.hits(Leak.INPUT, case[2].label.recovery, (case[0],))
+
+
+@pytest.mark.parametrize("start", [0, 3, 7, 20])
+@pytest.mark.parametrize("first", range(9))
+def test_the_first_that_hides_is_found_wherever_one_begins(start, first):
+    grid = [float(i) for i in range(8)]
+    asked: list[float] = []
+
+    def hidden(setting: float) -> bool:
+        asked.append(setting)
+        return setting >= first
+
+    assert _from_first(grid, start, hidden) == grid[first:]
+    assert len(asked) == len(set(asked))
+    assert _from_first([], start, hidden) == []
+
+
+@pytest.mark.parametrize(("leaks", "seeds"), [((), 1), ((Leak.FEATURE,), 1), ((Leak.CLASS,), 0)])
+def test_wrong_questions_are_refused(case, leaks, seeds):
+    with pytest.raises(OptionError, match="expected"):
+        search(case, *leaks, seeds=seeds)

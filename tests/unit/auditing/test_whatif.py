@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import softleak as sl
+from softleak import data, models
+from softleak.auditing import Leak, NamedShare, Options, Truth, audit_shares, whatif
+from softleak.auditing.defended_attack import SUCCESS, Shot, walks
+from softleak.auditing.findings import LEAK_THRESHOLDS
+from softleak.auditing.input_attack import recover_input
+from softleak.auditing.rates import Point, Rate, Response
+from softleak.auditing.sweeps import Sweep
+from softleak.auditing.whatif import Target, Trial
+from softleak.defenses import Clip, GaussianNoise, Int8, Prune
+from softleak.inversion.chained import NoChain, chain_of
+from softleak.metrics import psnr
+from softleak.report.chart import chart
+from softleak.subject import Subject
+
+OPTIONS = Options(inputs=False)
+NOTHING = Sweep("Nothing", "", lambda *_: Prune(1.0))
+
+
+@pytest.fixture(scope="module")
+def subject(trained):
+    return Subject.of(trained, (3, 32, 32))
+
+
+@pytest.fixture(scope="module")
+def targets(subject, draw):
+    drawn = draw(data.Smoothing(), 2)
+    shares = [NamedShare(str(i), sl.capture(subject.model, s.x, s.y)) for i, s in enumerate(drawn)]
+    reports = audit_shares(subject, shares, OPTIONS)
+    return tuple(Target.of(*pair) for pair in zip(shares, reports, strict=True))
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def connected(draw):
+    """A network that is inverted in no time, with two shares and their truth."""
+    torch.manual_seed(0)
+    subject = Subject.of(models.mlp(3072, (64,)).eval(), (3, 32, 32))
+    options = Options(normalisation=data.CIFAR10_NORM)
+    drawn = draw(data.Hard(), 2)
+    shares = [
+        NamedShare(str(i), sl.capture(subject.model, s.x, s.y), Truth(s.y, s.x))
+        for i, s in enumerate(drawn)
+    ]
+    reports = audit_shares(subject, shares, options)
+    return subject, tuple(map(Target.of, shares, reports)), options
+
+
+def test_wilsons_interval():
+    low, high = Rate(0, 10).interval
+    assert low == pytest.approx(0, abs=1e-12)
+    assert high == pytest.approx(0.2775, abs=1e-3)
+    low, high = Rate(5, 10).interval
+    assert (low + high) / 2 == pytest.approx(0.5)
+
+
+def test_clipping_hides_nothing(subject, targets):
+    norm = targets[0].share.share.norm()
+    sweep = Sweep("Clipping", "norm", lambda s, _: Clip(s), (2 * norm, norm / 100))
+    found = Trial(subject, targets, OPTIONS, sweep, 1).response(quiet)
+    assert [point.rates[Leak.LABEL].hits for point in found.points] == [2, 2]
+    assert found.stops == {}
+    assert chart(found).cells[0].words == "still succeeds, 2 of 2"
+
+
+def test_noise_ends_the_label_somewhere_between(subject, targets, monkeypatch):
+    monkeypatch.setattr(whatif, "TRIAL", whatif.TrialSettings(bisections=1))
+    sweep = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-5, 3.0))
+    found = Trial(subject, targets[:1], OPTIONS, sweep, 1).response(quiet)
+    assert found.points[0].rates[Leak.LABEL] == Rate(1, 1)
+    assert found.points[1].rates[Leak.LABEL] == Rate(0, 1)
+    assert 1e-5 < found.stops[Leak.LABEL] < 3.0
+    assert "did not succeed from" in chart(found).cells[0].words
+
+
+def test_the_truth_decides_success_where_it_is_known(subject, targets):
+    wrong = Target(targets[0].share, targets[1].label.flip(0), None)
+    found = Trial(subject, (wrong,), OPTIONS, NOTHING, 1).response(quiet)
+    assert found.points[0].rates[Leak.LABEL] == Rate(0, 1)
+
+
+def test_the_attacker_sees_that_a_share_was_clipped(targets):
+    share = targets[0].share.share
+    clipped = Shot.at(targets[0], Clip(share.norm() / 2), OPTIONS, False)
+    assert clipped.options.knowledge.scale == "unknown"
+    whole = Shot.at(targets[0], Clip(share.norm() * 2), OPTIONS, False)
+    assert whole.options.knowledge.scale is None  # as it was
+    coarse = Shot.at(targets[0], Int8(), OPTIONS, False)
+    assert not coarse.sent.rounding
+    assert set(coarse.public.rounding) == set(share)
+
+
+def test_noise_ends_the_input_and_every_seed_has_a_share(connected, monkeypatch):
+    monkeypatch.setattr(whatif, "TRIAL", whatif.TrialSettings(bisections=1))
+    subject, targets, options = connected
+    sweep = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-7, 1.0))
+    found = Trial(subject, targets[:1], options, sweep, 3).response(quiet)
+    assert [point.rates[Leak.INPUT] for point in found.points] == [Rate(3, 3), Rate(0, 3)]
+    assert 1e-7 < found.stops[Leak.INPUT] <= 1.0
+
+
+def test_a_quick_walk_comes_first_where_there_is_one(connected, trained):
+    assert len(walks(connected[0])) == 1
+    quick, thorough = walks(Subject.of(trained, (3, 32, 32)))
+    assert len(quick.once(chain_of).passes) == 1
+    assert len(thorough.once(chain_of).passes) == 2
+
+
+def test_an_input_that_cannot_be_inverted_is_not_tried(connected):
+    subject, targets, options = connected
+    trial = Trial(subject.given(chain_of, NoChain("")), targets, options, NOTHING, 1)
+    found = trial.response(quiet)
+    assert Leak.INPUT not in found.points[0].rates
+    assert chart(found).cells[2].words == "not tried"
+
+
+def test_what_the_share_did_not_give_away_is_no_target(subject, targets):
+    share = targets[0].share
+    both = sl.GradientShare({n: share.share[n] + targets[1].share.share[n] for n in share.share})
+    (report,) = audit_shares(subject, [NamedShare("two", both)], OPTIONS)
+    target = Target.of(NamedShare("two", both), report)
+    assert target.label is None
+    assert target.pixels is None
+
+
+def test_bisection_looks_no_further_than_the_first_share_that_leaks(subject, targets, monkeypatch):
+    looked = []
+    recover = whatif.recover
+    monkeypatch.setattr(whatif, "recover", lambda *a, **k: looked.append(1) or recover(*a, **k))
+    assert Trial(subject, targets, OPTIONS, NOTHING, 1).succeeds(1.0, Leak.LABEL)
+    assert len(looked) == 1
+
+
+def test_an_end_has_no_success_beyond_it(subject, targets):
+    """Leakage may come back as a defence grows, as it does with pruning."""
+    hits = [2, 0, 1, 0, 0]
+    points = [Point(float(s), {Leak.LABEL: Rate(h, 2)}) for s, h in enumerate(hits)]
+    trial = Trial(subject, targets, OPTIONS, NOTHING, 1)
+    assert trial._end(points, Leak.LABEL) == 3.0
+    assert trial._end(points[:3], Leak.LABEL) is None
+
+
+def test_progress_is_told_of_every_stage(monkeypatch):
+    """Four classes, since labels behind noise take longer with every class."""
+    monkeypatch.setattr(whatif, "TRIAL", whatif.TrialSettings(bisections=1))
+    subject, told = Subject.of(models.mlp(48, (16,), classes=4).eval(), (3, 4, 4)), []
+    share = NamedShare("", sl.capture(subject.model, torch.rand(3, 4, 4), 1))
+    targets = tuple(Target.of(share, report) for report in audit_shares(subject, [share], OPTIONS))
+    whatif.what_if(subject, targets, OPTIONS, 1, told.append)
+    assert len(told) == whatif.stages(subject)
+
+
+@pytest.mark.slow
+def test_a_thorough_walk_does_not_make_up_for_what_is_out_of_reach(trained, draw):
+    subject = Subject.of(trained, (3, 32, 32))
+    options = Options(normalisation=data.CIFAR10_NORM)
+    for seed, sample in enumerate(draw(data.Smoothing(), 2)):
+        sent = GaussianNoise(1.5e-4, seed)(sl.capture(trained, sample.x, sample.y))
+        recovery = sl.recover_label(trained, sent)
+        first, second = (
+            recover_input(each, sent, recovery, replace(options, seconds=0.0))
+            for each in walks(subject)
+        )
+        true = data.CIFAR10_NORM.invert(sample.x)
+        assert first.psnr_predicted < LEAK_THRESHOLDS.recognisable - SUCCESS.walk_gain
+        assert psnr(second.pixels, true) < LEAK_THRESHOLDS.recognisable
+
+
+def test_a_chart_of_settings():
+    points = tuple(Point(s, {Leak.CLASS: Rate(h, 4)}) for s, h in ((1e-3, 4), (1.0, 0)))
+    drawn = chart(Response("Noise", "std", points, {Leak.CLASS: 0.5}))
+    (line,) = drawn.lines
+    assert line.dots[0].y < line.dots[1].y
+    assert drawn.cells[0].words == "not tried"
+    assert drawn.cells[1].words == "did not succeed from 0.5 up, 0 of 4"
+    assert not any("safe" in cell.words for cell in drawn.cells)

@@ -1,0 +1,22 @@
+"""What the terminal shows."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from softleak.cli.result_tables import results_table
+from softleak.experiments import Table
+from softleak.experiments.summary import LACKING, Row
+
+
+def test_footnotes_are_counted_from_one():
+    rows = tuple(
+        Row(cell, 1, (LACKING,), note) for cell, note in (("a", ""), ("b", "few"), ("c", "few"))
+    )
+    console = Console(width=100, file=StringIO())
+    console.print(results_table(Table("t", ("column",), rows)))
+    text = console.file.getvalue()
+    assert "[1] few" in text
+    assert "[2]" not in text

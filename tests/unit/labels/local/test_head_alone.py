@@ -1,0 +1,143 @@
+"""Several steps of the head alone: the label is exact, and doubted where nothing bears it out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import softleak as sl
+from softleak import data, models
+from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.local_training import UNKNOWN, LocalTraining, read_settings
+
+
+@pytest.fixture(scope="module")
+def probing():
+    """A trained network of which only the head learns."""
+    model = models.trained_lenet()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    model.classifier.weight.requires_grad_(True)
+    return model
+
+
+def sample(kind, seed):
+    return next(iter(data.samples(data.embedded(), kind, 1, seed, data.CIFAR10_NORM)))
+
+
+def recovered(model, share):
+    return sl.recover_label(model, share, evidence=False, input_shape=(3, 32, 32))
+
+
+def test_sgd_is_linear_in_its_gradients():
+    recipe = SgdSteps(4, 0.1, 0.9, 0.2, 0.01)
+    weight, slopes = torch.randn(3).double(), torch.randn(4, 3).double()
+    parameter = torch.nn.Parameter(weight.clone())
+    rules = {"lr": 0.1, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.01}
+    optimiser = torch.optim.SGD([parameter], **rules)
+    for slope in slopes:
+        parameter.grad = slope.clone()
+        optimiser.step()
+    moved = (1 - recipe.kept[-1]) * weight + torch.tensor(recipe.weights).double() @ slopes
+    torch.testing.assert_close(weight - parameter.detach(), moved)
+
+
+@pytest.mark.parametrize(
+    "settings", ["lr=0.01,steps=5", "lr=0.003,steps=3,momentum=0.9,weight_decay=5e-4,nesterov=true"]
+)
+def test_the_label_is_exact_and_proved(probing, settings):
+    taken = sample(data.Smoothing(), 3)
+    share = sl.Client.parse(settings).share(probing, taken.x, taken.y)
+    found = recovered(probing, share)
+    assert found.status is sl.Status.UNIQUE
+    assert float((found.label - taken.y).abs().sum()) <= min(found.error, 1e-3)
+
+
+def test_one_step_is_undone_exactly():
+    model = models.trained_lenet()
+    taken = sample(data.Mixup(), 4)
+    client = sl.Client(lr=0.05, momentum=0.9, weight_decay=0.01, nesterov=True)
+    share = client.share(model.double(), taken.x, taken.y)
+    subject = sl.Subject.of(model, (3, 32, 32))
+    mean = mean_gradient(subject, share, SgdSteps.of(client.training))
+    for name, gradient in sl.capture(model, taken.x, taken.y).items():
+        torch.testing.assert_close(mean[name], gradient, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("true", "said", "cause"),
+    [
+        ("lr=0.01,steps=2", "lr=0.01", "steps=2 instead of 1"),
+        ("lr=0.01,weight_decay=0.01", "lr=0.01", "weight decay of 0.01"),
+        ("lr=0.001,optimiser=adam", "lr=0.001", "Adam"),
+        ("lr=0.004", "lr=0.01", "one step times 0.4"),
+    ],
+)
+def test_an_undeclared_cause_is_named(probing, true, said, cause):
+    taken = sample(data.Smoothing(), 3)
+    share = sl.Client.parse(true).share(probing, taken.x, taken.y)
+    told = replace(share, scale=None, made_by=LocalTraining(**read_settings(said)))
+    found = recovered(probing, told)
+    assert cause in found.message
+    if found.status is sl.Status.UNIQUE:
+        assert float((found.label - taken.y).abs().sum()) <= found.error
+
+
+def test_several_samples_are_not_one(probing):
+    x = torch.stack([sample(data.Hard(), seed).x for seed in (1, 2)])
+    share = sl.Client(lr=0.01, steps=2).share(probing, x, torch.tensor([3, 5]))
+    found = recovered(probing, replace(share, scale=None))
+    assert found.label is None
+    assert "several samples" in found.message
+
+
+@pytest.mark.parametrize("settings", ["lr=?,steps=3", "lr=0.001,steps=2,optimiser=adam"])
+def test_what_is_not_attempted_is_said(probing, settings):
+    taken = sample(data.Hard(), 1)
+    share = sl.Client(lr=0.01, steps=3).share(probing, taken.x, taken.y)
+    found = recovered(probing, replace(share, made_by=LocalTraining(**read_settings(settings))))
+    assert found.status is sl.Status.AMBIGUOUS
+    assert found.label is None
+    assert "not attempted" in found.message
+
+
+@pytest.fixture(scope="module")
+def biased():
+    """A network whose head has a bias; the body is frozen."""
+    torch.manual_seed(0)
+    body = torch.nn.Linear(12, 20).requires_grad_(False)
+    return torch.nn.Sequential(body, torch.nn.Tanh(), torch.nn.Linear(20, 6))
+
+
+def test_the_bias_of_the_head_gives_any_label(biased):
+    x, y = torch.randn(12), torch.rand(6).double().softmax(0)
+    client = sl.Client(lr=0.05, steps=4, momentum=0.9, weight_decay=1e-3)
+    share = client.share(biased, x, y)
+    found = sl.recover_label(biased, share, input_shape=(12,))
+    assert found.status is sl.Status.UNIQUE
+    assert float((found.label - y).abs().sum()) <= found.error
+    # Nobody vouches for the steps, and an arbitrary label does not bear them out.
+    doubted = sl.recover_label(biased, replace(share, scale=None), input_shape=(12,))
+    assert doubted.status is sl.Status.AMBIGUOUS
+
+
+@pytest.mark.parametrize("said", ["lr=0.05", "lr=0.05,steps=3", "lr=0.04,steps=4"])
+def test_a_client_wrongly_said_proves_nothing(biased, said):
+    y = torch.tensor([0.05, 0.05, 0.75, 0.05, 0.05, 0.05])
+    share = sl.Client(lr=0.05, steps=4).share(biased, torch.randn(12), y)
+    told = replace(share, scale=None, made_by=LocalTraining(**read_settings(said)))
+    found = sl.recover_label(biased, told, input_shape=(12,))
+    assert found.status is not sl.Status.UNIQUE
+    if said == "lr=0.05,steps=3":
+        assert "steps=4 instead of 3" in found.message
+
+
+def test_unknown_steps_are_found(biased):
+    y = torch.tensor([0.05, 0.05, 0.75, 0.05, 0.05, 0.05])
+    share = sl.Client(lr=0.05, steps=4).share(biased, torch.randn(12), y)
+    told = replace(share, scale=None, made_by=LocalTraining(lr=0.05, steps=UNKNOWN))
+    found = sl.recover_label(biased, told, input_shape=(12,))
+    assert "steps=4 fits" in found.message
+    assert float((found.label - y).abs().sum()) <= 1e-3

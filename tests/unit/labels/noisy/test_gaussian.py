@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from softleak.labels.noisy.gaussian import (
+    even_points,
+    normal_draws,
+    sum_zero_basis,
+    weights_given,
+    whiten,
+)
+
+
+@pytest.mark.parametrize("classes", [3, 10, 50])
+def test_normal_draws_have_the_exact_moments(classes):
+    drawn = normal_draws(classes)
+    assert torch.allclose(drawn.mean(0), torch.zeros(classes).double(), atol=1e-12)
+    assert torch.allclose(drawn.T @ drawn / len(drawn), torch.eye(classes).double(), atol=1e-12)
+
+
+def test_the_basis_spans_the_vectors_that_sum_to_zero():
+    basis = sum_zero_basis(torch.zeros(7, dtype=torch.double))
+    assert torch.allclose(basis.T @ basis, torch.eye(6).double(), atol=1e-14)
+    assert torch.allclose(basis.sum(0), torch.zeros(6).double(), atol=1e-14)
+
+
+def test_white_noise_has_unit_covariance():
+    basis = sum_zero_basis(torch.zeros(4, dtype=torch.double))
+    mix = torch.randn(4, 4, dtype=torch.double)
+    covariance = mix @ mix.T + torch.eye(4)
+    root = torch.linalg.cholesky(basis.T @ covariance @ basis)
+    white = whiten(root[None], basis, torch.linalg.cholesky(covariance).T[None, None])[0, 0]
+    assert torch.allclose(white.T @ white, torch.eye(3).double(), atol=1e-10)
+
+
+def test_weights_are_those_of_least_squares():
+    A, r = torch.randn(2, 9, dtype=torch.double), torch.randn(9, dtype=torch.double)
+    mean, root, misfit, volume = weights_given(A, r)
+    exact = torch.linalg.lstsq(A.T, r[:, None]).solution[:, 0]
+    assert torch.allclose(mean, exact, atol=1e-9)
+    assert torch.allclose(root @ root.T, torch.linalg.inv(A @ A.T), atol=1e-9)
+    assert float(misfit) == pytest.approx(float((r - exact @ A).square().sum()), rel=1e-9)
+    mass = 2 * math.pi / math.sqrt(float(torch.linalg.det(A @ A.T)))
+    assert float(volume) == pytest.approx(math.log(mass), abs=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_even_points_integrate_a_smooth_function(size):
+    points = even_points(512, size)
+    assert float(points.min()) > 0
+    assert float(points.max()) < 1
+    mean = float((2 * points).prod(-1).mean())
+    assert mean == pytest.approx(
+        1, abs=0.04
+    )  # random points have a standard error of 0.026, 0.039, 0.052

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from softleak.batches.batch_certificate import BatchCertificate, certify, certify_alone
 from softleak.batches.candidates import FoundSamples
-from softleak.batches.head_search import SEARCH, SearchSettings
+from softleak.batches.head_search import SAMPLE_SEARCH, SearchSettings
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.one_sample import SamplePoints
 from softleak.batches.supports import Supports, joined_supports, supports_of
@@ -69,7 +69,7 @@ def read_head(
     *,
     scales: tuple[bool, ...] = (True, False),
     said: bool = True,
-    settings: SearchSettings = SEARCH,
+    settings: SearchSettings = SAMPLE_SEARCH,
 ) -> HeadReading | None:
     """Return the samples behind a head's gradient, or None if none was found.
 

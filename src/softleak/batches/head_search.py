@@ -42,7 +42,7 @@ class SearchSettings:
     seed: int = 0
 
 
-SEARCH = SearchSettings()
+SAMPLE_SEARCH = SearchSettings()
 
 
 def explore(
@@ -53,7 +53,7 @@ def explore(
     generator: torch.Generator,
     *,
     scaled: bool = True,
-    settings: SearchSettings = SEARCH,
+    settings: SearchSettings = SAMPLE_SEARCH,
     steps: LevenbergSettings = LEVENBERG,
 ) -> FoundSamples:
     """Return samples of one family that fit the head's gradient, the best first.

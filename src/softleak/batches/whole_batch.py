@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from softleak.batches.candidates import FoundSamples, compatible, joined
-from softleak.batches.head_search import SEARCH, SearchSettings, explore
+from softleak.batches.head_search import SAMPLE_SEARCH, SearchSettings, explore
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.joint import JointSystem, polish
 from softleak.batches.saturated import biorthogonal, likely_sets, saturated_samples
@@ -43,7 +43,7 @@ def find_batch(
     features: Tensor,
     *,
     scaled: bool = True,
-    settings: SearchSettings = SEARCH,
+    settings: SearchSettings = SAMPLE_SEARCH,
 ) -> tuple[Whole | None, FoundSamples]:
     """Search all samples of a batch; return the whole batch if it was found, and what else was.
 

@@ -63,16 +63,28 @@ def network(name: str, head_alone: bool) -> tuple[sl.Subject, nn.Module]:
 def shares_of(
     subject: sl.Subject, client: sl.Client, kind: str, count: int, seed: int
 ) -> Iterator[tuple[sl.GradientShare, torch.Tensor, bool]]:
-    """Yield updates with the true label, and whether the steps of the head are stable."""
+    """Yield updates with the true label, and whether the steps of the head are stable.
+
+    Where the head alone is trained, features never change: the client runs on them, once computed.
+    """
     seen: list[torch.Tensor] = []
     layer = subject.model.get_submodule(subject.head.name)
-    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    alone = [n for n, p in subject.model.named_parameters() if p.requires_grad]
+    probed = all(n in (subject.head.weight_name, subject.head.bias_name) for n in alone)
     for one in data.samples(data.embedded(), LABELS[kind], count, seed, data.CIFAR10_NORM):
         seen.clear()
-        share = client.share(subject.model, one.x, one.y)
+        hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+        with torch.no_grad():
+            subject.model(one.x if one.x.ndim == 4 else one.x[None])
+        hook.remove()
+        if probed:
+            share = client.share(layer, seen[0], one.y)
+            share = share.renamed({n: f"{subject.head.name}.{n}" for n in share})
+            share = replace(share, input_shape=SHAPE)
+        else:
+            share = client.share(subject.model, one.x, one.y)
         rate = float(client.lr) if isinstance(client.lr, float) else 0.0
         yield share, one.y, rate * float(seen[0].square().sum()) < STABLE
-    hook.remove()
 
 
 def measure(

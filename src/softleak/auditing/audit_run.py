@@ -16,6 +16,7 @@ from softleak.auditing.input_attack import recover_input
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.rereading import reread
 from softleak.auditing.scalar_view import ScalarView
+from softleak.auditing.trained_inputs import trained_input
 from softleak.auditing.truth import Truth
 from softleak.errors import ShareError, in_a_line
 from softleak.factors import head_gradients
@@ -150,7 +151,7 @@ def _report(
     share, followed = _followed(subject, gradient, recovery, options)
     found = (
         _input(subject, share, followed, composition, options) if one_step
-        else InputFinding(Method.NONE, "not attempted: inputs behind several local steps")
+        else trained_input(subject, named.share, options)
     )  # fmt: skip
     return AuditReport(
         named.name,

@@ -11,11 +11,16 @@ import torch
 
 import softleak as sl
 from benchmarks.local_training.cells import EXACT, Cell, measure, network, shares_of, told
+from benchmarks.local_training.pictures_of_steps import batches, single
 from benchmarks.local_training.skewed import proportions
 from softleak.labels.recover import recover
 
 STEPS, RATES = (1, 2, 5, 10), (0.001, 0.01, 0.1)
 MOMENTA, DECAYS = (0.0, 0.9), (0.0, 5e-4)
+OTHER_TABLES = ("undeclared", "proportions", "batches", "images")
+BATCHES = tuple(
+    f"steps=20,batch_size=4,{rest}" for rest in ("lr=0.01", "lr=0.01,momentum=0.9", "lr=0.1")
+)
 UNDECLARED = {
     "second step": ("lr=0.01,steps=2", "lr=0.01", "steps=2"),
     "momentum": ("lr=0.01,steps=3,momentum=0.9", "lr=0.01,steps=3", "momentum=0.9"),
@@ -28,7 +33,7 @@ UNDECLARED = {
 def main() -> None:
     """Measure one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", choices=("head", "whole", "undeclared", "proportions"))
+    parser.add_argument("table", choices=(*("head", "whole"), *OTHER_TABLES))
     parser.add_argument("--networks", nargs="+", default=["lenet", "mlp", "resnet18"])
     parser.add_argument("--labels", nargs="+", default=["smoothed", "mixed"])
     parser.add_argument("--steps", nargs="+", type=int, default=STEPS)
@@ -39,10 +44,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--data", type=Path, help="the folder of CIFAR-10 packs, for proportions")
     parser.add_argument("--samples", type=int, nargs="+", default=[50, 100, 200, 500])
+    parser.add_argument("--clients", nargs="+", help="such as lr=0.01,steps=5, for images")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.table == "batches":
+        for client in given.clients or BATCHES:
+            print(batches(client, 16, given.shares, given.seed), flush=True)
+        return
     for name in given.networks:
-        if given.table == "proportions":
+        if given.table == "images":
+            for client in given.clients or ("lr=0.01,steps=5",):
+                print(single(name, client, given.shares, given.seed), flush=True)
+        elif given.table == "proportions":
             for samples in given.samples:
                 print(proportions(name, samples, given.shares, given.data, given.seed), flush=True)
         elif given.table == "undeclared":

@@ -13,6 +13,7 @@ import softleak as sl
 from softleak import data, models
 from softleak.labels.local.head_alone import recover_head_alone
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.whole_network import recover_whole
 from softleak.labels.recover import recover
 
 SHAPE = (3, 32, 32)
@@ -20,6 +21,7 @@ EXACT = 1e-3  # L1: a label this close counts as exact
 STABLE = 2.0  # lr ‖x‖² below which steps of the head are stable
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "lenet": models.trained_lenet,
+    "untrained_lenet": models.lenet,
     "mlp": lambda: models.mlp(3072),
     "resnet18": lambda: models.resnet18_cifar(classes=10),
 }
@@ -131,6 +133,8 @@ def recovered(
             return recover_head_alone(subject, knowledge, shares, recipe)
         gradients = [mean_gradient(subject, share, recipe) for share in shares]
         return list(recover(subject, gradients, sl.Knowledge()))
+    if recipe is not None and recipe.steps > 1:
+        return [recover_whole(subject, knowledge, share, recipe) for share in shares]
     return list(recover(subject, shares, sl.Knowledge(head_only=False)))
 
 

@@ -18,11 +18,13 @@ from softleak.integrations.flower.audit_engine import AuditEngine
 from softleak.integrations.flower.auditor import Question
 from softleak.integrations.flower.guard import Action, LeakageGuard
 from softleak.integrations.flower.monitor import LeakageMonitor, Unfit
+from softleak.integrations.flower.own_batch import BatchPreview
 from softleak.integrations.flower.round_findings import ClientAudit, RoundAudit
 
 __all__ = [
     "Action",
     "AuditEngine",
+    "BatchPreview",
     "ClientAudit",
     "LeakageGuard",
     "LeakageMonitor",

@@ -18,9 +18,11 @@ from softleak.defenses import GaussianNoise
 from softleak.errors import OptionError, SoftleakError
 from softleak.integrations.flower import arrays as records
 from softleak.integrations.flower.auditor import Auditor, Question
+from softleak.integrations.flower.client_config import local_training
 from softleak.integrations.flower.guard_outcome import GuardOutcome
 from softleak.integrations.flower.remedy import Source, defended, fresh
 from softleak.integrations.flower.update import OwnStep, Update
+from softleak.local_training import LocalTraining
 
 LOGGER = logging.getLogger("softleak")
 
@@ -86,13 +88,14 @@ class LeakageGuard:
         except SoftleakError as error:
             return self._unread(message, call_next(message, context), number, str(error))
         lr = records.learning_rate(message.content, self._lr)
+        trained = local_training(message.content, lr, self._auditor.question.client)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
         start = perf_counter()
         try:
             step = OwnStep.of(before, reply, lr, self._model)
-            outcome = self._outcome(step, context, number)
+            outcome = self._outcome(step, context, number, trained)
         except SoftleakError as error:
             return self._unread(message, reply, number, str(error))
         self._say(number, outcome, perf_counter() - start)
@@ -101,14 +104,16 @@ class LeakageGuard:
         if outcome.sent is not None:
             step.replace_in(reply, outcome.sent)
         if self.metrics:
-            _add(reply, outcome.metrics(self.stop, perf_counter() - start))
+            add_metrics(reply, outcome.metrics(self.stop, perf_counter() - start))
         return reply
 
-    def _outcome(self, step: OwnStep, context: Context, number: int) -> GuardOutcome:
+    def _outcome(
+        self, step: OwnStep, context: Context, number: int, client: LocalTraining | None
+    ) -> GuardOutcome:
         """Audit the step, and decide what becomes of it."""
         inputs = Leak.INPUT in self.stop
         subject = self._auditor.subject(step.before)
-        update = Update(context.node_id, step.share, step.lr, step.samples)
+        update = Update(context.node_id, step.share, step.lr, step.samples, client=client)
         found = self._auditor.one(subject, update, inputs=inputs)
         leaking = found.leaks & self.stop
         if not leaking or found.report is None or self.action is Action.WARN:
@@ -142,7 +147,7 @@ def _refused(message: Message, why: str) -> Message:
     return Message(error, reply_to=message)
 
 
-def _add(reply: Message, metrics: dict[str, float]) -> None:
+def add_metrics(reply: Message, metrics: dict[str, float]) -> None:
     """Add metrics to those of a reply."""
     held = next(iter(reply.content.metric_records.values()), None)
     if held is None:

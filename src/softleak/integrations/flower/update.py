@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr.app import Message
 from torch import nn
 
 from softleak.integrations.flower import arrays as records
 from softleak.integrations.flower.arrays import State
+from softleak.local_training import LocalTraining
 from softleak.naming import own_names
 from softleak.share import GradientShare
 
@@ -23,6 +24,7 @@ class Update:
         lr: the learning rate by which the share was divided; None if it is unknown.
         samples: the number of samples that the client says it used.
         reason: why there is no share.
+        client: how the client trained; None if nothing but its learning rate is known.
     """
 
     node: int
@@ -30,6 +32,15 @@ class Update:
     lr: float | None = None
     samples: int | None = None
     reason: str = ""
+    client: LocalTraining | None = None
+
+    @property
+    def trained(self) -> GradientShare | None:
+        """The share as local training made it, where that is known; else the gradient."""
+        if self.share is None or self.client is None:
+            return self.share
+        size = 1.0 if self.lr is None else self.lr
+        return replace(self.share.scaled(size), made_by=self.client)
 
     @property
     def scale_known(self) -> bool:

@@ -40,7 +40,7 @@ def nearest_simple(residual: Residual, start: Tensor) -> list[Tensor]:
     ends = _lines(start)
     part = torch.linspace(0, 1, SIMPLE.points, dtype=start.dtype, device=start.device)
     left, right = torch.zeros(len(ends)).to(start), torch.ones(len(ends)).to(start)
-    for level in range(SIMPLE.levels):
+    for _ in range(SIMPLE.levels):
         where = torch.lerp(left[:, None], right[:, None], part)
         labels = torch.lerp(ends[:, None, 0], ends[:, None, 1], where[..., None])
         far = _sizes(residual, labels.flatten(0, 1)).reshape(where.shape)

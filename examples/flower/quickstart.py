@@ -4,8 +4,8 @@ python -m examples.flower.quickstart [--guard] [--preview] [--clients 5] [--roun
 
 It trains a small CNN with batches of 32, SGD with momentum 0.9 and one local epoch on the embedded
 images. The round's config says so, and the server's monitor reads it there. It says which classes
-each client's update proves. With ``--guard`` every client has a guard that is told to stop that, and
-with ``--preview`` it first simulates one step on its own batch.
+each client's update proves. With ``--guard`` every client has a guard that is told to stop that,
+and with ``--preview`` it first simulates one step on its own batch.
 """
 
 from __future__ import annotations

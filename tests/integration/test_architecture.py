@@ -57,6 +57,7 @@ LAYERS: dict[str, set[str]] = {
         "results", "knowledge", "factors", "labels", "input_spec", "inversion",
     },
     "matching": {
+        "local_program",
         "errors", "input_spec", "share", "forward", "head", "subject", "results", "factors",
     },
     "defenses": {"errors", "share"},
@@ -73,7 +74,8 @@ LAYERS: dict[str, set[str]] = {
         "errors", "vocabulary", "page_writer", "untrusted_files", "input_spec", "tensor_files",
         "local_training",
         "share", "client", "head", "subject", "families", "results", "knowledge", "factors",
-        "labels", "inversion", "matching", "defenses", "naming", "data", "models", "metrics",
+        "labels", "inversion", "batches", "matching", "defenses", "naming", "data", "models",
+        "metrics",
     },
     # the paper's tables
     "experiments": {
@@ -87,8 +89,8 @@ LAYERS: dict[str, set[str]] = {
         "matching", "data", "metrics", "sweep", "auditing", "experiments",
     },
     "integrations": {
-        "errors", "atomic", "share", "head", "subject", "knowledge", "labels", "defenses",
-        "naming", "data", "auditing", "report",
+        "errors", "atomic", "local_training", "share", "client", "head", "subject", "knowledge",
+        "labels", "defenses", "naming", "data", "auditing", "report",
     },
     "cli": {
         "_version", "errors", "vocabulary", "atomic", "untrusted_files", "input_spec",

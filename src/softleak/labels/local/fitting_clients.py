@@ -31,6 +31,7 @@ class OtherClients:
 
 
 OTHER_CLIENTS = OtherClients()
+WOULD_FIT = "what would fit: "  # how a sentence about another client begins
 Again = Callable[[SgdSteps], Recovery]
 Plain = Callable[[GradientShare], Recovery]
 
@@ -59,7 +60,8 @@ def would_fit(
     most = None if trains_head_alone(subject, share) else OTHER_CLIENTS.most_of_all_layers
     for recipe in islice(_others(said, decays), most):
         if _explains(again(recipe)):
-            return f"what would fit: {_difference(said, recipe)}"
+            found = f"{WOULD_FIT}{_difference(said, recipe)}"
+            return found if scaled is None else f"{found}; or {scaled[1].removeprefix(WOULD_FIT)}"
     if not single:
         return "what would fit: several samples, or other steps of all layers"
     return scaled[1] if scaled else "no other client that was tried explains it either"
@@ -134,7 +136,7 @@ def _factor_of(
     if not _explains(answer) or abs(answer.scale - 1) < OTHER_CLIENTS.same_factor:
         return None
     words = (
-        f"what would fit: one step times {answer.scale:.3g}, as after clipping or with another "
+        f"{WOULD_FIT}one step times {answer.scale:.3g}, as after clipping or with another "
         "learning rate"
     )
     return answer.status is Status.UNIQUE, words

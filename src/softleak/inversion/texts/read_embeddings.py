@@ -41,7 +41,8 @@ def read_embeddings(plan: TextPlan, share: GradientShare) -> Text:
         found[row - plan.first] = _place(row - plan.first, k, placed, words, plan, best)
     last = max((p for p in found), default=-1)
     every = (found.get(p) or Place(p, None, Certainty.EMPTY) for p in range(last + 1))
-    known = () if noisy else tuple(words.index.tolist())
+    unclear = noisy or (words.crowded and not placed.explained)
+    known = () if unclear else tuple(words.index.tolist())
     return Text(tuple(every), known, placed.explained, FROM_EMBEDDINGS, _said(placed, words, noisy))
 
 

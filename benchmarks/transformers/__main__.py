@@ -114,7 +114,7 @@ def of_an_encoder(given: argparse.Namespace) -> None:
         return
     print(text_cells.HEAD_LINE)
     texts_ = pretrained.folder_sentences(given.encoder)
-    for frozen_, count in ((False, given.count or 100), (True, (given.count or 100) // 5)):
+    for frozen_, count in ((False, given.count or 100), (True, (given.count or 100) // 20)):
         model = pretrained.encoder(given.encoder)
         if frozen_:
             text_cells.freeze(model)

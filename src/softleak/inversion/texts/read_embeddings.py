@@ -67,10 +67,11 @@ def _said(placed: Placed, words: FilledRows, noisy: bool) -> str:
         return (
             f"the rows of {len(words.index)} words are the sums of the gradients at {count} places"
         )
-    if placed.explained:
+    if noisy:
         return (
-            f"noise of {words.noise:.2g} on every entry leaves words at {count} places; words "
-            "whose gradient is smaller than the noise cannot be seen"
+            f"the gradients of {len(words.index)} words exceed the noise of {words.noise:.2g} on "
+            f"every entry, and tell the words of {count} places; words whose gradient is smaller "
+            "cannot be seen"
         )
     return (
         f"{len(words.index)} words occur; they account for the gradients of {count} places, not "

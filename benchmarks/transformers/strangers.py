@@ -14,7 +14,13 @@ from benchmarks.transformers.classifiers import USUAL, library
 from softleak.defenses import Cast, Clip, GaussianNoise, Int8, LaplaceNoise, Prune, Sign
 from softleak.share import GradientShare
 
-DISTILLED = {**USUAL, "width": "dim", "layers": "n_layers", "heads": "n_heads", "inner": "hidden_dim"}
+DISTILLED = {
+    **USUAL,
+    "width": "dim",
+    "layers": "n_layers",
+    "heads": "n_heads",
+    "inner": "hidden_dim",
+}
 GPT = {
     "width": "n_embd", "layers": "n_layer", "heads": "n_head", "inner": "n_inner",
     "places": "n_positions",
@@ -59,7 +65,7 @@ def stranger(generator: torch.Generator) -> tuple[str, nn.Module, int]:
 
 
 def texts(count: int, words: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a batch of random texts: with repeats, shared openings, padding that is read or not."""
+    """Return a batch of random texts: repeats, shared openings, padding that is read or not."""
     length = drawn(generator, 3, 5, 9, 16, 24, 40)
     few = drawn(generator, 4, words, words)  # few words are repeated many times
     ids = torch.randint(1, max(few, 2), (count, length), generator=generator)

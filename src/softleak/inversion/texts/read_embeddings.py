@@ -8,6 +8,7 @@ from softleak.inversion.texts.word_places import PADDING, Placed, place_words
 from softleak.inversion.texts.word_rows import FilledRows, filled_rows
 from softleak.share import GradientShare
 
+MOST_OPTIONS = 8  # tokens of which the best is still worth naming as a guess
 FROM_EMBEDDINGS = "the gradients of the word and position embeddings"
 
 
@@ -54,8 +55,8 @@ def _place(
         token = plan.empty if word == PADDING else int(words.index[word])
         return Place(position, token, best)
     options = tuple(int(words.index[w]) for w in placed.candidates.get(k, ()))
-    if not options:
-        return Place(position, None, Certainty.UNKNOWN)
+    if not 0 < len(options) <= MOST_OPTIONS:
+        return Place(position, None, Certainty.UNKNOWN, options)
     return Place(position, options[0], Certainty.GUESS, options)
 
 

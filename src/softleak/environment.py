@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from datetime import datetime, timezone
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -19,6 +20,11 @@ def code() -> str:
         source = path.read_bytes()
         digest.update(f"{path.relative_to(folder).as_posix()} {len(source)}\n".encode() + source)
     return digest.hexdigest()[:12]
+
+
+def now() -> str:
+    """Return the time in UTC, to the second, as ISO 8601 writes it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def versions() -> tuple[tuple[str, str], ...]:

@@ -123,11 +123,19 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Provenance:
-    """This holds what somebody needs to run the audit again, as names and values."""
+    """This holds what somebody needs to run the audit again, as names and values.
+
+    Attributes:
+        command: the command line.
+        versions: the name and version of everything that computed.
+        inputs: the name and SHA-256 of each file that was read.
+        date: when the audit ran, in UTC as ISO 8601 writes it.
+    """
 
     command: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     inputs: tuple[tuple[str, str], ...] = ()
+    date: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from softleak.cli import parse
 from softleak.cli.prepare import Ready, ready
 from softleak.cli.request import Request
 from softleak.data import embedded
-from softleak.environment import versions
+from softleak.environment import now, versions
 from softleak.errors import DataError, SoftleakError
 from softleak.knowledge import Knowledge
 from softleak.labels.evidence.probes import evidence_of
@@ -153,7 +153,7 @@ def _completed(
 ) -> Audit:  # fmt: skip
     """Return the audit with its provenance and, if asked for, defences tried on some shares."""
     evidence = tuple(f"{r.parameter}: {r.explanation}" for r in subject.once(evidence_of))
-    provenance = Provenance(request.command, versions(), _inputs(found, request))
+    provenance = Provenance(request.command, versions(), _inputs(found, request), now())
     tried = None
     by_name = {report.name: report for report in found.reports if report.telling}
     worth = [share for share in shares if share.name in by_name][:DEFENDED_SHARES]

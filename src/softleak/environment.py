@@ -12,14 +12,19 @@ from pathlib import Path
 from softleak._version import __version__
 
 
-@cache
 def code() -> str:
-    """Return twelve hexadecimal digits of a SHA-256 over the package's own source files."""
+    """Return the first twelve hexadecimal digits of ``code_digest``."""
+    return code_digest()[:12]
+
+
+@cache
+def code_digest() -> str:
+    """Return the SHA-256 over the package's own source files, in hexadecimal digits."""
     folder, digest = Path(__file__).parent, sha256()
     for path in sorted(folder.rglob("*.py")):
         source = path.read_bytes()
         digest.update(f"{path.relative_to(folder).as_posix()} {len(source)}\n".encode() + source)
-    return digest.hexdigest()[:12]
+    return digest.hexdigest()
 
 
 def now() -> str:

@@ -130,12 +130,16 @@ class Provenance:
         versions: the name and version of everything that computed.
         inputs: the name and SHA-256 of each file that was read.
         date: when the audit ran, in UTC as ISO 8601 writes it.
+        hashes: the name and SHA-256 of what was computed with: weights, and code.
+        auditor: who answers for the audit, as they say.
     """
 
     command: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     inputs: tuple[tuple[str, str], ...] = ()
     date: str = ""
+    hashes: tuple[tuple[str, str], ...] = ()
+    auditor: str = ""
 
 
 @dataclass(frozen=True, eq=False)

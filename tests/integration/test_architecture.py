@@ -83,7 +83,7 @@ LAYERS: dict[str, set[str]] = {
     },
     # pages, commands and frameworks
     "report": {
-        "_version", "errors", "vocabulary", "atomic", "families", "labels", "inversion",
+        "_version", "errors", "vocabulary", "atomic", "untrusted_files", "knowledge", "families", "labels", "inversion",
         "matching", "data", "metrics", "sweep", "auditing", "experiments",
     },
     "integrations": {

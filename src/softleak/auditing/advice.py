@@ -11,6 +11,8 @@ from softleak.vocabulary import Leak
 
 TRIED_LEAKS = (Leak.LABEL, Leak.CLASS, Leak.INPUT)  # those that defences are tried against
 
+UNMODELLED = ("Pruning", "int8")  # label recovery takes what these do for noise
+
 
 def advice(audit: Audit) -> tuple[str, ...]:
     """Return what to do: the main thing first, then steps.
@@ -70,8 +72,17 @@ def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
     bound = max(_last(r, leak).interval[1] for r in enough for leak in leaks)
     return (
         f"Of the defences tried, these ended every attack on {names}: {'; '.join(words)}. With so "
-        f"few trials a success rate of up to {bound:.0%} cannot be ruled out (95 %)."
+        f"few trials a success rate of up to {100 * bound:.0f} % cannot be ruled out (95 %)."
+        f"{_unmodelled(enough)}"
     )
+
+
+def _unmodelled(responses: list[Response]) -> str:
+    """Return a caution on defences that no attack here was made for."""
+    names = [response.name for response in responses if response.name in UNMODELLED]
+    if not names:
+        return ""
+    return f" No attack here was made for {listed(names)}; one that is may succeed."
 
 
 def _setting(response: Response, leaks: frozenset[Leak]) -> str:

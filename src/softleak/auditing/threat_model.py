@@ -1,4 +1,4 @@
-"""This module says who the attacker of an audit is and what they know, derived from ``Knowledge``."""
+"""This module says who attacks in an audit and what they know, derived from ``Knowledge``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def attacker_knowledge(knowledge: Knowledge) -> tuple[tuple[str, str], ...]:
          "mix of two classes" if family is None else f"{family}"),
         ("Scale of the update", scale),
         ("Noise on the update", noise),
-        ("Number of samples", "not stated" if knowledge.samples is None else str(knowledge.samples)),
-        ("Local training", "not stated" if knowledge.client is None else str(knowledge.client)),
+        ("Number of samples", str(knowledge.samples or "not stated")),
+        ("Local training", str(knowledge.client or "not stated")),
         ("Layers used", "the last layer alone" if knowledge.head_only else "all that were sent"),
         ("Other data", "none"),
     )  # fmt: skip

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from softleak.atomic import write_text
 from softleak.auditing.advice import advice
 from softleak.auditing.catalogue import CATALOGUE, CataloguedAttack, tally
 from softleak.auditing.findings import LabelLeak
@@ -61,11 +58,6 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
         ],
     }  # fmt: skip
     return {key: finite(value) for key, value in data.items()}
-
-
-def write_dossier_json(path: Path, audit: Audit) -> None:
-    """Write a dossier as JSON, whole or not at all."""
-    write_text(path, json.dumps(dossier_data(audit), indent=1, allow_nan=False) + "\n")
 
 
 def _pairs(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:

@@ -11,10 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from softleak.atomic import write_text
+from softleak.auditing.advice import advice
 from softleak.auditing.findings import InputFinding, LabelFinding, Score
 from softleak.auditing.headline import headline, summary
 from softleak.auditing.rates import Leak, Point, State, WhatIf
 from softleak.auditing.reports import Audit, AuditReport
+from softleak.auditing.severity import severity_of_audit
 from softleak.inversion.texts.text_result import Text
 
 FORMAT = 2  # raised when a field changes its meaning
@@ -25,6 +27,8 @@ def as_data(audit: Audit) -> dict[str, Any]:
     data: dict[str, Any] = {
         "format": FORMAT,
         "verdict": summary(audit),
+        "severity": severity_of_audit(audit).value,
+        "advice": list(advice(audit)),
         "counts": {leak.value: audit.count(leak) for leak in Leak},
         "not_attacked": {leak.value: audit.count(leak, State.NOT_ATTACKED) for leak in Leak},
         "shares": len(audit.reports),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from softleak._version import __version__
 from softleak.atomic import write_text
@@ -30,6 +32,7 @@ from softleak.report.tiles import tiles
 from softleak.vocabulary import Leak
 
 HERE = "softleak.report"
+OPTION = re.compile(r"(--[a-z][a-z-]*)")
 SHARES_IN_FULL = 48  # shares shown with everything, the most severe; the others have a row each
 
 
@@ -100,7 +103,7 @@ def render(audit: Audit) -> str:
         script=script,
         script_hash=_hash(script),
         charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
-        untried=_untried(audit),
+        untried=untried_words(audit),
         frame=FRAME,
     )
 
@@ -114,7 +117,7 @@ def _in_full(reports: Sequence[AuditReport]) -> Sequence[AuditReport]:
     return [reports[index] for index in sorted(chosen)]
 
 
-def _untried(audit: Audit) -> str:
+def untried_words(audit: Audit) -> str:
     """Return a sentence on defences where none was tried."""
     if any(report.telling for report in audit.reports):
         return "No defence was tried on these updates. Run the audit again with --what-if."
@@ -147,7 +150,13 @@ def environment(package: str = HERE) -> Environment:
     )  # fmt: skip
     environment.filters["size"] = written
     environment.filters["day"] = day
+    environment.filters["options"] = options_unbroken
     return environment
+
+
+def options_unbroken(words: str) -> Markup:
+    """Return a sentence, escaped, in which the options of a command do not break."""
+    return Markup(OPTION.sub(r'<code class="option">\1</code>', str(escape(words))))
 
 
 def day(date: str) -> str:

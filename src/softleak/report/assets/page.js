@@ -165,7 +165,7 @@
     const draw = () => {
       const width = Math.max(plot.clientWidth, 240);
       scale = scalesOf(view, grid, width);
-      const svg = make("svg", { width, height: HEIGHT, role: "img", "aria-label": "the loss over the scalar t" });
+      const svg = make("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": "the loss over the scalar t" });
       drawValid(svg, view, grid, scale);
       drawAxes(svg, scale);
       drawCurve(svg, view, grid, scale);

@@ -54,7 +54,7 @@ def _remedies(audit: Audit, leaked: frozenset[Leak]) -> Iterator[str]:
     elif aimed:
         yield defence_words(audit.what_if, aimed)
     if not aimed:
-        yield "Classes of many samples are hidden by noise or by secure aggregation, not by batching."
+        yield "Classes of many samples are hidden by noise or secure aggregation, not by batching."
 
 
 def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:

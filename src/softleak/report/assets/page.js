@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const HEIGHT = 250, LEFT = 46, RIGHT = 10, TOP = 30, BOTTOM = 30, MOST = 12, PRINTED = 12;
+  const HEIGHT = 250, LEFT = 46, RIGHT = 10, TOP = 30, BOTTOM = 30, MOST = 12, PRINTED = 12, ROWS = 100;
   const TICKS = [-1, -0.1, -0.01, 0, 0.01, 0.1, 1];
   const SVG = "http://www.w3.org/2000/svg";
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -279,31 +279,45 @@
     for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
     heading.setAttribute("aria-sort", down ? "descending" : "ascending");
   };
+  // Of many rows the first are laid out; the rest on demand, when they are found, and in print.
+  let limit = ROWS;
   const filterRows = (bar) => {
     const [field, choice, status] = ["input", "select", ".found"].map((s) => bar.querySelector(s));
-    const rows = [...table.tBodies[0].rows].map((row) => [row, row.textContent.toLowerCase()]);
+    const more = document.querySelector(".more");
+    const texts = new Map([...table.tBodies[0].rows].map((row) => [row, row.textContent.toLowerCase()]));
     const update = () => {
       const wanted = field.value.trim().toLowerCase();
       let count = 0;
-      for (const [row, text] of rows) {
-        const kept = text.includes(wanted) && (!choice.value || row.dataset.leaks.split(" ").includes(choice.value));
-        row.hidden = !kept;
+      for (const row of table.tBodies[0].rows) {
+        const kept = texts.get(row).includes(wanted) && (!choice.value || row.dataset.leaks.split(" ").includes(choice.value));
         count += kept;
+        row.hidden = !kept || count > limit;
       }
-      status.textContent = count === rows.length ? `${count} shares` : `${count} of ${rows.length} shares`;
+      status.textContent = count === texts.size ? `${count} shares` : `${count} of ${texts.size} shares`;
+      more.hidden = count <= limit;
+      more.textContent = `Show all ${count} rows`;
     };
+    more.addEventListener("click", () => {
+      limit = Infinity;
+      update();
+    });
     bar.hidden = false;
     bar.addEventListener("input", update);
+    addEventListener("beforeprint", () => more.hidden || more.click());
     update();
+    return update;
   };
   if (table) {
+    const update = filterRows(document.querySelector(".filter"));
     [...table.tHead.rows[0].cells].forEach((heading, column) => {
       const button = element("button", "", undefined, heading.textContent);
       button.type = "button";
-      button.addEventListener("click", () => sortBy(heading, column));
+      button.addEventListener("click", () => {
+        sortBy(heading, column);
+        update();
+      });
       heading.replaceChildren(button);
     });
-    filterRows(document.querySelector(".filter"));
   }
 
   for (const button of document.querySelectorAll(".copy")) {

@@ -1,6 +1,7 @@
 """This module is the catalogue of attacks, and says of each how it ended on a share.
 
-A new attack is a line in ``CATALOGUE`` with a function that reads its outcome off a report.
+A new attack is a line in ``CATALOGUE`` with a function that reads its outcome off a report. What
+somebody adds to ``INPUT_ATTACKS`` is listed by itself.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from dataclasses import dataclass
 
 from softleak.auditing.attack_outcome import Attempt, Outcome
 from softleak.auditing.findings import LabelLeak
+from softleak.auditing.input_attack import INPUT_ATTACKS
 from softleak.auditing.reports import AuditReport
 from softleak.results import Status
 from softleak.vocabulary import Leak
 
 Ending = tuple[Outcome, str]
-MIXED = (Outcome.NOT_APPLICABLE, "the update mixes several samples or steps")
-SIGNS = (Outcome.NOT_APPLICABLE, "the update is a pattern of signs, not a gradient")
+OWN_INPUT_ATTACKS = ("reading embeddings", "inversion", "matching")  # as an audit calls them
+SEVERAL_MIXED = (Outcome.NOT_APPLICABLE, "the update mixes several samples or steps")
+SIGNS_ONLY = (Outcome.NOT_APPLICABLE, "the update is a pattern of signs, not a gradient")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,16 @@ class CataloguedAttack:
 
 def attempts(report: AuditReport) -> tuple[Attempt, ...]:
     """Return how every attack of the catalogue ended on one share."""
-    return tuple(attack.on(report) for attack in CATALOGUE)
+    return tuple(attack.on(report) for attack in every_attack())
+
+
+def every_attack() -> tuple[CataloguedAttack, ...]:
+    """Return the catalogue, with the attacks on inputs that somebody added to an audit."""
+    added = [name for name, _ in INPUT_ATTACKS if name not in OWN_INPUT_ATTACKS]
+    more = (
+        CataloguedAttack(n, n, Leak.INPUT, "It was added to this audit.", _input(n)) for n in added
+    )
+    return (*CATALOGUE, *more)
 
 
 def tally(attack: CataloguedAttack, reports: Sequence[AuditReport]) -> dict[Outcome, int]:
@@ -58,8 +70,8 @@ def _alone(ending: Callable[[AuditReport], Ending]) -> Callable[[AuditReport], E
 
     def judged(report: AuditReport) -> Ending:
         if report.several:
-            return MIXED
-        return SIGNS if report.composition.signs else ending(report)
+            return SEVERAL_MIXED
+        return SIGNS_ONLY if report.composition.signs else ending(report)
 
     return judged
 
@@ -187,15 +199,16 @@ CATALOGUE: list[CataloguedAttack] = [
     CataloguedAttack(
         "input-embeddings", "Input from gradients of embeddings", Leak.INPUT,
         "Patches or words are computed from the gradients of a transformer's embeddings.",
-        _input("reading embeddings"),
+        _input(OWN_INPUT_ATTACKS[0]),
     ),
     CataloguedAttack(
         "input-inversion", "Input, layer by layer", Leak.INPUT,
-        "The equations of every layer are solved backwards, with error bars.", _input("inversion"),
+        "The equations of every layer are solved backwards, with error bars.", _input(OWN_INPUT_ATTACKS[1]),
     ),
     CataloguedAttack(
         "input-matching", "Input by gradient matching", Leak.INPUT,
-        "An image is sought from two starts whose gradient is the update.", _input("matching"),
+        "An image is sought from two starts whose gradient is the update.",
+        _input(OWN_INPUT_ATTACKS[2]),
     ),
     CataloguedAttack(
         "input-gauss-newton", "Input by Gauss–Newton", Leak.INPUT,

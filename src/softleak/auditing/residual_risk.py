@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from softleak.auditing.advice import TRIED_LEAKS, defence_words
 from softleak.auditing.attack_outcome import Outcome
-from softleak.auditing.catalogue import CATALOGUE, tally
+from softleak.auditing.catalogue import every_attack, tally
 from softleak.auditing.reports import Audit
 from softleak.auditing.verdict_text import listed
 from softleak.vocabulary import Leak, State
@@ -37,7 +37,8 @@ def _sentences(audit: Audit) -> Iterator[str]:
         yield defence_words(audit.what_if, aimed)
     elif aimed:
         yield "No defence was tried, so the risk behind a defence is not known."
-    idle = [a.name for a in CATALOGUE if tally(a, audit.reports)[Outcome.NOT_CARRIED_OUT] == total]
+    ran = ((a.name, tally(a, audit.reports)[Outcome.NOT_CARRIED_OUT]) for a in every_attack())
+    idle = [name for name, count in ran if count == total]
     if idle and total:
         yield f"Attacks of the catalogue that were not carried out: {listed(idle)}."
     yield (

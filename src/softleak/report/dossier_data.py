@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from softleak.auditing.advice import advice
-from softleak.auditing.catalogue import CATALOGUE, CataloguedAttack, tally
+from softleak.auditing.catalogue import CataloguedAttack, every_attack, tally
 from softleak.auditing.findings import LabelLeak
 from softleak.auditing.headline import headline, summary
 from softleak.auditing.rates import Response
@@ -49,7 +49,7 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
             "knowledge": _pairs(knowledge_of(audit)),
             "assumptions": list(assumptions_of(audit)),
         },
-        "attacks": [_attack(attack, audit) for attack in CATALOGUE],
+        "attacks": [_attack(attack, audit) for attack in every_attack()],
         "certificates": [c for r in audit.reports for c in _certificates(r, audit.class_names)],
         "defences": _defences(audit),
         "residual_risk": list(residual_risk(audit)),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from softleak.atomic import write_text
 from softleak.auditing.advice import advice
+from softleak.auditing.catalogue import attempts
 from softleak.auditing.findings import InputFinding, LabelFinding, Score
 from softleak.auditing.headline import headline, summary
 from softleak.auditing.rates import Leak, Point, State, WhatIf
@@ -57,6 +58,9 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "leaks": [leak.value for leak in Leak if leak in report.leaks],
         "states": {leak.value: state.value for leak, state in report.states.items()},
         "notes": list(report.notes),
+        "attacks": [
+            {"attack": a.attack, "outcome": a.outcome.value, "why": a.why} for a in attempts(report)
+        ],
         "label": _label(report.label),
         "feature": asdict(report.feature),
         "input": {"leaked": report.shows_input, **_input(report.input)},

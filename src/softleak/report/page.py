@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 from softleak._version import __version__
 from softleak.atomic import write_text
 from softleak.auditing.advice import advice
+from softleak.auditing.catalogue import every_attack
 from softleak.auditing.headline import summary
 from softleak.auditing.reports import Audit, AuditReport
 from softleak.auditing.severity import severity_of_audit, severity_of_share
@@ -67,6 +68,7 @@ SHARE_PARTS: list[str] = [
     "share/findings.html",
     "share/scalar.html",
     "share/precision.html",
+    "share/attacks.html",
     "share/assumptions.html",
 ]
 
@@ -97,6 +99,7 @@ def render(audit: Audit) -> str:
         kinds=Leak,
         parts=[part for part in PAGE_PARTS if part.shown(audit)],
         share_parts=SHARE_PARTS,
+        attacks=every_attack(),
         rows=[share_row(r, places.get(id(r), ""), names) for r in audit.reports],
         sections=sections,
         data=_data(sections),

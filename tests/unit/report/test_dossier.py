@@ -37,6 +37,7 @@ def test_every_attack_is_named_with_its_outcome_and_why(small_audit):
     for attack in data["attacks"]:
         assert sum(attack["outcomes"].values()) == 3
         assert all(reason["why"] for reason in attack["reasons"])
+    assert len(data["attacks"]) == len(CATALOGUE)
     by_id = {attack["id"]: attack["outcomes"] for attack in data["attacks"]}
     label = by_id["label-scalar"]
     assert label["succeeded"] == label["tried without success"] == label["not applicable"] == 1

@@ -203,7 +203,8 @@ CATALOGUE: list[CataloguedAttack] = [
     ),
     CataloguedAttack(
         "input-inversion", "Input, layer by layer", Leak.INPUT,
-        "The equations of every layer are solved backwards, with error bars.", _input(OWN_INPUT_ATTACKS[1]),
+        "The equations of every layer are solved backwards, with error bars.",
+        _input(OWN_INPUT_ATTACKS[1]),
     ),
     CataloguedAttack(
         "input-matching", "Input by gradient matching", Leak.INPUT,

@@ -34,6 +34,7 @@ from softleak.vocabulary import Leak
 
 HERE = "softleak.report"
 OPTION = re.compile(r"(--[a-z][a-z-]*)")
+ROWS_AT_ONCE = 100  # rows of the table that are there before anybody asks for more
 SHARES_IN_FULL = 48  # shares shown with everything, the most severe; the others have a row each
 
 
@@ -101,6 +102,7 @@ def render(audit: Audit) -> str:
         share_parts=SHARE_PARTS,
         attacks=every_attack(),
         rows=[share_row(r, places.get(id(r), ""), names) for r in audit.reports],
+        rows_at_once=ROWS_AT_ONCE,
         sections=sections,
         data=_data(sections),
         script=script,

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const HEIGHT = 250, LEFT = 46, RIGHT = 10, TOP = 30, BOTTOM = 30, MOST = 12, PRINTED = 12, ROWS = 100;
+  const HEIGHT = 250, LEFT = 46, RIGHT = 10, TOP = 30, BOTTOM = 30, MOST = 12, PRINTED = 12;
   const TICKS = [-1, -0.1, -0.01, 0, 0.01, 0.1, 1];
   const SVG = "http://www.w3.org/2000/svg";
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -280,7 +280,7 @@
     heading.setAttribute("aria-sort", down ? "descending" : "ascending");
   };
   // Of many rows the first are laid out; the rest on demand, when they are found, and in print.
-  let limit = ROWS;
+  let limit = table?.querySelector("tr[hidden]") ? table.querySelectorAll("tbody tr:not([hidden])").length : Infinity;
   const filterRows = (bar) => {
     const [field, choice, status] = ["input", "select", ".found"].map((s) => bar.querySelector(s));
     const more = document.querySelector(".more");

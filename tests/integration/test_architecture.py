@@ -83,8 +83,8 @@ LAYERS: dict[str, set[str]] = {
     },
     # pages, commands and frameworks
     "report": {
-        "_version", "errors", "vocabulary", "atomic", "families", "labels", "inversion",
-        "matching", "data", "metrics", "sweep", "auditing", "experiments",
+        "_version", "errors", "vocabulary", "atomic", "untrusted_files", "knowledge", "families",
+        "labels", "inversion", "matching", "data", "metrics", "sweep", "auditing", "experiments",
     },
     "integrations": {
         "errors", "atomic", "share", "head", "subject", "knowledge", "labels", "defenses",

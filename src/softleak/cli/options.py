@@ -206,6 +206,26 @@ class AuditOptions:
     out: Annotated[
         Path, _answer(metavar="DIR", help="The folder for index.html and audit.json.")
     ] = Path("softleak-audit")
+    dossier: Annotated[
+        bool,
+        _answer(
+            "--dossier",
+            help="Also write dossier.html and dossier.json: what was audited, every attack and "
+            "its outcome, defences, residual risk; to be printed and filed.",
+        ),
+    ] = False
+    auditor: Annotated[
+        str | None,
+        _answer(metavar="NAME", help="Who answers for this audit, as the dossier shall say."),
+    ] = None
+    junit: Annotated[
+        Path | None,
+        _answer(metavar="FILE", help="Also write the findings as JUnit XML, for a pipeline."),
+    ] = None
+    sarif: Annotated[
+        Path | None,
+        _answer(metavar="FILE", help="Also write the findings as SARIF 2.1.0, for code scanning."),
+    ] = None
     as_json: Annotated[
         bool, _answer("--json", help="Print the answer as JSON instead of a table.")
     ] = False

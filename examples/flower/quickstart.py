@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from softleak import data
 from softleak.auditing import Leak
 from softleak.integrations.flower import Action, LeakageGuard, LeakageMonitor, Question
-from softleak.integrations.flower.remedy import Source, fresh
+from softleak.integrations.flower.guard import Source, fresh
 
 SHAPE = (3, 32, 32)
 MOMENTUM, BATCH, LR = 0.9, 32, 0.1

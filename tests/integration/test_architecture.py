@@ -72,8 +72,9 @@ LAYERS: dict[str, set[str]] = {
     "auditing": {
         "errors", "vocabulary", "page_writer", "untrusted_files", "input_spec", "tensor_files",
         "local_training",
-        "share", "client", "head", "subject", "families", "results", "knowledge", "factors",
-        "labels", "inversion", "matching", "defenses", "naming", "data", "models", "metrics",
+        "share", "forward", "client", "head", "subject", "families", "results", "knowledge",
+        "factors", "labels", "inversion", "matching", "defenses", "naming", "data", "models",
+        "metrics",
     },
     # the paper's tables
     "experiments": {

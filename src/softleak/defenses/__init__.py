@@ -1,7 +1,7 @@
 """This package holds what a client does to its gradients before it sends them (§5.2)."""
 
 from softleak.defenses.clipping import Clip
-from softleak.defenses.compression import Cast, Int8, Prune, Sign
+from softleak.defenses.compression import Cast, Int8, OnKept, Prune, Sign
 from softleak.defenses.defense import Composed, Defense, OpenDefense, as_known, is_random
 from softleak.defenses.noise import GaussianNoise, LaplaceNoise
 from softleak.defenses.withholding import Withhold
@@ -14,6 +14,7 @@ __all__ = [
     "GaussianNoise",
     "Int8",
     "LaplaceNoise",
+    "OnKept",
     "OpenDefense",
     "Prune",
     "Sign",

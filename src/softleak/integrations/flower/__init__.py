@@ -15,10 +15,11 @@ except ImportError as error:
     ) from error
 
 from softleak.integrations.flower.audit_engine import AuditEngine
-from softleak.integrations.flower.auditor import Question
-from softleak.integrations.flower.guard import Action, LeakageGuard
+from softleak.integrations.flower.guard import LeakageGuard
 from softleak.integrations.flower.monitor import LeakageMonitor, Unfit
-from softleak.integrations.flower.round_findings import ClientAudit, RoundAudit
+from softleak.integrations.guarding.auditor import Question
+from softleak.integrations.guarding.round_findings import ClientAudit, RoundAudit
+from softleak.integrations.guarding.update_guard import Action
 
 __all__ = [
     "Action",

@@ -9,9 +9,9 @@ from itertools import cycle
 from typing import Any, Protocol
 
 from softleak.errors import MissingExtra
-from softleak.integrations.flower.auditor import Auditor
-from softleak.integrations.flower.round_findings import RoundAudit
-from softleak.integrations.flower.update import Group
+from softleak.integrations.guarding.auditor import Auditor
+from softleak.integrations.guarding.client_update import Group
+from softleak.integrations.guarding.round_findings import RoundAudit
 
 AUDIT_ACTORS = 2  # the number of Ray actors
 

@@ -101,9 +101,11 @@ class Client:
         return Message(content, reply_to=message)
 
 
-def guard(action: Action = Action.DEFEND, source: Source = fresh) -> LeakageGuard:
+def guard(
+    action: Action = Action.DEFEND, source: Source = fresh, leak: Leak = Leak.COMPOSITION
+) -> LeakageGuard:
     """Return a guard that is told to stop the server from proving a class."""
-    stop = frozenset({Leak.COMPOSITION})
+    stop = frozenset({leak})
     return LeakageGuard(network(), action, stop=stop, question=QUESTION, seeds=2, source=source)
 
 

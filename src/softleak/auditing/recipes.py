@@ -55,10 +55,9 @@ class Recipe:
 
     @property
     def words(self) -> str:
-        """Return the recipe in words; empty if it does nothing."""
-        said = [f"the largest {self.kept:.0%} of the entries"] if self.prunes else []
-        said += [f"{self.length:.0%} of the length"] if self.clips else []
-        return " and ".join(said)
+        """Return the recipe as it continues a sentence; empty if it does nothing."""
+        said = f" on the largest {self.kept:.0%} of the entries" if self.prunes else ""
+        return f"{said}, clipped to {self.length:.0%} of its length" if self.clips else said
 
 
 PLAIN = Recipe()

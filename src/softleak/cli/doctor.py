@@ -37,7 +37,7 @@ def show_installation() -> None:
     for extra, (module, purpose) in EXTRAS.items():
         there = importlib.util.find_spec(module) is not None
         state = "[green]installed[/green]" if there else "missing"
-        remedy = "" if there else f": pip install 'softleak\\[{extra}]'"
+        remedy = "" if there else f": {escape(how_to_install(extra))}"
         table.add_row(f"extra {extra}", f"{state} ({purpose}){remedy}")
     console.print(table)
     console.print(_lacking() or "Everything an audit needs is installed.")

@@ -1,6 +1,6 @@
 """This module runs DP-SGD by Opacus: it clips every sample's gradient and adds noise to the sum.
 
-Needs the extra ``dp``: ``pip install 'softleak[dp]'``.
+Needs the extra ``dp``: ``pip install '.[dp]'`` in a checkout of softleak.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softleak.defenses.defense import positive
-from softleak.errors import MissingExtra, ModelError, OptionError
+from softleak.errors import MissingExtra, ModelError, OptionError, how_to_install
 from softleak.share import GradientShare
 
 
@@ -90,5 +90,5 @@ def _opacus() -> ModuleType:
         opacus = import_module("opacus")
         import_module("opacus.validators")
     except ImportError as error:
-        raise MissingExtra("DP-SGD needs Opacus: pip install 'softleak[dp]'") from error
+        raise MissingExtra(f"DP-SGD needs Opacus: {how_to_install('dp')}") from error
     return opacus

@@ -42,11 +42,11 @@ class GuardOutcome:
             right = "" if guesses is None else (
                 f"; class right in {guesses.hits} of {guesses.trials} trials"
             )  # fmt: skip
-            done = f" of {self.stopped.recipe.words}" if self.stopped.recipe.words else ""
             left = "" if self.left is None else f"; cosine to the update {self.left.cosine:.2f}"
             return (
-                f"Sent{done} with noise of standard deviation {self.stopped.setting:.2g}, behind "
-                f"which this attack did not succeed{right}{left}."
+                f"Sent with noise of standard deviation {self.stopped.setting:.2g}"
+                f"{self.stopped.recipe.words}, behind which this attack did not succeed{right}"
+                f"{left}."
             )
         meant, left = (
             ", ".join(sorted(leak.value for leak in some))

@@ -15,11 +15,12 @@ class OwnStep:
     """What a client received and is about to send, and the share between them.
 
     Attributes:
-        before: the state that the client received.
+        before: what the client received of the arrays that it sends.
         share: the gradient behind the step, under the model's parameter names.
         lr: the learning rate by which the share was divided; None if it is unknown.
         samples: the number of samples that the client says it used.
         names: the model's name of each array.
+        received: all that the client received, from which the model is made.
     """
 
     before: State
@@ -27,6 +28,7 @@ class OwnStep:
     lr: float | None
     samples: int | None
     names: dict[str, str]
+    received: State
 
     @classmethod
     def of(
@@ -36,7 +38,7 @@ class OwnStep:
 
         Args:
             before: the state that the client received.
-            after: the state that it is about to send.
+            after: what it is about to send of it; the rest is withheld.
             lr: its learning rate; None if it is unknown.
             samples: the number of samples that it says it used; None if it does not say.
             model: the architecture, whose parameter names are used.
@@ -44,8 +46,9 @@ class OwnStep:
         Raises:
             ShareError: if this is not a step of this model.
         """
-        share, names = own_parameters(step_between(before, after, lr), model)
-        return cls(before, share, lr, samples, names)
+        told = {name: before[name] for name in after if name in before}
+        share, names = own_parameters(step_between(told, after, lr), model)
+        return cls(told, share, lr, samples, names, before)
 
     def after(self, share: GradientShare) -> dict[str, Tensor]:
         """Return the state after a step of another share, under the names that were received."""

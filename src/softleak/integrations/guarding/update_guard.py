@@ -88,7 +88,7 @@ class UpdateGuard:
             SoftleakError: if the step cannot be audited.
         """
         policy, inputs = self.policy, Leak.INPUT in self.policy.stop
-        subject = self._auditor.subject(step.before)
+        subject = self._auditor.subject(step.received)
         update = Update(node, step.share, step.lr, step.samples)
         found = self._auditor.one(subject, update, inputs=inputs)
         leaking = found.leaks & policy.stop

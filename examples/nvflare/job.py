@@ -9,121 +9,116 @@ from typing import Any
 
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 
-FILTERED = "softleak.integrations.nvflare.LeakageFilter"
-BROKEN = "examples.nvflare.parts.BrokenFilter"
+PARTS = "examples.nvflare.parts"
+OPEN, FILTERED, BROKEN = "open", "filtered", "broken"  # the kinds of clients
+FILTERS = {
+    OPEN: None, FILTERED: "softleak.integrations.nvflare.LeakageFilter",
+    BROKEN: f"{PARTS}.BrokenFilter",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FlareRun:
-    """One federation in the simulator.
+    """One federation in the simulator, in which every client takes one step on its one image.
 
     Attributes:
         folder: the folder of the configuration and of all that is written.
-        filtered: whether clients have the filter.
-        broken: whether the filter of the last client has a fault.
-        clients: the number of clients.
+        kinds: whether each client has no filter, the filter, or one with a fault.
         rounds: the number of rounds.
         size: the height and width of an image.
         lr: the learning rate.
-        kind: what clients send, ``WEIGHT_DIFF`` or ``WEIGHTS``.
+        data_kind: what clients send, ``WEIGHT_DIFF`` or ``WEIGHTS``.
         stop: the leaks that the filter is told to stop.
+        factory: the function of ``examples.nvflare.parts`` that makes the network.
+        seeds: the number of trials for each setting of the noise.
     """
 
     folder: Path
-    filtered: bool
-    broken: bool = False
-    clients: int = 4
+    kinds: tuple[str, ...]
     rounds: int = 3
     size: int = 16
     lr: float = 0.02
-    kind: str = "WEIGHT_DIFF"
-    stop: tuple[str, ...] = ("input", "class", "label")
+    data_kind: str = "WEIGHT_DIFF"
+    stop: tuple[str, ...] = ("input",)
+    factory: str = "network"
+    seeds: int = 2
+
+    @property
+    def model(self) -> str:
+        """The network, as a configuration names it."""
+        return f"{PARTS}:{self.factory}"
 
     @property
     def seen(self) -> Path:
         """The folder of what the server saw."""
-        return self.folder.absolute() / "seen"
-
-    @property
-    def workspace(self) -> Path:
-        """The folder of the simulator."""
-        return self.folder.absolute() / "workspace"
+        return self.file("seen")
 
     def file(self, name: str) -> Path:
-        """Return the path of a file that the federation writes."""
+        """Return the path of something that the federation writes."""
         return self.folder.absolute() / name
 
     def write(self) -> Path:
         """Write the configuration of server and clients, and return its folder."""
         job = self.folder / "job"
-        last = f"site-{self.clients}"
-        others = [f"site-{n}" for n in range(1, self.clients + 1) if not (self.broken and n == self.clients)]
-        apps = {"server": ["server"], "client": others, **({"broken": [last]} if self.broken else {})}
-        meta = {"name": "softleak", "resource_spec": {}, "min_clients": self.clients, "deploy_map": apps}
+        sites: dict[str, list[str]] = {"server": ["server"]}
+        for number, kind in enumerate(self.kinds, 1):
+            sites.setdefault(kind, []).append(f"site-{number}")
+        meta = {"name": "softleak", "min_clients": len(self.kinds), "deploy_map": sites}
         _write(job / "meta.json", meta)
         _write(job / "server" / "config" / "config_fed_server.json", self._server())
-        for app in ("client", "broken"):
-            if app in apps:
-                path = FILTERED if app == "client" else BROKEN
-                _write(job / app / "config" / "config_fed_client.json", self._client(path))
+        for kind in set(self.kinds):
+            _write(job / kind / "config" / "config_fed_client.json", self._client(FILTERS[kind]))
         # NVIDIA FLARE builds only what its administrator allows.
         allowed = [*DEFAULT_CLASS_ALLOW_LIST, "softleak.integrations.nvflare", "examples.nvflare"]
-        _write(self.workspace / "local" / "resources.json", {"class_allow_list": allowed})
+        resources = self.file("workspace") / "local" / "resources.json"
+        _write(resources, {"class_allow_list": allowed})
         self.seen.mkdir(parents=True, exist_ok=True)
         return job
 
     def _server(self) -> dict[str, Any]:
-        curious = {"path": "examples.nvflare.parts.CuriousServer", "args": {"folder": str(self.seen)}}
+        curious = _part(f"{PARTS}.CuriousServer", folder=str(self.seen))
         chain = [{"tasks": ["train"], "filters": [curious]}]
-        weights = {"size": self.size, "last": str(self.file("last.npz"))}
-        metrics = {"target": str(self.file("metrics.jsonl"))}
-        fedavg = {"num_clients": self.clients, "num_rounds": self.rounds, "persistor_id": "first"}
+        workflow = _part(
+            "nvflare.app_common.workflows.fedavg.FedAvg", num_clients=len(self.kinds),
+            num_rounds=self.rounds, persistor_id="first", ignore_result_error=True,
+        )  # fmt: skip
+        first = _part(
+            f"{PARTS}.FirstWeights", size=self.size, last=str(self.file("last.npz")),
+            model=self.model,
+        )  # fmt: skip
+        metrics = _part(f"{PARTS}.MetricsFile", target=str(self.file("metrics.jsonl")))
         return {
             "format_version": 2,
-            "workflows": [
-                {
-                    "id": "fedavg",
-                    "path": "nvflare.app_common.workflows.fedavg.FedAvg",
-                    "args": {**fedavg, "ignore_result_error": True},
-                }
-            ],
-            "components": [
-                {"id": "first", "path": "examples.nvflare.parts.FirstWeights", "args": weights},
-                {"id": "metrics", "path": "examples.nvflare.parts.MetricsFile", "args": metrics},
-            ],
+            "workflows": [{"id": "fedavg", **workflow}],
+            "components": [{"id": "first", **first}, {"id": "metrics", **metrics}],
             "task_data_filters": chain,
             "task_result_filters": chain,
         }
 
-    def _client(self, path: str) -> dict[str, Any]:
-        step = {
-            "clients": self.clients, "size": self.size, "lr": self.lr, "kind": self.kind,
-            "times": str(self.file("times.txt")),
-        }  # fmt: skip
-        guard = {
-            "model": "examples.nvflare.parts:network", "model_args": {"size": self.size},
-            "action": "defend", "stop": list(self.stop), "lr": self.lr,
-            "input_shape": [3, self.size, self.size], "seeds": 2,
-        }  # fmt: skip
-        chain = [{"tasks": ["train"], "filters": [{"path": path, "args": guard}]}]
+    def _client(self, guard: str | None) -> dict[str, Any]:
+        step = _part(
+            f"{PARTS}.OneStep", clients=len(self.kinds), size=self.size, lr=self.lr,
+            kind=self.data_kind, model=self.model,
+        )  # fmt: skip
+        made = _part(
+            guard or "", model=self.model, model_args={"size": self.size}, action="defend",
+            stop=list(self.stop), lr=self.lr, input_shape=[3, self.size, self.size], seeds=self.seeds,
+        )  # fmt: skip
+        stream = _part(
+            "nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent",
+            events_to_convert=["analytix_log_stats"],
+        )
         return {
             "format_version": 2,
-            "executors": [
-                {
-                    "tasks": ["train"],
-                    "executor": {"path": "examples.nvflare.parts.OneStep", "args": step},
-                }
-            ],
-            "task_result_filters": chain if self.filtered or self.broken else [],
+            "executors": [{"tasks": ["train"], "executor": step}],
             "task_data_filters": [],
-            "components": [
-                {
-                    "id": "stream",
-                    "path": "nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent",
-                    "args": {"events_to_convert": ["analytix_log_stats"]},
-                }
-            ],
+            "task_result_filters": [{"tasks": ["train"], "filters": [made]}] if guard else [],
+            "components": [{"id": "stream", **stream}],
         }
+
+
+def _part(path: str, **arguments: object) -> dict[str, Any]:
+    return {"path": path, "args": arguments}
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

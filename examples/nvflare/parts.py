@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 import torch
@@ -22,13 +21,22 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.widgets.streaming import AnalyticsReceiver
 from torch import nn
 
-from examples.flower.settings import Settings
+from examples.flower.settings import EXAMPLE_SEED, Settings
 from softleak.integrations.nvflare import LeakageFilter
+from softleak.integrations.nvflare.exchange import built
 
 
 def network(size: int) -> nn.Module:
-    """Return the network of the federation for images of this height and width."""
+    """Return the paper's LeNet with tanh for images of this height and width."""
     return Settings(size=size).network()
+
+
+def small_network(size: int) -> nn.Module:
+    """Return a fully connected network, which is audited in a moment."""
+    with torch.random.fork_rng():
+        torch.manual_seed(EXAMPLE_SEED)
+        wide = nn.Linear(3 * size * size, 24)
+        return nn.Sequential(nn.Flatten(), wide, nn.Sigmoid(), nn.Linear(24, 10, bias=False))
 
 
 class OneStep(Executor):  # type: ignore[misc]
@@ -39,22 +47,22 @@ class OneStep(Executor):  # type: ignore[misc]
         size: the height and width of an image.
         lr: the learning rate.
         kind: ``WEIGHT_DIFF`` or ``WEIGHTS``.
-        times: the file to which the time of each step is appended.
+        model: the network, as ``package.module:factory``.
     """
 
-    def __init__(self, clients: int, size: int, lr: float, kind: str, times: str) -> None:
+    def __init__(self, clients: int, size: int, lr: float, kind: str, model: str) -> None:
         super().__init__()
         self.settings, self.kind = Settings(clients=clients, size=size, lr=lr), kind
-        self.times = Path(times)
+        self.model = model
 
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
     ) -> Shareable:
         """Return the weights after the step, or their difference to those received."""
-        start = perf_counter()
         number = int(fl_ctx.get_identity_name().rpartition("-")[2]) - 1
         x, y = (part[number : number + 1] for part in self.settings.images())
-        model, received = self.settings.network(), from_shareable(shareable).data
+        model = built(self.model, {"size": self.settings.size})
+        received = from_shareable(shareable).data
         model.load_state_dict({name: torch.as_tensor(array) for name, array in received.items()})
         optimiser = torch.optim.SGD(model.parameters(), lr=self.settings.lr)
         F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
@@ -62,8 +70,6 @@ class OneStep(Executor):  # type: ignore[misc]
         after = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
         if self.kind == DataKind.WEIGHT_DIFF:
             after = {name: array - received[name] for name, array in after.items()}
-        with self.times.open("a", encoding="utf-8") as file:
-            file.write(f"{perf_counter() - start}\n")
         return DXO(self.kind, after).to_shareable()
 
 
@@ -73,15 +79,16 @@ class FirstWeights(ModelPersistor):  # type: ignore[misc]
     Args:
         size: the height and width of an image.
         last: the file of the last weights.
+        model: the network, as ``package.module:factory``.
     """
 
-    def __init__(self, size: int, last: str) -> None:
+    def __init__(self, size: int, last: str, model: str) -> None:
         super().__init__()
-        self.size, self.last = size, Path(last)
+        self.size, self.last, self.model = size, Path(last), model
 
     def load_model(self, fl_ctx: FLContext) -> object:
         """Return the weights that the first round begins with."""
-        state = network(self.size).state_dict()
+        state = built(self.model, {"size": self.size}).state_dict()
         return make_model_learnable({n: t.numpy() for n, t in state.items()}, {})
 
     def save_model(self, model: dict[str, object], fl_ctx: FLContext) -> None:

@@ -62,10 +62,7 @@ class Recipe:
 
 PLAIN = Recipe()
 # What a guard tries, each with noise. A new recipe is a line here.
-RECIPES = (
-    PLAIN, Recipe(kept=0.3), Recipe(kept=0.1), Recipe(kept=0.03), Recipe(kept=0.01),
-    Recipe(length=0.5), Recipe(kept=0.1, length=0.5),
-)  # fmt: skip
+RECIPES = (PLAIN, Recipe(kept=0.3), Recipe(kept=0.1), Recipe(kept=0.01), Recipe(length=0.5))
 
 
 def _missing(g: Tensor) -> float:

@@ -102,7 +102,8 @@ class FlareRun:
         )  # fmt: skip
         made = _part(
             guard or "", model=self.model, model_args={"size": self.size}, action="defend",
-            stop=list(self.stop), lr=self.lr, input_shape=[3, self.size, self.size], seeds=self.seeds,
+            stop=list(self.stop), lr=self.lr, input_shape=[3, self.size, self.size],
+            seeds=self.seeds,
         )  # fmt: skip
         stream = _part(
             "nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent",

@@ -85,7 +85,9 @@ def score(run: FlareRun) -> dict[str, ClientScore]:
                 share = own_step(state, dxo, run.lr, model).share
             except SoftleakError:
                 continue
-            audit = auditor.audit(number, [Group(state, (Update(client, share, run.lr),))], inputs=1)
+            audit = auditor.audit(
+                number, [Group(state, (Update(client, share, run.lr),))], inputs=1
+            )
             (finding,) = audit.clients
             one.labels += exact(finding, int(y[client]))
             one.classes += guess(finding) == int(y[client])

@@ -10,9 +10,11 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from softleak.environment import versions
+from softleak.errors import how_to_install
 
 EXTRAS = {  # what each brings, by the module it is imported as
     "images": ("PIL", "folders and packs of photos"),
@@ -21,6 +23,7 @@ EXTRAS = {  # what each brings, by the module it is imported as
     "plots": ("matplotlib", "the paper's figures, pictures of the benchmarks"),
     "ray": ("ray", "`softleak reproduce` on a cluster"),
     "flower": ("flwr", "a guard and a monitor in Flower"),
+    "nvflare": ("nvflare", "a filter in NVIDIA FLARE, and its own filters in --what-if"),
 }
 GPU_DRIVERS = ("/proc/driver/nvidia", "/dev/kfd")
 

@@ -3,7 +3,7 @@
 from softleak.defenses.clipping import Clip
 from softleak.defenses.compression import Cast, Int8, OnKept, Prune, Sign
 from softleak.defenses.defense import Composed, Defense, OpenDefense, as_known, is_random
-from softleak.defenses.noise import GaussianNoise, LaplaceNoise
+from softleak.defenses.noise import GaussianNoise, LaplaceNoise, PercentileNoise
 from softleak.defenses.withholding import Withhold
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "LaplaceNoise",
     "OnKept",
     "OpenDefense",
+    "PercentileNoise",
     "Prune",
     "Sign",
     "Withhold",

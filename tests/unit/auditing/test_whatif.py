@@ -70,7 +70,7 @@ def test_clipping_hides_nothing(subject, targets):
     found = Trial(subject, targets, OPTIONS, sweep, 1).response(quiet)
     assert [point.rates[Leak.LABEL].hits for point in found.points] == [2, 2]
     assert found.stops == {}
-    assert chart(found).cells[0].words == "still succeeds, 2 of 2"
+    assert chart(found).cells[0].words.startswith("still succeeds, 2 of 2; cosine 1.00")
 
 
 def test_noise_ends_the_label_somewhere_between(subject, targets, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.abstract.model_persistor import ModelPersistor
-from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.widgets.streaming import AnalyticsReceiver
 from torch import nn
 
@@ -105,12 +105,13 @@ class CuriousServer(Filter):  # type: ignore[misc]
 
     def __init__(self, folder: str) -> None:
         super().__init__()
-        self.folder = Path(folder)
+        self.folder, self._rounds = Path(folder), Counter[str]()
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Write the arrays that go to a client, or come from it, to a file of their own."""
         peer = fl_ctx.get_peer_context().get_identity_name()
-        name = f"{fl_ctx.get_prop(AppConstants.CURRENT_ROUND, 0)}-{peer}"
+        name = f"{self._rounds[peer]}-{peer}"
+        self._rounds[peer] += 1
         direction = fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
         code = shareable.get_return_code()
         if code != ReturnCode.OK:

@@ -137,5 +137,5 @@ def test_a_wrong_configuration_is_said_at_once():
         guard("drop")
     with pytest.raises(OptionError, match="expected leaks among label"):
         guard("warn", stop=["face"])
-    with pytest.raises(ModelError, match="package.module:factory, got 'lenet'"):
+    with pytest.raises(ModelError, match=r"package\.module:factory, got 'lenet'"):
         LeakageFilter("lenet")

@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a fully connected network")
     parser.add_argument("--weights", action="store_true", help="send weights, not differences")
     parser.add_argument("--mixed", action="store_true", help="one federation with all three kinds")
+    parser.add_argument("--only", choices=("without", "with", "fault"), help="one of the three")
     parser.add_argument("--out", type=Path, default=Path("federation-nvflare"))
     given = parser.parse_args()
     plans = {
@@ -38,6 +39,8 @@ def main() -> None:
     if given.mixed:
         plans = {"mixed": (OPEN, FILTERED, BROKEN)}
     for name, kinds in plans.items():
+        if given.only not in (None, name):
+            continue
         run = FlareRun(
             given.out / name, kinds, given.rounds, given.size,
             data_kind="WEIGHTS" if given.weights else "WEIGHT_DIFF",

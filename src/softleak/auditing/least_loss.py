@@ -1,6 +1,6 @@
 """This module searches clipping, pruning and noise together for the least loss of utility.
 
-Each recipe wants the weakest noise that stops the attacks behind it. A recipe that could only be
+Each treatment wants the weakest noise that stops the attacks behind it. A treatment that could only be
 worse than the best one so far is not tried: what it leaves of the update is known beforehand.
 """
 
@@ -11,23 +11,23 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from softleak.auditing.recipes import RECIPES, Recipe
+from softleak.auditing.treatments import TREATMENTS, Treatment
 from softleak.auditing.weakest import Search, Stopped
 
 
-def least_loss(search: Search, recipes: Sequence[Recipe] = RECIPES) -> Stopped | None:
-    """Return the recipe and the noise that stop everything and leave the most of the update.
+def least_loss(search: Search, treatments: Sequence[Treatment] = TREATMENTS) -> Stopped | None:
+    """Return the treatment and the noise that stop everything and leave the most of the update.
 
     Args:
         search: the search for noise on the share.
-        recipes: what may be done to the share before the noise, the first to try first.
+        treatments: what may be done to the share before the noise, the first to try first.
 
     Returns:
         The best that was found; None if nothing that was tried stops the attacks.
     """
     best: Stopped | None = None
-    for recipe in recipes:
-        tried = with_recipe(search, recipe)
+    for treatment in treatments:
+        tried = treated(search, treatment)
         within = len(tried.grid) if best is None else _better(tried, _progress(best))
         # The strongest noise that would still be better is tried first. If the attacks succeed
         # behind it, they do behind all weaker ones.
@@ -39,9 +39,9 @@ def least_loss(search: Search, recipes: Sequence[Recipe] = RECIPES) -> Stopped |
     return best
 
 
-def with_recipe(search: Search, recipe: Recipe) -> Search:
-    """Return the search behind another recipe."""
-    return replace(search, recipe=recipe, known={})
+def treated(search: Search, treatment: Treatment) -> Search:
+    """Return the search behind another treatment."""
+    return replace(search, treatment=treatment, known={})
 
 
 def expected_progress(search: Search, setting: float) -> float:
@@ -50,13 +50,15 @@ def expected_progress(search: Search, setting: float) -> float:
     Noise adds to the length of what is sent, and nothing along the true update.
 
     Args:
-        search: the search, with its recipe.
+        search: the search, with its treatment.
         setting: the standard deviation of the noise.
     """
     true, left = search.target.share.share, search.prepared
     whole = true.norm()
     along = sum(float((g.double() * left[n].double()).sum()) for n, g in true.items())
-    noisy = sum(int((g != 0).sum()) if search.recipe.prunes else g.numel() for g in left.values())
+    noisy = sum(
+        int((g != 0).sum()) if search.treatment.prunes else g.numel() for g in left.values()
+    )
     length = math.sqrt(left.norm() ** 2 + setting**2 * noisy)
     return along / (whole * max(whole, length)) if whole > 0 else 0.0
 

@@ -19,8 +19,8 @@ from softleak.auditing.defended_attack import Shot, Target, walks
 from softleak.auditing.findings import LabelFinding
 from softleak.auditing.named import classes_named
 from softleak.auditing.rates import Leak, Rate
-from softleak.auditing.recipes import PLAIN, Recipe
 from softleak.auditing.reports import AuditReport
+from softleak.auditing.treatments import PLAIN, Treatment
 from softleak.auditing.utility import Utility, mean_utility, utility
 from softleak.defenses import Defense, GaussianNoise, OnKept
 from softleak.defenses.noise import Source
@@ -68,13 +68,13 @@ class Stopped:
         setting: the standard deviation of the noise.
         guesses: how often the right class was named, sure or not; None if there is no single class
             to guess, because the update is of several samples.
-        recipe: what was done to the share before the noise.
+        treatment: what was done to the share before the noise.
         utility: what is left of the update; None if nobody measured it.
     """
 
     setting: float
     guesses: Rate | None
-    recipe: Recipe = PLAIN
+    treatment: Treatment = PLAIN
     utility: Utility | None = None
 
     @property
@@ -94,7 +94,7 @@ class Search:
         leaks: the leaks that must not happen.
         seeds: the number of trials for each setting.
         make: the function that makes the noise of a standard deviation and a source.
-        recipe: what is done to the share before the noise.
+        treatment: what is done to the share before the noise.
         known: the trials so far, by setting and seed.
     """
 
@@ -104,7 +104,7 @@ class Search:
     leaks: frozenset[Leak]
     seeds: int = 3
     make: Make = GaussianNoise
-    recipe: Recipe = PLAIN
+    treatment: Treatment = PLAIN
     known: dict[tuple[float, int], _Trial] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -126,17 +126,17 @@ class Search:
 
     @cached_property
     def prepared(self) -> GradientShare:
-        """The share as the recipe leaves it, before any noise."""
-        return self.recipe(self.target.share.share)
+        """The share as the treatment leaves it, before any noise."""
+        return self.treatment(self.target.share.share)
 
     def send(self, setting: float, source: Source) -> GradientShare:
         """Return what is sent behind noise of this setting."""
         noise = self.make(setting, source)
-        return (OnKept(noise) if self.recipe.prunes else noise)(self.prepared)
+        return (OnKept(noise) if self.treatment.prunes else noise)(self.prepared)
 
     @cached_property
     def grid(self) -> list[float]:
-        """The settings to try, from weak to strong, in units of what the recipe leaves."""
+        """The settings to try, from weak to strong, in units of what the treatment leaves."""
         unit = root_mean_square(self.prepared)
         return [unit * GRID.factor**power for power in GRID.powers]
 
@@ -168,9 +168,9 @@ class Search:
         true = self.target.share.share
         left = mean_utility([utility(true, trial.sent) for trial in trials])
         if self.target.label is None:
-            return Stopped(setting, None, self.recipe, left)
+            return Stopped(setting, None, self.treatment, left)
         guesses = [self._guessed(trial) for trial in trials]
-        return Stopped(setting, Rate(sum(guesses), len(guesses)), self.recipe, left)
+        return Stopped(setting, Rate(sum(guesses), len(guesses)), self.treatment, left)
 
     def stops(self, sent: GradientShare, setting: float = 0.0) -> bool:
         """Return whether the attacks fail on what is really sent, behind noise of this setting."""
@@ -192,13 +192,13 @@ class Search:
             return True
         if self.target.label is None and self.target.pixels is None:
             return False  # there is nothing to reach, and attacks on labels take their time
-        views = self.recipe.views(trial.sent, trial.setting)
+        views = self.treatment.views(trial.sent, trial.setting)
         shots = [Shot(self.target, s, s, self._asked, leaks) for s in views]
         names = leaks & {Leak.LABEL, Leak.CLASS}
         if any(shots[0].hits(leak, trial.recovery, ()) for leak in names):
             return True
         # How sure an attack is says little behind pruning, so a right guess counts there.
-        wary = Leak.CLASS in names and self.recipe.prunes
+        wary = Leak.CLASS in names and self.treatment.prunes
         if wary and (self._guessed(trial) or self._composed(trial)):
             return True
         walked = walks(self.subject) if Leak.INPUT in leaks else ()
@@ -211,8 +211,8 @@ class Search:
 
     @cached_property
     def _asked(self) -> Options:
-        """What the attacker knows of a share behind this recipe."""
-        if not self.recipe.clips:
+        """What the attacker knows of a share behind this treatment."""
+        if not self.treatment.clips:
             return self.options
         return replace(self.options, knowledge=replace(self.options.knowledge, scale="unknown"))
 

@@ -73,7 +73,9 @@ def private_training(text: str | None) -> PrivateTraining:
                 f"{part.strip()!r}"
             ) from None
     training = PrivateTraining(**said)
-    training.dpsgd(1.0, training.clip or 1.0)  # which checks the settings
+    training.dpsgd(
+        1.0, 1.0 if training.clip is None else training.clip
+    )  # which checks the settings
     return training
 
 

@@ -79,8 +79,8 @@ def _what_if(tried: WhatIf) -> dict[str, Any]:
 
 def _point(point: Point) -> dict[str, Any]:
     rates = {leak.value: [rate.hits, rate.trials] for leak, rate in point.rates.items()}
-    left = None if point.utility is None else asdict(point.utility)
-    return {"setting": point.setting, **rates, "left": left}
+    left = {} if point.utility is None else {"left": asdict(point.utility)}
+    return {"setting": point.setting, **rates, **left}
 
 
 def _label(finding: LabelFinding) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from torch import nn
 
 import softleak as sl
 from softleak.auditing import Leak, NamedShare, Options, audit_shares
-from softleak.auditing.least_loss import expected_progress, least_loss, with_recipe
-from softleak.auditing.recipes import PLAIN, Recipe
+from softleak.auditing.least_loss import expected_progress, least_loss, treated
+from softleak.auditing.treatments import PLAIN, Treatment
 from softleak.auditing.utility import mean_utility, utility
 from softleak.auditing.weakest import Search
 from softleak.subject import Subject
 
 SHAPE = (3, 4, 4)
-KEPT = Recipe(kept=0.1)
+KEPT = Treatment(kept=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +28,9 @@ def search():
     return Search.of(subject, share, report, options, frozenset({Leak.CLASS}), 1)
 
 
-@pytest.mark.parametrize("recipe", [PLAIN, KEPT, Recipe(length=0.5), Recipe(0.1, 0.5)])
-def test_the_expected_progress_is_the_measured_one(search, recipe):
-    tried = with_recipe(search, recipe)
+@pytest.mark.parametrize("treatment", [PLAIN, KEPT, Treatment(length=0.5), Treatment(0.1, 0.5)])
+def test_the_expected_progress_is_the_measured_one(search, treatment):
+    tried = treated(search, treatment)
     setting, true = tried.grid[12], tried.target.share.share
     sent = [tried.send(setting, seed) for seed in range(200)]
     measured = mean_utility([utility(true, one) for one in sent]).progress
@@ -38,21 +38,21 @@ def test_the_expected_progress_is_the_measured_one(search, recipe):
 
 
 def test_noise_is_on_the_kept_entries_alone(search):
-    tried = with_recipe(search, KEPT)
+    tried = treated(search, KEPT)
     sent = tried.send(0.1, 0)
     for name, g in tried.prepared.items():
         assert torch.equal(sent[name] == 0, g == 0)
         assert int((g != 0).sum()) <= -(-g.numel() // 10)
 
 
-def test_the_best_of_all_recipes_stops_the_attack_and_is_no_worse_than_noise_alone(search):
+def test_the_best_of_all_treatments_stops_the_attack_and_is_no_worse_than_noise_alone(search):
     alone = least_loss(search, (PLAIN,))
-    best = least_loss(search, (PLAIN, KEPT, Recipe(length=0.5)))
+    best = least_loss(search, (PLAIN, KEPT, Treatment(length=0.5)))
     assert best.utility.progress >= alone.utility.progress
-    assert not with_recipe(search, best.recipe).hit(best.setting)
+    assert not treated(search, best.treatment).hit(best.setting)
 
 
-def test_a_recipe_that_could_only_be_worse_is_not_tried(search, monkeypatch):
+def test_a_treatment_that_could_only_be_worse_is_not_tried(search, monkeypatch):
     tried = []
     weakest = Search.weakest
     monkeypatch.setattr(
@@ -60,10 +60,10 @@ def test_a_recipe_that_could_only_be_worse_is_not_tried(search, monkeypatch):
     )
     weak = replace(search, leaks=frozenset({Leak.LABEL}))
     weak = replace(weak, target=replace(weak.target, label=None, pixels=None))
-    assert least_loss(weak, (PLAIN, KEPT)).recipe == PLAIN  # nothing is to be hidden
+    assert least_loss(weak, (PLAIN, KEPT)).treatment == PLAIN  # nothing is to be hidden
     assert len(tried) == 1
 
 
 def test_a_right_guess_counts_behind_pruning(search):
-    tried = with_recipe(search, Recipe(kept=0.5))
+    tried = treated(search, Treatment(kept=0.5))
     assert tried.hit(tried.grid[0])  # the head's bias still tells the class

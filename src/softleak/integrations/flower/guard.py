@@ -13,7 +13,7 @@ from flwr.common.constant import ErrorCode
 from torch import nn
 
 from softleak.auditing import Leak
-from softleak.auditing.recipes import RECIPES, Recipe
+from softleak.auditing.treatments import TREATMENTS, Treatment
 from softleak.auditing.weakest import Make, Stopped
 from softleak.defenses import GaussianNoise
 from softleak.errors import SoftleakError
@@ -51,7 +51,8 @@ class LeakageGuard:
         seeds: the number of trials for each setting of the noise.
         noise: the function that makes a defence of a standard deviation and a source, such as
             ``GaussianNoise`` or ``LaplaceNoise``.
-        recipes: what may be done to an update before the noise; ``(Recipe(),)`` is noise alone.
+        treatments: what may be done to an update before the noise; ``(Treatment(),)`` is noise
+            alone.
         metrics: whether the outcome is added to the reply's metrics. Strategies want the same
             metrics of all clients, so switch it off if not all of them have a guard.
         source: where the noise comes from. Anything but ``fresh`` is for experiments that are to
@@ -68,11 +69,11 @@ class LeakageGuard:
         question: Question | None = None,
         seeds: int = 3,
         noise: Make = GaussianNoise,
-        recipes: Sequence[Recipe] = RECIPES,
+        treatments: Sequence[Treatment] = TREATMENTS,
         metrics: bool = True,
         source: Source = fresh,
     ) -> None:
-        policy = GuardPolicy(action, stop, seeds, noise, recipes)
+        policy = GuardPolicy(action, stop, seeds, noise, treatments)
         self.guard = UpdateGuard(model, policy, question or Question())
         self.metrics, self._lr, self._source = metrics, lr, source
 
@@ -136,9 +137,9 @@ def _add(reply: Message, metrics: dict[str, float]) -> None:
 def _remember(context: Context, outcome: GuardOutcome) -> None:
     """Keep the setting of the defence for the next round."""
     if outcome.stopped is not None:
-        recipe = outcome.stopped.recipe
+        treatment = outcome.stopped.treatment
         context.state[CONTEXT_KEY] = ConfigRecord(
-            {"setting": outcome.stopped.setting, "kept": recipe.kept, "length": recipe.length}
+            {"setting": outcome.stopped.setting, "kept": treatment.kept, "length": treatment.length}
         )
 
 
@@ -150,4 +151,4 @@ def _remembered(context: Context) -> Stopped | None:
     if len(values) < 3:
         return None
     setting, kept, length = values
-    return Stopped(setting, None, Recipe(kept, length))
+    return Stopped(setting, None, Treatment(kept, length))

@@ -45,7 +45,7 @@ class GuardOutcome:
             left = "" if self.left is None else f"; cosine to the update {self.left.cosine:.2f}"
             return (
                 f"Sent with noise of standard deviation {self.stopped.setting:.2g}"
-                f"{self.stopped.recipe.words}, behind which this attack did not succeed{right}"
+                f"{self.stopped.treatment.words}, behind which this attack did not succeed{right}"
                 f"{left}."
             )
         meant, left = (
@@ -74,8 +74,8 @@ class GuardOutcome:
             **{f"guard-{leak.value}-not-attacked": float(leak in unattacked) for leak in Leak},
             "guard-defended": float(self.stopped is not None),
             "guard-noise": 0.0 if self.stopped is None else self.stopped.setting,
-            "guard-kept": 1.0 if self.stopped is None else self.stopped.recipe.kept,
-            "guard-length": 1.0 if self.stopped is None else self.stopped.recipe.length,
+            "guard-kept": 1.0 if self.stopped is None else self.stopped.treatment.kept,
+            "guard-length": 1.0 if self.stopped is None else self.stopped.treatment.length,
             "guard-cosine": 1.0 if self.left is None else self.left.cosine,
             "guard-class-bound": 1.0 if self.stopped is None else self.stopped.class_bound,
             "guard-seconds": seconds,

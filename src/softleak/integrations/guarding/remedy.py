@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from softleak.auditing.least_loss import least_loss, with_recipe
-from softleak.auditing.recipes import Recipe
+from softleak.auditing.least_loss import least_loss, treated
+from softleak.auditing.treatments import Treatment
 from softleak.auditing.utility import utility
 from softleak.auditing.weakest import Search, Stopped, stronger
 from softleak.integrations.guarding.guard_outcome import GuardOutcome
@@ -19,7 +19,7 @@ NOISE_TRIES = 3  # the number of settings, each stronger, before an update is re
 def defended(
     found: ClientAudit,
     search: Search,
-    recipes: Sequence[Recipe],
+    treatments: Sequence[Treatment],
     last: Stopped | None,
     generator: np.random.Generator,
 ) -> GuardOutcome:
@@ -28,14 +28,14 @@ def defended(
     Args:
         found: what the update gives away without a defence.
         search: the search for the weakest noise that stops the attacks on this update.
-        recipes: what may be done to the update before the noise.
+        treatments: what may be done to the update before the noise.
         last: the defence of the round before; None to search for one.
         generator: the source of the noise.
     """
-    stopped = least_loss(search, recipes) if last is None else _again(search, last)
+    stopped = least_loss(search, treatments) if last is None else _again(search, last)
     if stopped is None:
         return GuardOutcome(found, refusal="no defence that was tried stops the attack")
-    tried = with_recipe(search, stopped.recipe)
+    tried = treated(search, stopped.treatment)
     for _ in range(NOISE_TRIES):
         sent = tried.send(stopped.setting, generator)
         if tried.stops(sent, stopped.setting):
@@ -46,4 +46,4 @@ def defended(
 
 def _again(search: Search, last: Stopped) -> Stopped:
     """Return the defence of the round before, with its figures measured on this round's update."""
-    return with_recipe(search, last.recipe).at(last.setting)
+    return treated(search, last.treatment).at(last.setting)

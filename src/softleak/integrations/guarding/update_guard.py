@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from softleak.auditing import Leak
-from softleak.auditing.recipes import RECIPES, Recipe
+from softleak.auditing.treatments import TREATMENTS, Treatment
 from softleak.auditing.weakest import Make, Search, Stopped, check_search
 from softleak.defenses import GaussianNoise
 from softleak.errors import OptionError
@@ -42,20 +42,22 @@ class GuardPolicy:
         seeds: the number of trials for each setting of the noise.
         noise: the function that makes a defence of a standard deviation and a source, such as
             ``GaussianNoise`` or ``LaplaceNoise``.
-        recipes: what may be done to an update before the noise.
+        treatments: what may be done to an update before the noise.
     """
 
     action: Action
     stop: frozenset[Leak] = frozenset({Leak.INPUT})
     seeds: int = 3
     noise: Make = GaussianNoise
-    recipes: Sequence[Recipe] = RECIPES
+    treatments: Sequence[Treatment] = TREATMENTS
 
     def __post_init__(self) -> None:
         if not self.stop:
             raise OptionError("expected at least one kind of leak to stop")
-        if not self.recipes:
-            raise OptionError("expected at least one recipe, such as Recipe() for noise alone")
+        if not self.treatments:
+            raise OptionError(
+                "expected at least one treatment; Treatment() is noise alone"
+            )
         if self.action is Action.DEFEND:
             check_search(self.stop, self.seeds)
 
@@ -101,7 +103,7 @@ class UpdateGuard:
         search = Search.of(
             subject, step.share, found.report, options, policy.stop, policy.seeds, policy.noise
         )
-        return defended(found, search, policy.recipes, last, generator)
+        return defended(found, search, policy.treatments, last, generator)
 
     def say(self, number: int, outcome: GuardOutcome, seconds: float) -> None:
         """Log what an update gives away, and what became of it.

@@ -12,7 +12,7 @@ from softleak.share import GradientShare
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Treatment:
     """This shortens an update, and leaves out its smaller entries.
 
     Attributes:
@@ -55,14 +55,20 @@ class Recipe:
 
     @property
     def words(self) -> str:
-        """Return the recipe as it continues a sentence; empty if it does nothing."""
+        """Return the treatment as it continues a sentence; empty if it does nothing."""
         said = f" on the largest {self.kept:.0%} of the entries" if self.prunes else ""
         return f"{said}, clipped to {self.length:.0%} of its length" if self.clips else said
 
 
-PLAIN = Recipe()
-# What a guard tries, each with noise. A new recipe is a line here.
-RECIPES = (PLAIN, Recipe(kept=0.3), Recipe(kept=0.1), Recipe(kept=0.01), Recipe(length=0.5))
+PLAIN = Treatment()
+# What a guard tries, each with noise. A new treatment is a line here.
+TREATMENTS = (
+    PLAIN,
+    Treatment(kept=0.3),
+    Treatment(kept=0.1),
+    Treatment(kept=0.01),
+    Treatment(length=0.5),
+)
 
 
 def _missing(g: Tensor) -> float:

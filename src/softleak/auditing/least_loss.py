@@ -1,7 +1,7 @@
 """This module searches clipping, pruning and noise together for the least loss of utility.
 
-Each treatment wants the weakest noise that stops the attacks behind it. A treatment that could only be
-worse than the best one so far is not tried: what it leaves of the update is known beforehand.
+Each treatment wants the weakest noise that stops the attacks behind it. A treatment that could only
+be worse than the best one so far is not tried: what it leaves of the update is known beforehand.
 """
 
 from __future__ import annotations

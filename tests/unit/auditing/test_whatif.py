@@ -150,7 +150,8 @@ def test_dpsgd_has_epsilon_on_its_axis_and_flares_filters_are_tried_by_their_cla
     monkeypatch.setattr(sweeps, "EPSILONS", (1e12, 1.0))
     monkeypatch.setattr(whatif, "TRIAL", whatif.TrialSettings(bisections=0))
     groups = frozenset({DefenceGroup.DP_SGD, DefenceGroup.NVFLARE})
-    tried = {s.name: s for s in sweeps.sweeps(1.0, (), sweeps.Asked(groups), subject.model)}
+    norm = targets[0].share.share.norm()
+    tried = {s.name: s for s in sweeps.sweeps(norm, (), sweeps.Asked(groups), subject.model)}
     private = Trial(subject, targets[:1], options, tried["DP-SGD"], 1).response(quiet)
     assert [point.rates[Leak.INPUT].hits for point in private.points] == [1, 0]
     assert private.stops[Leak.INPUT] == 1.0

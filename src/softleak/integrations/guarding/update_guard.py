@@ -55,9 +55,7 @@ class GuardPolicy:
         if not self.stop:
             raise OptionError("expected at least one kind of leak to stop")
         if not self.treatments:
-            raise OptionError(
-                "expected at least one treatment; Treatment() is noise alone"
-            )
+            raise OptionError("expected at least one treatment; Treatment() is noise alone")
         if self.action is Action.DEFEND:
             check_search(self.stop, self.seeds)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from softleak.auditing.audit_options import Options
@@ -104,7 +104,7 @@ class Trial:
             "known",
             "unknown",
         ):  # those alike at once
-            group = [shot for shot in shots if shot.options.knowledge.scale == scale]
+            group = [s for s in shots if s.aims and s.options.knowledge.scale == scale]
             for shot, recovery in zip(group, self._recover(group), strict=True):
                 for leak in shot.aims:
                     hits[leak].append(shot.hits(leak, recovery, self._walks))
@@ -136,13 +136,16 @@ class Trial:
         seeds = self.seeds if self.sweep.random else 1
         walked = max(TRIAL.inputs, seeds) if self._walks else 0
         inverted = {(n % seeds, n % len(self.targets)) for n in range(walked)}
-        return [
+        shots = [
             Shot.at(
                 target, self.sweep.make(setting, seed), self.options, (seed, number) in inverted
             )
             for seed in range(seeds)
             for number, target in enumerate(self.targets)
         ]  # fmt: skip
+        # Every attack needs the head's gradient. Where it is withheld, none is tried.
+        head = self.subject.head.weight_name
+        return [s if head in s.sent else replace(s, aims=frozenset()) for s in shots]
 
     def _recover(self, shots: Sequence[Shot]) -> tuple[Recovery, ...]:
         if not shots:

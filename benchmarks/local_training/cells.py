@@ -96,7 +96,10 @@ def measure(
     start = time.perf_counter()
     found = recovered(subject, client, [share for share, _, _ in drawn])
     errors = [off(f, y) for f, (_, y, _) in zip(found, drawn, strict=True)]
-    named = [_distance(f and f.label, y) for f, (_, y, _) in zip(found, drawn, strict=True)]
+    named = [
+        _distance(None if f is None else f.label, y)
+        for f, (_, y, _) in zip(found, drawn, strict=True)
+    ]
     unique = [f is not None and f.status is sl.Status.UNIQUE for f in found]
     return Cell(
         f"{name} {kind} {client}",
@@ -112,9 +115,9 @@ def measure(
 
 def off(found: sl.Recovery | None, y: torch.Tensor) -> float:
     """Return the L1 error of the label that fits best: of a continuum, not its middle."""
-    fitting = () if found is None else found.solutions
-    best = min(fitting, key=lambda one: one.misfit).label if fitting else found and found.label
-    return _distance(best, y)
+    if found is None or not found.solutions:
+        return _distance(None if found is None else found.label, y)
+    return _distance(min(found.solutions, key=lambda one: one.misfit).label, y)
 
 
 def _distance(label: torch.Tensor | None, y: torch.Tensor) -> float:

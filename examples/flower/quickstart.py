@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
@@ -36,7 +37,7 @@ from softleak.integrations.flower import (
     LeakageMonitor,
     Question,
 )
-from softleak.integrations.flower.remedy import Source, fresh
+from softleak.integrations.flower.guard import Source, fresh
 
 SHAPE = (3, 32, 32)
 MOMENTUM, BATCH, LR = 0.9, 32, 0.1
@@ -110,9 +111,11 @@ class Client:
         return Message(content, reply_to=message)
 
 
-def guard(action: Action = Action.DEFEND, source: Source = fresh) -> LeakageGuard:
+def guard(
+    action: Action = Action.DEFEND, source: Source = fresh, leak: Leak = Leak.COMPOSITION
+) -> LeakageGuard:
     """Return a guard that is told to stop the server from proving a class."""
-    stop = frozenset({Leak.COMPOSITION})
+    stop = frozenset({leak})
     return LeakageGuard(network(), action, stop=stop, question=QUESTION, seeds=2, source=source)
 
 
@@ -146,7 +149,7 @@ def main() -> None:
         "--out", type=Path, default=Path("quickstart"), help="the folder of the page"
     )
     given = parser.parse_args()
-    mods = [*([preview()] if given.preview else []), *([guard()] if given.guard else [])]
+    mods: list[Mod] = [*([preview()] if given.preview else []), *([guard()] if given.guard else [])]
     client, server = ClientApp(mods=mods), ServerApp()
 
     @client.train()

@@ -75,9 +75,9 @@ def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
     """Recover every sample behind one share; ``knowledge.samples`` is the size of the batch."""
     share, knowledge = with_precision(share, subject.head), knowledge.of(share)
     if share.made_by is not None:
-        found = recover_trained_batch(subject, share, knowledge)
-        several = found.size > 1 and not (found.inputs is not None and len(found.inputs) == 1)
-        return found if several else _alone(subject, share, knowledge)
+        trained = recover_trained_batch(subject, share, knowledge)
+        one = trained.inputs is not None and len(trained.inputs) == 1
+        return trained if trained.size > 1 and not one else _alone(subject, share, knowledge)
     if subject.head.weight_name not in share:
         return _alone(subject, share, knowledge)
     space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)

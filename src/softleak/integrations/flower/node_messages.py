@@ -12,7 +12,8 @@ from flwr.app import Message, MetricRecord
 from softleak.errors import SoftleakError
 from softleak.integrations.flower import arrays as records
 from softleak.integrations.flower.client_config import local_training
-from softleak.integrations.flower.update import Group, Update
+from softleak.integrations.guarding.client_update import Group, Update
+from softleak.integrations.guarding.states import State, step_between
 from softleak.local_training import LocalTraining
 
 LOGGER = logging.getLogger("softleak")
@@ -28,7 +29,7 @@ class SentState:
         client: how the node trains; None if nothing but its learning rate is known.
     """
 
-    state: records.State
+    state: State
     lr: float | None
     client: LocalTraining | None = None
 
@@ -46,7 +47,7 @@ def sent_states(
         lr: the learning rate that was given; None to take that of the message.
         client: how all clients train, if somebody said it; None to take what the message says.
     """
-    states: dict[int, records.State] = {}
+    states: dict[int, State] = {}
     found: dict[int, SentState] = {}
     for message in messages:
         node = message.metadata.dst_node_id
@@ -78,7 +79,7 @@ def update_of(reply: Message, sent: Mapping[int, SentState]) -> Update:
     before = sent[node]
     try:
         _, record = records.only_arrays(reply.content)
-        share = records.step_between(before.state, records.tensors(record), before.lr)
+        share = step_between(before.state, records.tensors(record), before.lr)
     except SoftleakError as error:
         return Update(node, reason=str(error))
     said = records.claimed_samples(reply.content)

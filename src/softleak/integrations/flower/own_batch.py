@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from softleak.client import capture
 from softleak.errors import SoftleakError
 from softleak.integrations.flower import arrays as records
-from softleak.integrations.flower.auditor import Auditor, Question
 from softleak.integrations.flower.guard import add_metrics
+from softleak.integrations.guarding.auditor import Auditor, Question
+from softleak.integrations.guarding.states import State
 from softleak.labels.batch import BatchReader
 
 LOGGER = logging.getLogger("softleak")
@@ -57,7 +58,7 @@ class BatchPreview:
             add_metrics(reply, found)
         return reply
 
-    def _simulated(self, state: records.State, context: Context) -> dict[str, float]:
+    def _simulated(self, state: State, context: Context) -> dict[str, float]:
         """Return what one gradient of one batch proves, and how long it took to find out."""
         start = perf_counter()
         subject = self._auditor.subject(state)

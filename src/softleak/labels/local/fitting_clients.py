@@ -60,8 +60,8 @@ def would_fit(
     most = None if trains_head_alone(subject, share) else OTHER_CLIENTS.most_of_all_layers
     for recipe in islice(_others(said, decays), most):
         if _explains(again(recipe)):
-            found = f"{WOULD_FIT}{_difference(said, recipe)}"
-            return found if scaled is None else f"{found}; or {scaled[1].removeprefix(WOULD_FIT)}"
+            words = f"{WOULD_FIT}{_difference(said, recipe)}"
+            return words if scaled is None else f"{words}; or {scaled[1].removeprefix(WOULD_FIT)}"
     if not single:
         return "what would fit: several samples, or other steps of all layers"
     return scaled[1] if scaled else "no other client that was tried explains it either"

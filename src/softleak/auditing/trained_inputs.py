@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from softleak.auditing.attack_outcome import Attempt, Outcome
 from softleak.auditing.audit_options import Options
 from softleak.auditing.findings import InputFinding, Method
 from softleak.auditing.matched import Agreement
@@ -20,6 +21,7 @@ from softleak.share import GradientShare
 from softleak.subject import Subject
 
 FIRST_LAYER = Method("FIRST_LAYER", "closed form, from the first layer's update", exact=True)
+LOCAL_INPUT_ATTACKS = ("first layer of local training", "matching of local training")
 
 
 def trained_input(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
@@ -34,11 +36,19 @@ def trained_input(subject: Subject, share: GradientShare, options: Options) -> I
         found = recover_trained_batch(subject, share, options.knowledge.of(share))
     except Exception as error:  # the model's own code and torch may raise anything
         return InputFinding(Method.NONE, f"could not be carried out: {in_a_line(error)}")
-    if found.inputs is None:
-        shown = _not_read(subject, share, options, found)
-        return replace(shown, seconds=time.perf_counter() - start)
-    shown = _described(found.inputs, found.input_error, found.message, options)
-    return replace(shown, seconds=time.perf_counter() - start)
+    shown = (
+        _not_read(subject, share, options, found) if found.inputs is None
+        else _described(found.inputs, found.input_error, found.message, options)
+    )  # fmt: skip
+    return replace(shown, seconds=time.perf_counter() - start, attempts=_attempts(shown))
+
+
+def _attempts(found: InputFinding) -> tuple[Attempt, ...]:
+    """Return how the attack that was carried out ended; nothing if none was."""
+    names = dict(zip((FIRST_LAYER, Method.MATCHING), LOCAL_INPUT_ATTACKS, strict=True))
+    if found.method not in names:
+        return ()
+    return (Attempt(names[found.method], Outcome.of(found.leaked), found.message),)
 
 
 def _described(inputs: Tensor, error: float, message: str, options: Options) -> InputFinding:

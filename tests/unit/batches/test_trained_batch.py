@@ -8,6 +8,8 @@ import torch
 import softleak as sl
 from softleak import models
 from softleak.auditing import Leak, Options, audit
+from softleak.auditing.attack_outcome import Outcome
+from softleak.auditing.catalogue import attempts
 from softleak.auditing.rates import State
 
 CLIENTS = ["lr=0.01,steps=6,batch_size=2", "lr=0.02,steps=6,batch_size=2,momentum=0.9",
@@ -60,3 +62,11 @@ def test_an_audit_does_not_call_a_convolution_attacked():
     report = audit(model, share, options=Options(seconds=0.0))
     assert report.states[Leak.INPUT] is State.NOT_ATTACKED
     assert "--samples 1" in report.input.message
+
+
+def test_the_catalogue_says_which_attack_found_the_inputs(model):
+    x, y = batch(3)
+    share = sl.Client.parse(CLIENTS[0]).share(model, x, y)
+    ends = {one.attack: one.outcome for one in attempts(audit(model, share, input_shape=(40,)))}
+    assert ends["input-local-first-layer"] is Outcome.SUCCEEDED
+    assert ends["input-local-matching"] is Outcome.NOT_APPLICABLE

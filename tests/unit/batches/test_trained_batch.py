@@ -55,6 +55,13 @@ def test_an_audit_says_that_the_inputs_leak_and_no_label_was_attacked(model):
     assert "3 samples" in report.input.message
 
 
+def test_an_epoch_of_batches_is_not_one_step(model):
+    x, y = batch(4)
+    share = sl.Client.parse("lr=0.01,epochs=1,batch_size=2").share(model, x, y)
+    report = audit(model, share, input_shape=(40,))
+    assert report.states[Leak.INPUT] is State.LEAKED
+
+
 def test_an_audit_does_not_call_a_convolution_attacked():
     torch.manual_seed(0)
     model = models.lenet(image=16).eval()

@@ -32,7 +32,7 @@ from softleak.vocabulary import Leak
 
 def carry_out(request: Request) -> None:
     """Audit what was asked for, write and show the answer, and end with an exit code."""
-    with mistakes():
+    with mistakes(f"Nothing was kept: {request.out} is written when the audit ends."):
         with _progress() as step:
             found = jobs.run(request, step)
         _write(request, found)

@@ -20,6 +20,7 @@ from softleak.auditing import (
     prepared,
 )
 from softleak.auditing.sample import NORMALISATION, sample_shares
+from softleak.auditing.sweeps import Asked
 from softleak.auditing.tensor_digest import tensor_digest
 from softleak.auditing.token_names import NO_NAMES, TokenNames
 from softleak.auditing.truth import Truth
@@ -167,10 +168,20 @@ def _completed(
     worth = [share for share in shares if share.name in by_name][:DEFENDED_SHARES]
     if worth and request.what_if:
         targets = [Target.of(share, by_name[share.name]) for share in worth]
-        count = stages(subject)
+        asked = _asked(request)
+        count = stages(subject, asked)
         step("", count)
-        tried = what_if(subject, targets, options, request.seeds, lambda name: step(name, count))
+        tried = what_if(
+            subject, targets, options, request.seeds, lambda name: step(name, count), asked
+        )
     return replace(found, evidence=evidence, provenance=provenance, what_if=tried)
+
+
+def _asked(request: Request) -> Asked:
+    """Return which defences are tried."""
+    groups = frozenset(request.defences) if request.defences else None
+    training = parse.private_training(request.dp_sgd)
+    return Asked(groups, training) if request.lr is None else Asked(groups, training, request.lr)
 
 
 def _inputs(found: Audit, request: Request) -> tuple[tuple[str, str], ...]:

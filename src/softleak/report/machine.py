@@ -78,6 +78,7 @@ def _what_if(tried: WhatIf) -> dict[str, Any]:
             "setting": response.unit or None,
             "points": [_point(point) for point in response.points],
             "did_not_succeed_from": {leak.value: s for leak, s in response.stops.items()},
+            "left_there": {leak.value: asdict(u) for leak, u in response.left.items()},
         }
         for response in tried.responses
     ]
@@ -86,7 +87,8 @@ def _what_if(tried: WhatIf) -> dict[str, Any]:
 
 def _point(point: Point) -> dict[str, Any]:
     rates = {leak.value: [rate.hits, rate.trials] for leak, rate in point.rates.items()}
-    return {"setting": point.setting, **rates}
+    left = {} if point.utility is None else {"left": asdict(point.utility)}
+    return {"setting": point.setting, **rates, **left}
 
 
 def _label(finding: LabelFinding) -> dict[str, Any]:

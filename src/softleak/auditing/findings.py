@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from softleak.auditing.attack_outcome import Attempt
 from softleak.auditing.pixels import PixelMap
 from softleak.inversion.step import LayerReport
 from softleak.inversion.texts.text_result import Certainty, Text
@@ -178,6 +179,7 @@ class InputFinding:
     seconds: float = 0.0
     asked: bool = True  # whether anybody wanted it
     text: Text | None = None  # the words, if the input is a text
+    attempts: tuple[Attempt, ...] = ()  # how each attack on the input ended
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -40,11 +40,16 @@ COLUMNS = (
 WIDTHS = (44, 6, 7, 6, 6, 9, 6, 5, 5, 6)
 PIXEL = 0.25  # what one unit of a normalised input is worth in pixels, roughly CIFAR-10's spread
 RESTARTS = 2
+PLAIN = (
+    "residual 6, no BatchNorm, SiLU", "residual 6, no BatchNorm, GELU",
+    "residual 8, no BatchNorm, SiLU", "residual 8, no BatchNorm, GELU",
+)  # fmt: skip
 ALONE = (
+    *PLAIN,
     "residual 8, SiLU", "residual 8, GELU", "residual 12, SiLU", "residual 12, GELU",
     "ConvNeXt-like", "MLP-Mixer", "Swin-like", "LeNet, sigmoid", "residual 8, ReLU",
 )  # fmt: skip
-LARGE = ("residual 8, SiLU", "residual 8, GELU", "ConvNeXt-like", "MLP-Mixer", "LeNet, sigmoid")
+LARGE = (*PLAIN[:2], "residual 8, SiLU", "residual 8, GELU", "ConvNeXt-like", "MLP-Mixer", "LeNet, sigmoid")
 
 
 @dataclass(frozen=True)

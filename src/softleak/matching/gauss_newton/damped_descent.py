@@ -28,6 +28,8 @@ class Damping:
         tries: how often a step is tried before the walk counts as stuck.
         good: the part of the promised decrease from which on the damping falls.
         poor: the part below which it doubles.
+        smoothness: the power of the frequency by which changes of an image are damped; zero means
+            that every pixel is damped by itself.
     """
 
     first: float = 1e-2
@@ -37,6 +39,7 @@ class Damping:
     tries: int = 8
     good: float = 0.5
     poor: float = 0.25
+    smoothness: float = 1.0
 
     def after(self, damping: float, gain: float) -> float:
         """Return the damping of the next step, from the part of the promise that was kept."""

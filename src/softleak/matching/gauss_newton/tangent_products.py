@@ -39,9 +39,9 @@ class TangentProducts:
 
     function: BatchFunction
     memory: int
-    most: int = 128
+    most: int = 512
     copies: int = 6
-    rehearsals: int = 16
+    rehearsals: int = 4
     _count: int = field(default=0, init=False, repr=False)
     _recorded: Product | None = field(default=None, init=False, repr=False)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from softleak.auditing.pixels import PixelMap
 from softleak.inversion.step import LayerReport
 from softleak.inversion.texts.text_result import Certainty, Text
+from softleak.matching.gauss_newton import Certificate
 from softleak.results import Recovery, Status
 
 
@@ -141,6 +142,7 @@ class Method:
 
     NONE: ClassVar[Method]
     INVERSION: ClassVar[Method]
+    SOLVING: ClassVar[Method]
     MATCHING: ClassVar[Method]
     EMBEDDING: ClassVar[Method]
     TEXT: ClassVar[Method]
@@ -148,6 +150,7 @@ class Method:
 
 Method.NONE = Method("NONE", "not attempted")
 Method.INVERSION = Method("INVERSION", "exact inversion, layer by layer", exact=True)
+Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True)
 Method.MATCHING = Method("MATCHING", "gradient matching")
 Method.EMBEDDING = Method("EMBEDDING", "closed form, from gradients of embeddings", exact=True)
 Method.TEXT = Method("TEXT", "words read from gradients", exact=True)
@@ -174,6 +177,7 @@ class InputFinding:
     seconds: float = 0.0
     asked: bool = True  # whether anybody wanted it
     text: Text | None = None  # the words, if the input is a text
+    certificate: Certificate | None = None  # of Gauss–Newton, if it was tried
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -188,13 +192,19 @@ class InputFinding:
                 "counts as leaked if it explains the share and a second start led to the same "
                 "image.",
             )
+        if self.method == Method.SOLVING:
+            return (
+                "The image is the only one near it that explains the share, and none of its "
+                "shifted, mirrored or exchanged forms does; that no image far away does is not "
+                "shown.",
+            )
         return ("A predicted error is evidence that the input leaks, not a proof.",)
 
     @property
     def leaked(self) -> bool:
         """Return whether the image can be taken for recognisable, without any truth.
 
-        By inversion: every layer determined its input, and the predicted PSNR is 20 dB or more.
+        By inversion or by solving: every layer determined its input, and the predicted PSNR is 20 dB or more.
         By matching: the image explains the share, and another start led to the same one.
         Of a text: some word is known, with or without its place.
         """

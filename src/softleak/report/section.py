@@ -21,6 +21,7 @@ from softleak.auditing.verdict_text import (
     input_words,
     label_words,
 )
+from softleak.report.convergence import LogCurve, curves
 from softleak.report.machine import numbers
 from softleak.report.png import picture
 
@@ -70,6 +71,7 @@ class Section:
     gain: int
     scalar: dict[str, Any] | None
     words: tuple[Word, ...] = ()
+    curves: tuple[LogCurve, ...] = ()  # of Gauss–Newton
 
 
 def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
@@ -101,6 +103,7 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         gain,
         _scalar(report, names),
         _words(report),
+        curves(report.input.certificate),
     )
 
 

@@ -204,7 +204,8 @@ class InputFinding:
     def leaked(self) -> bool:
         """Return whether the image can be taken for recognisable, without any truth.
 
-        By inversion or by solving: every layer determined its input, and the predicted PSNR is 20 dB or more.
+        By inversion or solving: every layer determined its input, and the predicted PSNR is 20 dB
+        or more.
         By matching: the image explains the share, and another start led to the same one.
         Of a text: some word is known, with or without its place.
         """

@@ -27,7 +27,7 @@ InputAttack = Callable[[Subject, GradientShare, Recovery, Options], InputFinding
 INPUT_ATTACKS: list[tuple[str, InputAttack]] = [
     ("reading embeddings", invert_embedded),
     ("inversion", invert_input),
-    ("a search", search_input),
+    ("matching", search_input),
 ]
 
 

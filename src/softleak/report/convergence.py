@@ -1,4 +1,4 @@
-"""This module lays out how Gauss–Newton went: the misfit by step, and what is determined how well."""
+"""This module lays out how Gauss–Newton went: misfits by step, and errors by direction."""
 
 from __future__ import annotations
 

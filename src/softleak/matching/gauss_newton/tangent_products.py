@@ -53,6 +53,11 @@ class TangentProducts:
         room = self.memory // (self.copies * entries * like.element_size())
         return max(1, min(self.most, room, self.function.unknowns))
 
+    @property
+    def recorded(self) -> bool:
+        """Return whether the operations of a chunk are replayed from now on."""
+        return self._recorded is not None
+
     def jacobian(self, z: Tensor, weight: Tensor, kept: Tensor | None) -> Tensor:
         """Return the transposed Jacobian (n, R'), each row of the equations times its weight.
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from softleak import data
 from softleak.auditing import Leak
 from softleak.integrations.flower import Action, LeakageGuard, LeakageMonitor, Question
-from softleak.integrations.flower.remedy import Source, fresh
+from softleak.integrations.flower.guard import Source, fresh
 
 SHAPE = (3, 32, 32)
 MOMENTUM, BATCH, LR = 0.9, 32, 0.1
@@ -101,9 +101,11 @@ class Client:
         return Message(content, reply_to=message)
 
 
-def guard(action: Action = Action.DEFEND, source: Source = fresh) -> LeakageGuard:
+def guard(
+    action: Action = Action.DEFEND, source: Source = fresh, leak: Leak = Leak.COMPOSITION
+) -> LeakageGuard:
     """Return a guard that is told to stop the server from proving a class."""
-    stop = frozenset({Leak.COMPOSITION})
+    stop = frozenset({leak})
     return LeakageGuard(network(), action, stop=stop, question=QUESTION, seeds=2, source=source)
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from softleak.auditing.attack_outcome import Attempt
 from softleak.auditing.pixels import PixelMap
 from softleak.inversion.step import LayerReport
 from softleak.inversion.texts.text_result import Certainty, Text
@@ -134,11 +135,13 @@ class Method:
         value: what people call it.
         exact: whether it computes the input and predicts the error from its equations; otherwise
             it searches, and an image counts by how well independent starts agree on it.
+        covers_open: whether the predicted error includes directions that the equations leave open.
     """
 
     name: str
     value: str
     exact: bool = False
+    covers_open: bool = False
 
     NONE: ClassVar[Method]
     INVERSION: ClassVar[Method]
@@ -152,7 +155,9 @@ Method.NONE = Method("NONE", "not attempted")
 Method.INVERSION = Method("INVERSION", "exact inversion, layer by layer", exact=True)
 Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True)
 Method.MATCHING = Method("MATCHING", "gradient matching")
-Method.EMBEDDING = Method("EMBEDDING", "closed form, from gradients of embeddings", exact=True)
+Method.EMBEDDING = Method(
+    "EMBEDDING", "closed form, from gradients of embeddings", exact=True, covers_open=True
+)
 Method.TEXT = Method("TEXT", "words read from gradients", exact=True)
 
 
@@ -177,6 +182,7 @@ class InputFinding:
     seconds: float = 0.0
     asked: bool = True  # whether anybody wanted it
     text: Text | None = None  # the words, if the input is a text
+    attempts: tuple[Attempt, ...] = ()  # how each attack on the input ended
     certificate: Certificate | None = None  # of Gauss–Newton, if it was tried
 
     @property
@@ -204,8 +210,8 @@ class InputFinding:
     def leaked(self) -> bool:
         """Return whether the image can be taken for recognisable, without any truth.
 
-        By inversion or solving: every layer determined its input, and the predicted PSNR is 20 dB
-        or more.
+        By inversion or solving: the predicted PSNR is 20 dB or more, and every layer determined its input
+        unless the prediction covers what was left open.
         By matching: the image explains the share, and another start led to the same one.
         Of a text: some word is known, with or without its place.
         """
@@ -217,7 +223,8 @@ class InputFinding:
                 _at_least(self.agreement, LEAK_THRESHOLDS.recognisable)
                 and (self.misfit or 0.0) <= LEAK_THRESHOLDS.misfit
             )
-        return self.determined and _at_least(self.psnr_predicted, LEAK_THRESHOLDS.recognisable)
+        told = self.determined or self.method.covers_open
+        return told and _at_least(self.psnr_predicted, LEAK_THRESHOLDS.recognisable)
 
     @property
     def doubtful(self) -> bool:

@@ -12,12 +12,11 @@ from torch import Tensor
 from softleak.auditing.findings import LabelLeak
 from softleak.auditing.headline import headline
 from softleak.auditing.reports import AuditReport
+from softleak.auditing.severity import Severity, severity_of_share
 from softleak.auditing.verdict_text import (
     class_name,
     composition_words,
-    describe,
     feature_words,
-    in_brief,
     input_words,
     label_words,
 )
@@ -62,7 +61,6 @@ class Section:
     feature: str
     input: str
     composition: str
-    short: str
     bars: tuple[Bar, ...]
     hidden: int  # classes without a bar
     picture: str | None
@@ -72,6 +70,11 @@ class Section:
     scalar: dict[str, Any] | None
     words: tuple[Word, ...] = ()
     curves: tuple[LogCurve, ...] = ()  # of Gauss–Newton
+
+    @property
+    def severity(self) -> Severity:
+        """Return how bad it is."""
+        return severity_of_share(self.report)
 
 
 def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
@@ -94,7 +97,6 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         feature_words(report),
         input_words(report),
         composition_words(report, names),
-        in_brief(report, names, describe),
         bars,
         hidden,
         picture(found),

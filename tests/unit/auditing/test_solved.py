@@ -20,7 +20,7 @@ from softleak.report.convergence import curves
 from softleak.subject import Subject
 
 
-def attacked(act, seconds):
+def smooth(act):
     torch.manual_seed(0)
     model = SmallResidual(act)
     with torch.no_grad():
@@ -32,6 +32,11 @@ def attacked(act, seconds):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(SHAPE, generator=generator)
     y = torch.randn(4, generator=generator).softmax(0)
+    return model, x, y
+
+
+def attacked(act, seconds):
+    model, x, y = smooth(act)
     share = sl.capture(model, x, y)
     recovery = sl.recover_label(model, share)
     subject = Subject.of(model, SHAPE)
@@ -48,6 +53,16 @@ def test_a_proved_image_leaks_with_the_quality_that_it_predicts():
     assert psnr > 80
     assert abs(psnr - found.psnr_predicted) < 12
     assert "far away" in found.assumptions[0]
+
+
+def test_the_page_of_a_proved_image_shows_how_it_was_found(tmp_path):
+    model, x, y = smooth(nn.SiLU)
+    report = sl.audit(model, sl.capture(model, x, y), options=Options(seconds=60.0))
+    assert report.shows_input
+    report.to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "misfit of the share, in units of rounding" in page
+    assert "Gauss–Newton proved the image" in page
 
 
 def test_a_rough_network_is_matched_as_before():

@@ -16,7 +16,6 @@ from torch import nn
 
 from softleak.integrations.flower import log
 from softleak.integrations.flower.audit_engine import AuditEngine, runner
-from softleak.integrations.flower.auditor import Auditor, Question
 from softleak.integrations.flower.node_messages import (
     SentState,
     grouped,
@@ -24,9 +23,10 @@ from softleak.integrations.flower.node_messages import (
     update_of,
     with_metrics,
 )
-from softleak.integrations.flower.round_findings import RoundAudit
 from softleak.integrations.flower.round_page import write_rounds
-from softleak.integrations.flower.update import Update
+from softleak.integrations.guarding.auditor import Auditor, Question
+from softleak.integrations.guarding.client_update import Update
+from softleak.integrations.guarding.round_findings import RoundAudit
 
 LOGGER = logging.getLogger("softleak")
 LOG_FILE, PAGE_FILE = "audit.jsonl", "index.html"

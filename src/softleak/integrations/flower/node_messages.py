@@ -11,7 +11,8 @@ from flwr.app import Message, MetricRecord
 
 from softleak.errors import SoftleakError
 from softleak.integrations.flower import arrays as records
-from softleak.integrations.flower.update import Group, Update
+from softleak.integrations.guarding.client_update import Group, Update
+from softleak.integrations.guarding.states import State, step_between
 
 LOGGER = logging.getLogger("softleak")
 
@@ -25,7 +26,7 @@ class SentState:
         lr: the learning rate that the node uses; None if it is unknown.
     """
 
-    state: records.State
+    state: State
     lr: float | None
 
 
@@ -39,7 +40,7 @@ def sent_states(messages: Iterable[Message], lr: float | None) -> dict[int, Sent
         messages: the messages of a round.
         lr: the learning rate that was given; None to take that of the message.
     """
-    states: dict[int, records.State] = {}
+    states: dict[int, State] = {}
     found: dict[int, SentState] = {}
     for message in messages:
         node = message.metadata.dst_node_id
@@ -69,7 +70,7 @@ def update_of(reply: Message, sent: Mapping[int, SentState]) -> Update:
     before = sent[node]
     try:
         _, record = records.only_arrays(reply.content)
-        share = records.step_between(before.state, records.tensors(record), before.lr)
+        share = step_between(before.state, records.tensors(record), before.lr)
     except SoftleakError as error:
         return Update(node, reason=str(error))
     return Update(node, share, before.lr, records.claimed_samples(reply.content))

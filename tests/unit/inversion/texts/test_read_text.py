@@ -147,6 +147,32 @@ def test_no_defence_makes_a_wrong_word_certain(defence: sl.defenses.Defense) -> 
             assert wrong(text, ids) == 0
 
 
+@pytest.mark.parametrize("learned", [True, False])
+def test_noise_in_a_small_table_is_not_taken_for_words(learned: bool) -> None:
+    model, ids = made(learned=learned), sentence(9, 2)
+    share = sl.capture(model, {"input_ids": ids}, 1)
+    generator = torch.Generator().manual_seed(0)
+    noisy = share.map(lambda _, g: g + 1e-6 * torch.randn(g.shape, generator=generator))
+    found = sl.invert(model, noisy, sl.recover_label(model, share)).text  # of unknown noise
+    assert found is not None
+    assert found.words == ()
+    assert found.count(Certainty.CERTAIN) == 0
+
+
+def test_words_behind_noise_are_right_where_they_are_called_likely() -> None:
+    model = made()
+    for seed in range(4):
+        ids = sentence(12, seed)
+        share = sl.capture(model, {"input_ids": ids}, 1)
+        size = 0.02 * float(share["places.weight"][:12].square().mean().sqrt())
+        sent = GaussianNoise(size, seed)(share).expecting(size)
+        text = sl.invert(model, sent, sl.recover_label(model, share)).text
+        assert text is not None
+        likely = [p for p in text.places if p.certainty is Certainty.LIKELY]
+        assert len(likely) > 3
+        assert all(p.token == int(ids[p.position]) for p in likely)
+
+
 def test_real_numbers_are_not_read_as_a_text() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(6, 3))
     plan = text_plan(sl.Subject.of(model, (6,)))

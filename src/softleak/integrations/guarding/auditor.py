@@ -15,10 +15,10 @@ from softleak.auditing.input_attack import recover_input
 from softleak.data import Normalisation
 from softleak.errors import ModelError, ShareError, SoftleakError
 from softleak.head import Head
-from softleak.integrations.flower.arrays import State, under_own_names
-from softleak.integrations.flower.round_findings import ClientAudit, RoundAudit
-from softleak.integrations.flower.several import SeveralReader
-from softleak.integrations.flower.update import Group, Update
+from softleak.integrations.guarding.client_update import Group, Update
+from softleak.integrations.guarding.round_findings import ClientAudit, RoundAudit
+from softleak.integrations.guarding.several import SeveralReader
+from softleak.integrations.guarding.states import State, under_own_names
 from softleak.knowledge import Knowledge
 from softleak.labels.evidence.probes import evidence_of
 from softleak.share import Scale

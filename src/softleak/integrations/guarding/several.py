@@ -11,7 +11,7 @@ from functools import cached_property
 
 from softleak.auditing.composition import read_composition
 from softleak.auditing.reports import AuditReport
-from softleak.integrations.flower.update import Update
+from softleak.integrations.guarding.client_update import Update
 from softleak.knowledge import Knowledge
 from softleak.labels.onestep import Balance
 from softleak.share import GradientShare

@@ -21,7 +21,7 @@ from softleak.subject import Subject
 
 
 class Branching(nn.Module):
-    """A skip connection, which nothing walks back through, and units that switch."""
+    """A skip connection, which nothing walks back through, and a kink: nothing can be solved."""
 
     def __init__(self):
         super().__init__()
@@ -30,8 +30,8 @@ class Branching(nn.Module):
         self.head = nn.Linear(6 * 36, 5)
 
     def forward(self, x):
-        x = torch.relu(self.first(x))
-        return self.head((x + torch.relu(self.second(x))).flatten(1))
+        x = torch.sigmoid(self.first(x)).clamp(0.0, 0.99)
+        return self.head((x + torch.sigmoid(self.second(x))).flatten(1))
 
 
 @pytest.fixture

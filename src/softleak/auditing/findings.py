@@ -210,8 +210,8 @@ class InputFinding:
     def leaked(self) -> bool:
         """Return whether the image can be taken for recognisable, without any truth.
 
-        By inversion or solving: the predicted PSNR is 20 dB or more, and every layer determined its input
-        unless the prediction covers what was left open.
+        By inversion or solving: the predicted PSNR is 20 dB or more, and every layer determined its
+        input unless the prediction covers what was left open.
         By matching: the image explains the share, and another start led to the same one.
         Of a text: some word is known, with or without its place.
         """

@@ -237,6 +237,7 @@ def test_the_table_filters_and_sorts(opened):
     opened.locator(".filter select").select_option("input")
     assert opened.evaluate(first) == ["mixed"]
     assert opened.locator(".found").inner_text() == "1 of 3 shares"
+    assert not opened.locator(".more").is_visible()
     opened.locator(".filter select").select_option("")
     opened.locator(".filter input").fill("TWO samp")
     assert opened.evaluate(first) == ["two samples"]

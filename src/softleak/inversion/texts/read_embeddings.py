@@ -52,8 +52,9 @@ def _place(
 ) -> Place:
     if k in placed.word:
         word = placed.word[k]
-        token = plan.empty if word == PADDING else int(words.index[word])
-        return Place(position, token, best)
+        if word == PADDING:  # or a word whose row the client withheld: nothing tells them apart
+            return Place(position, plan.empty, Certainty.LIKELY)
+        return Place(position, int(words.index[word]), best)
     options = tuple(int(words.index[w]) for w in placed.candidates.get(k, ()))
     if not 0 < len(options) <= MOST_OPTIONS:
         return Place(position, None, Certainty.UNKNOWN, options)

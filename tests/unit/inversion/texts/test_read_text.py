@@ -42,7 +42,19 @@ def test_padding_is_empty_or_named_by_exclusion() -> None:
     assert sl.invert(model, share).tokens == (5, 9, 5, 3)
     unmasked = read(model, ids)  # padding that the model reads has a place but no row of its own
     assert unmasked.tokens == tuple(ids.tolist())
-    assert unmasked.certain
+    told = [place.certainty for place in unmasked.places]
+    assert told == [Certainty.CERTAIN] * 4 + [Certainty.LIKELY] * 2
+
+
+def test_a_word_whose_row_was_withheld_is_not_certainly_padding() -> None:
+    model, ids = made(padding=True), torch.tensor([5, 9, 5, 3, 7, 2])
+    share = sl.capture(model, {"input_ids": ids}, 1)
+    rows = torch.ones(WORDS, 1)
+    rows[9] = 0
+    sent = share.map(lambda name, g: g * rows if name == "words.weight" else g)
+    found = sl.invert(model, sent).text
+    assert found is not None
+    assert wrong(found, ids) == 0
 
 
 def test_a_scale_changes_nothing_and_no_label_is_needed() -> None:

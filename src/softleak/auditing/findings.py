@@ -13,6 +13,7 @@ from softleak.auditing.attack_outcome import Attempt
 from softleak.auditing.pixels import PixelMap
 from softleak.inversion.step import LayerReport
 from softleak.inversion.texts.text_result import Certainty, Text
+from softleak.matching.gauss_newton import Certificate
 from softleak.results import Recovery, Status
 
 
@@ -144,6 +145,7 @@ class Method:
 
     NONE: ClassVar[Method]
     INVERSION: ClassVar[Method]
+    SOLVING: ClassVar[Method]
     MATCHING: ClassVar[Method]
     EMBEDDING: ClassVar[Method]
     TEXT: ClassVar[Method]
@@ -151,6 +153,7 @@ class Method:
 
 Method.NONE = Method("NONE", "not attempted")
 Method.INVERSION = Method("INVERSION", "exact inversion, layer by layer", exact=True)
+Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True)
 Method.MATCHING = Method("MATCHING", "gradient matching")
 Method.EMBEDDING = Method(
     "EMBEDDING", "closed form, from gradients of embeddings", exact=True, covers_open=True
@@ -180,6 +183,7 @@ class InputFinding:
     asked: bool = True  # whether anybody wanted it
     text: Text | None = None  # the words, if the input is a text
     attempts: tuple[Attempt, ...] = ()  # how each attack on the input ended
+    certificate: Certificate | None = None  # of Gauss–Newton, if it was tried
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -194,14 +198,20 @@ class InputFinding:
                 "counts as leaked if it explains the share and a second start led to the same "
                 "image.",
             )
+        if self.method == Method.SOLVING:
+            return (
+                "The image is the only one near it that explains the share, and none of its "
+                "shifted, mirrored or exchanged forms does; that no image far away does is not "
+                "shown.",
+            )
         return ("A predicted error is evidence that the input leaks, not a proof.",)
 
     @property
     def leaked(self) -> bool:
         """Return whether the image can be taken for recognisable, without any truth.
 
-        By inversion: the predicted PSNR is 20 dB or more, and every layer determined its input
-        unless the prediction covers what was left open.
+        By inversion or solving: the predicted PSNR is 20 dB or more, and every layer determined its
+        input unless the prediction covers what was left open.
         By matching: the image explains the share, and another start led to the same one.
         Of a text: some word is known, with or without its place.
         """

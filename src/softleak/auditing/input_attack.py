@@ -15,7 +15,7 @@ from softleak.auditing.audit_options import Options
 from softleak.auditing.embedded_input import invert_embedded
 from softleak.auditing.findings import InputFinding, Method
 from softleak.auditing.inverted import invert_input
-from softleak.auditing.matched import match_input
+from softleak.auditing.solved import search_input
 from softleak.errors import in_a_line
 from softleak.input_spec import InputSpec
 from softleak.labels.decay import without_decay
@@ -29,7 +29,7 @@ InputAttack = Callable[[Subject, GradientShare, Recovery, Options], InputFinding
 INPUT_ATTACKS: list[tuple[str, InputAttack]] = [
     ("reading embeddings", invert_embedded),
     ("inversion", invert_input),
-    ("matching", match_input),
+    ("matching", search_input),
 ]
 
 

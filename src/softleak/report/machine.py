@@ -19,6 +19,7 @@ from softleak.auditing.rates import Leak, Point, State, WhatIf
 from softleak.auditing.reports import Audit, AuditReport
 from softleak.auditing.severity import severity_of_audit
 from softleak.inversion.texts.text_result import Text
+from softleak.matching.gauss_newton import Certificate
 
 FORMAT = 2  # raised when a field changes its meaning
 
@@ -127,6 +128,19 @@ def _input(finding: InputFinding) -> dict[str, Any]:
         "layers": [asdict(layer) for layer in finding.layers],
         "seconds": finding.seconds,
         "text": None if finding.text is None else _text(finding.text),
+        "certificate": None if finding.certificate is None else _certificate(finding.certificate),
+    }
+
+
+def _certificate(found: Certificate) -> dict[str, Any]:
+    """Return how Gauss–Newton went, and how well the share determines each direction."""
+    return {
+        "proved": found.proved,
+        "reason": found.reason,
+        "misfits": list(found.misfits),
+        "undetermined": found.undetermined,
+        "spectrum": None if found.spectrum is None else numbers(found.spectrum),
+        "seconds": found.seconds,
     }
 
 

@@ -20,6 +20,7 @@ from softleak.auditing.verdict_text import (
     input_words,
     label_words,
 )
+from softleak.report.convergence import LogCurve, curves
 from softleak.report.machine import numbers
 from softleak.report.png import picture
 
@@ -68,6 +69,7 @@ class Section:
     gain: int
     scalar: dict[str, Any] | None
     words: tuple[Word, ...] = ()
+    curves: tuple[LogCurve, ...] = ()  # of Gauss–Newton
 
     @property
     def severity(self) -> Severity:
@@ -103,6 +105,7 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         gain,
         _scalar(report, names),
         _words(report),
+        curves(report.input.certificate),
     )
 
 

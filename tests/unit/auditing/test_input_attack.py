@@ -21,7 +21,7 @@ from softleak.subject import Subject
 
 
 class Branching(nn.Module):
-    """A skip connection, which nothing walks back through."""
+    """A skip connection, which nothing walks back through, and a kink: nothing can be solved."""
 
     def __init__(self):
         super().__init__()
@@ -30,7 +30,7 @@ class Branching(nn.Module):
         self.head = nn.Linear(6 * 36, 5)
 
     def forward(self, x):
-        x = torch.sigmoid(self.first(x))
+        x = torch.sigmoid(self.first(x)).clamp(0.0, 0.99)
         return self.head((x + torch.sigmoid(self.second(x))).flatten(1))
 
 

@@ -57,6 +57,7 @@ LAYERS: dict[str, set[str]] = {
         "results", "knowledge", "factors", "labels", "input_spec", "inversion",
     },
     "matching": {
+        "local_program",
         "errors", "input_spec", "share", "forward", "head", "subject", "results", "factors",
     },
     "defenses": {"errors", "share"},
@@ -73,7 +74,8 @@ LAYERS: dict[str, set[str]] = {
         "errors", "vocabulary", "page_writer", "untrusted_files", "input_spec", "tensor_files",
         "local_training",
         "share", "forward", "client", "head", "subject", "families", "results", "knowledge",
-        "factors", "labels", "inversion", "matching", "defenses", "naming", "data", "models",
+        "factors", "labels", "inversion", "batches", "matching", "defenses", "naming", "data",
+        "models",
         "metrics",
     },
     # the paper's tables
@@ -88,8 +90,8 @@ LAYERS: dict[str, set[str]] = {
         "labels", "inversion", "matching", "data", "metrics", "sweep", "auditing", "experiments",
     },
     "integrations": {
-        "errors", "atomic", "share", "head", "subject", "knowledge", "labels", "defenses",
-        "naming", "data", "auditing", "report", "vocabulary",
+        "errors", "atomic", "local_training", "share", "client", "head", "subject", "knowledge",
+        "labels", "defenses", "naming", "data", "auditing", "report", "vocabulary",
     },
     "cli": {
         "_version", "errors", "vocabulary", "atomic", "untrusted_files", "input_spec",

@@ -13,6 +13,7 @@ from softleak.auditing.attack_outcome import Attempt, Outcome
 from softleak.auditing.findings import LabelLeak
 from softleak.auditing.input_attack import INPUT_ATTACKS
 from softleak.auditing.reports import AuditReport
+from softleak.auditing.trained_inputs import LOCAL_INPUT_ATTACKS
 from softleak.results import Status
 from softleak.vocabulary import Leak
 
@@ -210,6 +211,16 @@ CATALOGUE: list[CataloguedAttack] = [
         "input-matching", "Input by gradient matching", Leak.INPUT,
         "An image is sought from two starts whose gradient is the update.",
         _input(OWN_INPUT_ATTACKS[2]),
+    ),
+    CataloguedAttack(
+        "input-local-first-layer", "Inputs behind local training, from the first layer",
+        Leak.INPUT, "The update of a fully connected first layer is a sum over inputs that never "
+        "change; its sparse vectors separate them.", _input(LOCAL_INPUT_ATTACKS[0]),
+    ),
+    CataloguedAttack(
+        "input-local-matching", "Input behind local training, by matching", Leak.INPUT,
+        "The declared client is run on guesses that follow what its update leaves.",
+        _input(LOCAL_INPUT_ATTACKS[1]),
     ),
     CataloguedAttack(
         "input-gauss-newton", "Input by Gauss–Newton", Leak.INPUT,

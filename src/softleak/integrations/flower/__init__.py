@@ -17,6 +17,7 @@ except ImportError as error:
 from softleak.integrations.flower.audit_engine import AuditEngine
 from softleak.integrations.flower.guard import LeakageGuard
 from softleak.integrations.flower.monitor import LeakageMonitor, Unfit
+from softleak.integrations.flower.own_batch import BatchPreview
 from softleak.integrations.guarding.auditor import Question
 from softleak.integrations.guarding.round_findings import ClientAudit, RoundAudit
 from softleak.integrations.guarding.update_guard import Action
@@ -24,6 +25,7 @@ from softleak.integrations.guarding.update_guard import Action
 __all__ = [
     "Action",
     "AuditEngine",
+    "BatchPreview",
     "ClientAudit",
     "LeakageGuard",
     "LeakageMonitor",

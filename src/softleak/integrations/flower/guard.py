@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -18,6 +19,7 @@ from softleak.auditing.weakest import Make, Stopped
 from softleak.defenses import GaussianNoise
 from softleak.errors import SoftleakError
 from softleak.integrations.flower import arrays as records
+from softleak.integrations.flower.client_config import local_training
 from softleak.integrations.guarding.auditor import Question
 from softleak.integrations.guarding.guard_outcome import GuardOutcome
 from softleak.integrations.guarding.own_step import OwnStep
@@ -89,6 +91,7 @@ class LeakageGuard:
         except SoftleakError as error:
             return self._unread(message, call_next(message, context), number, str(error))
         lr = records.learning_rate(message.content, self._lr)
+        trained = local_training(message.content, lr, self.guard.question.client)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
@@ -97,6 +100,7 @@ class LeakageGuard:
             key, record = records.only_arrays(reply.content)
             samples = records.claimed_samples(reply.content)
             step = OwnStep.of(before, records.tensors(record), lr, samples, self.guard.model)
+            step = replace(step, client=trained)
             source = self._source(context, number)
             outcome = self.guard.outcome(step, context.node_id, _remembered(context), source)
         except SoftleakError as error:
@@ -108,7 +112,7 @@ class LeakageGuard:
             reply.content[key] = records.record_of(step.after(outcome.sent), record)
             _remember(context, outcome)
         if self.metrics:
-            _add(reply, outcome.metrics(self.guard.policy.stop, perf_counter() - start))
+            add_metrics(reply, outcome.metrics(self.guard.policy.stop, perf_counter() - start))
         return reply
 
     def _unread(self, message: Message, reply: Message, number: int, why: str) -> Message:
@@ -125,7 +129,7 @@ def _refused(message: Message, why: str) -> Message:
     return Message(error, reply_to=message)
 
 
-def _add(reply: Message, metrics: dict[str, float]) -> None:
+def add_metrics(reply: Message, metrics: dict[str, float]) -> None:
     """Add metrics to those of a reply."""
     held = next(iter(reply.content.metric_records.values()), None)
     if held is None:

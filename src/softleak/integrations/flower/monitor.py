@@ -76,7 +76,9 @@ class LeakageMonitor(Strategy):
         self.strategy = strategy
         self.seconds: dict[int, float] = {}
         self._lr, self._unfit = lr, unfit
-        self._runner = runner(engine, Auditor(model, question or Question()))
+        asked = question or Question()
+        self._client = asked.client
+        self._runner = runner(engine, Auditor(model, asked))
         self._folder = None if folder is None else Path(folder)
         self._class_names = tuple(class_names)
         self._sent: dict[int, SentState] = {}
@@ -93,7 +95,7 @@ class LeakageMonitor(Strategy):
         """Return the strategy's messages, after remembering what each node is sent."""
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         start = time.perf_counter()
-        self._sent = sent_states(messages, self._lr)
+        self._sent = sent_states(messages, self._lr, self._client)
         self.seconds[server_round] = time.perf_counter() - start
         return messages
 

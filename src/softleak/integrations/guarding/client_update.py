@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from softleak.integrations.guarding.states import State
+from softleak.local_training import LocalTraining
 from softleak.share import GradientShare
 
 
@@ -18,6 +19,7 @@ class Update:
         lr: the learning rate by which the share was divided; None if it is unknown.
         samples: the number of samples that the client says it used.
         reason: why there is no share.
+        client: how the client trained; None if nothing but its learning rate is known.
     """
 
     node: int
@@ -25,6 +27,15 @@ class Update:
     lr: float | None = None
     samples: int | None = None
     reason: str = ""
+    client: LocalTraining | None = None
+
+    @property
+    def trained(self) -> GradientShare | None:
+        """The share as local training made it, where that is known; else the gradient."""
+        if self.share is None or self.client is None:
+            return self.share
+        size = 1.0 if self.lr is None else self.lr
+        return replace(self.share.scaled(size), made_by=self.client)
 
     @property
     def scale_known(self) -> bool:

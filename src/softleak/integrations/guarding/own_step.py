@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from softleak.integrations.guarding.states import State, own_parameters, state_after, step_between
+from softleak.local_training import LocalTraining
 from softleak.share import GradientShare
 
 
@@ -21,6 +22,7 @@ class OwnStep:
         samples: the number of samples that the client says it used.
         names: the model's name of each array.
         received: all that the client received, from which the model is made.
+        client: how the client trained; None if nothing but its learning rate is known.
     """
 
     before: State
@@ -29,6 +31,7 @@ class OwnStep:
     samples: int | None
     names: dict[str, str]
     received: State
+    client: LocalTraining | None = None
 
     @classmethod
     def of(

@@ -70,7 +70,7 @@ class UpdateGuard:
     """
 
     def __init__(self, model: nn.Module, policy: GuardPolicy, question: Question) -> None:
-        self.model, self.policy = model, policy
+        self.model, self.policy, self.question = model, policy, question
         self._auditor = Auditor(model, question)
 
     def outcome(
@@ -89,7 +89,8 @@ class UpdateGuard:
         """
         policy, inputs = self.policy, Leak.INPUT in self.policy.stop
         subject = self._auditor.subject(step.received)
-        update = Update(node, step.share, step.lr, step.samples)
+        client = step.client or self.question.client
+        update = Update(node, step.share, step.lr, step.samples, client=client)
         found = self._auditor.one(subject, update, inputs=inputs)
         leaking = found.leaks & policy.stop
         if not leaking or found.report is None or policy.action is Action.WARN:

@@ -81,7 +81,7 @@ def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
     found = None if knowledge.head_only else _by_layers(subject, share, knowledge)
     if found is not None and found.status is Status.UNIQUE:
         return found
-    if not _balanced(space):
+    if not _balanced(space, subject):
         return _undecayed(subject, share, knowledge)
     read = _read(subject, space, knowledge)
     return found if found is not None and len(found.proved) > len(read.proved) else read
@@ -181,7 +181,7 @@ def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
     """Read a gradient whose columns do not sum to zero: without weight decay, if that is it."""
     for tried in without_decay(subject, share):
         space = HeadSpace.of(subject.head, tried.share, use_bias=not knowledge.head_only)
-        if space.rank > 1 and _balanced(space):
+        if space.rank > 1 and _balanced(space, subject):
             found = _read(subject, space, knowledge)
             note = f"; a weight decay of {tried.decay:.3g} was undone"
             return replace(found, message=found.message + note)
@@ -191,11 +191,15 @@ def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
     return answer
 
 
-def _balanced(space: HeadSpace) -> bool:
-    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do."""
+def _balanced(space: HeadSpace, subject: Subject) -> bool:
+    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do.
+
+    The probabilities of a sample sum to one up to their rounding, however small ``δ`` is.
+    """
     sums = space.gradient.sum(0).abs()
     sizes = space.gradient.abs().sum(0)
-    allowed = BALANCED_ROUNDINGS * space.relative * sizes.max() + space.absolute * (
+    usual = space.widened(subject.once(features_of_noise).to(sums.device)).abs().mean()
+    allowed = BALANCED_ROUNDINGS * space.relative * (sizes.max() + usual) + space.absolute * (
         6 * len(space.gradient) ** 0.5
     )
     return bool((sums <= allowed).all()) and bool(torch.isfinite(sums).all())

@@ -56,7 +56,7 @@ def find_batch(
     """
     generator = torch.Generator().manual_seed(settings.seed)
     pool, best = saturated_samples(space, supports), None
-    known = space.U.new_zeros(0, space.rank)
+    known = pool.at.a[: space.rank - 1]
     tried: set[tuple[int, ...]] = set()
     for number in range(settings.rounds):
         fresh = explore(

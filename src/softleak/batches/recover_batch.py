@@ -125,9 +125,11 @@ def _tells_apart(reading: HeadReading, knowledge: Knowledge, lead: float) -> boo
     Saturated samples of one class have parallel ``δ``, so that their sum looks like one sample with
     another label. If the number of samples is known to be the rank, there are no such sums.
     """
+    if reading.scale != 1.0 and not knowledge.scale_unknown:
+        return False  # The numbers fit another client than the assumed one.
     if knowledge.samples is not None:
         return knowledge.samples == reading.space.rank
-    if not reading.whole or (reading.scale != 1.0 and not knowledge.scale_unknown):
+    if not reading.whole:
         return False
     return not knowledge.scale_unknown or lead < SATURATED
 

@@ -73,7 +73,8 @@ LAYERS: dict[str, set[str]] = {
         "errors", "vocabulary", "page_writer", "untrusted_files", "input_spec", "tensor_files",
         "local_training",
         "share", "client", "head", "subject", "families", "results", "knowledge", "factors",
-        "labels", "inversion", "matching", "defenses", "naming", "data", "models", "metrics",
+        "labels", "inversion", "batches", "matching", "defenses", "naming", "data", "models",
+        "metrics",
     },
     # the paper's tables
     "experiments": {
@@ -83,7 +84,7 @@ LAYERS: dict[str, set[str]] = {
     },
     # pages, commands and frameworks
     "report": {
-        "_version", "errors", "vocabulary", "atomic", "families", "labels", "inversion",
+        "_version", "errors", "vocabulary", "atomic", "families", "results", "labels", "inversion",
         "matching", "data", "metrics", "sweep", "auditing", "experiments",
     },
     "integrations": {

@@ -40,4 +40,4 @@ def leading_points(system: SampleSystem, leaders: Tensor, leads: Tensor) -> Tens
         others = logits.scatter(-1, top, -torch.inf).logsumexp(-1)
         short = ahead - others < leads
         low, high = torch.where(short, middle, low), torch.where(short, high, middle)
-    return low[:, None] * step
+    return torch.mul(low[:, None], step)

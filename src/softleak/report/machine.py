@@ -15,6 +15,7 @@ from softleak.auditing.findings import InputFinding, LabelFinding, Score
 from softleak.auditing.headline import headline, summary
 from softleak.auditing.rates import Leak, Point, State, WhatIf
 from softleak.auditing.reports import Audit, AuditReport
+from softleak.auditing.sample_findings import SamplesFinding
 from softleak.inversion.texts.text_result import Text
 
 FORMAT = 2  # raised when a field changes its meaning
@@ -57,6 +58,7 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "feature": asdict(report.feature),
         "input": {"leaked": report.shows_input, **_input(report.input)},
         "composition": asdict(report.composition),
+        "samples": _samples(report.samples),
         "assumptions": list(report.assumptions),
         "seconds": report.seconds,
         "score": _score(report.score),
@@ -117,6 +119,28 @@ def _input(finding: InputFinding) -> dict[str, Any]:
         "layers": [asdict(layer) for layer in finding.layers],
         "seconds": finding.seconds,
         "text": None if finding.text is None else _text(finding.text),
+    }
+
+
+def _samples(finding: SamplesFinding) -> dict[str, Any]:
+    """Return every sample of an update of several."""
+    return {
+        "attacked": finding.attacked,
+        "message": finding.message,
+        "size": finding.size or None,
+        "proved": len(finding.proved),
+        "inputs": finding.inputs,
+        "seconds": finding.seconds,
+        "each": [
+            {
+                "status": one.status.name,
+                "message": one.message,
+                "label": numbers(one.label),
+                "error": one.error,
+                "feature_error": one.feature_error,
+            }
+            for one in finding.samples
+        ],
     }
 
 

@@ -16,7 +16,7 @@ from softleak._version import __version__
 from softleak.atomic import write_text
 from softleak.auditing.headline import summary
 from softleak.auditing.reports import Audit
-from softleak.auditing.verdict_text import written
+from softleak.auditing.wording import written
 from softleak.report.chart import FRAME, chart
 from softleak.report.machine import finite
 from softleak.report.section import Section, section

@@ -13,16 +13,16 @@ from softleak.auditing.findings import LabelLeak
 from softleak.auditing.headline import headline
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.verdict_text import (
-    class_name,
     composition_words,
-    describe,
     feature_words,
     in_brief,
     input_words,
     label_words,
 )
+from softleak.auditing.wording import class_name, describe
 from softleak.report.machine import numbers
 from softleak.report.png import picture
+from softleak.report.sample_cards import SampleCard, sample_cards
 
 MOST_BARS = 12  # of more classes only the largest entries are shown
 MOST_GAIN = 9  # powers of ten by which a difference is made visible
@@ -70,6 +70,7 @@ class Section:
     gain: int
     scalar: dict[str, Any] | None
     words: tuple[Word, ...] = ()
+    cards: tuple[SampleCard, ...] = ()
 
 
 def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
@@ -101,6 +102,7 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         gain,
         _scalar(report, names),
         _words(report),
+        sample_cards(report.samples, names),
     )
 
 

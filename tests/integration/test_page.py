@@ -77,7 +77,7 @@ def test_nothing_is_loaded_nothing_complains_and_no_name_is_run(opened, page_fil
 
 
 def test_the_verdict_comes_first(opened):
-    assert "All 3 shares give away their exact label" in opened.locator("h1").inner_text()
+    assert "Of 3 shares, 3 give away their exact label" in opened.locator("h1").inner_text()
     numbers = opened.locator(".tile-number").all_inner_texts()
     assert [re.sub(r"\s+", " ", n) for n in numbers] == [
         *["3 of 3"] * 3, "1 of 3, 2 not attacked", "3 of 3",

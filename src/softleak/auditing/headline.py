@@ -58,7 +58,7 @@ def _worth_saying(report: AuditReport) -> list[Leak]:
     """Return what leaked, without what follows from something said already."""
     known = report.label.known or bool(report.samples.proved)
     implied = {Leak.CLASS} if known else set()
-    if report.label.class_index is not None or report.label.known:
+    if report.label.class_index is not None or known:
         implied |= {Leak.COMPOSITION}
     return [leak for leak in _LEAKED if leak in report.leaks - implied]
 
@@ -81,7 +81,10 @@ def _mixed(audit: Audit) -> list[str]:
         return []
     verb = "mixes" if count == 1 else "mix"
     proved = sum(bool(report.samples.proved) for report in audit.reports)
-    found = f"labels of single samples were proved in {proved}" if proved else "no label was proved"
+    tried = any(report.samples.attacked for report in audit.reports)
+    found = f"labels of single samples were proved in {proved}" if proved else (
+        "no label of one was proved" if tried else "no label of one was attacked"
+    )
     return [f"{count} of {total} {verb} several samples or steps: {found}."]
 
 

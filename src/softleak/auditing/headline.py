@@ -82,8 +82,10 @@ def _mixed(audit: Audit) -> list[str]:
     verb = "mixes" if count == 1 else "mix"
     proved = sum(bool(report.samples.proved) for report in audit.reports)
     tried = any(report.samples.attacked for report in audit.reports)
-    found = f"labels of single samples were proved in {proved}" if proved else (
-        "no label of one was proved" if tried else "no label of one was attacked"
+    found = (
+        f"labels of single samples were proved in {proved}"
+        if proved
+        else ("no label of one was proved" if tried else "no label of one was attacked")
     )
     return [f"{count} of {total} {verb} several samples or steps: {found}."]
 

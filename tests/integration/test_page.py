@@ -18,6 +18,7 @@ from softleak.auditing import (
     Truth,
     audit_shares,
 )
+from softleak.knowledge import Knowledge
 from softleak.report import write_page
 from softleak.subject import Subject
 
@@ -33,11 +34,12 @@ def page_file(tmp_path_factory, trained, draw):
     shares = [sl.capture(trained, s.x, s.y) for s in (mixed, hard, other)]
     both = sl.GradientShare({n: (shares[0][n] + shares[1][n]) / 2 for n in shares[0]}, (3, 32, 32))
     first = NamedShare("mixed", shares[0], Truth(mixed.y, mixed.x), "0" * 64)
-    rest = [NamedShare(EVIL, shares[2]), NamedShare("two samples", both)]
+    rest, batch = [NamedShare(EVIL, shares[2])], [NamedShare("two samples", both)]
     options = Options(normalisation=data.CIFAR10_NORM)
     reports = (
         *audit_shares(subject, [first], options),
         *audit_shares(subject, rest, Options(inputs=False)),
+        *audit_shares(subject, batch, Options(Knowledge(samples=2), inputs=False)),
     )
     refused = (Refusal(EVIL, f"bad name {EVIL}"),)
     made = Audit(reports, refused, NAMES, EVIL, (EVIL,), Provenance(EVIL, (("x", EVIL),)))

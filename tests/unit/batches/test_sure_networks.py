@@ -132,5 +132,20 @@ def test_a_layer_of_another_size_than_the_input_is_no_obstacle():
     first = nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.Sigmoid(), nn.Flatten())
     model = nn.Sequential(first, nn.Linear(8 * 36, 24), nn.Sigmoid(), nn.Linear(24, 7)).eval()
     x = torch.rand(2, 2, 6, 6, generator=torch.Generator().manual_seed(0))
-    found = sl.recover_batch(model, sl.capture(model, x, torch.tensor([1, 4])))
+    found = sl.recover_batch(model, sl.capture(model, x, torch.tensor([1, 4])), size=2)
     assert {one.class_index for one in found.proved} == {1, 4}
+
+
+def test_sixteen_samples_that_look_like_three_are_not_proved_to_be_three():
+    """The counter-example: with one prediction for all, classes can be shared out anew.
+
+    Weights of zero predict the same for every input, so that the gradient of a batch has the rank
+    of the number of its classes.
+    """
+    head = nn.Linear(WIDTH, CLASSES)
+    nn.init.zeros_(head.weight)
+    model = nn.Sequential(nn.Flatten(), head).eval()
+    x = torch.rand(16, WIDTH, generator=torch.Generator().manual_seed(0))
+    share = sl.capture(model, x, torch.tensor([0, 2, 2, 5] * 4))
+    for size in (None, 16):
+        assert not sl.recover_batch(model, share, size=size).proved

@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 DATA ?=
 WEIGHTS ?=
 
-.PHONY: audit flower test pythons test-all lint browser bench accuracy inversion clean
+.PHONY: audit flower nvflare test pythons test-all lint browser bench accuracy inversion clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +20,9 @@ audit: $(INSTALLED)  ## what gradients of the embedded images give away: a table
 
 flower: $(INSTALLED)  ## a federation in Flower's simulation, without and with the guard: a page
 	$(BIN)/python -m examples.flower
+
+nvflare: $(INSTALLED)  ## a federation in NVIDIA FLARE's simulator, without the filter, with it, and with a fault
+	$(BIN)/python -m examples.nvflare
 
 browser: $(INSTALLED)  ## a Chromium to test the page in, fetched if there is none
 	$(BIN)/python -m tools.browser

@@ -40,11 +40,23 @@ COLUMNS = (
 WIDTHS = (44, 6, 7, 6, 6, 9, 6, 5, 5, 6)
 PIXEL = 0.25  # what one unit of a normalised input is worth in pixels, roughly CIFAR-10's spread
 RESTARTS = 2
+PLAIN = (
+    "residual 6, no BatchNorm, SiLU", "residual 6, no BatchNorm, GELU",
+    "residual 8, no BatchNorm, SiLU", "residual 8, no BatchNorm, GELU",
+)  # fmt: skip
 ALONE = (
+    *PLAIN,
     "residual 8, SiLU", "residual 8, GELU", "residual 12, SiLU", "residual 12, GELU",
     "ConvNeXt-like", "MLP-Mixer", "Swin-like", "LeNet, sigmoid", "residual 8, ReLU",
 )  # fmt: skip
-LARGE = ("residual 8, SiLU", "residual 8, GELU", "ConvNeXt-like", "MLP-Mixer", "LeNet, sigmoid")
+LARGE = (
+    *PLAIN[:2],
+    "residual 8, SiLU",
+    "residual 8, GELU",
+    "ConvNeXt-like",
+    "MLP-Mixer",
+    "LeNet, sigmoid",
+)
 
 
 @dataclass(frozen=True)
@@ -94,12 +106,12 @@ def cells() -> Iterator[NewtonCell]:
     yield NewtonCell(ALONE[0], 64, start=20.0)
 
 
-def measure(cell: NewtonCell, count: int, seconds: float) -> Iterator[NewtonScore]:
-    """Yield a score for each of so many images, or batches of images."""
+def measure(cell: NewtonCell, count: int, seconds: float, first: int = 0) -> Iterator[NewtonScore]:
+    """Yield a score for each of so many images, or batches of images, from the first on."""
     model = build(cell.kind, cell.size)
-    x, y = images(count * cell.batch, cell.size, 3)
+    x, y = images((first + count) * cell.batch, cell.size, 3)
     method = GaussNewton(seconds=seconds)
-    for number in range(count):
+    for number in range(first, first + count):
         rows = slice(number * cell.batch, (number + 1) * cell.batch)
         began = time.process_time()
         found = attack(model, cell, x[rows], y[rows], method)
@@ -176,6 +188,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=20, help="images, or batches, per cell")
     parser.add_argument("--seconds", type=float, default=600.0, help="time limit of each image")
     parser.add_argument("--only", default="", help="run cells whose title contains this")
+    parser.add_argument("--first", type=int, default=0, help="number of the first image")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds for each cell")
     given = parser.parse_args()
     console = Console(width=140, highlight=False)
@@ -184,8 +197,13 @@ def main() -> None:
         if given.only not in cell.title:
             continue
         began, found = time.monotonic(), []
-        for score in measure(cell, given.images, given.seconds):
+        for score in measure(cell, given.images, given.seconds, given.first):
             found.append(score)
+            console.print(
+                f"  {score.psnr:.1f} dB, predicted {score.predicted:.1f}, "
+                f"{'proved' if score.proved else 'not proved'}, {score.steps} steps, "
+                f"{score.seconds:.1f} s"
+            )
             if time.monotonic() - began > given.budget:
                 break
         console.print(row(cell.title, found))

@@ -55,6 +55,50 @@ class ResidualNet(nn.Module):
         return logits
 
 
+class PlainBlock(nn.Module):
+    """Two convolutions beside a shortcut, without normalisation."""
+
+    def __init__(self, width: int, out: int, stride: int, act: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, out, 3, stride, 1)
+        self.second = nn.Conv2d(out, out, 3, 1, 1)
+        self.act = act()
+        change = stride > 1 or width != out
+        self.short = nn.Conv2d(width, out, 1, stride) if change else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.act(self.second(self.act(self.first(x))) + self.short(x))
+        return out
+
+
+class PlainResidual(nn.Module):
+    """A stem that halves the image, residual blocks without BatchNorm, and a head on all places.
+
+    Weights of convolutions are ``gain`` times those of PyTorch, so that without normalisation the
+    signal neither vanishes nor grows.
+    """
+
+    def __init__(
+        self, act: Callable[[], nn.Module], blocks: tuple[tuple[int, int], ...], size: int,
+        width: int = 12, gain: float = 2.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.stem, side = nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), act()), size // 2
+        layers, last = [], width
+        for times, stride in blocks:
+            layers.append(PlainBlock(last, width * times, stride, act))
+            last, side = width * times, side // stride
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(last * side**2, CLASSES)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                module.weight.data.mul_(gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(self.stem(x)).flatten(1))
+        return logits
+
+
 class ChannelNorm(nn.Module):
     """LayerNorm over the channels of an image."""
 
@@ -196,7 +240,13 @@ def uniform_lenet(size: int) -> nn.Module:
 
 SIX = ((1, 1), (2, 2), (4, 2))  # blocks by width and stride: seven convolutions
 TWELVE = ((1, 1), (1, 1), (2, 2), (2, 1), (4, 2))  # eleven convolutions and a head
+PLAIN_SIX = ((1, 1), (2, 2))  # five convolutions on the way and a head
+PLAIN_EIGHT = ((1, 1), (1, 1), (2, 2))  # seven convolutions on the way and a head
 KINDS: dict[str, Callable[[int], nn.Module]] = {
+    "residual 6, no BatchNorm, SiLU": lambda size: PlainResidual(nn.SiLU, PLAIN_SIX, size),
+    "residual 6, no BatchNorm, GELU": lambda size: PlainResidual(nn.GELU, PLAIN_SIX, size),
+    "residual 8, no BatchNorm, SiLU": lambda size: PlainResidual(nn.SiLU, PLAIN_EIGHT, size),
+    "residual 8, no BatchNorm, GELU": lambda size: PlainResidual(nn.GELU, PLAIN_EIGHT, size),
     "residual 8, SiLU": lambda size: ResidualNet(nn.SiLU, SIX),
     "residual 8, GELU": lambda size: ResidualNet(nn.GELU, SIX),
     "residual 12, SiLU": lambda size: ResidualNet(nn.SiLU, TWELVE),

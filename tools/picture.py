@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 
 from tools.browser import browser
 
-WIDTH, HEIGHT = 1280, 1090
+WIDTH, HEIGHT = 1280, 1560
 NARROW = 1100
 SHORTEN = """
 for (const list of document.querySelectorAll(".cards"))

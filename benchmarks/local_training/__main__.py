@@ -11,11 +11,17 @@ import torch
 
 import softleak as sl
 from benchmarks.local_training.cells import EXACT, Cell, measure, network, shares_of, told
+from benchmarks.local_training.pictures_of_steps import batches, single
 from benchmarks.local_training.skewed import proportions
+from softleak.labels.local.recover_trained import answer_trained
 from softleak.labels.recover import recover
 
 STEPS, RATES = (1, 2, 5, 10), (0.001, 0.01, 0.1)
 MOMENTA, DECAYS = (0.0, 0.9), (0.0, 5e-4)
+TABLES = ("head", "whole", "undeclared", "proportions", "batches", "images")
+BATCHES = tuple(
+    f"steps=20,batch_size=4,{rest}" for rest in ("lr=0.01", "lr=0.01,momentum=0.9", "lr=0.1")
+)
 UNDECLARED = {
     "second step": ("lr=0.01,steps=2", "lr=0.01", "steps=2"),
     "momentum": ("lr=0.01,steps=3,momentum=0.9", "lr=0.01,steps=3", "momentum=0.9"),
@@ -28,7 +34,7 @@ UNDECLARED = {
 def main() -> None:
     """Measure one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", choices=("head", "whole", "undeclared", "proportions"))
+    parser.add_argument("table", choices=TABLES)
     parser.add_argument("--networks", nargs="+", default=["lenet", "mlp", "resnet18"])
     parser.add_argument("--labels", nargs="+", default=["smoothed", "mixed"])
     parser.add_argument("--steps", nargs="+", type=int, default=STEPS)
@@ -39,8 +45,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--data", type=Path, help="the folder of CIFAR-10 packs, for proportions")
     parser.add_argument("--samples", type=int, nargs="+", default=[50, 100, 200, 500])
+    parser.add_argument("--named", type=int, default=10, help="undeclared: causes of so many")
+    parser.add_argument("--clients", nargs="+", help="such as lr=0.01,steps=5, for images")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.table in ("batches", "images"):
+        pictures(given)
+        return
     for name in given.networks:
         if given.table == "proportions":
             for samples in given.samples:
@@ -49,6 +60,17 @@ def main() -> None:
             undeclared(name, given)
         else:
             cells(name, given)
+
+
+def pictures(given: argparse.Namespace) -> None:
+    """Measure the images behind several steps: of batches, or of single samples."""
+    if given.table == "batches":
+        for client in given.clients or BATCHES:
+            print(batches(client, 16, given.shares, given.seed), flush=True)
+        return
+    for name in given.networks:
+        for client in given.clients or ("lr=0.01,steps=5",):
+            print(single(name, client, given.shares, given.seed), flush=True)
 
 
 def cells(name: str, given: argparse.Namespace) -> None:
@@ -75,14 +97,25 @@ def undeclared(name: str, given: argparse.Namespace) -> None:
         counts: Counter[str] = Counter()
         for kind in given.labels:
             client, assumed = sl.Client.parse(true), sl.Client.parse(said)
-            for share, y, _ in shares_of(subject, client, kind, given.shares, given.seed):
-                (found,) = recover(subject, [told(share, assumed)], sl.Knowledge())
+            drawn = shares_of(subject, client, kind, given.shares, given.seed)
+            for number, (share, y, _) in enumerate(drawn):
+                found = _answered(subject, told(share, assumed), number < given.named)
                 off = 9.0 if found.label is None else float((found.label - y).abs().sum())
                 counts["shares"] += 1
-                counts["named"] += words in found.message
+                counts["asked for a cause"] += number < given.named
+                counts["named"] += number < given.named and words in found.message
                 counts["unique"] += found.status is sl.Status.UNIQUE
                 counts["wrong"] += found.status is sl.Status.UNIQUE and off > EXACT
         print(f"{name} undeclared {cause}: {dict(counts)}", flush=True)
+
+
+def _answered(subject: sl.Subject, share: sl.GradientShare, named: bool) -> sl.Recovery:
+    """Return the answer, with the other client that would fit if that is asked for."""
+    if named:
+        return recover(subject, [share], sl.Knowledge())[0]
+    return answer_trained(
+        subject, sl.Knowledge(), share, lambda one: recover(subject, [one], sl.Knowledge())[0]
+    )[0]
 
 
 if __name__ == "__main__":

@@ -1,20 +1,23 @@
 """Measure what transformers give away: `python -m benchmarks.transformers [PART …]`.
 
-The parts are images, narrow, texts, frozen, batches and race; all of them without an argument. With
-`--count` fewer images and sentences are measured. `--data` names a pack of photographs for
-the models of 224 pixels; without it the embedded images are enlarged.
+The parts are images, float64, narrow, texts, frozen, batches, wrong, race and pretrained; all of
+them without an argument. With `--count` fewer images and sentences are measured. `--data` names a
+pack of photographs for the models of 224 pixels; without it the embedded images are enlarged.
+`--encoder` names the folder of a pretrained encoder, without which none is measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 import torch
 
 import softleak as sl
-from benchmarks.transformers import batches, image_cells, text_cells
+from benchmarks.transformers import batches, image_cells, pretrained, text_cells, wrong_words
 from benchmarks.transformers.classifiers import (
+    DOUBLE_MODEL,
     IMAGE_MODELS,
     NARROW_MODEL,
     TEXT_MODELS,
@@ -29,6 +32,8 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("--count", type=int)
     parser.add_argument("--data", help="a pack of photographs, .npz")
+    parser.add_argument("--encoder", type=Path, help="the folder of a pretrained encoder")
+    parser.add_argument("--seed", type=int, default=0, help="of the part wrong")
     given = parser.parse_args()
     torch.set_num_threads(1)
     for part in given.parts or MEASURES:
@@ -47,6 +52,14 @@ def images(given: argparse.Namespace) -> None:
 def photographs(given: argparse.Namespace, kind: ImageModel) -> data.ImageSet:
     """Return the images of a model: the embedded ones, or photographs if it takes larger ones."""
     return data.load(given.data) if given.data and kind.size > 32 else data.embedded()
+
+
+def in_float64(given: argparse.Namespace) -> None:
+    """Print the cells of a model whose client computes in float64."""
+    print(image_cells.HEADER)
+    shown = photographs(given, DOUBLE_MODEL)
+    for cell in image_cells.image_cells(DOUBLE_MODEL, shown, given.count or 20, (True,)):
+        print(cell.line, flush=True)
 
 
 def narrow(given: argparse.Namespace) -> None:
@@ -87,6 +100,30 @@ def in_batches(given: argparse.Namespace) -> None:
         print(batches.batch_line(TEXT_MODELS[-1], size, given.count or 20), flush=True)
 
 
+def wrong(given: argparse.Namespace) -> None:
+    """Print how often a wrong word was called certain, of random models and changed updates."""
+    print(wrong_words.WRONG_HEADER)
+    for tally in wrong_words.tallies(given.count or 50, given.seed):
+        print(tally.line, *tally.cases, sep="\n", flush=True)
+
+
+def of_an_encoder(given: argparse.Namespace) -> None:
+    """Print the cells of a pretrained encoder with a new head."""
+    if given.encoder is None:
+        print("no --encoder was named")
+        return
+    print(text_cells.HEAD_LINE)
+    texts_ = pretrained.folder_sentences(given.encoder)
+    for frozen_, count in ((False, given.count or 100), (True, (given.count or 100) // 20)):
+        model = pretrained.encoder(given.encoder)
+        if frozen_:
+            text_cells.freeze(model)
+        name = f"{given.encoder.name}{', frozen' if frozen_ else ''}"
+        some = text_cells.drawn_sentences(texts_, count)
+        classes = pretrained.PRETRAINED_CLASSES
+        print(text_cells.measured(name, model, "Dirichlet", some, classes).line, flush=True)
+
+
 def race(_: argparse.Namespace) -> None:
     """Print how much longer matching takes than the closed form, on one image and in one run."""
     torch.manual_seed(0)
@@ -112,11 +149,14 @@ def race(_: argparse.Namespace) -> None:
 
 MEASURES = {
     "images": images,
+    "float64": in_float64,
     "narrow": narrow,
     "texts": texts,
     "frozen": frozen,
     "batches": in_batches,
+    "wrong": wrong,
     "race": race,
+    "pretrained": of_an_encoder,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 import softleak as sl
 from benchmarks.transformers.classifiers import TextModel
@@ -12,35 +13,45 @@ from softleak.inversion.texts.read_batch import read_batch
 
 LONGEST_IN_BATCH = 25  # four of these have fewer tokens than the model is wide
 PADDING_ID = 1
+BATCH_CLASSES = 20
 BATCH_HEADER = (
-    "| model | texts in a batch | whole texts | tokens in place | wrong texts |\n"
-    "|---|---|---|---|---|"
+    "| model | texts in a batch | whole texts | tokens in place | wrong texts "
+    "| batches explained |\n|---|---|---|---|---|---|"
 )
 
 
 def batch_line(kind: TextModel, size: int, count: int) -> str:
     """Return a row of the table: how many texts of ``count`` batches are found whole."""
-    model = built(kind, 4, trained=False, frozen=True)
+    model = built(kind, BATCH_CLASSES, trained=False, frozen=True)
     short = [ids for ids in sentences(kind.pieces) if len(ids) <= LONGEST_IN_BATCH]
     generator = torch.Generator().manual_seed(1)
-    whole = right = total = wrong = 0
+    whole = right = total = wrong = explained = 0
     for _ in range(count):
         drawn = [short[i] for i in torch.randperm(len(short), generator=generator)[:size].tolist()]
         length = max(map(len, drawn))
         padded = [ids + [PADDING_ID] * (length - len(ids)) for ids in drawn]
         mask = [[1] * len(ids) + [0] * (length - len(ids)) for ids in drawn]
         x = {"input_ids": torch.tensor(padded), "attention_mask": torch.tensor(mask)}
-        share = sl.capture(model, x, torch.arange(size) % 4)
-        read = read_batch(sl.Subject.of(model, share.input_shape), share)
-        found = [list(text.tokens) for text in read] if isinstance(read, tuple) else []
+        y = torch.randperm(BATCH_CLASSES, generator=generator)[:size]
+        share = sl.capture(model, x, y)
+        read = read_batch(sl.Subject.of(model, share.input_shape), share, _labels(model, share))
+        texts = read if isinstance(read, tuple) else ()
+        found = [list(text.tokens) for text in texts]
+        explained += bool(texts) and all(text.explained for text in texts)
         whole += len([ids for ids in drawn if ids in found])
         wrong += len([ids for ids in found if ids not in drawn])
         total += sum(map(len, drawn))
         right += sum(max((_alike(ids, one) for one in found), default=0) for ids in drawn)
     return (
         f"| {kind.family}, frozen | {size} | {whole}/{size * count} | {100 * right / total:.1f} % "
-        f"| {wrong} |"
+        f"| {wrong} | {explained}/{count} |"
     )
+
+
+def _labels(model: nn.Module, share: sl.GradientShare) -> torch.Tensor | None:
+    """Return what is recovered of the labels; their number is not told."""
+    labels = [s.label for s in sl.recover_batch(model, share).samples if s.label is not None]
+    return torch.stack(labels) if labels else None
 
 
 def _alike(one: list[int], other: list[int | None]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,11 +30,12 @@ def library() -> Any:  # noqa: ANN401 - the library is looked up by names
 
 @dataclass(frozen=True)
 class ImageModel:
-    """A vision transformer, and the size of its images."""
+    """A vision transformer, the size of its images, and the number format of its client."""
 
     name: str
     make: Callable[[int], nn.Module]  # of the number of classes
     size: int
+    dtype: torch.dtype = torch.float32
 
 
 def _vision(family: str, size: int, patch: int, width: int, layers: int) -> ImageModel:
@@ -56,6 +57,7 @@ IMAGE_MODELS = (
     _vision("ViT", 224, 16, 768, 3),
     _vision("DeiT", 224, 16, 768, 3),
 )
+DOUBLE_MODEL = replace(IMAGE_MODELS[-1], dtype=torch.float64)
 NARROW_MODEL = _vision("DeiT", 224, 16, 192, 4)  # 196 patches: more than the width
 
 

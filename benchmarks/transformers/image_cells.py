@@ -53,14 +53,16 @@ HEADER = (
 )
 
 
-def image_cells(kind: ImageModel, images: data.ImageSet, count: int) -> Iterator[ImageCell]:
+def image_cells(
+    kind: ImageModel, images: data.ImageSet, count: int, ways: tuple[bool, ...] = (False, True)
+) -> Iterator[ImageCell]:
     """Measure a model untrained and trained a little, with mixed and with Dirichlet labels."""
-    for trained in (False, True):
+    for trained in ways:
         torch.manual_seed(0)
         model = kind.make(images.classes)
         if trained:
             train_images(model, images, kind.size)
-        model.eval()
+        model.to(kind.dtype).eval()
         for labels in LABELS:
             yield _cell(model, kind, images, (trained, labels), count)
 

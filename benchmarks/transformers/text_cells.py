@@ -71,9 +71,8 @@ def built(kind: TextModel, classes: int, *, trained: bool, frozen: bool) -> nn.M
     model = kind.make(classes, WORDS)
     if trained:
         train_texts(model, sentences(kind.pieces)[::-1], classes)
-    for name, parameter in model.named_parameters():
-        if frozen and any(table in f".{name}" for table in TABLES):
-            parameter.requires_grad_(False)
+    if frozen:
+        freeze(model)
     return model.eval()
 
 
@@ -82,13 +81,25 @@ def text_cell(
 ) -> TextCell:
     """Measure one model with one kind of label on this many sentences."""
     model = built(kind, classes, trained=trained, frozen=frozen)
+    name = f"{kind.family}{', trained a little' if trained else ''}{', frozen' if frozen else ''}"
+    return measured(name, model, labels, drawn_sentences(sentences(kind.pieces), count), classes)
+
+
+def drawn_sentences(every: list[list[int]], count: int) -> list[list[int]]:
+    """Return this many of the sentences, in a random order that is always the same."""
+    order = torch.randperm(len(every), generator=torch.Generator().manual_seed(7))
+    return [every[i] for i in order[:count].tolist()]
+
+
+def measured(
+    name: str, model: nn.Module, labels: str, texts: list[list[int]], classes: int
+) -> TextCell:
+    """Measure what a model gives away of these sentences."""
     generator = torch.Generator().manual_seed(7)
-    every = sentences(kind.pieces)
-    order = torch.randperm(len(every), generator=generator)[:count].tolist()
     subject: sl.Subject | None = None
-    whole = right = total = wrong = certain = exact = proved = 0
+    whole = right = wrong = certain = exact = proved = 0
     seconds = 0.0
-    for ids in (every[i] for i in order):
+    for ids in texts:
         y = made_label(labels, classes, generator)
         x = {"input_ids": torch.tensor(ids), "attention_mask": torch.ones(len(ids)).long()}
         share = sl.capture(model, x, y)
@@ -96,19 +107,26 @@ def text_cell(
         (found,) = recover(subject, [share], Knowledge())
         start = time.perf_counter()
         inv = invert_subject(subject, share, found)
-        seconds += (time.perf_counter() - start) / count
+        seconds += (time.perf_counter() - start) / len(texts)
         assert inv.text is not None
         pairs = {p.position: p for p in inv.text.places}
         hits = sum(i in pairs and pairs[i].token == token for i, token in enumerate(ids))
-        whole += hits == len(ids) == len(pairs)
-        right, total = right + hits, total + len(ids)
+        whole, right = whole + (hits == len(ids) == len(pairs)), right + hits
         certain += inv.text.certain
         sure = (p for p in inv.text.places if p.certainty is Certainty.CERTAIN)
         wrong += sum(p.position >= len(ids) or p.token != ids[p.position] for p in sure)
         close = found.label is not None and float((found.label - y).abs().sum()) < LABEL_BOUND
         exact += close
         proved += close and found.status is sl.Status.UNIQUE
-    name = f"{kind.family}{', trained a little' if trained else ''}{', frozen' if frozen else ''}"
+    total = sum(map(len, texts))
     return TextCell(
-        name, classes, labels, count, whole, right, total, wrong, certain, exact, proved, seconds
-    )
+        name, classes, labels, len(texts), whole, right, total, wrong, certain, exact, proved,
+        seconds,
+    )  # fmt: skip
+
+
+def freeze(model: nn.Module) -> None:
+    """Freeze the embeddings of a model."""
+    for name, parameter in model.named_parameters():
+        if any(table in f".{name}" for table in TABLES):
+            parameter.requires_grad_(False)

@@ -1,16 +1,18 @@
 """Run a federation with the settings of Flower's PyTorch quickstart.
 
-python -m examples.flower.quickstart [--guard] [--clients 5] [--rounds 2] [--out DIR]
+python -m examples.flower.quickstart [--guard] [--preview] [--clients 5] [--rounds 2] [--out DIR]
 
 It trains a small CNN with batches of 32, SGD with momentum 0.9 and one local epoch on the embedded
-images. The server's monitor says which classes each client's update proves. With ``--guard`` every
-client has a guard that is told to stop that.
+images. The round's config says so, and the server's monitor reads it there. It says which classes
+each client's update proves. With ``--guard`` every client has a guard that is told to stop that,
+and with ``--preview`` it first simulates one step on its own batch.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,18 +23,26 @@ import torch
 import torch.nn.functional as F
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
 from softleak import data
 from softleak.auditing import Leak
-from softleak.integrations.flower import Action, LeakageGuard, LeakageMonitor, Question
-from softleak.integrations.flower.remedy import Source, fresh
+from softleak.integrations.flower import (
+    Action,
+    BatchPreview,
+    LeakageGuard,
+    LeakageMonitor,
+    Question,
+)
+from softleak.integrations.flower.guard import Source, fresh
 
 SHAPE = (3, 32, 32)
 MOMENTUM, BATCH, LR = 0.9, 32, 0.1
 QUESTION = Question(input_shape=SHAPE)
+CONFIG = {"lr": LR, "momentum": MOMENTUM, "batch-size": BATCH, "local-epochs": 1}
 
 
 class Net(nn.Module):
@@ -101,10 +111,22 @@ class Client:
         return Message(content, reply_to=message)
 
 
-def guard(action: Action = Action.DEFEND, source: Source = fresh) -> LeakageGuard:
+def guard(
+    action: Action = Action.DEFEND, source: Source = fresh, leak: Leak = Leak.COMPOSITION
+) -> LeakageGuard:
     """Return a guard that is told to stop the server from proving a class."""
-    stop = frozenset({Leak.COMPOSITION})
+    stop = frozenset({leak})
     return LeakageGuard(network(), action, stop=stop, question=QUESTION, seeds=2, source=source)
+
+
+def preview() -> BatchPreview:
+    """Return a mod that says what one step on the client's own first batch would give away."""
+
+    def batch(context: Context) -> tuple[Tensor, Tensor]:
+        x, y = Client(int(context.node_config["partition-id"])).images()
+        return x[:BATCH], y[:BATCH]
+
+    return BatchPreview(network(), batch, question=QUESTION)
 
 
 def monitor(folder: Path) -> LeakageMonitor:
@@ -120,13 +142,15 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--guard", action="store_true", help="give every client a guard")
+    parser.add_argument("--preview", action="store_true", help="simulate one step beforehand")
     parser.add_argument("--clients", type=int, default=5, help="the number of clients")
     parser.add_argument("--rounds", type=int, default=2, help="the number of rounds")
     parser.add_argument(
         "--out", type=Path, default=Path("quickstart"), help="the folder of the page"
     )
     given = parser.parse_args()
-    client, server = ClientApp(mods=[guard()] if given.guard else []), ServerApp()
+    mods: list[Mod] = [*([preview()] if given.preview else []), *([guard()] if given.guard else [])]
+    client, server = ClientApp(mods=mods), ServerApp()
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
@@ -135,9 +159,12 @@ def main() -> None:
     @server.main()
     def serve(grid: Grid, _: Context) -> None:
         watched = monitor(given.out)
-        start, config = ArrayRecord(network().state_dict()), ConfigRecord({"lr": LR})
+        start, config = ArrayRecord(network().state_dict()), ConfigRecord(dict(CONFIG))
+        began = time.perf_counter()
         watched.start(grid, start, num_rounds=given.rounds, train_config=config)
+        spent, rounds = sum(watched.seconds.values()), time.perf_counter() - began
         watched.finish()
+        print(f"The monitor took {spent:.2f} s of {rounds:.2f} s, {100 * spent / rounds:.1f} %")
 
     run_simulation(server, client, given.clients)
     print(f"The page: {given.out / 'index.html'}")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from examples.flower.app import Run
 from examples.flower.settings import NORM
+from examples.judging import exact, guess
 from softleak import data
 from softleak.auditing.findings import LEAK_THRESHOLDS
-from softleak.integrations.flower import ClientAudit
 from softleak.integrations.flower.pictures import Picture, picture
 from softleak.metrics import psnr
 
@@ -74,8 +74,8 @@ def score(run: Run) -> tuple[Score, list[Picture]]:
     updates = [(audit.number, client) for audit in rounds for client in audit.audited]
     for number, client in updates:
         x, y = (part[run.partitions[client.node]] for part in truth)
-        labels += _exact(client, int(y))
-        classes += _guess(client) == int(y)
+        labels += exact(client, int(y))
+        classes += guess(client) == int(y)
         report = client.report
         if report is not None and report.input.seconds:
             true, found = NORM.invert(x), report.input.pixels
@@ -96,19 +96,6 @@ def _stated(run: Run) -> float | None:
     told = [m.get("guard-class-bound") for m in run.result.train_metrics_clientapp.values()]
     bounds = [float(str(bound)) for bound in told if bound is not None]
     return sum(bounds) / len(bounds) if bounds else None
-
-
-def _exact(client: ClientAudit, true: int) -> bool:
-    """Return whether the label was called unique and is the true one, which is one-hot here."""
-    recovery = client.report.label.recovery if client.report else None
-    if recovery is None or recovery.label is None or recovery.status.name != "UNIQUE":
-        return False
-    return float(recovery.label[true]) > 0.99
-
-
-def _guess(client: ClientAudit) -> int | None:
-    """Return the class that the audit names, with or without proof."""
-    return client.report.label.recovery.class_index if client.report else None
 
 
 def _ends(run: Run, name: str) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from datetime import datetime, timezone
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -11,14 +12,24 @@ from pathlib import Path
 from softleak._version import __version__
 
 
-@cache
 def code() -> str:
-    """Return twelve hexadecimal digits of a SHA-256 over the package's own source files."""
+    """Return the first twelve hexadecimal digits of ``code_digest``."""
+    return code_digest()[:12]
+
+
+@cache
+def code_digest() -> str:
+    """Return the SHA-256 over the package's own source files, in hexadecimal digits."""
     folder, digest = Path(__file__).parent, sha256()
     for path in sorted(folder.rglob("*.py")):
         source = path.read_bytes()
         digest.update(f"{path.relative_to(folder).as_posix()} {len(source)}\n".encode() + source)
-    return digest.hexdigest()[:12]
+    return digest.hexdigest()
+
+
+def now() -> str:
+    """Return the time in UTC, to the second, as ISO 8601 writes it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def versions() -> tuple[tuple[str, str], ...]:

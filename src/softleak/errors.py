@@ -54,3 +54,8 @@ def in_a_line(error: Exception) -> str:
     """Return the first line of an error's message, or its type if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra; softleak is not on a package index yet."""
+    return f"pip install '.[{extra}]' in a checkout of softleak"

@@ -45,3 +45,11 @@ class UpdateKind(Enum):
     GRADIENT = "gradient"  # the gradient itself, as somebody vouches
     DELTA = "delta"  # weights after a step minus those before it
     WEIGHTS = "weights"  # weights after a step
+
+
+class DefenceGroup(str, Enum):
+    """This says which defences an audit tries."""
+
+    COMMON = "common"
+    DP_SGD = "dp-sgd"
+    NVFLARE = "nvflare"

@@ -57,6 +57,7 @@ LAYERS: dict[str, set[str]] = {
         "results", "knowledge", "factors", "labels", "input_spec", "inversion",
     },
     "matching": {
+        "local_program",
         "errors", "input_spec", "share", "forward", "head", "subject", "results", "factors",
     },
     "defenses": {"errors", "share"},
@@ -72,8 +73,9 @@ LAYERS: dict[str, set[str]] = {
     "auditing": {
         "errors", "vocabulary", "page_writer", "untrusted_files", "input_spec", "tensor_files",
         "local_training",
-        "share", "client", "head", "subject", "families", "results", "knowledge", "factors",
-        "labels", "inversion", "batches", "matching", "defenses", "naming", "data", "models",
+        "share", "forward", "client", "head", "subject", "families", "results", "knowledge",
+        "factors", "labels", "inversion", "batches", "matching", "defenses", "naming", "data",
+        "models",
         "metrics",
     },
     # the paper's tables
@@ -84,18 +86,19 @@ LAYERS: dict[str, set[str]] = {
     },
     # pages, commands and frameworks
     "report": {
-        "_version", "errors", "vocabulary", "atomic", "families", "results", "labels", "inversion",
-        "matching", "data", "metrics", "sweep", "auditing", "experiments",
+        "_version", "errors", "vocabulary", "atomic", "untrusted_files", "knowledge", "families",
+        "results", "labels", "inversion", "matching", "data", "metrics", "sweep", "auditing",
+        "experiments",
     },
     "integrations": {
-        "errors", "atomic", "share", "head", "subject", "knowledge", "labels", "defenses",
-        "naming", "data", "auditing", "report",
+        "errors", "atomic", "local_training", "share", "client", "head", "subject", "knowledge",
+        "labels", "defenses", "naming", "data", "auditing", "report", "vocabulary",
     },
     "cli": {
         "_version", "errors", "vocabulary", "atomic", "untrusted_files", "input_spec",
         "tensor_files", "local_training", "client", "head", "input_shapes", "subject",
-        "knowledge", "labels", "inversion", "environment", "naming", "data", "models", "sweep",
-        "auditing", "experiments", "report",
+        "knowledge", "labels", "inversion", "defenses", "environment", "naming", "data", "models",
+        "sweep", "auditing", "experiments", "report",
     },
     # the public names, and the command
     "__init__": {

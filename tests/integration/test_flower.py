@@ -109,4 +109,4 @@ def test_softleak_itself_does_not_need_flower_and_the_integration_says_what_to_i
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "imported", done.stderr
     assert done.returncode == 1
-    assert "pip install 'softleak[flower]'" in done.stderr
+    assert "pip install '.[flower]'" in done.stderr

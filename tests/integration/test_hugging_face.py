@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak.inversion.texts.read_batch import read_batch
 from softleak.inversion.texts.text_result import Certainty
 
 library: Any = pytest.importorskip("transformers")
@@ -88,6 +89,23 @@ def test_frozen_embeddings_of_sequence_classifiers(family: str) -> None:
     found = sl.invert(model, share, sl.recover_label(model, share)).text
     assert found is not None
     assert found.tokens == tuple(x["input_ids"].tolist())
+
+
+def test_the_texts_of_a_small_batch_of_a_causal_model() -> None:
+    model = classifier("GPT2", {**TEXTS["GPT2"], "num_labels": 8}, "Sequence")
+    for table in (model.get_submodule("transformer.wte"), model.get_submodule("transformer.wpe")):
+        table.requires_grad_(False)
+    ids = torch.stack([words(9, seed)["input_ids"] for seed in (1, 2)])
+    ids[1, 6:] = 0  # the second text is shorter
+    x = {"input_ids": ids, "attention_mask": (ids > 0).long()}
+    share = sl.capture(model, x, torch.tensor([2, 5]))
+    labels = [s.label for s in sl.recover_batch(model, share).samples]
+    known = torch.stack([label for label in labels if label is not None])
+    texts = read_batch(sl.Subject.of(model, share.input_shape), share, known)
+    assert isinstance(texts, tuple)
+    assert sorted(len(text.tokens) for text in texts) == [6, 9]
+    assert {text.tokens for text in texts} == {tuple(ids[0].tolist()), tuple(ids[1, :6].tolist())}
+    assert all(text.explained for text in texts)
 
 
 @pytest.mark.parametrize("family", IMAGES)

@@ -138,10 +138,11 @@ def test_without_truth_a_matched_image_counts_if_two_starts_agree(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Attending, Recurrent, Deciding])
-def test_models_that_are_hard_to_differentiate_twice_are_matched(tmp_path, kind):
+def test_models_that_are_hard_to_differentiate_twice_are_searched(tmp_path, kind):
     report = only(audited(*files(tmp_path, kind), "--match-seconds", 2))
     assert report["label"]["class_index"] == 3
-    assert report["input"]["method"] == "MATCHING"
+    # Whether an image is proved within the time depends on the machine.
+    assert report["input"]["method"] in ("MATCHING", "SOLVING")
     assert report["input"]["misfit"] < 1
 
 

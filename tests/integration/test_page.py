@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
+from axe_playwright_python.sync_playwright import Axe
 
 import softleak as sl
 from softleak import data
@@ -18,12 +20,19 @@ from softleak.auditing import (
     Truth,
     audit_shares,
 )
+from softleak.auditing.rates import Point, Rate, Response, WhatIf
 from softleak.knowledge import Knowledge
-from softleak.report import write_page
+from softleak.report import write_dossier, write_page
 from softleak.subject import Subject
+from softleak.vocabulary import Leak
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 NAMES = (EVIL, "</script><script>document.title='owned'</script>", *"cdefghij")
+
+POINTS = tuple(
+    Point(s, {leak: Rate(n, 4) for leak in (Leak.LABEL, Leak.CLASS)}) for s, n in ((0.1, 4), (1, 0))
+)
+TRIED = WhatIf((Response("Gaussian noise", "std", POINTS, {Leak.LABEL: 0.5}),), 4, 2)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +51,11 @@ def page_file(tmp_path_factory, trained, draw):
         *audit_shares(subject, batch, Options(Knowledge(samples=2), inputs=False)),
     )
     refused = (Refusal(EVIL, f"bad name {EVIL}"),)
-    made = Audit(reports, refused, NAMES, EVIL, (EVIL,), Provenance(EVIL, (("x", EVIL),)))
+    made_by = Provenance(EVIL, (("x", EVIL),), date="2026-11-17T08:00:00+00:00")
+    made = Audit(reports, refused, NAMES, EVIL, (EVIL,), made_by, what_if=TRIED)
     path = tmp_path_factory.mktemp("page") / "index.html"
     write_page(path, made)
+    write_dossier(path.parent, made)
     return path
 
 
@@ -58,6 +69,8 @@ def opened(chromium, page_file):
     page.on("console", lambda message: page.complaints.append(message.text))
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.goto(page_file.as_uri())
+    page.evaluate("document.querySelectorAll('.share').forEach(s => { s.open = true; })")
+    page.wait_for_function("document.querySelectorAll('.plot:empty').length === 0")
     yield page
     context.close()
 
@@ -74,7 +87,7 @@ def test_nothing_is_loaded_nothing_complains_and_no_name_is_run(opened, page_fil
     assert opened.title().startswith("softleak audit")
     assert opened.locator("img[src='x']").count() == 0
     assert opened.locator("script").count() == 2
-    assert EVIL in opened.locator("#share-2 h2").inner_text()
+    assert EVIL in opened.locator("#share-2 h3").inner_text()
     assert EVIL in opened.locator("#share-1 .bar-name").first.inner_text()
 
 
@@ -183,3 +196,120 @@ def test_without_scripts_everything_but_the_curve_is_there(chromium, page_file):
     assert page.locator("#share-1 .bars:not(.moving) .bar-value").count() == 10
     assert page.locator("#share-1 figure img").count() == 3
     context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["index.html", "dossier.html"])
+def test_axe_finds_nothing_serious(chromium, page_file, name, width):
+    context = chromium.new_context(viewport={"width": width, "height": 800}, bypass_csp=True)
+    page = context.new_page()
+    page.goto((page_file.parent / name).as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.wait_for_function("document.querySelectorAll('.share .plot:empty').length === 0")
+    found = Axe().run(page).response["violations"]
+    grave = [v for v in found if v["impact"] in ("serious", "critical")]
+    told = [(v["id"], [node["html"][:120] for node in v["nodes"][:3]]) for v in grave]
+    context.close()
+    assert told == []
+
+
+def test_what_to_do_and_what_would_stop_it_come_before_the_shares(opened):
+    order = opened.evaluate(
+        "[...document.querySelectorAll('.severity, h1, .action, nav, main > section')]"
+        ".map(e => e.id || e.className || e.tagName)"
+    )
+    assert order == [
+        "severity", "H1", "action", "NAV", "defences", "shares", "refused", "details", "again",
+    ]  # fmt: skip
+    assert opened.locator(".severity .chip").inner_text() == "CRITICAL"
+    assert "Do not send such updates as they are." in opened.locator(".action").inner_text()
+    assert opened.locator("time").first.inner_text() == "17 November 2026"
+    links = opened.locator("nav a").evaluate_all("links => links.map(a => a.hash.slice(1))")
+    assert links == order[4:]
+
+
+def test_what_was_not_attacked_is_grey(opened):
+    grey = opened.evaluate("getComputedStyle(document.querySelector('.tile-note')).color")
+    cells = opened.locator(".state-not_attacked")
+    assert cells.count() == 3
+    assert set(cells.evaluate_all("all => all.map(e => getComputedStyle(e).color)")) == {grey}
+
+
+def test_the_table_filters_and_sorts(opened):
+    names = "[...document.querySelectorAll('.shares tbody tr')].filter(r => !r.hidden)"
+    first = f"{names}.map(r => r.cells[0].textContent.trim())"
+    opened.locator(".filter select").select_option("input")
+    assert opened.evaluate(first) == ["mixed"]
+    assert opened.locator(".found").inner_text() == "1 of 3 shares"
+    assert not opened.locator(".more").is_visible()
+    opened.locator(".filter select").select_option("")
+    opened.locator(".filter input").fill("TWO samp")
+    assert opened.evaluate(first) == ["two samples"]
+    opened.locator(".filter input").fill("")
+    heading = opened.locator(".shares th button", has_text="severity")
+    heading.click()
+    assert opened.evaluate(first)[0] == "mixed"
+    heading.click()
+    assert opened.evaluate(first)[-1] == "mixed"
+    assert opened.locator("th[aria-sort]").get_attribute("aria-sort") == "ascending"
+
+
+def test_a_link_opens_its_share(chromium, page_file):
+    page = chromium.new_page()
+    page.goto(page_file.as_uri())
+    assert not page.evaluate("document.getElementById('share-3').open")
+    page.locator(".shares a", has_text="two samples").click()
+    page.wait_for_function("document.getElementById('share-3').open")
+    page.locator("[data-fold=open]").click()
+    assert page.locator("details.share[open]").count() == 3
+    page.close()
+
+
+def test_the_command_is_copied(chromium, page_file):
+    context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    page.locator(".copy").click()
+    page.wait_for_function("document.querySelector('.copy').textContent === 'Copied'")
+    assert page.evaluate("navigator.clipboard.readText()") == EVIL
+    context.close()
+
+
+def test_print_keeps_bars_and_opens_sections(chromium, page_file):
+    page = chromium.new_page()
+    page.goto(page_file.as_uri())
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details.share[open]").count() == 3
+    bar = page.locator("#share-1 .bars:not(.moving) .bar-fill").first
+    adjust = "e => [getComputedStyle(e).printColorAdjust, getComputedStyle(e).backgroundColor]"
+    kept, colour = bar.evaluate(adjust)
+    assert kept == "exact"
+    assert colour != "rgba(0, 0, 0, 0)"
+    assert page.locator("#share-1 .assumed li").first.is_visible()
+    assert page.locator("#share-1 .plot polyline").count() > 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details.share[open]").count() == 0
+    page.close()
+
+
+def test_a_thousand_shares_open_at_once_and_answer(chromium, tmp_path, trained, draw):
+    (one,) = draw(data.Hard(), 1)
+    subject = Subject.of(trained, (3, 32, 32))
+    share = NamedShare("update", sl.capture(trained, one.x, one.y), fingerprint="0" * 64)
+    (report,) = audit_shares(subject, [share], Options(inputs=False))
+    reports = tuple(replace(report, name=f"update {n}.safetensors") for n in range(1000))
+    write_page(tmp_path / "index.html", Audit(reports))
+    assert (tmp_path / "index.html").stat().st_size < 2_000_000
+    page = chromium.new_page()
+    loaded = []
+    for _ in range(3):  # the best of three, as other tests may keep the machine busy
+        page.goto((tmp_path / "index.html").as_uri())
+        loaded.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+    assert min(loaded) < 2000  # milliseconds
+    assert page.locator(".shares tbody tr").count() == 1000
+    assert page.locator("details.share").count() == 48
+    assert page.locator(".shares tbody tr:not([hidden])").count() == 100
+    page.locator(".filter input").fill("update 77")
+    assert page.locator(".found").inner_text() == "11 of 1000 shares"
+    page.close()

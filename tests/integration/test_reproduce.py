@@ -133,7 +133,7 @@ def test_what_is_not_installed_is_said_before_anything_is_computed(
     monkeypatch.setattr("softleak.experiments.laboratory.Laboratory.__call__", pytest.fail)
     done = CliRunner().invoke(app, command, env={"COLUMNS": "160"})
     assert done.exit_code == 2, done.output
-    assert "pip install 'softleak[" in done.output
+    assert "pip install '.[" in done.output
 
 
 def test_a_figure_that_cannot_be_drawn_costs_nothing_else(tmp_path):

@@ -10,7 +10,7 @@ def test_the_code_is_known_by_its_source_files(tmp_path, monkeypatch):
     def code(**sources: str) -> str:
         for name, source in sources.items():
             (tmp_path / "part" / f"{name}.py").write_text(source)
-        environment.code.cache_clear()
+        environment.code_digest.cache_clear()
         return environment.code()
 
     first = code(a="x = 1", b="")
@@ -19,4 +19,4 @@ def test_the_code_is_known_by_its_source_files(tmp_path, monkeypatch):
     assert int(first, 16) >= 0
     assert code() == first
     assert len({first, code(a="x = 2"), code(b="x = 1"), code(c="")}) == 4
-    environment.code.cache_clear()
+    environment.code_digest.cache_clear()

@@ -17,12 +17,14 @@ from softleak.auditing.reports import AuditReport
 from softleak.auditing.rereading import reread
 from softleak.auditing.sample_findings import NO_SAMPLES, SamplesFinding, read_samples
 from softleak.auditing.scalar_view import ScalarView
+from softleak.auditing.trained_inputs import trained_input
 from softleak.auditing.truth import Truth
 from softleak.errors import ShareError, in_a_line
 from softleak.factors import head_gradients
 from softleak.input_spec import InputSpec, Layout
 from softleak.labels.local.recipe import as_gradient
 from softleak.labels.recover import recover
+from softleak.local_training import LocalTraining
 from softleak.naming import aligned
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
@@ -137,6 +139,15 @@ def _countable(share: GradientShare, options: Options) -> Options:
     return replace(options, knowledge=replace(options.knowledge, samples=None))
 
 
+def is_one_step(training: LocalTraining | None, recovery: Recovery) -> bool:
+    """Return whether an update is one step: an epoch of batches is, of one sample alone."""
+    if training is None:
+        return True
+    batches = training.epochs is not None and training.batch_size is not None
+    alone = recovery.status is Status.UNIQUE or not batches
+    return training.single_steps == 1 and alone
+
+
 def _report(
     subject: Subject,
     named: NamedShare,
@@ -147,11 +158,11 @@ def _report(
     """Return the report of one share. The truth is read here, after the answer."""
     recovery, truth = label.recovery, named.truth
     gradient, training = as_gradient(subject, named.share), named.share.made_by
-    one_step = training is None or training.single_steps == 1
+    one_step = is_one_step(training, recovery)
     share, followed = _followed(subject, gradient, recovery, options)
     found = (
         _input(subject, share, followed, composition, options) if one_step
-        else InputFinding(Method.NONE, "not attempted: inputs behind several local steps")
+        else trained_input(subject, named.share, options)
     )  # fmt: skip
     return AuditReport(
         named.name,

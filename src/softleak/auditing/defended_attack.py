@@ -13,8 +13,10 @@ from softleak.auditing.findings import LEAK_THRESHOLDS, InputFinding, LabelFindi
 from softleak.auditing.input_attack import recover_input
 from softleak.auditing.rates import Leak
 from softleak.auditing.reports import AuditReport
+from softleak.auditing.utility import LossFall
 from softleak.batches.recover_batch import read_batch
 from softleak.defenses import Defense, as_known
+from softleak.errors import SoftleakError
 from softleak.inversion.chain import Chain
 from softleak.inversion.chained import NoChain, chain_of
 from softleak.inversion.texts.text_result import Certainty, Text
@@ -60,6 +62,21 @@ class Target:
         classes = {*report.composition.present, *([] if index is None else [index])}
         labels = tuple(one.label for one in report.samples.proved if one.label is not None)
         return cls(share, label, pixels, frozenset(classes), _tokens(report), labels)
+
+
+def fall_of(subject: Subject, target: Target, options: Options) -> LossFall | None:
+    """Return how a step changes the loss of a target's sample; None if the sample is not known.
+
+    The sample is the true one if the truth was given, else the one that leaked undefended.
+    """
+    if target.label is None or target.pixels is None:
+        return None
+    pixels, norm = target.pixels, options.normalisation
+    try:
+        x = pixels if norm is None else norm.apply(pixels)
+        return LossFall.of(subject, target.share.share, x.float(), target.label)
+    except SoftleakError:  # the model does not take pixels as they are
+        return None
 
 
 def walks(subject: Subject) -> tuple[Subject, ...]:

@@ -9,9 +9,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from softleak.auditing.attack_outcome import Attempt
 from softleak.auditing.pixels import PixelMap
 from softleak.inversion.step import LayerReport
 from softleak.inversion.texts.text_result import Certainty, Text
+from softleak.matching.gauss_newton import Certificate
 from softleak.results import Recovery, Status
 
 
@@ -133,14 +135,17 @@ class Method:
         value: what people call it.
         exact: whether it computes the input and predicts the error from its equations; otherwise
             it searches, and an image counts by how well independent starts agree on it.
+        covers_open: whether the predicted error includes directions that the equations leave open.
     """
 
     name: str
     value: str
     exact: bool = False
+    covers_open: bool = False
 
     NONE: ClassVar[Method]
     INVERSION: ClassVar[Method]
+    SOLVING: ClassVar[Method]
     MATCHING: ClassVar[Method]
     EMBEDDING: ClassVar[Method]
     TEXT: ClassVar[Method]
@@ -148,8 +153,11 @@ class Method:
 
 Method.NONE = Method("NONE", "not attempted")
 Method.INVERSION = Method("INVERSION", "exact inversion, layer by layer", exact=True)
+Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True)
 Method.MATCHING = Method("MATCHING", "gradient matching")
-Method.EMBEDDING = Method("EMBEDDING", "closed form, from gradients of embeddings", exact=True)
+Method.EMBEDDING = Method(
+    "EMBEDDING", "closed form, from gradients of embeddings", exact=True, covers_open=True
+)
 Method.TEXT = Method("TEXT", "words read from gradients", exact=True)
 
 
@@ -174,6 +182,8 @@ class InputFinding:
     seconds: float = 0.0
     asked: bool = True  # whether anybody wanted it
     text: Text | None = None  # the words, if the input is a text
+    attempts: tuple[Attempt, ...] = ()  # how each attack on the input ended
+    certificate: Certificate | None = None  # of Gauss–Newton, if it was tried
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -188,13 +198,20 @@ class InputFinding:
                 "counts as leaked if it explains the share and a second start led to the same "
                 "image.",
             )
+        if self.method == Method.SOLVING:
+            return (
+                "The image is the only one near it that explains the share, and none of its "
+                "shifted, mirrored or exchanged forms does; that no image far away does is not "
+                "shown.",
+            )
         return ("A predicted error is evidence that the input leaks, not a proof.",)
 
     @property
     def leaked(self) -> bool:
         """Return whether the image can be taken for recognisable, without any truth.
 
-        By inversion: every layer determined its input, and the predicted PSNR is 20 dB or more.
+        By inversion or solving: the predicted PSNR is 20 dB or more, and every layer determined its
+        input unless the prediction covers what was left open.
         By matching: the image explains the share, and another start led to the same one.
         Of a text: some word is known, with or without its place.
         """
@@ -206,7 +223,8 @@ class InputFinding:
                 _at_least(self.agreement, LEAK_THRESHOLDS.recognisable)
                 and (self.misfit or 0.0) <= LEAK_THRESHOLDS.misfit
             )
-        return self.determined and _at_least(self.psnr_predicted, LEAK_THRESHOLDS.recognisable)
+        told = self.determined or self.method.covers_open
+        return told and _at_least(self.psnr_predicted, LEAK_THRESHOLDS.recognisable)
 
     @property
     def doubtful(self) -> bool:

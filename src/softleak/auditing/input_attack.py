@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from softleak.auditing.attack_outcome import Attempt, Outcome
 from softleak.auditing.audit_options import Options
 from softleak.auditing.embedded_input import invert_embedded
 from softleak.auditing.findings import InputFinding, Method
 from softleak.auditing.inverted import invert_input
-from softleak.auditing.matched import match_input
+from softleak.auditing.solved import search_input
 from softleak.errors import in_a_line
 from softleak.input_spec import InputSpec
 from softleak.labels.decay import without_decay
@@ -22,12 +23,13 @@ from softleak.results import Recovery
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
+FAILED_TO_RUN = "could not be carried out"
 # An attack answers None if it does not apply and nobody needs to hear of it.
 InputAttack = Callable[[Subject, GradientShare, Recovery, Options], InputFinding | None]
 INPUT_ATTACKS: list[tuple[str, InputAttack]] = [
     ("reading embeddings", invert_embedded),
     ("inversion", invert_input),
-    ("matching", match_input),
+    ("matching", search_input),
 ]
 
 
@@ -45,9 +47,11 @@ def recover_input(
         attacks = INPUT_ATTACKS[:1]  # words are not real numbers
     shares = [one.share for one in list(without_decay(subject, share))] or [share]
     best: InputFinding | None = None
+    ended: list[Attempt] = []
     for name, attack in attacks:
         tries = [(_attempted(attack, name, subject, one, recovery, options), one) for one in shares]
         found, share = max(tries, key=lambda pair: _promise(pair[0]))
+        ended.append(_ending(name, found))
         if found is not None:
             best = found if best is None else _better(best, found)
             shares = [share]
@@ -55,7 +59,31 @@ def recover_input(
             break
     if best is None:
         best = InputFinding(Method.NONE, "no feature was recovered to start from")
-    return replace(best, seconds=time.perf_counter() - start)
+    left = [name for name, _ in INPUT_ATTACKS[len(ended) :]]
+    why = _left_out(subject, recovery, best)
+    kept_back = Outcome.NOT_CARRIED_OUT if best.leaked else Outcome.NOT_APPLICABLE
+    ended += [Attempt(name, kept_back, why) for name in left]
+    return replace(best, seconds=time.perf_counter() - start, attempts=tuple(ended))
+
+
+def _ending(name: str, found: InputFinding | None) -> Attempt:
+    """Return how one attack ended, for the catalogue."""
+    if found is None:
+        return Attempt(name, Outcome.NOT_APPLICABLE, "the model or the update offers nothing to it")
+    if found.method == Method.NONE:
+        failed = FAILED_TO_RUN in found.message
+        outcome = Outcome.NOT_CARRIED_OUT if failed else Outcome.NOT_APPLICABLE
+        return Attempt(name, outcome, found.message)
+    return Attempt(name, Outcome.of(found.leaked), found.message)
+
+
+def _left_out(subject: Subject, recovery: Recovery, best: InputFinding) -> str:
+    """Return why the attacks after the last one that was tried were not needed or do not apply."""
+    if best.leaked:
+        return "a stronger attack had recovered the input already"
+    if isinstance(subject.input_shape, InputSpec):
+        return "words are not real numbers"
+    return "no feature was recovered to start from" if recovery.feature is None else ""
 
 
 def _promise(found: InputFinding | None) -> tuple[bool, float]:
@@ -74,7 +102,7 @@ def _attempted(
     try:
         return attack(subject, share, recovery, options)
     except Exception as error:  # the model's own code and torch may raise anything
-        return InputFinding(Method.NONE, f"{name} could not be carried out: {in_a_line(error)}")
+        return InputFinding(Method.NONE, f"{name} {FAILED_TO_RUN}: {in_a_line(error)}")
 
 
 def _better(best: InputFinding, found: InputFinding) -> InputFinding:

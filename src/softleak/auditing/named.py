@@ -6,6 +6,7 @@ size the same sums say so with a confidence: each is compared with the noise it 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from softleak.factors import head_gradients
@@ -28,22 +29,25 @@ def classes_named(subject: Subject, sent: GradientShare, noise: float) -> frozen
     return frozenset(named)
 
 
-def _sums(reader: BatchReader, sent: GradientShare) -> list[tuple[Tensor, float]]:
+def _sums(reader: BatchReader, sent: GradientShare) -> list[tuple[Tensor, Tensor]]:
     """Return sums (C,) that only classes in the update make negative, and the size of their noise.
 
     The bias's gradient is one. If no feature is negative, the rows of the weight's gradient are
-    others, best added up as the usual feature has it; and so are both together.
+    others, best added up as the usual feature has it; and so are both together. Entries that were
+    not sent are zero and carry no noise.
     """
     head = reader.head
     (G,) = head_gradients(head, [sent])
     delta = (
         sent[head.bias_name].double().cpu() if head.has_bias and head.bias_name in sent else None
     )
-    alone = [] if delta is None else [(delta, 1.0)]
+    one = torch.ones(())
+    alone = [] if delta is None else [(delta, one)]
     if not reader.never_negative:
         return alone
     usual = reader.features.mean(0).cpu()
-    size = float(usual.norm())
-    rows = G.double().cpu() @ usual
-    both = [] if delta is None else [(rows + delta, (size**2 + 1) ** 0.5)]
-    return [*alone, (rows, size), *both]
+    weight = G.double().cpu()
+    square = (weight != 0).to(usual) @ usual.square()
+    rows = weight @ usual
+    both = [] if delta is None else [(rows + delta, (square + 1).sqrt())]
+    return [*alone, (rows, square.sqrt()), *both]

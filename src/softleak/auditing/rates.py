@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from softleak.auditing.utility import Utility
 from softleak.vocabulary import Leak, State
 
 __all__ = ["Leak", "Point", "Rate", "Response", "State", "WhatIf"]
@@ -40,23 +41,29 @@ class Rate:
 
 @dataclass(frozen=True)
 class Point:
-    """This holds the rates at one setting of a defence. What was not tried is missing."""
+    """This holds the rates at one setting of a defence, and what it leaves of the update.
+
+    What was not tried is missing.
+    """
 
     setting: float
     rates: Mapping[Leak, Rate]
+    utility: Utility | None = None
 
 
 @dataclass(frozen=True)
 class Response:
     """This holds how leakage answers to one defence.
 
-    ``stops`` holds the weakest setting tried at which an attack succeeded in no trial.
+    ``stops`` holds the weakest setting tried at which an attack succeeded in no trial, and ``left``
+    what is left of the update there.
     """
 
     name: str
     unit: str
     points: tuple[Point, ...]
     stops: Mapping[Leak, float]
+    left: Mapping[Leak, Utility] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

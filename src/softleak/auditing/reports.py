@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 
 from softleak.auditing.composition import CompositionFinding, mixes
@@ -63,7 +64,7 @@ class AuditReport:
         """Return why the label is what it is, by the notes on the share or by the recovery."""
         return "; ".join(self.notes) or self.label.recovery.message
 
-    @property
+    @cached_property
     def states(self) -> dict[Leak, State]:
         """Return for each kind of leak whether it was found, not found, or not attacked."""
         several, finding = self.samples, self.label
@@ -95,12 +96,12 @@ class AuditReport:
             return self.input.leaked or self.input.doubtful
         return told
 
-    @property
+    @cached_property
     def leaks(self) -> frozenset[Leak]:
         """Return what was found to leak."""
         return frozenset(k for k, state in self.states.items() if state is State.LEAKED)
 
-    @property
+    @cached_property
     def unattacked(self) -> frozenset[Leak]:
         """Return the kinds of leak that were not attacked, or could not be."""
         return frozenset(k for k, state in self.states.items() if state is State.NOT_ATTACKED)
@@ -130,11 +131,23 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Provenance:
-    """This holds what somebody needs to run the audit again, as names and values."""
+    """This holds what somebody needs to run the audit again, as names and values.
+
+    Attributes:
+        command: the command line.
+        versions: the name and version of everything that computed.
+        inputs: the name and SHA-256 of each file that was read.
+        date: when the audit ran, in UTC as ISO 8601 writes it.
+        hashes: the name and SHA-256 of what was computed with: weights, and code.
+        auditor: who answers for the audit, as they say.
+    """
 
     command: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     inputs: tuple[tuple[str, str], ...] = ()
+    date: str = ""
+    hashes: tuple[tuple[str, str], ...] = ()
+    auditor: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from softleak import data, models
 from softleak.auditing.audit_run import NamedShare
+from softleak.auditing.tensor_digest import tensor_digest
 from softleak.auditing.truth import Truth
 from softleak.client import capture
 
@@ -28,4 +29,5 @@ def sample_shares(each: int, seed: int) -> Iterator[NamedShare]:
         drawn = data.samples(images, augmentation, each, seed + number, NORMALISATION)
         for index, sample in enumerate(drawn, 1):
             share = capture(model, sample.x, sample.y)
-            yield NamedShare(f"{kind} {index}", share, Truth(sample.y, sample.x))
+            truth = Truth(sample.y, sample.x)
+            yield NamedShare(f"{kind} {index}", share, truth, tensor_digest(share))

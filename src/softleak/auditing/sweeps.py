@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
+from torch import nn
 
 from softleak.defenses import (
     Cast,
@@ -14,10 +17,14 @@ from softleak.defenses import (
     GaussianNoise,
     Int8,
     LaplaceNoise,
+    PercentileNoise,
     Prune,
     Withhold,
     is_random,
 )
+from softleak.defenses.dpsgd import PrivateTraining
+from softleak.defenses.flare_filters import FlareFilter
+from softleak.vocabulary import DefenceGroup
 
 
 @dataclass(frozen=True)
@@ -62,12 +69,100 @@ SWEEPS: list[Callable[[float], Sweep]] = [
 ]
 
 
-def sweeps(norm: float, embeddings: tuple[str, ...] = ()) -> tuple[Sweep, ...]:
+EPSILONS = (1e6, 1e4, 1e3, 1e2, 30.0, 8.0, 1.0)
+PERCENTILES = (10.0, 50.0, 90.0, 99.0)
+SVT_FRACTIONS = (1.0, 0.5, 0.1, 0.01)
+NOISE_PARTS = (0.01, 0.1, 1.0, 10.0)
+FLARE_PERCENTILE = 95.0  # of the absolute entries, in whose units the noise is given
+
+
+ONE_UPDATE = PrivateTraining()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """This says which defences are tried, and what they need to know.
+
+    Attributes:
+        groups: the groups of defences; None for all common ones, and DP-SGD if it is installed.
+        training: how a sample is used in the training whose ε is counted.
+        lr: the learning rate that turns a share into a step of weights, on which filters act.
+    """
+
+    groups: frozenset[DefenceGroup] | None = None
+    training: PrivateTraining = ONE_UPDATE
+    lr: float = 0.1
+
+    @property
+    def chosen(self) -> frozenset[DefenceGroup]:
+        """Return the groups to try."""
+        if self.groups is not None:
+            return self.groups
+        private = {DefenceGroup.DP_SGD} if find_spec("opacus") else set()
+        return frozenset({DefenceGroup.COMMON, *private})
+
+
+def sweeps(
+    norm: float, embeddings: tuple[str, ...] = (), asked: Asked | None = None,
+    model: nn.Module | None = None,
+) -> tuple[Sweep, ...]:  # fmt: skip
     """Return what is tried on shares of this L2 norm.
 
     Args:
         norm: the L2 norm.
         embeddings: the parameters that tell an input by themselves; freezing them is tried too.
+        asked: which defences are tried; the common ones if it is None.
+        model: the model, whose first and last layers a filter may leave out.
     """
-    frozen = [Sweep("Freezing the embeddings", "", lambda *_: Withhold(embeddings))]
-    return (*(make(norm) for make in SWEEPS), *(frozen if embeddings else ()))
+    asked = asked or Asked(frozenset({DefenceGroup.COMMON}))
+    found: list[Sweep] = []
+    if DefenceGroup.COMMON in asked.chosen:
+        found += [make(norm) for make in SWEEPS]
+        frozen = Sweep("Freezing the embeddings", "", lambda *_: Withhold(embeddings))
+        found += [frozen] if embeddings else []
+    if DefenceGroup.DP_SGD in asked.chosen:
+        found.append(_private(asked.training, norm))
+    if DefenceGroup.NVFLARE in asked.chosen:
+        found += _flare_sweeps(asked.lr, model)
+    return tuple(found)
+
+
+def _private(training: PrivateTraining, norm: float) -> Sweep:
+    """Return DP-SGD with ε on the axis."""
+    return Sweep(
+        "DP-SGD", training.words, lambda s, seed: training.defense(s, norm, seed), EPSILONS
+    )
+
+
+def _flare_sweeps(lr: float, model: nn.Module | None) -> list[Sweep]:
+    """Return the filters of NVIDIA FLARE, with its own defaults for what is not on the axis."""
+    layers = (
+        list(dict.fromkeys(n.rpartition(".")[0] for n, _ in model.named_parameters()))
+        if model
+        else []
+    )
+    ends = {"first": layers[:1], "last": layers[-1:]}
+    return [
+        Sweep(
+            f"NVFlare PercentilePrivacy, learning rate {lr:g}", "percentile",
+            lambda s, _: FlareFilter("PercentilePrivacy", {"percentile": s}, lr), PERCENTILES,
+        ),
+        Sweep(
+            f"NVFlare SVTPrivacy, learning rate {lr:g}", "fraction",
+            lambda s, seed: FlareFilter("SVTPrivacy", {"fraction": s}, lr, seed, True),
+            SVT_FRACTIONS,
+        ),
+        *(
+            Sweep(
+                f"NVFlare ExcludeVars, {which} layer", "",
+                lambda *_, names=names: FlareFilter(
+                    "ExcludeVars", {"exclude_vars": f"^{re.escape(names[0])}[.]"}, lr
+                ),
+            )
+            for which, names in ends.items() if names
+        ),
+        Sweep(
+            f"Gaussian noise in units of the {FLARE_PERCENTILE:g}th percentile", "part",
+            lambda s, seed: PercentileNoise(s, FLARE_PERCENTILE, seed), NOISE_PARTS,
+        ),
+    ]  # fmt: skip

@@ -14,7 +14,9 @@ from softleak.auditing.findings import LabelLeak, Method
 from softleak.auditing.rates import Leak, State
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.sample_text import features_words, inputs_words, samples_words
+from softleak.auditing.token_names import TokenNames
 from softleak.auditing.wording import FAILED, TEXT, class_name, describe, written
+from softleak.inversion.texts.read_embeddings import FROM_EMBEDDINGS
 from softleak.inversion.texts.text_result import Certainty
 
 
@@ -102,14 +104,22 @@ def text_words(report: AuditReport) -> str:
         return ""
     places = [place for place in text.places if place.certainty is not Certainty.EMPTY]
     if not places:
-        listed_ = ", ".join(names.name(word) for word in text.words[: TEXT.words])
-        more = f" and {len(text.words) - TEXT.words} more" if len(text.words) > TEXT.words else ""
-        return f"these words occur: {listed_}{more}; {text.message}" if listed_ else text.message
+        occur = _some_words(text.words, names)
+        return f"these words occur: {occur}; {text.message}" if occur else text.message
     sure = text.count(Certainty.CERTAIN)
     right = None if report.score is None else report.score.tokens_right
     told = "" if right is None else f"; {right:.1%} of the true words are in their place"
     said = names.sentence([place.token for place in places])
-    return f"“{said}”: {sure} of {len(places)} words certain{told}; {text.message}"
+    known = text.method == FROM_EMBEDDINGS  # else candidates were only not excluded
+    open_ = {token for place in places for token in place.candidates if known}
+    seem = f"; these words seem to occur: {_some_words(sorted(open_), names)}" if open_ else ""
+    return f"“{said}”: {sure} of {len(places)} words certain{told}; {text.message}{seem}"
+
+
+def _some_words(tokens: Sequence[int], names: TokenNames) -> str:
+    listed_ = ", ".join(names.name(token) for token in tokens[: TEXT.words])
+    more = f" and {len(tokens) - TEXT.words} more" if len(tokens) > TEXT.words else ""
+    return listed_ + more
 
 
 def composition_words(report: AuditReport, names: Sequence[str]) -> str:

@@ -20,7 +20,9 @@ from softleak.auditing.findings import LabelFinding
 from softleak.auditing.named import classes_named
 from softleak.auditing.rates import Leak, Rate
 from softleak.auditing.reports import AuditReport
-from softleak.defenses import Defense, GaussianNoise
+from softleak.auditing.treatments import PLAIN, Treatment
+from softleak.auditing.utility import Utility, mean_utility, utility
+from softleak.defenses import Defense, GaussianNoise, OnKept
 from softleak.defenses.noise import Source
 from softleak.errors import OptionError
 from softleak.labels.recover import recover
@@ -42,6 +44,7 @@ class NoiseGrid:
 
 
 GRID = NoiseGrid()
+INPUT_TRIALS = 1  # an inversion takes seconds, so that one trial of a setting has to do
 
 
 STOPPABLE = frozenset({Leak.LABEL, Leak.CLASS, Leak.INPUT, Leak.COMPOSITION})
@@ -61,12 +64,18 @@ def check_search(leaks: frozenset[Leak], seeds: int) -> None:
 class Stopped:
     """This holds a setting without a success, and how often the class was still named there.
 
-    ``guesses`` counts every right class, also those the attack was not sure of; None if there is no
-    single class to guess, because the update is of several samples.
+    Attributes:
+        setting: the standard deviation of the noise.
+        guesses: how often the right class was named, sure or not; None if there is no single class
+            to guess, because the update is of several samples.
+        treatment: what was done to the share before the noise.
+        utility: what is left of the update; None if nobody measured it.
     """
 
     setting: float
     guesses: Rate | None
+    treatment: Treatment = PLAIN
+    utility: Utility | None = None
 
     @property
     def class_bound(self) -> float:
@@ -76,7 +85,18 @@ class Stopped:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """This tries noise on one share until the attacks named by ``leaks`` fail."""
+    """This tries noise on one share until the attacks named by ``leaks`` fail.
+
+    Attributes:
+        subject: the model with the weights that the client received.
+        target: the share, and what an attack on it has to reach.
+        options: what the attacker knows.
+        leaks: the leaks that must not happen.
+        seeds: the number of trials for each setting.
+        make: the function that makes the noise of a standard deviation and a source.
+        treatment: what is done to the share before the noise.
+        known: the trials so far, by setting and seed.
+    """
 
     subject: Subject
     target: Target
@@ -84,6 +104,7 @@ class Search:
     leaks: frozenset[Leak]
     seeds: int = 3
     make: Make = GaussianNoise
+    treatment: Treatment = PLAIN
     known: dict[tuple[float, int], _Trial] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,13 +124,31 @@ class Search:
         """Return a search on a share that was audited undefended."""
         return cls(subject, Target.of(NamedShare("", share), report), options, leaks, seeds, make)
 
-    def weakest(self) -> Stopped | None:
+    @cached_property
+    def prepared(self) -> GradientShare:
+        """The share as the treatment leaves it, before any noise."""
+        return self.treatment(self.target.share.share)
+
+    def send(self, setting: float, source: Source) -> GradientShare:
+        """Return what is sent behind noise of this setting."""
+        noise = self.make(setting, source)
+        return (OnKept(noise) if self.treatment.prunes else noise)(self.prepared)
+
+    @cached_property
+    def grid(self) -> list[float]:
+        """The settings to try, from weak to strong, in units of what the treatment leaves."""
+        unit = root_mean_square(self.prepared)
+        return [unit * GRID.factor**power for power in GRID.powers]
+
+    def weakest(self, within: int | None = None) -> Stopped | None:
         """Return the weakest setting of the grid that stops everything, None if none does.
 
         Labels take less time to attack than inputs and more noise to hide, so they go first.
+
+        Args:
+            within: the number of settings to look at, from the weakest on; None for all.
         """
-        unit = root_mean_square(self.target.share.share)
-        grid = [unit * GRID.factor**power for power in GRID.powers]
+        grid = self.grid[:within]
         names = self.leaks - {Leak.INPUT}
         if names:
             grid = _from_first(
@@ -118,35 +157,64 @@ class Search:
         if Leak.INPUT in self.leaks:
             seen = frozenset({Leak.INPUT})
             start = GRID.input_start if not names else 0
-            # An inversion takes seconds, so that one trial has to do.
-            grid = _from_first(grid, start, lambda setting: not self._hit(setting, seen, 1))
+            grid = _from_first(
+                grid, start, lambda setting: not self._hit(setting, seen, INPUT_TRIALS)
+            )
         return self.at(grid[0]) if grid else None
 
     def at(self, setting: float) -> Stopped:
         """Return how often the attack names the right class behind a setting, sure or not."""
+        trials = list(self._trials(setting))
+        true = self.target.share.share
+        left = mean_utility([utility(true, trial.sent) for trial in trials])
         if self.target.label is None:
-            return Stopped(setting, None)
-        true = int(self.target.label.argmax())
-        found = [trial.recovery.class_index for trial in self._trials(setting)]
-        hits = sum(index is not None and index == true for index in found)
-        return Stopped(setting, Rate(hits, len(found)))
+            return Stopped(setting, None, self.treatment, left)
+        guesses = [self._guessed(trial) for trial in trials]
+        return Stopped(setting, Rate(sum(guesses), len(guesses)), self.treatment, left)
 
     def stops(self, sent: GradientShare, setting: float = 0.0) -> bool:
         """Return whether the attacks fail on what is really sent, behind noise of this setting."""
         return not self._leaks(_Trial(self, sent, setting), self.leaks)
 
+    def hit(self, setting: float) -> bool:
+        """Return whether an attack succeeds in a trial of this setting."""
+        seen = frozenset({Leak.INPUT})
+        names, inputs = self.leaks - seen, self.leaks & seen
+        return self._hit(setting, names) or self._hit(setting, inputs, INPUT_TRIALS)
+
     def _hit(self, setting: float, leaks: frozenset[Leak], trials: int | None = None) -> bool:
-        return any(self._leaks(trial, leaks) for trial in islice(self._trials(setting), trials))
+        return bool(leaks) and any(
+            self._leaks(trial, leaks) for trial in islice(self._trials(setting), trials)
+        )
 
     def _leaks(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
         if Leak.COMPOSITION in leaks and self._composed(trial):
             return True
         if self.target.label is None and self.target.pixels is None:
             return False  # there is nothing to reach, and attacks on labels take their time
-        shot = Shot(self.target, trial.sent, trial.sent, self.options, leaks)
-        named = (shot.hits(leak, trial.recovery, ()) for leak in leaks & {Leak.LABEL, Leak.CLASS})
+        views = self.treatment.views(trial.sent, trial.setting)
+        shots = [Shot(self.target, s, s, self._asked, leaks) for s in views]
+        names = leaks & {Leak.LABEL, Leak.CLASS}
+        if any(shots[0].hits(leak, trial.recovery, ()) for leak in names):
+            return True
+        # How sure an attack is says little behind pruning, so a right guess counts there.
+        wary = Leak.CLASS in names and self.treatment.prunes
+        if wary and (self._guessed(trial) or self._composed(trial)):
+            return True
         walked = walks(self.subject) if Leak.INPUT in leaks else ()
-        return any(named) or shot.sees(trial.recovery, walked, believed=True)
+        return any(shot.sees(trial.recovery, walked, believed=True) for shot in shots)
+
+    def _guessed(self, trial: _Trial) -> bool:
+        """Return whether the attack names the right class, sure or not."""
+        index, label = trial.recovery.class_index, self.target.label
+        return label is not None and index is not None and index == int(label.argmax())
+
+    @cached_property
+    def _asked(self) -> Options:
+        """What the attacker knows of a share behind this treatment."""
+        if not self.treatment.clips:
+            return self.options
+        return replace(self.options, knowledge=replace(self.options.knowledge, scale="unknown"))
 
     def _composed(self, trial: _Trial) -> bool:
         """Return whether an attack names a class that is in the update."""
@@ -158,7 +226,7 @@ class Search:
         """Yield the trial of every seed; each is recovered once, however often it is asked for."""
         for seed in range(self.seeds):
             if (setting, seed) not in self.known:
-                sent = self.make(setting, seed)(self.target.share.share)
+                sent = self.send(setting, seed)
                 self.known[setting, seed] = _Trial(self, sent, setting)
             yield self.known[setting, seed]
 
@@ -174,7 +242,7 @@ class _Trial:
     @cached_property
     def recovery(self) -> Recovery:
         """Return the recovery by all that is known of the share."""
-        return recover(self.search.subject, [self.sent], self.search.options.knowledge)[0]
+        return recover(self.search.subject, [self.sent], self.search._asked.knowledge)[0]
 
 
 def stronger(stopped: Stopped) -> Stopped:

@@ -13,14 +13,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from softleak.auditing.audit_options import Options
-from softleak.auditing.defended_attack import Shot, Target, walks
+from softleak.auditing.defended_attack import Shot, Target, fall_of, walks
 from softleak.auditing.embedded_input import embeddings
 from softleak.auditing.rates import Leak, Point, Rate, Response, WhatIf
-from softleak.auditing.sweeps import Sweep, sweeps
+from softleak.auditing.sweeps import Asked, Sweep, sweeps
+from softleak.auditing.utility import LossFall, Utility, mean_utility, utility
 from softleak.labels.recover import recover
 from softleak.results import Recovery
 from softleak.subject import Subject
@@ -46,19 +47,29 @@ def what_if(
     options: Options,
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
+    asked: Asked | None = None,
 ) -> WhatIf:
-    """Try every defence on every target; ``progress`` is told of each of the ``stages``."""
+    """Try defences on every target; ``progress`` is told of each of the ``stages``.
+
+    Args:
+        subject: the model.
+        targets: the shares, and what an attack on each has to reach.
+        options: what the attacker knows.
+        seeds: the number of trials of a random defence.
+        progress: is told what is tried.
+        asked: which defences are tried; the common ones if it is None.
+    """
     norm = max(target.share.share.norm() for target in targets)
     responses = []
-    for sweep in sweeps(norm, embeddings(subject)):
+    for sweep in sweeps(norm, embeddings(subject), asked, subject.model):
         trial = Trial(subject, tuple(targets), options, sweep, seeds)
         responses.append(trial.response(progress))
     return WhatIf(tuple(responses), len(targets), seeds)
 
 
-def stages(subject: Subject) -> int:
+def stages(subject: Subject, asked: Asked | None = None) -> int:
     """Return how often ``what_if`` reports progress: at every setting, and once per bisection."""
-    tried = sweeps(1.0, embeddings(subject))
+    tried = sweeps(1.0, embeddings(subject), asked, subject.model)
     return sum(len(sweep.every) + bool(sweep.settings) for sweep in tried)
 
 
@@ -81,7 +92,8 @@ class Trial:
         if self.sweep.settings:
             progress(f"{self.sweep.name}: where attacks end")
         stops = {leak: end for leak in Leak if (end := self._end(points, leak)) is not None}
-        return Response(self.sweep.name, self.sweep.unit, tuple(points), stops)
+        left = {leak: self._left(self._shots(end)) for leak, end in stops.items()}
+        return Response(self.sweep.name, self.sweep.unit, tuple(points), stops, left)
 
     def at(self, setting: float) -> Point:
         """Return how often each attack succeeds at one setting."""
@@ -92,11 +104,24 @@ class Trial:
             "known",
             "unknown",
         ):  # those alike at once
-            group = [shot for shot in shots if shot.options.knowledge.scale == scale]
+            group = [s for s in shots if s.aims and s.options.knowledge.scale == scale]
             for shot, recovery in zip(group, self._recover(group), strict=True):
                 for leak in shot.aims:
                     hits[leak].append(self._hits(shot, leak, recovery))
-        return Point(setting, {leak: Rate(sum(h), len(h)) for leak, h in hits.items()})
+        rates = {leak: Rate(sum(h), len(h)) for leak, h in hits.items()}
+        return Point(setting, rates, self._left(shots))
+
+    def _left(self, shots: Sequence[Shot]) -> Utility:
+        """Return what is left of the updates, on average."""
+        falls = {id(target): fall for target, fall in zip(self.targets, self._falls, strict=True)}
+        return mean_utility(
+            [utility(s.target.share.share, s.sent, falls[id(s.target)]) for s in shots]
+        )
+
+    @cached_property
+    def _falls(self) -> tuple[LossFall | None, ...]:
+        """How a step changes the loss of each target's own sample, where the sample is known."""
+        return tuple(fall_of(self.subject, target, self.options) for target in self.targets)
 
     def succeeds(self, setting: float, leak: Leak) -> bool:
         """Return whether one attack succeeds on any share; it ends with the first that leaks."""
@@ -117,13 +142,16 @@ class Trial:
         seeds = self.seeds if self.sweep.random else 1
         walked = max(TRIAL.inputs, seeds) if self._walks else 0
         inverted = {(n % seeds, n % len(self.targets)) for n in range(walked)}
-        return [
+        shots = [
             Shot.at(
                 target, self.sweep.make(setting, seed), self.options, (seed, number) in inverted
             )
             for seed in range(seeds)
             for number, target in enumerate(self.targets)
         ]  # fmt: skip
+        # Every attack needs the head's gradient. Where it is withheld, none is tried.
+        head = self.subject.head.weight_name
+        return [s if head in s.sent else replace(s, aims=frozenset()) for s in shots]
 
     def _recover(self, shots: Sequence[Shot]) -> tuple[Recovery, ...]:
         if not shots:

@@ -13,6 +13,7 @@ from softleak.batches.head_reading import HeadReading, read_head
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.sparse_features import recover_by_features
 from softleak.batches.sparse_inputs import recover_by_inputs
+from softleak.batches.trained_batch import recover_trained_batch
 from softleak.errors import LabelError
 from softleak.families import Family
 from softleak.head import Head
@@ -72,6 +73,10 @@ def recover_batch(
 def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
     """Recover every sample behind one share; ``knowledge.samples`` is the size of the batch."""
     share, knowledge = with_precision(share, subject.head), knowledge.of(share)
+    if share.made_by is not None:
+        trained = recover_trained_batch(subject, share, knowledge)
+        one = trained.inputs is not None and len(trained.inputs) == 1
+        return trained if trained.size > 1 and not one else _alone(subject, share, knowledge)
     if subject.head.weight_name not in share:
         return _alone(subject, share, knowledge)
     space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)

@@ -44,7 +44,7 @@ def recover_by_inputs(
     size = knowledge.samples if size is None else size
     if layer is None or f"{layer}.weight" not in share or knowledge.head_only:
         return None
-    space = _space(subject, share, f"{layer}.weight", knowledge)
+    space = first_layer_space(subject, share, f"{layer}.weight", knowledge)
     if not space.rank:
         return None
     found = sparse_directions(space.R, space.errors, DIRECTIONS)
@@ -52,13 +52,14 @@ def recover_by_inputs(
         return _incomplete(space.rank, found)
     if f"{layer}.bias" not in share:
         return recover_without_scale(subject, share, knowledge, space, found, size)
-    inputs = _inputs(share, layer, space, found)
+    inputs = inputs_of(share, layer, space, found)
     return judge(subject, share, knowledge.of(share), inputs, size)
 
 
-def _space(
+def first_layer_space(
     subject: Subject, share: GradientShare, name: str, knowledge: Knowledge
 ) -> GradientSpace:
+    """Return the space of the first layer's gradient, whose weight has this name."""
     G = share[name].double()
     relative = share.resolution(name, subject.parameters[name].dtype)
     return GradientSpace.of(G, relative, math.hypot(share.noise(name), knowledge.noise))
@@ -73,7 +74,7 @@ def _incomplete(rank: int, found: Directions) -> BatchRecovery:
     return BatchRecovery(Status.NO_SOLUTION, message, rank)
 
 
-def _inputs(share: GradientShare, layer: str, space: GradientSpace, found: Directions) -> Inputs:
+def inputs_of(share: GradientShare, layer: str, space: GradientSpace, found: Directions) -> Inputs:
     """Return ``D``, scaled by the gradient of the bias, and the inputs."""
     unit = found.vectors @ space.R.T  # (B, m), each row up to its scale
     bias = share[f"{layer}.bias"].double()

@@ -13,6 +13,7 @@ import typer
 
 from softleak._version import __version__
 from softleak.cli.declare import takes
+from softleak.cli.diff_options import DiffOptions
 from softleak.cli.options import AuditOptions
 from softleak.cli.paper_options import ReproduceOptions, TrainOptions
 
@@ -62,6 +63,18 @@ def audit(**given: Any) -> None:  # noqa: ANN401 - the fields of AuditOptions
     from softleak.cli.request import Request
 
     carry_out(Request(**given, command=shlex.join(["softleak", *sys.argv[1:]])))
+
+
+@app.command(rich_help_panel="Audit")
+@takes(DiffOptions)
+def diff(**given: Any) -> None:  # noqa: ANN401 - the fields of DiffOptions
+    """Say what a change of model or defence did: compare the audit.json of two audits.
+
+    [bold]softleak diff before/audit.json after/audit.json --fail-on-worse[/bold]
+    """
+    from softleak.cli.compare import carry_out
+
+    carry_out(DiffOptions(**given))
 
 
 @app.command(rich_help_panel="The paper")

@@ -19,16 +19,23 @@ from softleak.cli.exits import Exit, mistakes
 from softleak.cli.progress import counting_bar
 from softleak.cli.request import Request
 from softleak.cli.tables import audit_table, closing_words, refusal_table, what_if_table
-from softleak.report import as_data, write_json, write_page
+from softleak.report import (
+    as_data,
+    write_dossier,
+    write_json,
+    write_junit,
+    write_page,
+    write_sarif,
+)
 from softleak.vocabulary import Leak
 
 
 def carry_out(request: Request) -> None:
     """Audit what was asked for, write and show the answer, and end with an exit code."""
-    with mistakes():
+    with mistakes(f"Nothing was kept: {request.out} is written when the audit ends."):
         with _progress() as step:
             found = jobs.run(request, step)
-        _write(request.out, found)
+        _write(request, found)
     _show(Console(stderr=request.as_json), found, request)
     raise typer.Exit(exit_code(found, request.leaks_to_fail_on))
 
@@ -44,10 +51,23 @@ def exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
     return Exit.INCOMPLETE if found.refused else Exit.DONE
 
 
-def _write(out: Path, found: Audit) -> None:
+def _write(request: Request, found: Audit) -> None:
+    out = request.out
     make_folder(out)
     write_page(out / "index.html", found)
     write_json(out / "audit.json", found)
+    if request.dossier:
+        write_dossier(out, found)
+    if request.junit is not None:
+        write_junit(_ready(request.junit), found, request.leaks_to_fail_on)
+    if request.sarif is not None:
+        write_sarif(_ready(request.sarif), found)
+
+
+def _ready(path: Path) -> Path:
+    """Return the path of a file after its folder was made."""
+    make_folder(path.parent)
+    return path
 
 
 def _show(console: Console, found: Audit, request: Request) -> None:
@@ -66,6 +86,9 @@ def _show(console: Console, found: Audit, request: Request) -> None:
         console.print(what_if_table(found.what_if))
     console.print(closing_words(found))
     console.print(f"The page: {escape(str(request.out / 'index.html'))}", highlight=False)
+    if request.dossier:
+        where = escape(str(request.out / "dossier.html"))
+        console.print(f"The dossier: {where}", highlight=False)
 
 
 @contextmanager

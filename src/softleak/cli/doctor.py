@@ -10,9 +10,11 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from softleak.environment import versions
+from softleak.errors import how_to_install
 
 EXTRAS = {  # what each brings, by the module it is imported as
     "images": ("PIL", "folders and packs of photos"),
@@ -21,6 +23,7 @@ EXTRAS = {  # what each brings, by the module it is imported as
     "plots": ("matplotlib", "the paper's figures, pictures of the benchmarks"),
     "ray": ("ray", "`softleak reproduce` on a cluster"),
     "flower": ("flwr", "a guard and a monitor in Flower"),
+    "nvflare": ("nvflare", "a filter in NVIDIA FLARE, and its own filters in --what-if"),
 }
 GPU_DRIVERS = ("/proc/driver/nvidia", "/dev/kfd")
 
@@ -37,7 +40,7 @@ def show_installation() -> None:
     for extra, (module, purpose) in EXTRAS.items():
         there = importlib.util.find_spec(module) is not None
         state = "[green]installed[/green]" if there else "missing"
-        remedy = "" if there else f": pip install 'softleak\\[{extra}]'"
+        remedy = "" if there else f": {escape(how_to_install(extra))}"
         table.add_row(f"extra {extra}", f"{state} ({purpose}){remedy}")
     console.print(table)
     console.print(_lacking() or "Everything an audit needs is installed.")

@@ -20,6 +20,7 @@ class Exit(IntEnum):
     MISTAKE = 2  # nothing was done: a wrong option, an unreadable file
     LEAK = 3  # something named by --fail-on leaks
     INCOMPLETE = 4  # some files of a folder, or cells of a table, could not be worked on
+    INTERRUPTED = 130  # Ctrl-C, as shells count it
     UNATTACKED = 5  # something named by --fail-on could not be attacked, and nothing named leaks
 
 
@@ -29,10 +30,17 @@ def complain(error: SoftleakError | str) -> None:
 
 
 @contextmanager
-def mistakes() -> Iterator[None]:
-    """End the command with a line and an exit code instead of a traceback."""
+def mistakes(kept: str = "Nothing was kept.") -> Iterator[None]:
+    """End the command with a line and an exit code instead of a traceback.
+
+    Args:
+        kept: a sentence about what is kept if the command is stopped by Ctrl-C.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"\nStopped. {escape(kept)}", highlight=False)
+        raise typer.Exit(Exit.INTERRUPTED) from None
     except SoftleakError as error:
         complain(error)
         raise typer.Exit(Exit.MISTAKE) from None

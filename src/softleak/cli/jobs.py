@@ -20,6 +20,8 @@ from softleak.auditing import (
     prepared,
 )
 from softleak.auditing.sample import NORMALISATION, sample_shares
+from softleak.auditing.sweeps import Asked
+from softleak.auditing.tensor_digest import tensor_digest
 from softleak.auditing.token_names import NO_NAMES, TokenNames
 from softleak.auditing.truth import Truth
 from softleak.auditing.update_files import UpdateFiles, share_files
@@ -28,7 +30,7 @@ from softleak.cli import parse
 from softleak.cli.prepare import Ready, ready
 from softleak.cli.request import Request
 from softleak.data import embedded
-from softleak.environment import versions
+from softleak.environment import code_digest, now, versions
 from softleak.errors import DataError, SoftleakError
 from softleak.knowledge import Knowledge
 from softleak.labels.evidence.probes import evidence_of
@@ -130,7 +132,8 @@ def _checkpoints(request: Request, made: Ready, options: Options, step: Step) ->
     truth = None if request.truth is None else Truth.load(request.truth)
     fitted = None if truth is None else truth.fitted(subject.head.classes, subject.input_shape)
     name = shown(f"{request.before.name} → {request.after.name}")
-    shares = [NamedShare(name, prepared(subject, share, options), fitted)]
+    sent = prepared(subject, share, options)
+    shares = [NamedShare(name, sent, fitted, tensor_digest(sent))]
     reports = audit_shares(subject, shares, options, lambda name: step(name, 1))
     return AuditedShares(tuple(reports), shares)
 
@@ -153,16 +156,32 @@ def _completed(
 ) -> Audit:  # fmt: skip
     """Return the audit with its provenance and, if asked for, defences tried on some shares."""
     evidence = tuple(f"{r.parameter}: {r.explanation}" for r in subject.once(evidence_of))
-    provenance = Provenance(request.command, versions(), _inputs(found, request))
+    hashes = (
+        ("model weights", tensor_digest(subject.model.state_dict())),
+        ("softleak code", code_digest()),
+    )
+    provenance = Provenance(
+        request.command, versions(), _inputs(found, request), now(), hashes, request.auditor or ""
+    )
     tried = None
     by_name = {report.name: report for report in found.reports if report.telling}
     worth = [share for share in shares if share.name in by_name][:DEFENDED_SHARES]
     if worth and request.what_if:
         targets = [Target.of(share, by_name[share.name]) for share in worth]
-        count = stages(subject)
+        asked = _asked(request)
+        count = stages(subject, asked)
         step("", count)
-        tried = what_if(subject, targets, options, request.seeds, lambda name: step(name, count))
+        tried = what_if(
+            subject, targets, options, request.seeds, lambda name: step(name, count), asked
+        )
     return replace(found, evidence=evidence, provenance=provenance, what_if=tried)
+
+
+def _asked(request: Request) -> Asked:
+    """Return which defences are tried."""
+    groups = frozenset(request.defences) if request.defences else None
+    training = parse.private_training(request.dp_sgd)
+    return Asked(groups, training) if request.lr is None else Asked(groups, training, request.lr)
 
 
 def _inputs(found: Audit, request: Request) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from typer import Option
 
-from softleak.vocabulary import ROUNDOFF, Leak, UpdateKind
+from softleak.vocabulary import ROUNDOFF, DefenceGroup, Leak, UpdateKind
 
 NumberFormat = Enum("NumberFormat", {name: name for name in ROUNDOFF}, type=str)  # type: ignore[misc]
 
@@ -203,9 +203,45 @@ class AuditOptions:
     seeds: Annotated[
         int, _answer(min=1, max=100, help="Seeds per random defence that --what-if tries.")
     ] = 2
+    defences: Annotated[
+        list[DefenceGroup] | None,
+        _answer(
+            help="What --what-if tries: noise, clipping, pruning and coarser numbers (common), "
+            "DP-SGD with ε on the axis, or the filters of NVIDIA FLARE. May be given several "
+            "times. Without it the common ones, and DP-SGD if Opacus is installed.",
+        ),
+    ] = None
+    dp_sgd: Annotated[
+        str | None,
+        _answer(
+            "--dp-sgd", metavar="SETTINGS",
+            help="The training whose ε is counted: clip=1,rate=0.01,steps=1000,delta=1e-5. Without "
+            "it ε is that of this update alone, clipped to its own norm.",
+        ),
+    ] = None  # fmt: skip
     out: Annotated[
         Path, _answer(metavar="DIR", help="The folder for index.html and audit.json.")
     ] = Path("softleak-audit")
+    dossier: Annotated[
+        bool,
+        _answer(
+            "--dossier",
+            help="Also write dossier.html and dossier.json: what was audited, every attack and "
+            "its outcome, defences, residual risk; to be printed and filed.",
+        ),
+    ] = False
+    auditor: Annotated[
+        str | None,
+        _answer(metavar="NAME", help="Who answers for this audit, as the dossier shall say."),
+    ] = None
+    junit: Annotated[
+        Path | None,
+        _answer(metavar="FILE", help="Also write the findings as JUnit XML, for a pipeline."),
+    ] = None
+    sarif: Annotated[
+        Path | None,
+        _answer(metavar="FILE", help="Also write the findings as SARIF 2.1.0, for code scanning."),
+    ] = None
     as_json: Annotated[
         bool, _answer("--json", help="Print the answer as JSON instead of a table.")
     ] = False

@@ -9,12 +9,14 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from softleak import data, models
 from softleak.client import Client
 from softleak.data.pack import LARGEST_CLASS_COUNT
+from softleak.defenses.dpsgd import PrivateTraining
 from softleak.errors import DataError, ModelError
 from softleak.local_training import LocalTraining
 from softleak.untrusted_files import check_file, shown
@@ -55,6 +57,26 @@ def client(text: str | None) -> LocalTraining | None:
     if not described.trains:
         raise DataError("a client that sends weights has a learning rate: say lr=0.01, or lr=?")
     return described.training
+
+
+def private_training(text: str | None) -> PrivateTraining:
+    """Return the training that settings such as ``rate=0.01,steps=1000`` describe."""
+    kinds = {"clip": float, "rate": float, "steps": int, "delta": float}
+    said: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        name, _, value = part.strip().partition("=")
+        try:
+            said[name] = kinds[name](value)
+        except (KeyError, ValueError):
+            raise DataError(
+                "expected settings such as clip=1,rate=0.01,steps=1000,delta=1e-5; got "
+                f"{part.strip()!r}"
+            ) from None
+    training = PrivateTraining(**said)
+    training.dpsgd(
+        1.0, 1.0 if training.clip is None else training.clip
+    )  # which checks the settings
+    return training
 
 
 def class_names(text: str | None) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ from softleak.report.figures.canvas import pyplot
 from softleak.report.results_page import Results, around, splice, write_results
 from softleak.sweep import Cluster, Engine, Local, Piece, Processes, Records
 
+_KEPT = "All samples that were computed are in {}/records.sqlite; the same command continues."
+
 
 def carry_out(options: ReproduceOptions) -> None:
     """Run the tables and draw the figures asked for, show them, and end with an exit code."""
@@ -31,7 +33,7 @@ def carry_out(options: ReproduceOptions) -> None:
     shelf = Shelf(options.data, options.weights)
     with mistakes():
         _check(options.page, figures)
-    with mistakes(), Records(out) as records, _progress() as begin:
+    with mistakes(_KEPT.format(out)), Records(out) as records, _progress() as begin:
         size = Size(options.samples, options.repeats, options.full)
         outcome = reproduce(
             chosen, size, shelf, records, _engine(options), options.only, options.compiled, begin

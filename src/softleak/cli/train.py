@@ -28,7 +28,8 @@ def carry_out(options: TrainOptions) -> None:
     def tell(epoch: Epoch) -> None:
         console.print(f"epoch {epoch.number} of {epoch.of}: loss {epoch.loss:.4f}")
 
-    with mistakes():  # whatever is wrong is said before hours of training
+    # Whatever is wrong is said before hours of training.
+    with mistakes("Nothing was kept: weights are written after the last epoch."):
         make_folder(options.out)
         learnt = data.load(options.images, data.Split.TRAIN, recipe.size)
         unseen = None if test is None else data.load(test, data.Split.TEST, recipe.size)

@@ -7,7 +7,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from softleak.errors import DataError, MissingExtra
+from softleak.errors import DataError, MissingExtra, how_to_install
 
 
 def decode_photo(
@@ -18,7 +18,7 @@ def decode_photo(
         from PIL import Image, ImageOps
     except ImportError as error:
         raise MissingExtra(
-            "Reading compressed images needs Pillow: pip install 'softleak[images]'."
+            f"Reading compressed images needs Pillow: {how_to_install('images')}."
         ) from error
     try:
         with Image.open(stream, formats=formats) as photo:

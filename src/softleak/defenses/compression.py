@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from softleak.defenses.defense import Defense, as_known, is_random
 from softleak.errors import OptionError
 from softleak.share import GradientShare
 
@@ -39,6 +40,26 @@ class Prune:
         flat = g.flatten()
         kept = flat.abs().topk(math.ceil(self.kept * len(flat)), sorted=False).indices
         return torch.zeros_like(flat).index_copy(0, kept, flat[kept]).view_as(g)
+
+
+@dataclass(frozen=True)
+class OnKept:
+    """This applies another defence, and leaves at zero what is zero, as nothing is sent of it."""
+
+    step: Defense
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        sent = self.step(share)
+        return sent.map(lambda name, g: torch.where(share[name] != 0, g, torch.zeros_like(g)))
+
+    @property
+    def random(self) -> bool:
+        """Return whether the other defence is random."""
+        return is_random(self.step)
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return what was sent, with all that the other defence gives away."""
+        return as_known(self.step, sent)
 
 
 @dataclass(frozen=True)

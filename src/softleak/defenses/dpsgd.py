@@ -1,13 +1,15 @@
 """This module runs DP-SGD by Opacus: it clips every sample's gradient and adds noise to the sum.
 
-Needs the extra ``dp``: ``pip install 'softleak[dp]'``.
+Needs the extra ``dp``: ``pip install '.[dp]'`` in a checkout of softleak.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 
@@ -15,9 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak.defenses.defense import positive
-from softleak.errors import MissingExtra, ModelError, OptionError
+from softleak.defenses.clipping import Clip
+from softleak.defenses.defense import Composed, positive
+from softleak.defenses.noise import GaussianNoise
+from softleak.errors import MissingExtra, ModelError, OptionError, how_to_install
 from softleak.share import GradientShare
+
+MULTIPLIERS = (1e-4, 1e4)  # the noise multipliers that are looked at
+MULTIPLIER_PRECISION = 1e-4  # the relative precision to which one is found
 
 
 @dataclass(frozen=True)
@@ -85,10 +92,66 @@ class DPSGD:
             return float(accountant.get_epsilon(self.delta))
 
 
+@dataclass(frozen=True)
+class PrivateTraining:
+    """This says how one person's sample is used in a whole training, for which ε is counted.
+
+    Attributes:
+        clip: the norm to which each sample's gradient is clipped; None for the update's own.
+        rate: the probability with which a step uses the sample.
+        steps: the number of steps; 1 counts the ε of this update alone.
+        delta: the δ at which ε is counted.
+    """
+
+    clip: float | None = None
+    rate: float = 1.0
+    steps: int = 1
+    delta: float = 1e-5
+
+    def dpsgd(self, noise_multiplier: float, clip: float = 1.0) -> DPSGD:
+        """Return the client's side at a noise multiplier."""
+        generator = torch.Generator()
+        return DPSGD(noise_multiplier, clip, generator, self.steps, self.rate, self.delta)
+
+    def noise_multiplier(self, epsilon: float) -> float:
+        """Return the smallest noise multiplier that spends at most this ε, to a part in 10⁴.
+
+        ε falls as the noise grows, so it is found by bisection in the logarithm.
+        """
+        positive(epsilon, "ε")
+        return _multiplier(self, epsilon)
+
+    def defense(self, epsilon: float, norm: float, seed: int) -> Composed:
+        """Return DP-SGD on the gradient of one sample: clipping, then noise on every entry.
+
+        Args:
+            epsilon: the ε of the whole training.
+            norm: the norm to clip to if none was given.
+            seed: the seed of the noise.
+        """
+        clip = norm if self.clip is None else self.clip
+        return Composed((Clip(clip), GaussianNoise(self.noise_multiplier(epsilon) * clip, seed)))
+
+    @property
+    def words(self) -> str:
+        """Return what ε stands for."""
+        steps = "this update" if self.steps == 1 else f"{self.steps} steps"
+        return f"ε of {steps} at δ = {self.delta:g}, sampling rate {self.rate:g}"
+
+
+@cache
+def _multiplier(training: PrivateTraining, epsilon: float) -> float:
+    low, high = MULTIPLIERS
+    while high / low > 1 + MULTIPLIER_PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if training.dpsgd(middle).epsilon() <= epsilon else (middle, high)
+    return high
+
+
 def _opacus() -> ModuleType:
     try:
         opacus = import_module("opacus")
         import_module("opacus.validators")
     except ImportError as error:
-        raise MissingExtra("DP-SGD needs Opacus: pip install 'softleak[dp]'") from error
+        raise MissingExtra(f"DP-SGD needs Opacus: {how_to_install('dp')}") from error
     return opacus

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from softleak.defenses.defense import positive
+from softleak.errors import OptionError
 from softleak.share import GradientShare
 
 Source = torch.Generator | np.random.Generator | int
@@ -64,6 +65,35 @@ class LaplaceNoise:
         generator, scale = _generator(self.source), self.std / math.sqrt(2)
         noisy = share.map(lambda _, g: g + scale * _laplace(g, generator))
         return noisy.expecting(self.std) if self.declared else noisy
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: its receiver estimates the noise."""
+        return sent
+
+
+@dataclass(frozen=True)
+class PercentileNoise:
+    """This adds Gaussian noise in units of a percentile of the share's absolute entries.
+
+    Entries that are zero do not count. This is how the noise of NVIDIA FLARE's study of gradient
+    inversion is sized.
+    """
+
+    part: float
+    percentile: float
+    source: Source
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive(self.part, "the noise's part of the percentile")
+        if not 0 <= self.percentile <= 100:
+            raise OptionError(f"expected a percentile from 0 to 100, got {self.percentile!r}")
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        entries = np.concatenate([g.double().abs().flatten().cpu().numpy() for g in share.values()])
+        told = entries[entries > 0]
+        size = float(np.percentile(told, self.percentile)) if told.size else 0.0
+        return GaussianNoise(self.part * size, self.source)(share) if size else share
 
     def public(self, sent: GradientShare) -> GradientShare:
         """Return the share as it is: its receiver estimates the noise."""

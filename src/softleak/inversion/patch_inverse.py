@@ -30,11 +30,18 @@ class PatchSettings:
             are expected to be of this size, and answered by zero.
         growth: the rounding of a sum, in units of that of its terms added as independent ones.
         known: the part of a direction that the equations have to tell for it to be determined.
+        resolved: by what factor X has to exceed its noise along a direction to show its size.
+        fewest: the number of such directions that show how X falls with the singular values.
+        surprise: by how many standard errors the size that is seen has to exceed noise for it to
+            be believed against how X falls.
     """
 
     typical: float = 1.0
     growth: float = 2.0
     known: float = 0.99
+    resolved: float = 3.0
+    fewest: int = 8
+    surprise: float = 6.0
 
 
 PATCH_SETTINGS = PatchSettings()
@@ -112,18 +119,42 @@ def _shrunk(
 
     Patches with nearly the same gradient are nearly the same. Their difference is a direction in
     which noise is large and X is small: it is drawn to zero as far as the columns of X show, by
-    the mean of their squares less that of noise.
+    the mean of their squares less that of noise, and as far as X was seen to fall with the
+    singular values before noise hid it.
     """
     known = signal > 0
     factor = torch.where(known, S / signal.clamp_min(TINY), 0.0)
     along = factor[:, None] * seen
     noise = (scale * factor).square()
     largest = patches * PATCH_SETTINGS.typical**2
-    least = noise * math.sqrt(2 / seen.shape[1])  # no mean of so few squares is known better
-    size = torch.maximum(along.square().mean(1) - noise, least).clamp(TINY, largest)
+    observed = along.square().mean(1) - noise
+    doubt = noise * math.sqrt(2 / seen.shape[1])  # no mean of so few squares is known better
+    size = torch.maximum(observed, doubt)
+    if torch.equal(signal, S.square()):  # with noise on Δ, small singular values are noise as well
+        hidden = observed < PATCH_SETTINGS.surprise * doubt
+        size = torch.where(hidden, size.minimum(_falling(S, observed, noise)), size)
+    size = size.clamp(TINY, largest)
     kept = size / (size + noise).clamp_min(TINY)
     left = torch.where(known, kept * noise, PATCH_SETTINGS.typical**2)
     return kept[:, None] * along, left
+
+
+def _falling(S: Tensor, observed: Tensor, noise: Tensor) -> Tensor:
+    """Return the mean square (r,) of X along each direction, as those that are resolved show it.
+
+    Where equal patches have equal gradients, as without positions, X falls like the singular
+    values. Where a patch has a small gradient because the model hardly looks at it, X does not
+    fall. A power of S that bounds the last quarter of the resolved directions tells which.
+    """
+    clear = (observed > PATCH_SETTINGS.resolved**2 * noise).nonzero()[:, 0]
+    last = clear[-max(len(clear) // 4, PATCH_SETTINGS.fewest) :]
+    if len(last) < PATCH_SETTINGS.fewest:
+        return torch.full_like(S, math.inf)
+    x, y = S[last].log(), observed[last].log()
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum().clamp_min(TINY)
+    slope = slope.clamp(0, 2)
+    bound = (y - slope * x).amax()
+    return (bound + slope * S.clamp_min(TINY).log()).exp()
 
 
 def _row_errors(

@@ -55,25 +55,31 @@ def without_decay(
             is one: of 180 clean shares it left 84 % or more.
     """
     head = subject.head
-    G, W = share[head.weight_name].to(head.W.device).double(), head.W.double()
-    sums, weights = G.sum(0), W.sum(0)
+    weights = subject.once(_column_sums)
     size = float(weights.norm())
     if size == 0:
         return
+    G = share[head.weight_name].to(head.W.device).double()
+    sums = G.sum(0)
+    decay = float(sums @ weights) / size**2
+    left = float((sums - decay * weights).norm())
+    if faint and left > DECAY.faint_left * float(sums.norm()):
+        return  # most clean shares end here
     relative = share.resolution(head.weight_name, head.dtype)
     # Each column sums to zero up to the rounding of its entries.
     off = (relative * G.norm(dim=0)).hypot(
         G.new_tensor(share.noise(head.weight_name) * len(G) ** 0.5)
     )
     error = float((off * weights).norm()) / size**2
-    decay = float(sums @ weights) / size**2
-    left = float((sums - decay * weights).norm())
     if abs(decay) <= DECAY.least_errors * error or left > RANK.second_value * float(off.norm()):
-        return
-    if faint and left > DECAY.faint_left * float(sums.norm()):
         return
     for smallest in (0, 2):
         yield Undecayed(_removed(subject, share, decay, error, smallest), decay)
+
+
+def _column_sums(subject: Subject) -> Tensor:
+    """Return the sums (I,) over the columns of the head's weight, in float64."""
+    return subject.head.W.double().sum(0)
 
 
 def _removed(

@@ -34,14 +34,15 @@ def recognised_precision(gradient: Tensor) -> Precision | None:
     """
     if gradient.dtype is not torch.float32:
         return None
-    entries = gradient.flatten()
-    spoken = entries[entries != 0]
-    if len(spoken) < ENOUGH:
+    bits = gradient.contiguous().flatten().view(torch.int32)
+    _, least = LAST_BITS[-1]
+    if _ends_in_bits(bits[:ENOUGH], least):  # a few entries first: most shares end here
         return None
-    bits = spoken[:ENOUGH].view(torch.int32)
-    for name, count in LAST_BITS:
-        mask = (1 << count) - 1
-        if not bool((bits & mask).any()):  # a few entries first: most shares end here
-            whole = spoken.contiguous().view(torch.int32)
-            return None if bool((whole & mask).any()) else name
-    return None
+    if int((gradient != 0).sum()) < ENOUGH:
+        return None
+    return next((name for name, count in LAST_BITS if not _ends_in_bits(bits, count)), None)
+
+
+def _ends_in_bits(bits: Tensor, count: int) -> bool:
+    """Return whether some of the last ``count`` bits of any number are set."""
+    return bool((bits & ((1 << count) - 1)).any())

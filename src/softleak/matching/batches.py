@@ -71,7 +71,7 @@ def reconstruct_batch(
         size = 1.0 if begin.near and attempt == 0 else solver.contrast
         drawn = [begin.draw(shape, attempt * len(labels) + i) for i in range(len(labels))]
         first = torch.stack(drawn).double() * size
-        one = solver.solve(subject, share, known, first, stopping)
+        one = solver.attempt(attempt).solve(subject, share, known, first, stopping)
         best = one if best is None or one.misfit < best.misfit else best
         if best.certificate.error is not None or stopping.over:
             break

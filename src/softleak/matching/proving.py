@@ -80,7 +80,8 @@ class Prover:
             drawn = job.start.draw(job.shape, attempt).double()
             near = job.start.near and attempt == 0
             start = (drawn if near else drawn * self.method.contrast)[None]
-            one = self.method.solve(self.subject, job.share, known, start, self.stopping)
+            method = self.method.attempt(attempt)
+            one = method.solve(self.subject, job.share, known, start, self.stopping)
             best = one if best is None or one.misfit < best.misfit else best
             if _explains(best) or self.stopping.over:
                 break

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from softleak.errors import DataError, MissingExtra
+from softleak.errors import DataError, MissingExtra, how_to_install
 
 LEAST_SQUARED_ERROR = 1e-30  # so that 300 dB stand for no error at all
 
@@ -41,7 +41,7 @@ def ssim(image: Tensor, truth: Tensor) -> float:
         from skimage.metrics import structural_similarity
     except ImportError as error:
         raise MissingExtra(
-            "structural similarity needs scikit-image: pip install 'softleak[metrics]'"
+            f"structural similarity needs scikit-image: {how_to_install('metrics')}"
         ) from error
     a, b = (entry.detach().cpu().double().clamp(0, 1).numpy() for entry in (image, truth))
     found = structural_similarity(a, b, channel_axis=0, data_range=1.0)  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from softleak.auditing.rates import Rate, Response
+from softleak.auditing.utility import Utility
 from softleak.auditing.wording import written
 from softleak.vocabulary import Leak
 
@@ -107,9 +108,16 @@ def _cell(response: Response, leak: Leak) -> ChartCell:
         return ChartCell("not tried", False)
     last = rates[-1]
     if leak not in response.stops:
-        return ChartCell(f"still succeeds, {last.hits} of {last.trials}", False)
+        words = f"still succeeds, {last.hits} of {last.trials}"
+        return ChartCell(f"{words}{_left(response.points[-1].utility)}", False)
     start = f" from {written(response.stops[leak])} {_stronger(response)}" if response.unit else ""
-    return ChartCell(f"did not succeed{start}, 0 of {last.trials}", True)
+    words = f"did not succeed{start}, 0 of {last.trials}"
+    return ChartCell(f"{words}{_left(response.left.get(leak))}", True)
+
+
+def _left(utility: Utility | None) -> str:
+    """Return what a defence leaves of the update, as it continues a cell of the table."""
+    return "" if utility is None else f"; {utility.words}"
 
 
 def _stronger(response: Response) -> str:

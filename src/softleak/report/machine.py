@@ -11,12 +11,16 @@ from typing import Any
 from torch import Tensor
 
 from softleak.atomic import write_text
+from softleak.auditing.advice import advice
+from softleak.auditing.catalogue import attempts
 from softleak.auditing.findings import InputFinding, LabelFinding, Score
 from softleak.auditing.headline import headline, summary
 from softleak.auditing.rates import Leak, Point, State, WhatIf
 from softleak.auditing.reports import Audit, AuditReport
 from softleak.auditing.sample_findings import SamplesFinding
+from softleak.auditing.severity import severity_of_audit
 from softleak.inversion.texts.text_result import Text
+from softleak.matching.gauss_newton import Certificate
 
 FORMAT = 2  # raised when a field changes its meaning
 
@@ -26,6 +30,8 @@ def as_data(audit: Audit) -> dict[str, Any]:
     data: dict[str, Any] = {
         "format": FORMAT,
         "verdict": summary(audit),
+        "severity": severity_of_audit(audit).value,
+        "advice": list(advice(audit)),
         "counts": {leak.value: audit.count(leak) for leak in Leak},
         "not_attacked": {leak.value: audit.count(leak, State.NOT_ATTACKED) for leak in Leak},
         "shares": len(audit.reports),
@@ -54,6 +60,9 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "leaks": [leak.value for leak in Leak if leak in report.leaks],
         "states": {leak.value: state.value for leak, state in report.states.items()},
         "notes": list(report.notes),
+        "attacks": [
+            {"attack": a.attack, "outcome": a.outcome.value, "why": a.why} for a in attempts(report)
+        ],
         "label": _label(report.label),
         "feature": asdict(report.feature),
         "input": {"leaked": report.shows_input, **_input(report.input)},
@@ -72,6 +81,7 @@ def _what_if(tried: WhatIf) -> dict[str, Any]:
             "setting": response.unit or None,
             "points": [_point(point) for point in response.points],
             "did_not_succeed_from": {leak.value: s for leak, s in response.stops.items()},
+            "left_there": {leak.value: asdict(u) for leak, u in response.left.items()},
         }
         for response in tried.responses
     ]
@@ -80,7 +90,8 @@ def _what_if(tried: WhatIf) -> dict[str, Any]:
 
 def _point(point: Point) -> dict[str, Any]:
     rates = {leak.value: [rate.hits, rate.trials] for leak, rate in point.rates.items()}
-    return {"setting": point.setting, **rates}
+    left = {} if point.utility is None else {"left": asdict(point.utility)}
+    return {"setting": point.setting, **rates, **left}
 
 
 def _label(finding: LabelFinding) -> dict[str, Any]:
@@ -119,6 +130,19 @@ def _input(finding: InputFinding) -> dict[str, Any]:
         "layers": [asdict(layer) for layer in finding.layers],
         "seconds": finding.seconds,
         "text": None if finding.text is None else _text(finding.text),
+        "certificate": None if finding.certificate is None else _certificate(finding.certificate),
+    }
+
+
+def _certificate(found: Certificate) -> dict[str, Any]:
+    """Return how Gauss–Newton went, and how well the share determines each direction."""
+    return {
+        "proved": found.proved,
+        "reason": found.reason,
+        "misfits": list(found.misfits),
+        "undetermined": found.undetermined,
+        "spectrum": None if found.spectrum is None else numbers(found.spectrum),
+        "seconds": found.seconds,
     }
 
 

@@ -12,14 +12,15 @@ from torch import Tensor
 from softleak.auditing.findings import LabelLeak
 from softleak.auditing.headline import headline
 from softleak.auditing.reports import AuditReport
+from softleak.auditing.severity import Severity, severity_of_share
 from softleak.auditing.verdict_text import (
     composition_words,
     feature_words,
-    in_brief,
     input_words,
     label_words,
 )
-from softleak.auditing.wording import class_name, describe
+from softleak.auditing.wording import class_name
+from softleak.report.convergence import LogCurve, curves
 from softleak.report.machine import numbers
 from softleak.report.png import picture
 from softleak.report.sample_cards import SampleCard, sample_cards
@@ -61,7 +62,6 @@ class Section:
     feature: str
     input: str
     composition: str
-    short: str
     bars: tuple[Bar, ...]
     hidden: int  # classes without a bar
     picture: str | None
@@ -71,6 +71,12 @@ class Section:
     scalar: dict[str, Any] | None
     words: tuple[Word, ...] = ()
     cards: tuple[SampleCard, ...] = ()
+    curves: tuple[LogCurve, ...] = ()  # of Gauss–Newton
+
+    @property
+    def severity(self) -> Severity:
+        """Return how bad it is."""
+        return severity_of_share(self.report)
 
 
 def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
@@ -93,7 +99,6 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         feature_words(report),
         input_words(report),
         composition_words(report, names),
-        in_brief(report, names, describe),
         bars,
         hidden,
         picture(found),
@@ -103,6 +108,7 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         _scalar(report, names),
         _words(report),
         sample_cards(report.samples, names),
+        curves(report.input.certificate),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from types import ModuleType
 
-from softleak.errors import MissingExtra, OptionError
+from softleak.errors import MissingExtra, OptionError, how_to_install
 from softleak.sweep.engine import TRIES_PER_PIECE, Done, in_one_thread
 from softleak.sweep.piece import Compute, Piece, Record
 
@@ -89,5 +89,5 @@ def _ray() -> ModuleType:
     try:
         import ray
     except ImportError as error:
-        raise MissingExtra("a cluster needs Ray: pip install 'softleak[ray]'") from error
+        raise MissingExtra(f"a cluster needs Ray: {how_to_install('ray')}") from error
     return ray

@@ -21,7 +21,7 @@ from softleak.subject import Subject
 
 
 class Branching(nn.Module):
-    """A skip connection, which nothing walks back through."""
+    """A skip connection, which nothing walks back through, and a kink: nothing can be solved."""
 
     def __init__(self):
         super().__init__()
@@ -30,7 +30,7 @@ class Branching(nn.Module):
         self.head = nn.Linear(6 * 36, 5)
 
     def forward(self, x):
-        x = torch.sigmoid(self.first(x))
+        x = torch.sigmoid(self.first(x)).clamp(0.0, 0.99)
         return self.head((x + torch.sigmoid(self.second(x))).flatten(1))
 
 
@@ -92,3 +92,12 @@ def test_what_can_be_neither_inverted_nor_matched_says_why():
     )
     assert found.method == Method.NONE
     assert "train mode" in found.message
+
+
+@pytest.mark.parametrize(
+    ("method", "leaked"), [(Method.EMBEDDING, True), (Method.INVERSION, False)]
+)
+def test_open_directions_hide_an_image_only_if_its_prediction_does_not_cover_them(method, leaked):
+    found = InputFinding(method, "", torch.zeros(3, 4, 4), psnr_predicted=43.0, determined=False)
+    assert found.leaked is leaked
+    assert not InputFinding(method, "", torch.zeros(3, 4, 4), 12.0, determined=True).leaked

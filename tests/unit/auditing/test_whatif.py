@@ -7,7 +7,7 @@ import torch
 
 import softleak as sl
 from softleak import data, models
-from softleak.auditing import Leak, NamedShare, Options, Truth, audit_shares, whatif
+from softleak.auditing import Leak, NamedShare, Options, Truth, audit_shares, sweeps, whatif
 from softleak.auditing.defended_attack import SUCCESS, Shot, walks
 from softleak.auditing.findings import LEAK_THRESHOLDS
 from softleak.auditing.input_attack import recover_input
@@ -19,6 +19,7 @@ from softleak.inversion.chained import NoChain, chain_of
 from softleak.metrics import psnr
 from softleak.report.chart import chart
 from softleak.subject import Subject
+from softleak.vocabulary import DefenceGroup
 
 OPTIONS = Options(inputs=False)
 NOTHING = Sweep("Nothing", "", lambda *_: Prune(1.0))
@@ -70,7 +71,7 @@ def test_clipping_hides_nothing(subject, targets):
     found = Trial(subject, targets, OPTIONS, sweep, 1).response(quiet)
     assert [point.rates[Leak.LABEL].hits for point in found.points] == [2, 2]
     assert found.stops == {}
-    assert chart(found).cells[0].words == "still succeeds, 2 of 2"
+    assert chart(found).cells[0].words.startswith("still succeeds, 2 of 2; cosine 1.00")
 
 
 def test_noise_ends_the_label_somewhere_between(subject, targets, monkeypatch):
@@ -139,6 +140,31 @@ def test_bisection_looks_no_further_than_the_first_share_that_leaks(subject, tar
     monkeypatch.setattr(whatif, "recover", lambda *a, **k: looked.append(1) or recover(*a, **k))
     assert Trial(subject, targets, OPTIONS, NOTHING, 1).succeeds(1.0, Leak.LABEL)
     assert len(looked) == 1
+
+
+def test_dpsgd_has_epsilon_on_its_axis_and_flares_filters_are_tried_by_their_classes(
+    connected, monkeypatch
+):
+    """One share, ends of the axis only."""
+    subject, targets, options = connected
+    monkeypatch.setattr(sweeps, "EPSILONS", (1e12, 1.0))
+    monkeypatch.setattr(whatif, "TRIAL", whatif.TrialSettings(bisections=0))
+    groups = frozenset({DefenceGroup.DP_SGD, DefenceGroup.NVFLARE})
+    norm = targets[0].share.share.norm()
+    tried = {s.name: s for s in sweeps.sweeps(norm, (), sweeps.Asked(groups), subject.model)}
+    private = Trial(subject, targets[:1], options, tried["DP-SGD"], 1).response(quiet)
+    assert [point.rates[Leak.INPUT].hits for point in private.points] == [1, 0]
+    assert private.stops[Leak.INPUT] == 1.0
+    assert private.left[Leak.INPUT].cosine < 0.1
+    assert private.points[0].utility.loss == pytest.approx(1.0, abs=0.05)
+    assert "ε of this update at δ = 1e-05" in private.unit
+    excluded = Trial(subject, targets[:1], options, tried["NVFlare ExcludeVars, last layer"], 1)
+    assert excluded.response(quiet).points[0].rates == {}  # no attack applies, so none is tried
+    cut = Trial(
+        subject, targets[:1], options,
+        replace(tried["NVFlare PercentilePrivacy, learning rate 0.1"], settings=(10.0,)), 1,
+    ).response(quiet)  # fmt: skip
+    assert cut.points[0].utility.cosine < 1
 
 
 def test_an_end_has_no_success_beyond_it(subject, targets):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from softleak.auditing import Audit, Refusal
-from softleak.cli.audit import exit_code
+from softleak.cli import jobs
+from softleak.cli.audit import carry_out, exit_code
 from softleak.cli.exits import Exit
+from softleak.cli.request import Request
 from softleak.cli.tables import closing_words, refusal_table
 from softleak.vocabulary import Leak
 
@@ -47,3 +50,15 @@ def test_an_audit_of_nothing_boasts_of_no_speed():
 )
 def test_refused_files_are_counted_in_words(count, title):
     assert refusal_table(Audit((), REFUSED * count)).title == title
+
+
+def test_ctrl_c_says_what_was_kept(monkeypatch, capsys, tmp_path):
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jobs, "run", stopped)
+    with pytest.raises(typer.Exit) as ended:
+        carry_out(Request(out=tmp_path / "audit"))
+    assert ended.value.exit_code == Exit.INTERRUPTED
+    assert "Stopped. Nothing was kept" in capsys.readouterr().err
+    assert not (tmp_path / "audit").exists()

@@ -47,3 +47,15 @@ def test_a_client_is_read_from_settings_or_a_file(tmp_path):
     for wrong in ("steps=3", "nowhere.txt", "rate=3"):
         with pytest.raises(SoftleakError):
             parse.client(wrong)
+
+
+def test_a_private_training_is_read():
+    found = parse.private_training("clip=2, rate=0.01,steps=1000,delta=1e-6")
+    assert (found.clip, found.rate, found.steps, found.delta) == (2.0, 0.01, 1000, 1e-6)
+    assert parse.private_training(None).steps == 1
+
+
+@pytest.mark.parametrize("text", ["clip", "epsilon=1", "steps=1.5", "rate=2", "clip=0", "delta=1"])
+def test_a_private_training_that_makes_no_sense_is_named(text):
+    with pytest.raises(SoftleakError, match="expected"):
+        parse.private_training(text)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from torch import Tensor, nn
+from torch import Tensor
 
 from softleak.errors import ShareError
-from softleak.naming import own_names
-from softleak.share import GradientShare
+from softleak.integrations.guarding.states import State
 
 LEARNING_RATE_KEY = "lr"  # the name of the learning rate in the config of Flower's examples
 SAMPLES_METRIC = "num-examples"  # the metric in which a client counts its samples
-State = Mapping[str, Tensor]  # weights and buffers by name
 
 
 def only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
@@ -35,50 +31,6 @@ def tensors(record: ArrayRecord) -> dict[str, Tensor]:
         except (ValueError, TypeError, OSError, EOFError, KeyError, MemoryError) as error:
             raise ShareError(f"the array {name!r} cannot be read ({error})") from error
     return found
-
-
-def under_own_names(held: State, model: nn.Module) -> dict[str, Tensor]:
-    """Return arrays under the model's names, which Flower's lists of arrays do not carry."""
-    names = own_names(held, model)
-    return {names[name]: tensor for name, tensor in held.items()}
-
-
-def step_between(before: State, after: State, lr: float | None) -> GradientShare:
-    """Return the gradient behind two states.
-
-    Args:
-        before: the state that the client received.
-        after: the state that it sent back.
-        lr: its learning rate. If it is None, the gradient is multiplied by an unknown factor.
-
-    Raises:
-        ShareError: if the states are not those of one model, or hold NaN or infinity.
-    """
-    if not after:
-        raise ShareError("it sent no arrays, so there is nothing to audit")
-    if before.keys() != after.keys():
-        odd = sorted(before.keys() ^ after.keys())
-        raise ShareError(
-            f"it sent {len(after)} arrays under other names than the {len(before)} it received, "
-            f"first {odd[0]!r}; is it of this model?"
-        )
-    _check_alike(before, after)
-    share = GradientShare.from_update(before, after, lr=1.0 if lr is None else lr)
-    share.check_finite()
-    return share
-
-
-def _check_alike(before: State, after: State) -> None:
-    """Raise ``ShareError`` unless all arrays have the same shapes and kinds of numbers."""
-    for name, start in before.items():
-        came = after[name]
-        if came.shape != start.shape:
-            raise ShareError(
-                f"the array {name!r} should have shape {tuple(start.shape)}, got "
-                f"{tuple(came.shape)}; is it of this model?"
-            )
-        if came.is_floating_point() != start.is_floating_point():
-            raise ShareError(f"the array {name!r} should be {start.dtype}, got {came.dtype}")
 
 
 def learning_rate(content: RecordDict, lr: float | None) -> float | None:
@@ -112,21 +64,11 @@ def _round(config: ConfigRecord) -> int:
     return number if isinstance(number, int) else 0
 
 
-def record_after(
-    record: ArrayRecord, before: State, share: GradientShare, lr: float
-) -> ArrayRecord:
-    """Return the record of the received state after one step of a share.
-
-    Running statistics and counters, which a share does not hold, go back as they were received.
+def record_of(state: State, order: ArrayRecord) -> ArrayRecord:
+    """Return a state as a record.
 
     Args:
-        record: the record that would be sent otherwise, whose order is kept.
-        before: the state that the client received.
-        share: the gradient of the step.
-        lr: the size of the step.
+        state: the weights and buffers by name.
+        order: a record of the same names, whose order is kept.
     """
-    sent: dict[str, Array] = {}
-    for name, start in before.items():
-        moved = start.double() - lr * share[name] if name in share else start
-        sent[name] = Array(moved.to(start.dtype).numpy())
-    return ArrayRecord({name: sent[name] for name in record})
+    return ArrayRecord({name: Array(state[name].numpy()) for name in order})

@@ -8,10 +8,10 @@ from importlib import import_module
 from itertools import cycle
 from typing import Any, Protocol
 
-from softleak.errors import MissingExtra
-from softleak.integrations.flower.auditor import Auditor
-from softleak.integrations.flower.round_findings import RoundAudit
-from softleak.integrations.flower.update import Group
+from softleak.errors import MissingExtra, how_to_install
+from softleak.integrations.guarding.auditor import Auditor
+from softleak.integrations.guarding.client_update import Group
+from softleak.integrations.guarding.round_findings import RoundAudit
 
 AUDIT_ACTORS = 2  # the number of Ray actors
 
@@ -85,7 +85,7 @@ class OnRay:
         try:
             self._ray: Any = import_module("ray")
         except ImportError as error:
-            raise MissingExtra("audits on actors need Ray: pip install 'softleak[ray]'") from error
+            raise MissingExtra(f"audits on actors need Ray: {how_to_install('ray')}") from error
         self._auditor, self._count = auditor, actors
         self._actors: Any = None
         self._waiting: list[Any] = []

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from enum import Enum
 from time import perf_counter
 
-from flwr.app import Context, Error, Message, MessageType, MetricRecord
+import numpy as np
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from torch import nn
 
 from softleak.auditing import Leak
-from softleak.auditing.weakest import Make, Search, check_search
+from softleak.auditing.treatments import TREATMENTS, Treatment
+from softleak.auditing.weakest import Make, Stopped
 from softleak.defenses import GaussianNoise
-from softleak.errors import OptionError, SoftleakError
+from softleak.errors import SoftleakError
 from softleak.integrations.flower import arrays as records
-from softleak.integrations.flower.auditor import Auditor, Question
-from softleak.integrations.flower.guard_outcome import GuardOutcome
-from softleak.integrations.flower.remedy import Source, defended, fresh
-from softleak.integrations.flower.update import OwnStep, Update
+from softleak.integrations.flower.client_config import local_training
+from softleak.integrations.guarding.auditor import Question
+from softleak.integrations.guarding.guard_outcome import GuardOutcome
+from softleak.integrations.guarding.own_step import OwnStep
+from softleak.integrations.guarding.update_guard import Action, GuardPolicy, UpdateGuard
 
 LOGGER = logging.getLogger("softleak")
+CONTEXT_KEY = "softleak"  # the record of the client's context that lasts between rounds
 
 
-class Action(Enum):
-    """What a guard does about an update that gives away what it must not."""
+Source = Callable[[Context, int], np.random.Generator]  # of the noise of a client in a round
 
-    WARN = "send it as it is, and say so"
-    DEFEND = "add the weakest noise found to stop the attack"
-    REFUSE = "do not send it"
+
+def fresh(_: Context, __: int) -> np.random.Generator:
+    """Return a source seeded by the operating system.
+
+    Whoever knew the seed of the noise could subtract it again.
+    """
+    return np.random.default_rng()
 
 
 class LeakageGuard:
@@ -46,6 +53,8 @@ class LeakageGuard:
         seeds: the number of trials for each setting of the noise.
         noise: the function that makes a defence of a standard deviation and a source, such as
             ``GaussianNoise`` or ``LaplaceNoise``.
+        treatments: what may be done to an update before the noise; ``(Treatment(),)`` is noise
+            alone.
         metrics: whether the outcome is added to the reply's metrics. Strategies want the same
             metrics of all clients, so switch it off if not all of them have a guard.
         source: where the noise comes from. Anything but ``fresh`` is for experiments that are to
@@ -62,17 +71,13 @@ class LeakageGuard:
         question: Question | None = None,
         seeds: int = 3,
         noise: Make = GaussianNoise,
+        treatments: Sequence[Treatment] = TREATMENTS,
         metrics: bool = True,
         source: Source = fresh,
     ) -> None:
-        if not stop:
-            raise OptionError("expected at least one kind of leak to stop")
-        if action is Action.DEFEND:
-            check_search(stop, seeds)
-        self.action, self.stop, self.seeds, self.metrics = action, stop, seeds, metrics
-        self._lr, self._noise, self._source = lr, noise, source
-        self._auditor = Auditor(model, question or Question())
-        self._model = model
+        policy = GuardPolicy(action, stop, seeds, noise, treatments)
+        self.guard = UpdateGuard(model, policy, question or Question())
+        self.metrics, self._lr, self._source = metrics, lr, source
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Let the client train, and return its reply as it is, defended, or refused."""
@@ -86,54 +91,36 @@ class LeakageGuard:
         except SoftleakError as error:
             return self._unread(message, call_next(message, context), number, str(error))
         lr = records.learning_rate(message.content, self._lr)
+        trained = local_training(message.content, lr, self.guard.question.client)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
         start = perf_counter()
         try:
-            step = OwnStep.of(before, reply, lr, self._model)
-            outcome = self._outcome(step, context, number)
+            key, record = records.only_arrays(reply.content)
+            samples = records.claimed_samples(reply.content)
+            step = OwnStep.of(before, records.tensors(record), lr, samples, self.guard.model)
+            step = replace(step, client=trained)
+            source = self._source(context, number)
+            outcome = self.guard.outcome(step, context.node_id, _remembered(context), source)
         except SoftleakError as error:
             return self._unread(message, reply, number, str(error))
-        self._say(number, outcome, perf_counter() - start)
+        self.guard.say(number, outcome, perf_counter() - start)
         if outcome.refusal:
             return _refused(message, outcome.refusal)
         if outcome.sent is not None:
-            step.replace_in(reply, outcome.sent)
+            reply.content[key] = records.record_of(step.after(outcome.sent), record)
+            _remember(context, outcome)
         if self.metrics:
-            _add(reply, outcome.metrics(self.stop, perf_counter() - start))
+            add_metrics(reply, outcome.metrics(self.guard.policy.stop, perf_counter() - start))
         return reply
-
-    def _outcome(self, step: OwnStep, context: Context, number: int) -> GuardOutcome:
-        """Audit the step, and decide what becomes of it."""
-        inputs = Leak.INPUT in self.stop
-        subject = self._auditor.subject(step.before)
-        update = Update(context.node_id, step.share, step.lr, step.samples)
-        found = self._auditor.one(subject, update, inputs=inputs)
-        leaking = found.leaks & self.stop
-        if not leaking or found.report is None or self.action is Action.WARN:
-            return GuardOutcome(found)
-        if self.action is Action.REFUSE:
-            what = ", ".join(sorted(leak.value for leak in leaking))
-            return GuardOutcome(found, refusal=f"the update gives away: {what}")
-        options = replace(self._auditor.question.options(update.scale_known), inputs=inputs)
-        search = Search.of(
-            subject, step.share, found.report, options, self.stop, self.seeds, self._noise
-        )
-        return defended(found, search, context, self._source(context, number))
 
     def _unread(self, message: Message, reply: Message, number: int, why: str) -> Message:
         """Return what is sent for an update that cannot be audited: it only passes with WARN."""
         LOGGER.warning("round %d: the update could not be audited: %s", number, why)
-        if reply.has_error() or self.action is Action.WARN:
+        if reply.has_error() or self.guard.policy.action is Action.WARN:
             return reply
         return _refused(message, f"the update could not be audited: {why}")
-
-    def _say(self, number: int, outcome: GuardOutcome, seconds: float) -> None:
-        """Log what the update gives away, and what became of it."""
-        did, found = outcome.words(self.stop), outcome.found
-        level = logging.WARNING if found.leaks else logging.INFO
-        LOGGER.log(level, "round %d: %s %s (%.1f s)", number, found.words, did, seconds)
 
 
 def _refused(message: Message, why: str) -> Message:
@@ -142,10 +129,30 @@ def _refused(message: Message, why: str) -> Message:
     return Message(error, reply_to=message)
 
 
-def _add(reply: Message, metrics: dict[str, float]) -> None:
+def add_metrics(reply: Message, metrics: dict[str, float]) -> None:
     """Add metrics to those of a reply."""
     held = next(iter(reply.content.metric_records.values()), None)
     if held is None:
         held = reply.content["metrics"] = MetricRecord()
     for name, value in metrics.items():
         held[name] = value
+
+
+def _remember(context: Context, outcome: GuardOutcome) -> None:
+    """Keep the setting of the defence for the next round."""
+    if outcome.stopped is not None:
+        treatment = outcome.stopped.treatment
+        context.state[CONTEXT_KEY] = ConfigRecord(
+            {"setting": outcome.stopped.setting, "kept": treatment.kept, "length": treatment.length}
+        )
+
+
+def _remembered(context: Context) -> Stopped | None:
+    """Return the defence of the round before, or None in the first round."""
+    held = context.state.config_records.get(CONTEXT_KEY) or ConfigRecord()
+    said = (held.get(name) for name in ("setting", "kept", "length"))
+    values = [value for value in said if isinstance(value, float)]
+    if len(values) < 3:
+        return None
+    setting, kept, length = values
+    return Stopped(setting, None, Treatment(kept, length))

@@ -9,7 +9,7 @@ from typing import Any
 
 from softleak.auditing.composition import CompositionFinding
 from softleak.auditing.rates import Leak
-from softleak.integrations.flower.round_findings import ClientAudit, RoundAudit
+from softleak.integrations.guarding.round_findings import ClientAudit, RoundAudit
 from softleak.report.machine import finite, numbers
 
 LOGGER = logging.getLogger("softleak")

@@ -16,7 +16,6 @@ from torch import nn
 
 from softleak.integrations.flower import log
 from softleak.integrations.flower.audit_engine import AuditEngine, runner
-from softleak.integrations.flower.auditor import Auditor, Question
 from softleak.integrations.flower.node_messages import (
     SentState,
     grouped,
@@ -24,9 +23,10 @@ from softleak.integrations.flower.node_messages import (
     update_of,
     with_metrics,
 )
-from softleak.integrations.flower.round_findings import RoundAudit
 from softleak.integrations.flower.round_page import write_rounds
-from softleak.integrations.flower.update import Update
+from softleak.integrations.guarding.auditor import Auditor, Question
+from softleak.integrations.guarding.client_update import Update
+from softleak.integrations.guarding.round_findings import RoundAudit
 
 LOGGER = logging.getLogger("softleak")
 LOG_FILE, PAGE_FILE = "audit.jsonl", "index.html"
@@ -76,7 +76,9 @@ class LeakageMonitor(Strategy):
         self.strategy = strategy
         self.seconds: dict[int, float] = {}
         self._lr, self._unfit = lr, unfit
-        self._runner = runner(engine, Auditor(model, question or Question()))
+        asked = question or Question()
+        self._client = asked.client
+        self._runner = runner(engine, Auditor(model, asked))
         self._folder = None if folder is None else Path(folder)
         self._class_names = tuple(class_names)
         self._sent: dict[int, SentState] = {}
@@ -93,7 +95,7 @@ class LeakageMonitor(Strategy):
         """Return the strategy's messages, after remembering what each node is sent."""
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         start = time.perf_counter()
-        self._sent = sent_states(messages, self._lr)
+        self._sent = sent_states(messages, self._lr, self._client)
         self.seconds[server_round] = time.perf_counter() - start
         return messages
 

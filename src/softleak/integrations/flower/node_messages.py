@@ -11,7 +11,10 @@ from flwr.app import Message, MetricRecord
 
 from softleak.errors import SoftleakError
 from softleak.integrations.flower import arrays as records
-from softleak.integrations.flower.update import Group, Update
+from softleak.integrations.flower.client_config import local_training
+from softleak.integrations.guarding.client_update import Group, Update
+from softleak.integrations.guarding.states import State, step_between
+from softleak.local_training import LocalTraining
 
 LOGGER = logging.getLogger("softleak")
 
@@ -23,13 +26,17 @@ class SentState:
     Attributes:
         state: the weights and buffers by name.
         lr: the learning rate that the node uses; None if it is unknown.
+        client: how the node trains; None if nothing but its learning rate is known.
     """
 
-    state: records.State
+    state: State
     lr: float | None
+    client: LocalTraining | None = None
 
 
-def sent_states(messages: Iterable[Message], lr: float | None) -> dict[int, SentState]:
+def sent_states(
+    messages: Iterable[Message], lr: float | None, client: LocalTraining | None = None
+) -> dict[int, SentState]:
     """Return what each node is sent, by node.
 
     A record that goes to several nodes is read once. A node whose message cannot be read is left
@@ -38,8 +45,9 @@ def sent_states(messages: Iterable[Message], lr: float | None) -> dict[int, Sent
     Args:
         messages: the messages of a round.
         lr: the learning rate that was given; None to take that of the message.
+        client: how all clients train, if somebody said it; None to take what the message says.
     """
-    states: dict[int, records.State] = {}
+    states: dict[int, State] = {}
     found: dict[int, SentState] = {}
     for message in messages:
         node = message.metadata.dst_node_id
@@ -50,7 +58,9 @@ def sent_states(messages: Iterable[Message], lr: float | None) -> dict[int, Sent
         except SoftleakError as error:
             LOGGER.warning("node %d cannot be audited in this round: %s", node, error)
             continue
-        found[node] = SentState(states[id(record)], records.learning_rate(message.content, lr))
+        rate = records.learning_rate(message.content, lr)
+        trained = local_training(message.content, rate, client)
+        found[node] = SentState(states[id(record)], rate, trained)
     return found
 
 
@@ -69,10 +79,11 @@ def update_of(reply: Message, sent: Mapping[int, SentState]) -> Update:
     before = sent[node]
     try:
         _, record = records.only_arrays(reply.content)
-        share = records.step_between(before.state, records.tensors(record), before.lr)
+        share = step_between(before.state, records.tensors(record), before.lr)
     except SoftleakError as error:
         return Update(node, reason=str(error))
-    return Update(node, share, before.lr, records.claimed_samples(reply.content))
+    said = records.claimed_samples(reply.content)
+    return Update(node, share, before.lr, said, client=before.client)
 
 
 def grouped(sent: Mapping[int, SentState], updates: Mapping[int, Update]) -> list[Group]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from softleak.auditing.findings import Method
 from softleak.auditing.wording import class_name
-from softleak.integrations.flower.round_findings import ClientAudit
+from softleak.integrations.guarding.round_findings import ClientAudit
 from softleak.report import png
 
 

@@ -10,7 +10,7 @@ from softleak.atomic import write_text
 from softleak.auditing.rates import Leak, State
 from softleak.auditing.wording import class_name, listed
 from softleak.integrations.flower.pictures import Picture, picture
-from softleak.integrations.flower.round_findings import ClientAudit, RoundAudit
+from softleak.integrations.guarding.round_findings import ClientAudit, RoundAudit
 from softleak.report.page import fill
 from softleak.report.tiles import TILE_WORDS, Tile, tiles
 

@@ -9,12 +9,14 @@ have to be tried: they are not read.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from softleak.inversion.texts.first_layer import FirstLayer, first_layer, second_layer
+from softleak.inversion.texts.resimulation import batch_misfit
 from softleak.inversion.texts.span_check import FROM_SPAN, SPAN, distances, nearest_tokens, span_of
 from softleak.inversion.texts.text_plan import NoText
 from softleak.inversion.texts.text_result import Certainty, Place, Text
@@ -32,18 +34,22 @@ class BatchSearch:
     """
 
     inside: float = 4e-4
-    kept: int = 16
+    kept: int = 128
 
 
 BATCH_SEARCH = BatchSearch()
 
 
-def read_batch(subject: Subject, share: GradientShare) -> tuple[Text, ...] | NoText:
+def read_batch(
+    subject: Subject, share: GradientShare, labels: Tensor | None = None
+) -> tuple[Text, ...] | NoText:
     """Return the texts of a batch, in no order; their tokens are likely, not certain.
 
     Args:
         subject: the model; its inputs are sequences of tokens.
         share: what the client sent, for a few texts in one step.
+        labels: (B, C) what was recovered of the labels, in any order. With them the texts are
+            checked by computing their gradient again.
     """
     layer, above = subject.once(first_layer), subject.once(second_layer)
     if layer is None or above is None or not layer.ordered or layer.spec.length is None:
@@ -65,7 +71,11 @@ def read_batch(subject: Subject, share: GradientShare) -> tuple[Text, ...] | NoT
     search = _Search(above, basis, options)
     if not search.causal:
         return NoText("texts of a batch are told apart in causal models alone")
-    return tuple(_text(ids) for ids in search.forward())
+    found = search.forward()
+    left = math.inf
+    if labels is not None:
+        left = batch_misfit(subject.model, layer.spec, share, found, labels)
+    return tuple(_text(ids, left) for ids in found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +114,9 @@ class _Search:
         return done + open_
 
 
-def _text(ids: list[int]) -> Text:
+def _text(ids: list[int], left: float) -> Text:
     places = tuple(Place(i, token, Certainty.LIKELY) for i, token in enumerate(ids))
     message = "every token lies in the spans of the first two attention layers"
-    return Text(places, (), False, FROM_SPAN, message)
+    if math.isfinite(left):
+        message += f"; the gradient of all texts together differs from the share by {left:.1e}"
+    return Text(places, (), left <= SPAN.explained, FROM_SPAN, message)

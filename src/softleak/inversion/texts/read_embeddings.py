@@ -8,6 +8,7 @@ from softleak.inversion.texts.word_places import PADDING, Placed, place_words
 from softleak.inversion.texts.word_rows import FilledRows, filled_rows
 from softleak.share import GradientShare
 
+MOST_OPTIONS = 8  # tokens of which the best is still worth naming as a guess
 FROM_EMBEDDINGS = "the gradients of the word and position embeddings"
 
 
@@ -41,7 +42,8 @@ def read_embeddings(plan: TextPlan, share: GradientShare) -> Text:
         found[row - plan.first] = _place(row - plan.first, k, placed, words, plan, best)
     last = max((p for p in found), default=-1)
     every = (found.get(p) or Place(p, None, Certainty.EMPTY) for p in range(last + 1))
-    known = () if noisy else tuple(words.index.tolist())
+    unclear = noisy or (words.crowded and not placed.explained)
+    known = () if unclear else tuple(words.index.tolist())
     return Text(tuple(every), known, placed.explained, FROM_EMBEDDINGS, _said(placed, words, noisy))
 
 
@@ -50,11 +52,12 @@ def _place(
 ) -> Place:
     if k in placed.word:
         word = placed.word[k]
-        token = plan.empty if word == PADDING else int(words.index[word])
-        return Place(position, token, best)
+        if word == PADDING:  # or a word whose row the client withheld: nothing tells them apart
+            return Place(position, plan.empty, Certainty.LIKELY)
+        return Place(position, int(words.index[word]), best)
     options = tuple(int(words.index[w]) for w in placed.candidates.get(k, ()))
-    if not options:
-        return Place(position, None, Certainty.UNKNOWN)
+    if not 0 < len(options) <= MOST_OPTIONS:
+        return Place(position, None, Certainty.UNKNOWN, options)
     return Place(position, options[0], Certainty.GUESS, options)
 
 
@@ -66,10 +69,11 @@ def _said(placed: Placed, words: FilledRows, noisy: bool) -> str:
         return (
             f"the rows of {len(words.index)} words are the sums of the gradients at {count} places"
         )
-    if placed.explained:
+    if noisy:
         return (
-            f"noise of {words.noise:.2g} on every entry leaves words at {count} places; words "
-            "whose gradient is smaller than the noise cannot be seen"
+            f"the gradients of {len(words.index)} words exceed the noise of {words.noise:.2g} on "
+            f"every entry, and tell the words of {count} places; words whose gradient is smaller "
+            "cannot be seen"
         )
     return (
         f"{len(words.index)} words occur; they account for the gradients of {count} places, not "

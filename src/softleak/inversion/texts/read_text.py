@@ -35,7 +35,7 @@ def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None)
         if plan.positions is not None and plan.positions in share:
             return read_embeddings(plan, share)
         rows = read_words(plan, share)
-        words = () if rows.noise else tuple(rows.index.tolist())
+        words = () if rows.noise or rows.crowded else tuple(rows.index.tolist())
     reason = _reason(plan, share)
     layer = subject.once(first_layer)
     found = None if layer is None else _by_span(subject, layer, share, words, recovery)

@@ -22,8 +22,8 @@ class PlaceSettings:
         sigmas: how many standard errors an entry of A may be off.
         smallest: what an entry of A may be off in any case.
         cutoff: singular values of D below this part of the largest are not used.
-        clear: behind noise, by what factor the second word has to be farther from a place's
-            gradient than noise explains.
+        nats: behind noise, by how much the log-likelihood of a word at a place has to exceed
+            that of every other word.
         spare_bits: by how many bits the equations must outnumber the ways to place all words,
             where a word is known by one place whose gradient equals its own.
     """
@@ -31,7 +31,7 @@ class PlaceSettings:
     sigmas: float = 8.0
     smallest: float = 1e-4
     cutoff: float = 1e-10
-    clear: float = 1.5
+    nats: float = 20.0
     spare_bits: float = 64.0
 
 
@@ -165,6 +165,8 @@ def _equal(puzzle: _Puzzle) -> list[tuple[int, int]]:
     It is needed where places outnumber the equations, so that A is not determined as a whole. The
     equations that a match fulfils by chance are counted against the ways to place all words.
     """
+    if puzzle.noise:
+        return _likeliest(puzzle)
     D, left = puzzle.D[puzzle.open], puzzle.left
     S = torch.linalg.svdvals(D / D.norm(dim=1, keepdim=True).clamp_min(1e-300))
     rank = int((1e-3 * S[0] < S).sum()) if len(S) else 0
@@ -180,12 +182,33 @@ def _equal(puzzle: _Puzzle) -> list[tuple[int, int]]:
         size = float(D[k].norm()) / width
         word = int(near[0])
         bits = rank * math.log2(max(size / max(float(line[word]), 1e-300), 1.0))
-        others = torch.cat([far[:word, k], far[word + 1 :, k]])
-        clear = not len(others) or float(others.min()) > PLACES.clear * float(line[word])
-        if puzzle.noise and clear:
-            found.append((place, word))
-            continue
         twin = float(apart[k].min()) / width <= 2 * float(line[word])
         if not twin and bits >= len(D) + PLACES.spare_bits:
             found.append((place, word))
     return found
+
+
+def _likeliest(puzzle: _Puzzle) -> list[tuple[int, int]]:
+    """Return words whose gradient is that of one place but for noise.
+
+    The noise of an entry of their difference is known, so that every pair has a likelihood. It has
+    to exceed that of other words at the place, and of the word at other places.
+    """
+    far = torch.cdist(puzzle.left, puzzle.D[puzzle.open]).square()  # (T, L')
+    line = _lines(puzzle, puzzle.noise)
+    variance = puzzle.variance + puzzle.noise**2 + puzzle.errors.square()
+    unlikely = far / (2 * variance)[:, None] + puzzle.D.shape[1] / 2 * variance.log()[:, None]
+    bound = puzzle.D.shape[1] * line.square()
+    found = []
+    for k, place in enumerate(puzzle.open):
+        word = int(unlikely[:, k].argmin())
+        others = (_without(unlikely[:, k], word), _without(unlikely[word], k))
+        second = min((float(some.min()) for some in others if len(some)), default=math.inf)
+        margin = second - float(unlikely[word, k])
+        if float(far[word, k]) <= float(bound[word]) and margin >= PLACES.nats:
+            found.append((place, word))
+    return found
+
+
+def _without(values: Tensor, index: int) -> Tensor:
+    return torch.cat([values[:index], values[index + 1 :]])

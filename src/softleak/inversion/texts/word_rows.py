@@ -44,12 +44,15 @@ class FilledRows:
         value: (T, d) the rows, in float64.
         noise: the standard deviation of noise on each entry; zero if there is none.
         rounding: the relative error of an entry, from its number format.
+        crowded: whether nearly all rows of the table are filled. In a small table that may be
+            one text or noise, and only an equation that holds can tell which.
     """
 
     index: Tensor
     value: Tensor
     noise: float
     rounding: float
+    crowded: bool = False
 
     def errors(self) -> Tensor:
         """Return the rounding (T,) of an entry of each row, beside its noise."""
@@ -76,11 +79,15 @@ def filled_rows(
     line = noise * (math.sqrt(width) + ROWS.sigmas)
     index = (lengths > line).nonzero()[:, 0]
     rounding = ROWS.growth * share.resolution(name, computed_in)
-    return FilledRows(index, rows[index], noise, rounding)
+    return FilledRows(index, rows[index], noise, rounding, _crowded(lengths))
+
+
+def _crowded(lengths: Tensor) -> bool:
+    return float((lengths > 0).double().mean()) > ROWS.crowded
 
 
 def _own_noise(lengths: Tensor, width: int) -> float:
     """Return the noise that crowded rows show by their median length; zero if few are filled."""
-    if len(lengths) < ROWS.fewest or float((lengths > 0).double().mean()) <= ROWS.crowded:
+    if len(lengths) < ROWS.fewest or not _crowded(lengths):
         return 0.0
     return float(lengths.median()) / math.sqrt(width)

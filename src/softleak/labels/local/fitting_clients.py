@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 
 from softleak.factors import RANK, factor
 from softleak.families import AnyLabel
+from softleak.labels.local.head_alone import trains_head_alone
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
 from softleak.labels.signs import is_sign_pattern
 from softleak.results import Recovery, Status
@@ -22,12 +24,14 @@ class OtherClients:
 
     steps: tuple[int, ...] = (1, 2, 3, 4, 5, 10)  # other numbers of steps
     momentum: tuple[float, ...] = (0.0, 0.9)  # other momenta
+    most_of_all_layers: int = 2  # clients that are tried where all layers were trained
     least_decay: float = 1e-7  # a weight decay below this is none
     same_factor: float = 0.01  # a factor this close to one is none
     largest_decay: float = 1.0  # nobody decays weights by more
 
 
 OTHER_CLIENTS = OtherClients()
+WOULD_FIT = "what would fit: "  # how a sentence about another client begins
 Again = Callable[[SgdSteps], Recovery]
 Plain = Callable[[GradientShare], Recovery]
 
@@ -52,9 +56,12 @@ def would_fit(
     scaled = _factor_of(subject, share, said, plain) if single else None
     if scaled is not None and scaled[0]:
         return scaled[1]
-    for recipe in _others(said, decays):
+    # Where all layers were trained, each client is a search of its own: the nearest few are tried.
+    most = None if trains_head_alone(subject, share) else OTHER_CLIENTS.most_of_all_layers
+    for recipe in islice(_others(said, decays), most):
         if _explains(again(recipe)):
-            return f"what would fit: {_difference(said, recipe)}"
+            words = f"{WOULD_FIT}{_difference(said, recipe)}"
+            return words if scaled is None else f"{words}; or {scaled[1].removeprefix(WOULD_FIT)}"
     if not single:
         return "what would fit: several samples, or other steps of all layers"
     return scaled[1] if scaled else "no other client that was tried explains it either"
@@ -129,7 +136,7 @@ def _factor_of(
     if not _explains(answer) or abs(answer.scale - 1) < OTHER_CLIENTS.same_factor:
         return None
     words = (
-        f"what would fit: one step times {answer.scale:.3g}, as after clipping or with another "
+        f"{WOULD_FIT}one step times {answer.scale:.3g}, as after clipping or with another "
         "learning rate"
     )
     return answer.status is Status.UNIQUE, words

@@ -46,28 +46,39 @@ def recover_trained(
         share: ``before − after``, with the client in ``made_by``.
         plain: recovers the label behind a gradient, as of one step.
     """
-    training = share.made_by
-    if training is None:
-        return plain(share)
     knowledge = knowledge.of(share)
-    refused = _not_attempted(training)
-    if refused is not None:
-        return _of_adam(share, plain) if training.optimiser != "sgd" else refused
-    if training.lr is UNKNOWN:
-        return _of_any_rate(share, plain)
-    tries = [(recipe, attempt(subject, knowledge, share, recipe, plain))
-             for recipe in _recipes(training)]  # fmt: skip
-    answer = _agreed(tries)
-    if knowledge.scale != "known":
-        answer = _doubted(subject, share, answer, tries[0][0])
-    if answer.status in (Status.UNIQUE, Status.ZERO_GRADIENT, Status.REFUSED):
+    answer, recipe = answer_trained(subject, knowledge, share, plain)
+    if recipe is None or answer.status in (Status.UNIQUE, Status.ZERO_GRADIENT, Status.REFUSED):
         return answer
 
     def again(recipe: SgdSteps) -> Recovery:
         return attempt(subject, knowledge, share, recipe, plain)
 
-    named = would_fit(subject, share, tries[0][0], again, plain)
+    named = would_fit(subject, share, recipe, again, plain)
     return replace(answer, message=f"{answer.message}; {named}")
+
+
+def answer_trained(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, plain: Plain
+) -> tuple[Recovery, SgdSteps | None]:
+    """Return the answer, and the steps it rests on; None if there are none to doubt.
+
+    The arguments are those of ``recover_trained``. No other client is looked for.
+    """
+    training, knowledge = share.made_by, knowledge.of(share)
+    if training is None:
+        return plain(share), None
+    refused = _not_attempted(training)
+    if refused is not None:
+        return (_of_adam(share, plain) if training.optimiser != "sgd" else refused), None
+    if training.lr is UNKNOWN:
+        return _of_any_rate(share, plain), None
+    tries = [(recipe, attempt(subject, knowledge, share, recipe, plain))
+             for recipe in _recipes(training)]  # fmt: skip
+    answer = _agreed(tries)
+    if knowledge.scale != "known":
+        answer = _doubted(subject, share, answer, tries[0][0])
+    return answer, tries[0][0]
 
 
 def attempt(

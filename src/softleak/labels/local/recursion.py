@@ -29,6 +29,8 @@ class RecursionSettings:
     solved: float = 1e-7  # L1: the length of a Newton step after which the next would be rounding
     longest: float = 4.0  # L1: the largest step of Newton's method, labels being at most 2 apart
     outside: float = 1e3  # the entries of a label that stands for no solution
+    stride: int = 8  # of so many scalars in a row, one is solved first, and the others start near
+    entries: int = 1 << 16  # entries of derivatives held at once, so that they stay in the cache
 
 
 RECURSION = RecursionSettings()
@@ -61,11 +63,27 @@ class RecursionCurve:
     bias_trained: bool
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        parts = [self.take(r)._labels(t[r]) for r in self._chunks(t)]
-        return torch.cat(parts), t.abs()
+        start = self.pseudo.labels(t)[0]
+        count, stride = t.shape[1], RECURSION.stride
+        if count > 2 * stride:
+            knots = torch.arange(0, count, stride, device=t.device)
+            knots = knots if int(knots[-1]) == count - 1 else torch.cat([knots, knots[-1:] * 0 - 1])
+            start = self._between(start, knots % count, self._labels(t[:, knots], start[:, knots]))
+        return self._labels(t, start), t.abs()
+
+    def _between(self, start: Tensor, knots: Tensor, solved: Tensor) -> Tensor:
+        """Return labels (N, S, C) on the lines between those solved at some scalars (N, K, C)."""
+        at = torch.arange(start.shape[1], device=start.device)
+        left = (torch.searchsorted(knots, at, right=True) - 1).clamp_max(len(knots) - 2)
+        part = (at - knots[left]) / (knots[left + 1] - knots[left])
+        known = solved.amax(-1) < RECURSION.outside
+        both = (known[:, left] & known[:, left + 1])[..., None]
+        line = torch.lerp(solved[:, left], solved[:, left + 1], part.to(solved)[:, None])
+        return torch.where(both, line, start)
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        return torch.cat([self.take(r)._errors(t[r], y[r]) for r in self._chunks(t)])
+        parts = [self.take(r)._errors(t[r], y[r]) for r in self._chunks(t, ENTRIES_AT_ONCE)]
+        return torch.cat(parts)
 
     def logits(self) -> Tensor:
         return self.pseudo.logits()
@@ -93,24 +111,31 @@ class RecursionCurve:
         top: Tensor = self.labels(t)[0].amax(-1)
         return top >= RECURSION.outside
 
-    def _chunks(self, t: Tensor) -> tuple[Tensor, ...]:
-        """Return rows that fit in memory together, with a matrix for each scalar."""
-        each = t.shape[1] * self.pseudo.u.shape[-1] ** 2
+    def _chunks(self, t: Tensor, entries: int) -> tuple[Tensor, ...]:
+        """Return rows of ``t`` (N, …) that fit in memory together, a matrix for each scalar."""
+        each = t[:1].numel() * self.pseudo.u.shape[-1] ** 2
         everyone = torch.arange(len(t), device=t.device)
-        return torch.split(everyone, max(ENTRIES_AT_ONCE // each, 1))
+        return torch.split(everyone, max(entries // max(each, 1), 1))
 
-    def _labels(self, t: Tensor) -> Tensor:
-        """Return the labels (N, S, C) by Newton's method, from what one step would mean."""
-        shape = (*t.shape, self.pseudo.u.shape[-1])
-        flat, target = t.reshape(-1), (t[..., None] * self.pseudo.u[:, None]).reshape(-1, shape[-1])
+    def _labels(self, t: Tensor, start: Tensor) -> Tensor:
+        """Return the labels (N, S, C) at the scalars ``t`` (N, S) by Newton's method."""
         row = torch.arange(len(t), device=t.device).repeat_interleave(t.shape[1])
-        y = self.pseudo.labels(t)[0].reshape(-1, shape[-1])
+        flat, begin = t.reshape(-1), start.reshape(-1, start.shape[-1])
+        parts = [
+            self.take(row[some])._newton(flat[some], begin[some])
+            for some in self._chunks(flat, RECURSION.entries)
+        ]
+        return torch.cat(parts).reshape(start.shape) if parts else start
+
+    def _newton(self, t: Tensor, y: Tensor) -> Tensor:
+        """Return the labels (N, C) at one scalar (N,) each, from labels that are near or not."""
+        target = t[:, None] * self.pseudo.u
         found = torch.full_like(y, RECURSION.outside)
         found[:, ::2] *= -1
         found[:, -1] = RECURSION.outside
         left = torch.arange(len(y), device=t.device)
         for _ in range(RECURSION.iterations):
-            run = self.take(row[left]).run(flat[left], y)
+            run = self.take(left).run(t[left], y)
             move = _solve(run.slope, run.mean - target[left])
             length = move.abs().sum(-1, keepdim=True)
             y = y - move * (RECURSION.longest / length.clamp_min(RECURSION.longest))
@@ -120,7 +145,7 @@ class RecursionCurve:
             if not len(keep):
                 break
             y, left = y[keep], left[keep]
-        return found.reshape(shape)
+        return found
 
     def _errors(self, t: Tensor, y: Tensor) -> Tensor:
         """Return what rounding of the update and of every step leaves in the label.
@@ -152,8 +177,8 @@ class RecursionCurve:
             base = kept * (product + pseudo.b) if self.bias_trained else kept * product + pseudo.b
             p = torch.softmax(base - length[:, None] * moved, -1)
             # The derivative of p by the label: p ⊙ (dz − p·dz), with dz = −length dA.
-            bent = -length[:, None, None] * turned
-            slope = p[..., None] * (bent - (p[..., None] * bent).sum(1, keepdim=True)) - eye
+            bent = turned * -length[:, None, None]
+            slope = (bent - p[:, None] @ bent).mul_(p[..., None]).sub_(eye)
             moved, memory = recipe.step(moved, memory, p - y)
             turned, lag = recipe.step(turned, lag, slope)
             most, curved = most.maximum(p), curved.maximum(p * (1 - p))

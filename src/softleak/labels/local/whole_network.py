@@ -20,6 +20,7 @@ from softleak.knowledge import Knowledge
 from softleak.labels.certify import simplest_family
 from softleak.labels.local.input_layer import first_linear, read_input
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.simple_labels import nearest_simple
 from softleak.local_program import LocalProgram
 from softleak.local_training import LocalTraining
 from softleak.results import Candidate, Recovery, Status
@@ -32,8 +33,6 @@ class UnrolledSettings:
     """These settings solve an unrolled client for its label, and judge the answer."""
 
     iterations: int = 12  # steps of Gauss–Newton
-    starts: int = 6  # labels to start from, those nearest to the update first
-    start_smoothing: tuple[float, ...] = (0.05, 0.2, 0.35, 0.5)  # of one-hot labels among them
     halvings: int = 6  # times a step is halved until it comes nearer
     settled: float = 1e-10  # L1: a step shorter than this ends it
     longest: float = 1.0  # L1: the longest step
@@ -174,21 +173,15 @@ def _one_step(
 def _solve(client: Unrolled, start: Tensor) -> tuple[Tensor, Tensor]:
     """Return the label (C,) whose update is nearest, and the residual's derivative (M, C).
 
-    Masks of ReLUs flip along the way, so the best of several starts is taken: what one step would
-    mean, and every class smoothed.
+    Masks of ReLUs flip along the way. If the label that one step would mean does not lead there,
+    simple labels are tried one by one, and those that come nearest are where it begins again.
     """
-    classes = len(start)
-    eye = torch.eye(classes, dtype=start.dtype, device=start.device)
-    inside = start.clamp(0, 1) / start.clamp(0, 1).sum()
-    parts = UNROLLED.start_smoothing
-    smoothed = torch.cat([part / classes + (1 - part) * eye for part in parts])
+    enough = UNROLLED.fits * len(client.sent) ** 0.5
     found = [_gauss_newton(client, start)]
-    if found[0][2] > UNROLLED.fits * len(client.sent) ** 0.5:
-        starts = torch.cat([inside[None], smoothed])
-        sizes = torch.stack([client.residual(y).norm() for y in starts]).nan_to_num(torch.inf)
-        for index in sizes.argsort()[: UNROLLED.starts].tolist():
-            found.append(_gauss_newton(client, starts[index]))
-            if found[-1][2] <= UNROLLED.fits * len(client.sent) ** 0.5:
+    if found[0][2] > enough:
+        for label in nearest_simple(client.residual, start):
+            found.append(_gauss_newton(client, label))
+            if found[-1][2] <= enough:
                 break
     return min(found, key=lambda one: one[2])[:2]
 

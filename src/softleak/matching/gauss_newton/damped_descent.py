@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ class Damping:
         tries: how often a step is tried before the walk counts as stuck.
         good: the part of the promised decrease from which on the damping falls.
         poor: the part below which it doubles.
+        smoothness: the power of the frequency by which changes of an image are damped; zero means
+            that every pixel is damped by itself.
     """
 
     first: float = 1e-2
@@ -37,6 +39,14 @@ class Damping:
     tries: int = 8
     good: float = 0.5
     poor: float = 0.25
+    smoothness: float = 1.0
+
+    def cautious(self) -> Damping:
+        """Return the damping of a second attempt: it begins high and falls slowly.
+
+        Where rough parts of an image are let go too early they go astray and do not come back.
+        """
+        return replace(self, first=max(self.first, 1.0), lowered=max(self.lowered, 0.4))
 
     def after(self, damping: float, gain: float) -> float:
         """Return the damping of the next step, from the part of the promise that was kept."""

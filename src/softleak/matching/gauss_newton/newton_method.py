@@ -62,6 +62,17 @@ class GaussNewton:
         """Return the largest number of steps from one start."""
         return self.descent.steps
 
+    def attempt(self, number: int) -> GaussNewton:
+        """Return the method of an attempt: the first one is brisk, those that follow are cautious.
+
+        Args:
+            number: the number of the attempt, from 0.
+        """
+        if number == 0:
+            return self
+        descent = replace(self.descent, damping=self.descent.damping.cautious())
+        return replace(self, descent=descent)
+
     def roughness(self, subject: Subject, shape: tuple[int, ...]) -> str:
         """Return why the network of a subject is not smooth, or nothing if it is.
 

@@ -13,6 +13,7 @@ from softleak.matching.differentiable_model import DifferentiableModel
 from softleak.matching.gauss_newton.batch_function import BatchFunction
 from softleak.matching.gauss_newton.certificate import Certificate
 from softleak.matching.gauss_newton.damped_descent import DampedDescent, Walk
+from softleak.matching.gauss_newton.image_metric import roughness_metric
 from softleak.matching.gauss_newton.matrix_free import MatrixFree
 from softleak.matching.gauss_newton.normal_step import NormalEquations
 from softleak.matching.gauss_newton.pixel_certificate import Certifier, ProofSettings
@@ -162,10 +163,12 @@ class NewtonRun:
             )
             return walk, Certificate(False, reason, misfits=walk.misfits)
         kept = model.kept()
+        metric = roughness_metric(model.exact.shape, self.descent.damping.smoothness)
 
         def linearised(z: Tensor, r: Tensor, dtype: torch.dtype) -> NormalEquations:
             jacobian = model.products(dtype).jacobian(z, equations.weight, kept)
-            return NormalEquations.of(jacobian, r if kept is None else r[kept])
+            found = NormalEquations.of(jacobian, r if kept is None else r[kept])
+            return found.measured_by(metric, model.exact.pixels)
 
         walk = self.descent(equations, z, linearised, stopping)
         used = torch.ones_like(equations.weight)

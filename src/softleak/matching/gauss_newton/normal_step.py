@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,10 +11,20 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """This holds ``JᵀJ`` (n, n) and ``Jᵀr`` (n,) in float64, at one iterate."""
+    """This holds ``JᵀJ`` (n, n) and ``Jᵀr`` (n,) in float64, at one iterate.
+
+    Attributes:
+        matrix: ``JᵀJ``.
+        slope: ``Jᵀr``.
+        metric: how long a change of one channel is, (HW, HW), if the first unknowns are images;
+            None means that every unknown is measured by its own entry of the diagonal.
+        pixels: how many unknowns are pixels.
+    """
 
     matrix: Tensor
     slope: Tensor
+    metric: Tensor | None = None
+    pixels: int = 0
 
     @classmethod
     def of(cls, jacobian: Tensor, r: Tensor, blocks: int = 6) -> NormalEquations:
@@ -31,20 +41,35 @@ class NormalEquations:
             matrix[:high, low:high] = found.T
         return cls(matrix, (jacobian @ r.to(jacobian.dtype)).double())
 
+    def measured_by(self, metric: Tensor | None, pixels: int) -> NormalEquations:
+        """Return the same equations, their steps damped by the metric (HW, HW) of a channel."""
+        return replace(self, metric=metric, pixels=pixels)
+
     def step(self, damping: float) -> tuple[Tensor, float] | None:
         """Return the damped step (n,) and the decrease of ``‖r‖²`` that it promises.
 
-        ``(JᵀJ + μ diag(JᵀJ)) s = Jᵀr``; the new iterate is ``z − s``. None means that the matrix
-        is not positive definite at this damping.
+        ``(JᵀJ + μ M) s = Jᵀr`` with the lengths ``M``; the new iterate is ``z − s``. None means
+        that the matrix is not positive definite at this damping.
         """
-        diagonal = self.matrix.diagonal()
-        scale = diagonal.clamp_min(float(diagonal.max()) * 1e-30).rsqrt()
-        scaled = self.matrix * scale[:, None] * scale
-        scaled.diagonal().add_(damping)
-        factor, failed = torch.linalg.cholesky_ex(scaled)
+        damped = self._damped(damping)
+        scale = damped.diagonal().rsqrt()
+        factor, failed = torch.linalg.cholesky_ex(damped * scale[:, None] * scale)
         if int(failed):
             return None
-        b = self.slope * scale
-        s = torch.cholesky_solve(b[:, None], factor)[:, 0]
-        promised = float(s @ b + damping * s.square().sum())
-        return s * scale, promised
+        s = torch.cholesky_solve((self.slope * scale)[:, None], factor)[:, 0] * scale
+        promised = float(2 * s @ self.slope - s @ (self.matrix @ s))
+        return s, promised
+
+    def _damped(self, damping: float) -> Tensor:
+        """Return ``JᵀJ + μ M`` (n, n)."""
+        diagonal = self.matrix.diagonal()
+        lengths = damping * diagonal.clamp_min(float(diagonal.max()) * 1e-30)
+        damped = self.matrix.clone()
+        if self.metric is None:
+            damped.diagonal().add_(lengths)
+            return damped
+        damped.diagonal()[self.pixels :].add_(lengths[self.pixels :])
+        own, size = self.metric * lengths[: self.pixels].mean(), len(self.metric)
+        for begin in range(0, self.pixels, size):
+            damped[begin : begin + size, begin : begin + size] += own
+        return damped

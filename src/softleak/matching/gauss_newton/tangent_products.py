@@ -39,9 +39,9 @@ class TangentProducts:
 
     function: BatchFunction
     memory: int
-    most: int = 128
+    most: int = 512
     copies: int = 6
-    rehearsals: int = 16
+    rehearsals: int = 4
     _count: int = field(default=0, init=False, repr=False)
     _recorded: Product | None = field(default=None, init=False, repr=False)
 
@@ -52,6 +52,11 @@ class TangentProducts:
         entries = sum(self.function.sizes.values()) + self.function.activations
         room = self.memory // (self.copies * entries * like.element_size())
         return max(1, min(self.most, room, self.function.unknowns))
+
+    @property
+    def recorded(self) -> bool:
+        """Return whether the operations of a chunk are replayed from now on."""
+        return self._recorded is not None
 
     def jacobian(self, z: Tensor, weight: Tensor, kept: Tensor | None) -> Tensor:
         """Return the transposed Jacobian (n, R'), each row of the equations times its weight.

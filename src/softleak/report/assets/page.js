@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const HEIGHT = 250, LEFT = 46, RIGHT = 10, TOP = 30, BOTTOM = 30, MOST = 12;
+  const HEIGHT = 250, LEFT = 46, RIGHT = 10, TOP = 30, BOTTOM = 30, MOST = 12, PRINTED = 12;
   const TICKS = [-1, -0.1, -0.01, 0, 0.01, 0.1, 1];
   const SVG = "http://www.w3.org/2000/svg";
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -165,7 +165,7 @@
     const draw = () => {
       const width = Math.max(plot.clientWidth, 240);
       scale = scalesOf(view, grid, width);
-      const svg = make("svg", { width, height: HEIGHT, role: "img", "aria-label": "the loss over the scalar t" });
+      const svg = make("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": "the loss over the scalar t" });
       drawValid(svg, view, grid, scale);
       drawAxes(svg, scale);
       drawCurve(svg, view, grid, scale);
@@ -204,5 +204,133 @@
     }).observe(plot);
   };
 
-  document.querySelectorAll("[data-view]").forEach(show);
+  // A curve is drawn when its section is opened for the first time.
+  const drawn = new WeakSet();
+  const drawWithin = (share) => {
+    for (const section of share.querySelectorAll("[data-view]")) {
+      if (!drawn.has(section)) show(section);
+      drawn.add(section);
+    }
+  };
+  const shares = [...document.querySelectorAll("details.share")];
+  for (const share of shares) {
+    share.addEventListener("toggle", () => share.open && drawWithin(share));
+    if (share.open) drawWithin(share);
+  }
+
+  // A link to a share opens it, and so does an address that names it.
+  const openNamed = () => {
+    const named = document.getElementById(location.hash.slice(1));
+    if (!named?.matches("details.share")) return;
+    named.open = true;
+    named.scrollIntoView();
+    named.querySelector("summary").focus({ preventScroll: true });
+  };
+  addEventListener("hashchange", openNamed);
+  document.querySelector(".shares")?.addEventListener("click", (event) => {
+    if (event.target.closest("a")?.hash === location.hash) openNamed();
+  });
+  openNamed();
+  for (const button of document.querySelectorAll("[data-fold]")) {
+    button.parentElement.hidden = false;
+    button.addEventListener("click", () => {
+      for (const share of shares) share.open = button.dataset.fold === "open";
+    });
+  }
+
+  // Print every share if they are few, else those that are open.
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = shares.length <= PRINTED ? shares.filter((share) => !share.open) : [];
+    for (const share of closed) share.open = true;
+    for (const share of shares) if (share.open) drawWithin(share);
+  });
+  addEventListener("afterprint", () => {
+    for (const share of closed) share.open = false;
+  });
+
+  // Thumbnails are the pictures of the sections: they are in the page once.
+  const thumbnail = (source, holder) => {
+    const image = element("img", "");
+    [image.src, image.alt, image.width, image.height, image.loading] = [source, "", 40, 40, "lazy"];
+    holder.prepend(image);
+  };
+  for (const share of shares) {
+    const picture = share.querySelector(".pictures img");
+    if (!picture) continue;
+    thumbnail(picture.src, share.querySelector("summary"));
+    const link = document.querySelector(`.shares a[href="#${share.id}"]`);
+    if (link) thumbnail(picture.src, link.parentElement);
+  }
+
+  // The table of all shares: a click on a heading sorts, the two fields filter.
+  const table = document.querySelector(".shares");
+  const cellValue = (row, column) => {
+    const cell = row.cells[column];
+    return cell.dataset.value === undefined ? cell.textContent.trim() : Number(cell.dataset.value);
+  };
+  const ordered = new Intl.Collator("en", { numeric: true });
+  const sortBy = (heading, column) => {
+    const numeric = heading.dataset.sort === "number", before = heading.getAttribute("aria-sort");
+    const down = before ? before === "ascending" : numeric;
+    const rows = [...table.tBodies[0].rows].map((row) => [cellValue(row, column), row]);
+    rows.sort(([p], [q]) => (down ? -1 : 1) * (numeric ? p - q : ordered.compare(p, q)));
+    table.tBodies[0].append(...rows.map(([, row]) => row));
+    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+    heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+  };
+  // Of many rows the first are laid out; the rest on demand, when they are found, and in print.
+  let limit = table?.querySelector("tr[hidden]") ? table.querySelectorAll("tbody tr:not([hidden])").length : Infinity;
+  const filterRows = (bar) => {
+    const [field, choice, status] = ["input", "select", ".found"].map((s) => bar.querySelector(s));
+    const more = document.querySelector(".more");
+    const texts = new Map([...table.tBodies[0].rows].map((row) => [row, row.textContent.toLowerCase()]));
+    const update = () => {
+      const wanted = field.value.trim().toLowerCase();
+      let count = 0;
+      for (const row of table.tBodies[0].rows) {
+        const kept = texts.get(row).includes(wanted) && (!choice.value || row.dataset.leaks.split(" ").includes(choice.value));
+        count += kept;
+        row.hidden = !kept || count > limit;
+      }
+      status.textContent = count === texts.size ? `${count} shares` : `${count} of ${texts.size} shares`;
+      more.hidden = count <= limit;
+      more.textContent = `Show all ${count} rows`;
+    };
+    more.addEventListener("click", () => {
+      limit = Infinity;
+      update();
+    });
+    bar.hidden = false;
+    bar.addEventListener("input", update);
+    addEventListener("beforeprint", () => more.hidden || more.click());
+    update();
+    return update;
+  };
+  if (table) {
+    const update = filterRows(document.querySelector(".filter"));
+    [...table.tHead.rows[0].cells].forEach((heading, column) => {
+      const button = element("button", "", undefined, heading.textContent);
+      button.type = "button";
+      button.addEventListener("click", () => {
+        sortBy(heading, column);
+        update();
+      });
+      heading.replaceChildren(button);
+    });
+  }
+
+  for (const button of document.querySelectorAll(".copy")) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const code = button.parentElement.querySelector("code");
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+        button.textContent = "Copied";
+      } catch {
+        getSelection().selectAllChildren(code);
+        button.textContent = "Press Ctrl+C";
+      }
+    });
+  }
 })();

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from softleak.atomic import replacing
-from softleak.errors import MissingExtra
+from softleak.errors import MissingExtra, how_to_install
 from softleak.experiments.networks import NETWORKS, Network
 from softleak.experiments.shelf import Shelf
 from softleak.sweep import Records
@@ -52,7 +52,7 @@ def pyplot() -> ModuleType:
     try:
         import matplotlib
     except ImportError as error:
-        raise MissingExtra("figures need matplotlib: pip install 'softleak[plots]'") from error
+        raise MissingExtra(f"figures need matplotlib: {how_to_install('plots')}") from error
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 

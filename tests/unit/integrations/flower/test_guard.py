@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord
 from flwr.clientapp.mod import LocalDpMod
 
 from softleak.auditing import Leak
+from softleak.auditing.treatments import Treatment
 from softleak.defenses import GaussianNoise, LaplaceNoise
 from softleak.errors import OptionError
 from softleak.integrations.flower import Action, LeakageGuard, Question
@@ -23,6 +24,7 @@ from tests.unit.integrations.flower.clients import (
 )
 
 QUESTION = Question(input_shape=SHAPE)
+NOISE = (Treatment(),)
 BOTH = frozenset({Leak.CLASS, Leak.INPUT})
 
 
@@ -68,7 +70,7 @@ def test_a_refusal_sends_no_arrays():
     ("make", "tails"), [(GaussianNoise, 3.0), (LaplaceNoise, 6.0)], ids=["Gaussian", "Laplace"]
 )
 def test_noise_is_on_everything_sent_as_large_as_it_says_and_new_in_every_round(make, tails):
-    own = guard(Action.DEFEND, lr=LR, stop=frozenset({Leak.CLASS}), noise=make)
+    own = guard(Action.DEFEND, lr=LR, stop=frozenset({Leak.CLASS}), noise=make, treatments=NOISE)
     kept = context()
     plain = trained(network().state_dict(), 1, 0)
     first, second = (own(instruction(1), kept, client()) for _ in range(2))

@@ -121,8 +121,7 @@ def test_the_guard_told_to_refuse_it_does():
 
 
 def test_a_guard_not_told_to_stop_it_says_that_it_went_out(caplog):
-    made = guard(Action.REFUSE)
-    made.stop = frozenset({Leak.INPUT})
+    made = guard(Action.REFUSE, leak=Leak.INPUT)
     with caplog.at_level(logging.WARNING, "softleak"):
         sent = made(asked(), context(), ONE_STEP.train)
     assert not sent.has_error()

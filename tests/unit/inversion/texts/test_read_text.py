@@ -42,7 +42,19 @@ def test_padding_is_empty_or_named_by_exclusion() -> None:
     assert sl.invert(model, share).tokens == (5, 9, 5, 3)
     unmasked = read(model, ids)  # padding that the model reads has a place but no row of its own
     assert unmasked.tokens == tuple(ids.tolist())
-    assert unmasked.certain
+    told = [place.certainty for place in unmasked.places]
+    assert told == [Certainty.CERTAIN] * 4 + [Certainty.LIKELY] * 2
+
+
+def test_a_word_whose_row_was_withheld_is_not_certainly_padding() -> None:
+    model, ids = made(padding=True), torch.tensor([5, 9, 5, 3, 7, 2])
+    share = sl.capture(model, {"input_ids": ids}, 1)
+    rows = torch.ones(WORDS, 1)
+    rows[9] = 0
+    sent = share.map(lambda name, g: g * rows if name == "words.weight" else g)
+    found = sl.invert(model, sent).text
+    assert found is not None
+    assert wrong(found, ids) == 0
 
 
 def test_a_scale_changes_nothing_and_no_label_is_needed() -> None:
@@ -145,6 +157,32 @@ def test_no_defence_makes_a_wrong_word_certain(defence: sl.defenses.Defense) -> 
             text = sl.invert(model, sent, sl.recover_label(model, share)).text
             assert text is not None
             assert wrong(text, ids) == 0
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_noise_in_a_small_table_is_not_taken_for_words(learned: bool) -> None:
+    model, ids = made(learned=learned), sentence(9, 2)
+    share = sl.capture(model, {"input_ids": ids}, 1)
+    generator = torch.Generator().manual_seed(0)
+    noisy = share.map(lambda _, g: g + 1e-6 * torch.randn(g.shape, generator=generator))
+    found = sl.invert(model, noisy, sl.recover_label(model, share)).text  # of unknown noise
+    assert found is not None
+    assert found.words == ()
+    assert found.count(Certainty.CERTAIN) == 0
+
+
+def test_words_behind_noise_are_right_where_they_are_called_likely() -> None:
+    model = made()
+    for seed in range(4):
+        ids = sentence(12, seed)
+        share = sl.capture(model, {"input_ids": ids}, 1)
+        size = 0.02 * float(share["places.weight"][:12].square().mean().sqrt())
+        sent = GaussianNoise(size, seed)(share).expecting(size)
+        text = sl.invert(model, sent, sl.recover_label(model, share)).text
+        assert text is not None
+        likely = [p for p in text.places if p.certainty is Certainty.LIKELY]
+        assert len(likely) > 3
+        assert all(p.token == int(ids[p.position]) for p in likely)
 
 
 def test_real_numbers_are_not_read_as_a_text() -> None:

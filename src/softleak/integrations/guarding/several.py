@@ -13,7 +13,7 @@ from softleak.auditing.audit_options import Options
 from softleak.auditing.composition import read_composition
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.sample_findings import read_samples
-from softleak.integrations.flower.update import Update
+from softleak.integrations.guarding.client_update import Update
 from softleak.knowledge import Knowledge
 from softleak.labels.onestep import Balance
 from softleak.share import GradientShare

@@ -5,18 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from softleak.auditing.rates import Leak
+from softleak.auditing.utility import Utility
 from softleak.auditing.weakest import Stopped
-from softleak.integrations.flower.round_findings import ClientAudit
+from softleak.integrations.guarding.round_findings import ClientAudit
 from softleak.share import GradientShare
 
 
 @dataclass(frozen=True, eq=False)
 class GuardOutcome:
-    """This holds the audit of an update, and what became of the update."""
+    """This holds the audit of an update, and what became of the update.
+
+    Attributes:
+        found: what the update gives away without a defence.
+        sent: what is sent instead of it; None if it goes out as it is, or not at all.
+        stopped: the defence that was chosen.
+        left: what is left of the update in what is sent.
+        refusal: why it is not sent; empty if it is.
+    """
 
     found: ClientAudit
     sent: GradientShare | None = None
     stopped: Stopped | None = None
+    left: Utility | None = None
     refusal: str = ""
 
     def words(self, stop: frozenset[Leak]) -> str:
@@ -32,9 +42,11 @@ class GuardOutcome:
             right = "" if guesses is None else (
                 f"; class right in {guesses.hits} of {guesses.trials} trials"
             )  # fmt: skip
+            left = "" if self.left is None else f"; cosine to the update {self.left.cosine:.2f}"
             return (
-                f"Sent with noise of standard deviation {self.stopped.setting:.2g}, behind which "
-                f"this attack did not succeed{right}."
+                f"Sent with noise of standard deviation {self.stopped.setting:.2g}"
+                f"{self.stopped.treatment.words}, behind which this attack did not succeed{right}"
+                f"{left}."
             )
         meant, left = (
             ", ".join(sorted(leak.value for leak in some))
@@ -45,7 +57,7 @@ class GuardOutcome:
         return f"Sent as it is.{warned}{open_}"
 
     def metrics(self, stop: frozenset[Leak], seconds: float) -> dict[str, float]:
-        """Return the outcome as numbers for Flower's metrics.
+        """Return the outcome as numbers for a framework's metrics.
 
         Every reply of a guard has the same names, because strategies insist on that. Inputs are
         attacked only if the guard is to stop them; otherwise they have no number. What could not be
@@ -62,6 +74,9 @@ class GuardOutcome:
             **{f"guard-{leak.value}-not-attacked": float(leak in unattacked) for leak in Leak},
             "guard-defended": float(self.stopped is not None),
             "guard-noise": 0.0 if self.stopped is None else self.stopped.setting,
+            "guard-kept": 1.0 if self.stopped is None else self.stopped.treatment.kept,
+            "guard-length": 1.0 if self.stopped is None else self.stopped.treatment.length,
+            "guard-cosine": 1.0 if self.left is None else self.left.cosine,
             "guard-class-bound": 1.0 if self.stopped is None else self.stopped.class_bound,
             "guard-seconds": seconds,
         }

@@ -10,18 +10,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from softleak.auditing import NamedShare, Options, audit_shares, prepared
+from softleak.auditing import AuditReport, NamedShare, Options, audit_shares, prepared
+from softleak.auditing.findings import InputFinding
 from softleak.auditing.input_attack import recover_input
+from softleak.auditing.trained_inputs import trained_input
 from softleak.data import Normalisation
 from softleak.errors import ModelError, ShareError, SoftleakError
 from softleak.head import Head
-from softleak.integrations.flower.arrays import State, under_own_names
-from softleak.integrations.flower.round_findings import ClientAudit, RoundAudit
-from softleak.integrations.flower.several import SeveralReader
-from softleak.integrations.flower.update import Group, Update
+from softleak.integrations.guarding.client_update import Group, Update
+from softleak.integrations.guarding.round_findings import ClientAudit, RoundAudit
+from softleak.integrations.guarding.several import SeveralReader
+from softleak.integrations.guarding.states import State, under_own_names
 from softleak.knowledge import Knowledge
 from softleak.labels.evidence.probes import evidence_of
-from softleak.share import Scale
+from softleak.local_training import LocalTraining
+from softleak.share import GradientShare, Scale
 from softleak.subject import Subject
 
 
@@ -36,12 +39,16 @@ class Question:
         normalisation: the normalisation that turns pixels into inputs.
         seconds: the time for matching the gradients of one input, where the model is not a plain
             sequence of layers.
+        client: how the clients train locally, such as ``Client(epochs=1, batch_size=32,
+            momentum=0.9, lr=UNKNOWN)``. By default what the round's config says; if it says no
+            more than ``lr``, one plain step is assumed.
     """
 
     inputs: int = 0
     input_shape: tuple[int, ...] | None = None
     normalisation: Normalisation | None = None
     seconds: float = 0.0
+    client: LocalTraining | None = None
 
     def options(self, scale_known: bool) -> Options:
         """Return the options of an audit, which leave out inputs: those are attacked one by one."""
@@ -139,17 +146,27 @@ class Auditor:
         self, subject: Subject, updates: Sequence[Update], options: Options, inputs: int
     ) -> list[ClientAudit]:
         """Audit updates with the same knowledge of their scale, all labels in one pass."""
-        pairs = [(u, u.share) for u in updates if u.share is not None]
-        named = [NamedShare(str(update.node), share) for update, share in pairs]
+        pairs = [(u, u.share, u.trained) for u in updates if u.share is not None]
+        named = [NamedShare(str(u.node), sent) for u, _, sent in pairs if sent is not None]
         reports = list(audit_shares(subject, named, options)) if named else []
         reader = SeveralReader(subject)
         clients = []
-        for index, ((update, share), report) in enumerate(zip(pairs, reports, strict=True)):
+        for index, ((update, share, sent), report) in enumerate(zip(pairs, reports, strict=True)):
             if index < inputs:
-                found = recover_input(subject, share, report.label.recovery, options)
-                report = replace(report, input=found)
+                report = replace(report, input=_input(subject, share, sent, report, options))
             clients.append(ClientAudit(update.node, reader.read(update, share, report)))
         return clients
+
+
+def _input(
+    subject: Subject, share: GradientShare, sent: GradientShare | None, report: AuditReport,
+    options: Options,
+) -> InputFinding:  # fmt: skip
+    """Attack the input behind a gradient, or behind the local steps that were declared."""
+    training = None if sent is None else sent.made_by
+    if sent is None or training is None or (training.single_steps == 1 and training.epochs is None):
+        return recover_input(subject, share, report.label.recovery, options)
+    return trained_input(subject, sent, replace(options, inputs=True))
 
 
 def _load(model: nn.Module, state: State) -> None:

@@ -1,0 +1,1 @@
+"""A federation in NVIDIA FLARE's simulator, without and with softleak's filter."""

@@ -1,0 +1,103 @@
+"""Gauss–Newton as an audit runs it: an image of a smooth network is proved, or else matched."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+
+from softleak.auditing.audit_options import Options
+from softleak.auditing.findings import InputFinding, Method
+from softleak.auditing.matched import match_input
+from softleak.auditing.pixels import PixelMap
+from softleak.errors import in_a_line
+from softleak.matching import GaussNewton, Matching, Reconstruction
+from softleak.results import Recovery
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class SolveSettings:
+    """These settings say how long an audit solves for an image before it matches gradients.
+
+    Attributes:
+        part: the part of the time that solving may take; matching has the rest.
+        restarts: from how many further starts it is tried.
+        method: how the equations are solved.
+    """
+
+    part: float = 0.6
+    restarts: int = 2
+    method: GaussNewton = field(default_factory=GaussNewton)
+
+
+SOLVING = SolveSettings()
+
+
+def search_input(
+    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+) -> InputFinding | None:
+    """Solve for the input of a smooth network; match gradients if that proves nothing.
+
+    Args:
+        subject: the model made ready, with a shape of its inputs.
+        share: what was sent.
+        recovery: what was recovered from it.
+        options: how long to search, and how pixels became inputs.
+    """
+    began = time.perf_counter()
+    found, why = _solved(subject, share, recovery, options)
+    if found is not None and found.proved:
+        return _described(found, options)
+    left = max(options.seconds - (time.perf_counter() - began), 0.0)
+    if options.seconds > 0:
+        left = max(left, (1 - SOLVING.part) * options.seconds)
+    matched = match_input(subject, share, recovery, replace(options, seconds=left))
+    if matched is None or not why:
+        return matched
+    message = f"{matched.message}; Gauss–Newton proved no image: {why}"
+    certificate = None if found is None else found.certificate
+    return replace(matched, message=message, certificate=certificate)
+
+
+def _solved(
+    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+) -> tuple[Reconstruction | None, str]:
+    """Return what Gauss–Newton found and why it is not proved; None if it does not apply."""
+    shape, method = subject.input_shape, SOLVING.method
+    if options.seconds <= 0 or not isinstance(shape, tuple) or math.prod(shape) > method.dense:
+        return None, ""
+    try:
+        if method.roughness(subject, shape):
+            return None, ""
+        matching = Matching(
+            optimiser=method,
+            restarts=SOLVING.restarts,
+            seconds=SOLVING.part * options.seconds,
+        )
+        (found,) = matching(replace(subject, said_shape=shape), [share], [recovery])
+    except Exception as error:  # the model's own code and torch may raise anything
+        return None, in_a_line(error)
+    return found, "" if found.proved else found.message
+
+
+def _described(found: Reconstruction, options: Options) -> InputFinding:
+    """Return a proved image as a finding, with the PSNR that its certificate predicts."""
+    assert found.input is not None  # a proved image is there
+    assert found.certificate is not None
+    to_pixels = PixelMap.of(found.input, options.normalisation)
+    message = (
+        "the equations of all layers determine every pixel, and this image fulfils them to within "
+        "rounding"
+    )
+    return InputFinding(
+        Method.SOLVING,
+        message,
+        to_pixels(found.input),
+        found.certificate.psnr_predicted(to_pixels.scale),
+        determined=True,
+        to_pixels=to_pixels,
+        misfit=found.misfit,
+        certificate=found.certificate,
+    )

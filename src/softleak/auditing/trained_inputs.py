@@ -1,0 +1,88 @@
+"""Inputs behind several local steps as an audit attacks them: where the first layer gives them."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+from torch import Tensor
+
+from softleak.auditing.attack_outcome import Attempt, Outcome
+from softleak.auditing.audit_options import Options
+from softleak.auditing.findings import InputFinding, Method
+from softleak.auditing.matched import Agreement
+from softleak.auditing.pixels import PixelMap
+from softleak.batches.trained_batch import recover_trained_batch
+from softleak.errors import in_a_line
+from softleak.matching.unrolled import UnrolledMatching
+from softleak.results import BatchRecovery
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+FIRST_LAYER = Method("FIRST_LAYER", "closed form, from the first layer's update", exact=True)
+LOCAL_INPUT_ATTACKS = ("first layer of local training", "matching of local training")
+
+
+def trained_input(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
+    """Return the inputs behind an update of several steps, or why they were not attacked.
+
+    Of several inputs the finding holds the first, and says how many there are.
+    """
+    if not options.inputs:
+        return InputFinding(Method.NONE, "inputs were not asked for", asked=False)
+    start = time.perf_counter()
+    try:
+        found = recover_trained_batch(subject, share, options.knowledge.of(share))
+    except Exception as error:  # the model's own code and torch may raise anything
+        return InputFinding(Method.NONE, f"could not be carried out: {in_a_line(error)}")
+    shown = (
+        _not_read(subject, share, options, found) if found.inputs is None
+        else _described(found.inputs, found.input_error, found.message, options)
+    )  # fmt: skip
+    return replace(shown, seconds=time.perf_counter() - start, attempts=_attempts(shown))
+
+
+def _attempts(found: InputFinding) -> tuple[Attempt, ...]:
+    """Return how the attack that was carried out ended; nothing if none was."""
+    names = dict(zip((FIRST_LAYER, Method.MATCHING), LOCAL_INPUT_ATTACKS, strict=True))
+    if found.method not in names:
+        return ()
+    return (Attempt(names[found.method], Outcome.of(found.leaked), found.message),)
+
+
+def _described(inputs: Tensor, error: float, message: str, options: Options) -> InputFinding:
+    first = inputs[0]
+    pixels = PixelMap.of(first, options.normalisation)
+    off = error * float(pixels.scale.max())
+    predicted = math.inf if off == 0 else -20 * math.log10(off)
+    return InputFinding(
+        FIRST_LAYER, message, pixels(first), predicted, determined=True, to_pixels=pixels
+    )  # fmt: skip
+
+
+def _not_read(
+    subject: Subject, share: GradientShare, options: Options, found: BatchRecovery
+) -> InputFinding:
+    """Match the unrolled client where one sample was declared; else say what was not attacked."""
+    if found.size > 1:  # patterns were found, but not all of them
+        return InputFinding(FIRST_LAYER, found.message)
+    training, samples = share.made_by, options.knowledge.samples
+    runs = training is not None and not training.unknowns and subject.tensor_shape is not None
+    if samples != 1 or not runs or options.seconds <= 0:
+        hint = "" if samples == 1 else " Say --samples 1 if it is one sample: it is then matched."
+        return InputFinding(Method.NONE, f"{found.message}{hint}")
+    try:
+        tries = [
+            UnrolledMatching(seconds=options.seconds / 2, seed=seed)(subject, share)
+            for seed in (0, 1)
+        ]
+    except Exception as error:  # the model's own code and torch may raise anything
+        return InputFinding(Method.NONE, f"matching could not be carried out: {in_a_line(error)}")
+    best, other = sorted(tries, key=lambda one: one.misfit)
+    pixels = PixelMap.of(best.input, options.normalisation)
+    return InputFinding(
+        Method.MATCHING, "the client was run on guesses, which followed what its update leaves",
+        pixels(best.input), to_pixels=pixels, misfit=best.misfit,
+        agreement=Agreement()(pixels(best.input), pixels(other.input)),
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""This module applies NVIDIA FLARE's own privacy filters to a share, by its real classes.
+
+Needs the extra ``nvflare``: ``pip install '.[nvflare]'`` in a checkout of softleak.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from softleak.defenses.defense import positive
+from softleak.errors import MissingExtra, OptionError, how_to_install
+from softleak.share import GradientShare
+
+FLARE_MODULES = {  # where each filter lives
+    "PercentilePrivacy": "nvflare.app_common.filters.percentile_privacy",
+    "SVTPrivacy": "nvflare.app_common.filters.svt_privacy",
+    "ExcludeVars": "nvflare.app_common.filters.exclude_vars",
+}
+
+
+@dataclass(frozen=True)
+class FlareFilter:
+    """This sends a step of weights through a filter of NVIDIA FLARE.
+
+    Attributes:
+        name: the class of the filter.
+        arguments: its arguments.
+        lr: the learning rate that turns the share into a difference of weights, on which it acts.
+        seed: the seed of what it draws.
+        random: whether it draws anything.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    lr: float = 0.1
+    seed: int = 0
+    random: bool = False
+
+    def __post_init__(self) -> None:
+        positive(self.lr, "the learning rate")
+        if self.name not in FLARE_MODULES:
+            raise OptionError(f"expected one of {', '.join(FLARE_MODULES)}, got {self.name!r}")
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        dxo, context = _flare("nvflare.apis.dxo"), _flare("nvflare.apis.fl_context")
+        made = getattr(_flare(FLARE_MODULES[self.name]), self.name)(**self.arguments)
+        step = {n: (-self.lr * g.double()).to(g.dtype).cpu().numpy() for n, g in share.items()}
+        with _seeded(self.seed):
+            carrier = dxo.DXO(dxo.DataKind.WEIGHT_DIFF, step).to_shareable()
+            came = dxo.from_shareable(made.process(carrier, context.FLContext())).data
+        sent = {n: torch.from_numpy(np.asarray(a)).to(share[n]) for n, a in came.items()}
+        changed = {name: -tensor / self.lr for name, tensor in sent.items()}
+        return replace(share, gradients=changed, scale=None)
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: zeros and limits show what the filter did."""
+        return sent
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed what the filters draw from, which is NumPy's global generator, and leave it as it was.
+
+    The filters' own words on every update are not shown.
+    """
+    before = np.random.get_state()
+    level = logging.root.manager.disable
+    np.random.seed(seed)
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)
+        logging.disable(level)
+
+
+def _flare(module: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(
+            f"NVIDIA FLARE's filters need NVIDIA FLARE: {how_to_install('nvflare')}"
+        ) from error

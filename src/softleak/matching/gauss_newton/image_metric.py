@@ -1,0 +1,41 @@
+"""This module says which changes of an image are likely: smooth ones more than rough ones."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+IMAGE_AXES = 4  # of a batch of images (B, C, H, W)
+
+
+def cosine_basis(length: int) -> Tensor:
+    """Return the orthonormal cosines (frequency, place) on so many places."""
+    k = torch.arange(length, dtype=torch.double)
+    basis = torch.cos(math.pi * (k + 0.5) * k[:, None] / length) * math.sqrt(2 / length)
+    basis[0] /= math.sqrt(2)
+    return basis
+
+
+def roughness_metric(shape: tuple[int, ...], power: float) -> Tensor | None:
+    """Return the matrix (HW, HW) whose quadratic form is large for rough changes of a channel.
+
+    Its eigenvectors are cosines, its eigenvalues ``(1 + |f|)^(2·power)`` for the frequency ``f``.
+    Natural images have amplitudes of about ``1/|f|``, so with a power of one all parts of an image
+    are equally far away. The mean of the diagonal is one.
+
+    Args:
+        shape: the shape (B, …) of a batch.
+        power: how fast the form grows with the frequency; zero means not at all.
+
+    Returns:
+        None if the inputs are not images, or the power is zero.
+    """
+    if len(shape) != IMAGE_AXES or not power or shape[2] * shape[3] == 1:
+        return None
+    rows, columns = (cosine_basis(length) for length in shape[2:])
+    f, g = (torch.arange(length, dtype=torch.double) for length in shape[2:])
+    values = (1 + (f[:, None].square() + g.square()).sqrt()).pow(2 * power)
+    both = torch.einsum("ai,bj->abij", rows, columns).reshape(len(f) * len(g), -1)
+    return both.T @ (both * (values / values.mean()).reshape(-1, 1))

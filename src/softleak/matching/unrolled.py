@@ -1,0 +1,130 @@
+"""This module matches an update of several local steps: the client is run on a guess, and the guess
+follows the slope of what its update leaves.
+
+The unrolled client is a differentiable function of one input and its label. Both are found at once
+by L-BFGS in float64, each layer of the update divided by its size.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from softleak.errors import ModelError
+from softleak.local_program import LocalProgram
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class UnrolledMatching:
+    """This searches for the input and the label whose local training gives an update.
+
+    Attributes:
+        rounds: the largest number of rounds of L-BFGS.
+        steps: the steps of a round; time is looked at between rounds.
+        history: the pairs of steps that L-BFGS remembers.
+        contrast: the size of the noise that a search begins with.
+        leading: the logit by which the class that the head's update raises most leads at first.
+        explained: what may be left of the update, relative to its size, once it is explained.
+        seconds: the time after which the best so far is returned; None means no limit.
+        seed: the seed of the first guess.
+    """
+
+    rounds: int = 12
+    steps: int = 50
+    history: int = 100
+    contrast: float = 0.05
+    leading: float = 2.0
+    explained: float = 1e-7
+    seconds: float | None = None
+    seed: int = 0
+
+    def __call__(self, subject: Subject, share: GradientShare) -> UnrolledMatch:
+        """Return the input and the label that come nearest to an update of one sample.
+
+        Args:
+            subject: the model the client started from.
+            share: ``before − after``, with a client in ``made_by`` of which everything is known.
+        """
+        if share.made_by is None:
+            raise ModelError("expected an update of local training, got a gradient")
+        began = time.perf_counter()
+        misfit = _misfit(subject, share)
+        x, logits = self._start(subject, share)
+        optimiser = torch.optim.LBFGS(
+            [x, logits], max_iter=self.steps, history_size=self.history, tolerance_grad=0.0,
+            tolerance_change=0.0, line_search_fn="strong_wolfe",
+        )  # fmt: skip
+
+        def loss() -> Tensor:
+            optimiser.zero_grad()
+            found = misfit(x, torch.softmax(logits, 0))
+            found.backward()  # type: ignore[no-untyped-call]
+            return found
+
+        with torch.enable_grad():
+            for _ in range(self.rounds):
+                optimiser.step(loss)  # type: ignore[no-untyped-call]
+                spent = time.perf_counter() - began
+                if self.seconds is not None and spent > self.seconds:
+                    break
+        with torch.no_grad():
+            label = torch.softmax(logits, 0)
+            left = float(misfit(x, label)) ** 0.5
+        return UnrolledMatch(x.detach()[0], label, left, left <= self.explained)
+
+    def _start(self, subject: Subject, share: GradientShare) -> tuple[Tensor, Tensor]:
+        """Return noise (1, …) that is nearly grey, and logits (C,) of the class that was raised."""
+        generator = torch.Generator().manual_seed(self.seed)
+        shape = (1, *subject.expected_tensor_shape)
+        x = self.contrast * torch.randn(shape, generator=generator, dtype=torch.double)
+        logits = torch.zeros(subject.head.classes, dtype=torch.double)
+        logits[int(share[subject.head.weight_name].sum(1).argmin())] = self.leading
+        device = subject.head.W.device
+        return x.to(device).requires_grad_(), logits.to(device).requires_grad_()
+
+
+@dataclass(frozen=True, eq=False)
+class UnrolledMatch:
+    """This is the input (…) and the label (C,) that come nearest to an update.
+
+    Attributes:
+        input: the input.
+        label: its soft label.
+        misfit: what is left of the update, the root mean square over layers of relative errors.
+        explained: whether that is nothing but rounding.
+    """
+
+    input: Tensor
+    label: Tensor
+    misfit: float
+    explained: bool
+
+
+def _misfit(subject: Subject, share: GradientShare) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function of an input (1, …) and a label (C,) that is to be minimised."""
+    model = copy.deepcopy(subject.model).double()
+    moved = [n for n, _ in model.named_parameters() if n in share and bool(share[n].any())]
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in moved)
+    training = share.made_by
+    if training is None or not moved:
+        raise ModelError("nothing of the model has moved, so there is nothing to match")
+    program = LocalProgram.of(model, F.cross_entropy, training)
+    weights = {n: p.detach() for n, p in model.named_parameters() if n in moved}
+    sent = {n: share[n].double() for n in moved}
+    sizes = {n: float(sent[n].norm()) * len(moved) ** 0.5 for n in moved}
+
+    def misfit(x: Tensor, label: Tensor) -> Tensor:
+        after = program.run(weights, x, label[None])
+        parts = [((weights[n] - after[n] - sent[n]) / sizes[n]).square().sum() for n in moved]
+        return torch.stack(parts).sum()
+
+    return misfit

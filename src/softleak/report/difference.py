@@ -1,0 +1,181 @@
+"""This module compares two audits, to see what a change of model or defence did.
+
+It reads the ``audit.json`` of each; updates are compared by their names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softleak.errors import FileError
+from softleak.report.machine import FORMAT
+from softleak.untrusted_files import check_file, shown
+from softleak.vocabulary import Leak, State
+
+
+@dataclass(frozen=True)
+class StateChange:
+    """This is one kind of leak of one update whose state differs."""
+
+    update: str
+    leak: Leak
+    before: State
+    after: State
+
+    @property
+    def worse(self) -> bool:
+        """Return whether something leaks now that did not, or is no longer attacked."""
+        return self.after is State.LEAKED or self.before is State.NO_SUCCESS
+
+
+@dataclass(frozen=True)
+class AuditDifference:
+    """This holds what differs between two audits.
+
+    Attributes:
+        settings: what was audited and how, where it differs: name, before, after.
+        counts: of each kind of leak the number of updates that leak, before and after.
+        changes: the states that differ.
+        qualities: how good recovered labels and inputs are, where both audits have one.
+        defences: the settings from which on an attack failed, where they differ.
+        only_before: updates that the second audit does not have.
+        only_after: updates that the first audit does not have.
+    """
+
+    settings: tuple[tuple[str, str, str], ...]
+    counts: tuple[tuple[str, int, int], ...]
+    changes: tuple[StateChange, ...]
+    qualities: tuple[tuple[str, str, float | None, float | None], ...]
+    defences: tuple[tuple[str, str, float | None, float | None], ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+
+    @property
+    def worse(self) -> bool:
+        """Return whether any update got worse. Updates of only one audit cannot be compared."""
+        return any(change.worse for change in self.changes)
+
+    @property
+    def words(self) -> str:
+        """Return the difference in a sentence."""
+        leaks = [c for c in self.changes if c.after is State.LEAKED]
+        ended = [c for c in self.changes if c.before is State.LEAKED]
+        lost = [c for c in self.changes if c.worse and c.after is not State.LEAKED]
+        if not self.changes:
+            same = "Nothing changed in what leaks from the updates that both audits have."
+            return same if not (self.only_before or self.only_after) else f"{same} {self._alone}"
+        said = f"{len(ended)} leaks ended, {len(leaks)} are new"
+        said += f", {len(lost)} findings are no longer attacked." if lost else "."
+        return f"{said} {self._alone}".strip()
+
+    @property
+    def _alone(self) -> str:
+        count = len(self.only_before) + len(self.only_after)
+        return f"{count} updates are in one audit only and were not compared." if count else ""
+
+
+def load_audit(path: Path) -> dict[str, Any]:
+    """Return the content of an ``audit.json``; raises ``FileError`` with what is wrong."""
+    check_file(path)
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        reports = data["reports"]
+        if data["format"] != FORMAT:
+            raise FileError(
+                f"{shown(path.name)} has format {data['format']!r}, this version reads {FORMAT}; "
+                "run the audit again"
+            )
+        {r["name"]: {Leak(k): State(s) for k, s in r["states"].items()} for r in reports}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileError(
+            f"expected an audit.json written by softleak audit at {shown(path.name)}, got "
+            f"something else ({type(error).__name__}: {error})"
+        ) from error
+    return dict(data)
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> AuditDifference:
+    """Compare two audits.
+
+    Args:
+        before: the content of the first ``audit.json``.
+        after: that of the second.
+    """
+    one, two = ({r["name"]: r for r in data["reports"]} for data in (before, after))
+    both = [name for name in one if name in two]
+    counts = [
+        (leak.value, before["counts"].get(leak.value, 0), after["counts"].get(leak.value, 0))
+        for leak in Leak
+    ]
+    return AuditDifference(
+        tuple(_settings(before, after)),
+        tuple(counts),
+        tuple(change for name in both for change in _changes(one[name], two[name])),
+        tuple(pair for name in both for pair in _qualities(one[name], two[name])),
+        tuple(_defences(before, after)),
+        tuple(name for name in one if name not in two),
+        tuple(name for name in two if name not in one),
+    )
+
+
+def _settings(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    one, two = _facts(before), _facts(after)
+    for name in dict.fromkeys([*one, *two]):
+        if one.get(name) != two.get(name):
+            yield name, one.get(name, "–"), two.get(name, "–")
+
+
+def _facts(data: Mapping[str, Any]) -> dict[str, str]:
+    made = data.get("provenance") or {}
+    listed = [*made.get("hashes", ()), *made.get("inputs", ()), *made.get("versions", ())]
+    return {
+        "model": str(data.get("model") or "–"),
+        "severity": str(data.get("severity") or "–"),
+        "date": str(made.get("date") or "–"),
+        "command": str(made.get("command") or "–"),
+        **{str(name): str(value) for name, value in listed},
+    }
+
+
+def _changes(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[StateChange]:
+    for leak in Leak:
+        before, after = (State(r["states"].get(leak.value, "not attacked")) for r in (one, two))
+        if before is not after:
+            yield StateChange(one["name"], leak, before, after)
+
+
+def _qualities(
+    one: Mapping[str, Any], two: Mapping[str, Any]
+) -> Iterator[tuple[str, str, float | None, float | None]]:
+    for what, part, field in (
+        ("L1 bound of the label", "label", "error"),
+        ("predicted PSNR of the input in dB", "input", "psnr_predicted"),
+    ):
+        before, after = (r.get(part, {}).get(field) for r in (one, two))
+        if before != after:
+            yield one["name"], what, before, after
+
+
+def _defences(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[tuple[str, str, float | None, float | None]]:
+    one, two = _ends(before), _ends(after)
+    for defence, attack in dict.fromkeys([*one, *two]):
+        pair = one.get((defence, attack)), two.get((defence, attack))
+        if pair[0] != pair[1]:
+            yield defence, attack, *pair
+
+
+def _ends(data: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
+    defences = (data.get("what_if") or {}).get("defences", ())
+    return {
+        (d["name"], attack): end
+        for d in defences
+        for attack, end in d["did_not_succeed_from"].items()
+    }

@@ -1,0 +1,137 @@
+"""This module turns an audit into a dossier: plain data by the schema in docs/schema."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from softleak.auditing.advice import advice
+from softleak.auditing.catalogue import CataloguedAttack, every_attack, tally
+from softleak.auditing.findings import LabelLeak
+from softleak.auditing.headline import headline, summary
+from softleak.auditing.rates import Response
+from softleak.auditing.reports import Audit, AuditReport
+from softleak.auditing.residual_risk import residual_risk
+from softleak.auditing.severity import severity_of_audit, severity_of_share
+from softleak.auditing.threat_model import ATTACKER, assumptions_of, knowledge_of
+from softleak.auditing.verdict_text import composition_words, label_words
+from softleak.auditing.wording import written
+from softleak.report.dossier_mapping import MAPPING
+from softleak.report.machine import finite
+
+DOSSIER_FORMAT = 1  # raised when a field changes its meaning
+MOST_REASONS = 5  # reasons that are listed per attack; the JSON of the audit has every share
+
+
+def dossier_data(audit: Audit) -> dict[str, Any]:
+    """Return the dossier of an audit as plain data."""
+    made, severity = audit.provenance, severity_of_audit(audit)
+    data = {
+        "kind": "softleak-dossier",
+        "format": DOSSIER_FORMAT,
+        "date": made.date or None,
+        "auditor": made.auditor or None,
+        "verdict": summary(audit),
+        "severity": {"level": severity.value, "meaning": severity.meaning},
+        "recommended_action": list(advice(audit)),
+        "audited": {
+            "model": audit.model or None,
+            "hashes": _pairs(made.hashes),
+            "files": _pairs(made.inputs),
+            "updates": [_update(report) for report in audit.reports],
+            "refused": [{"name": r.name, "reason": r.reason} for r in audit.refused],
+            "versions": _pairs(made.versions),
+            "command": made.command or None,
+            "remarks": [*audit.remarks, *audit.cautions],
+        },
+        "threat_model": {
+            "attacker": list(ATTACKER),
+            "knowledge": _pairs(knowledge_of(audit)),
+            "assumptions": list(assumptions_of(audit)),
+        },
+        "attacks": [_attack(attack, audit) for attack in every_attack()],
+        "certificates": [c for r in audit.reports for c in _certificates(r, audit.class_names)],
+        "defences": _defences(audit),
+        "residual_risk": list(residual_risk(audit)),
+        "mapping": [
+            {"section": m.section, "nist": m.nist, "edpb": m.edpb} for m in MAPPING
+        ],
+    }  # fmt: skip
+    return {key: finite(value) for key, value in data.items()}
+
+
+def _pairs(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in pairs]
+
+
+def _update(report: AuditReport) -> dict[str, Any]:
+    return {
+        "name": report.name,
+        "sha256": report.fingerprint or None,
+        "severity": severity_of_share(report).value,
+        "verdict": headline(report),
+        "states": {leak.value: state.value for leak, state in report.states.items()},
+    }
+
+
+def _attack(attack: CataloguedAttack, audit: Audit) -> dict[str, Any]:
+    """Return how one attack ended on all shares, with the commonest reasons."""
+    reasons = Counter(attack.ending(report) for report in audit.reports).most_common(MOST_REASONS)
+    return {
+        "id": attack.id,
+        "name": attack.name,
+        "aim": attack.aim.value,
+        "method": attack.method,
+        "outcomes": {o.value: n for o, n in tally(attack, audit.reports).items()},
+        "reasons": [{"outcome": o.value, "why": why, "updates": n} for (o, why), n in reasons],
+    }
+
+
+def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Yield what is proved of one share, or stated with a probability or a predicted error."""
+    found = report.input
+    if report.label.leak in (LabelLeak.UNIQUE, LabelLeak.CLASS, LabelLeak.PROBABLE):
+        kind = "probability" if report.label.leak is LabelLeak.PROBABLE else "proof"
+        yield _stated(report, "label", kind, label_words(report, names))
+    if report.feature.proved:
+        error = written(report.feature.error)
+        yield _stated(report, "feature", "proof", f"known to a relative error of {error}")
+    if found.method.exact and found.leaked and found.psnr_predicted is not None:
+        words = f"{found.message}; predicted PSNR {found.psnr_predicted:.0f} dB"
+        yield _stated(report, "input", "predicted error", words)
+    if report.composition.present:
+        words = composition_words(report, names)
+        yield _stated(report, "composition", "proof", words)
+
+
+def _stated(report: AuditReport, what: str, kind: str, words: str) -> dict[str, str]:
+    return {"update": report.name, "of": what, "kind": kind, "statement": words}
+
+
+def _defences(audit: Audit) -> dict[str, Any] | None:
+    tried = audit.what_if
+    if tried is None:
+        return None
+    curves = [_curve(response) for response in tried.responses]
+    return {"updates": tried.shares, "seeds": tried.seeds, "curves": curves}
+
+
+def _curve(response: Response) -> dict[str, Any]:
+    """Return how often each attack succeeded at each setting, with intervals of 95 %."""
+    return {
+        "defence": response.name,
+        "setting": response.unit or None,
+        "points": [
+            {
+                "setting": point.setting,
+                "attack": leak.value,
+                "successes": rate.hits,
+                "trials": rate.trials,
+                "interval": list(rate.interval),
+            }
+            for point in response.points
+            for leak, rate in point.rates.items()
+        ],
+        "did_not_succeed_from": {leak.value: end for leak, end in response.stops.items()},
+    }

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from softleak.auditing.advice import advice, defence_words
+from softleak.auditing.rates import Point, Rate, Response, WhatIf
+from softleak.auditing.reports import Audit, Refusal
+from softleak.auditing.severity import Severity, severity_of_audit, worst
+from softleak.vocabulary import Leak
+
+
+def response(name, hits, stops, unit="part kept", settings=(1.0, 0.5)):
+    points = [
+        Point(s, {leak: Rate(n, 8) for leak in (Leak.LABEL, Leak.INPUT)})
+        for s, n in zip(settings, hits, strict=True)
+    ]
+    return Response(name, unit, tuple(points), stops)
+
+
+def test_the_worst_decides_and_what_is_not_known_is_not_nothing():
+    assert worst([Severity.LOW, Severity.HIGH, Severity.NONE_FOUND]) is Severity.HIGH
+    assert worst([Severity.NOT_KNOWN, Severity.NONE_FOUND]) is Severity.NOT_KNOWN
+    assert severity_of_audit(Audit(())) is Severity.NOT_KNOWN
+    assert severity_of_audit(Audit((), (Refusal("a", "b"),))) is Severity.NOT_KNOWN
+
+
+def test_only_defences_that_end_every_attack_are_named_at_their_strongest_end():
+    every = {Leak.LABEL: 0.9, Leak.INPUT: 0.5}
+    tried = WhatIf(
+        (response("Pruning", (8, 0), every), response("Clipping", (8, 8), {Leak.LABEL: 1.0})), 4, 2
+    )
+    words = defence_words(tried, frozenset(every))
+    assert "Pruning (part kept 0.5 or less)" in words
+    assert "Clipping" not in words
+    assert "up to 32 %" in words
+    assert "No attack here was made for Pruning" in words
+    none = replace(tried, responses=tried.responses[1:])
+    assert defence_words(none, frozenset(every)).startswith("No defence that was tried")
+
+
+def test_nothing_audited_is_said_so():
+    assert advice(Audit(()))[0].startswith("Nothing was audited")

@@ -1,0 +1,97 @@
+"""An audit of a smooth network that branches: the image is proved and counts as leaked."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from benchmarks.gauss_newton_wrong import SHAPE, SmallResidual
+from softleak.auditing import solved
+from softleak.auditing.audit_options import Options
+from softleak.auditing.findings import Method
+from softleak.auditing.input_attack import recover_input
+from softleak.matching.gauss_newton import Certificate
+from softleak.report.chart import FRAME
+from softleak.report.convergence import curves
+from softleak.subject import Subject
+
+
+def smooth(act):
+    torch.manual_seed(0)
+    model = SmallResidual(act)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+        for _ in range(20):
+            model.train()(torch.randn(32, *SHAPE))
+    model.eval()
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(SHAPE, generator=generator)
+    y = torch.randn(4, generator=generator).softmax(0)
+    return model, x, y
+
+
+def attacked(act, seconds):
+    model, x, y = smooth(act)
+    share = sl.capture(model, x, y)
+    recovery = sl.recover_label(model, share)
+    subject = Subject.of(model, SHAPE)
+    return x, recover_input(subject, share, recovery, Options(seconds=seconds))
+
+
+def test_a_proved_image_leaks_with_the_quality_that_it_predicts():
+    x, found = attacked(nn.SiLU, 60.0)
+    assert found.method == Method.SOLVING, found.message
+    assert found.leaked
+    assert found.certificate.proved
+    off = found.pixels - found.to_pixels(x)
+    psnr = -10 * math.log10(float(off.square().mean()))
+    assert psnr > 80
+    assert abs(psnr - found.psnr_predicted) < 12
+    assert "far away" in found.assumptions[0]
+
+
+def test_the_page_of_a_proved_image_shows_how_it_was_found(tmp_path):
+    model, x, y = smooth(nn.SiLU)
+    report = sl.audit(model, sl.capture(model, x, y), options=Options(seconds=60.0))
+    assert report.shows_input
+    report.to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "misfit of the share, in units of rounding" in page
+    assert "Gauss–Newton proved the image" in page
+
+
+def test_a_rough_network_is_matched_as_before():
+    _, found = attacked(nn.ReLU, 0.5)
+    assert found.method == Method.MATCHING
+    assert found.certificate is None
+    assert "Gauss–Newton" not in found.message
+
+
+def test_what_solving_does_not_prove_is_matched_and_said(monkeypatch):
+    hopeless = sl.matching.GaussNewton(descent=solved.SOLVING.method.descent.__class__(steps=1))
+    monkeypatch.setattr(solved, "SOLVING", solved.SolveSettings(restarts=0, method=hopeless))
+    _, found = attacked(nn.SiLU, 0.5)
+    assert found.method == Method.MATCHING
+    assert not found.certificate.proved
+    assert "Gauss–Newton proved no image" in found.message
+
+
+def test_without_time_nothing_is_searched():
+    _, found = attacked(nn.SiLU, 0.0)
+    assert found.method == Method.NONE
+
+
+def test_the_page_draws_misfits_and_spectrum_on_logarithmic_axes():
+    certificate = Certificate(True, misfits=(1e6, 1e3, 1.0), spectrum=torch.tensor([1e-6, 1e-2]))
+    first, second = curves(certificate)
+    heights = [float(point.split(",")[1]) for point in first.path.split()]
+    assert heights == pytest.approx([FRAME.y(1.0), FRAME.y(0.5), FRAME.y(0.0)], abs=0.06)
+    assert len(second.path.split()) == 2
+    blind = Certificate(False, misfits=(1.0,), spectrum=torch.tensor([math.inf]))
+    assert curves(blind)[1].unshown == 1
+    assert curves(None) == ()

@@ -1,0 +1,39 @@
+"""Matching of an update of several local steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak.errors import ModelError
+from softleak.matching.unrolled import UnrolledMatching
+
+
+@pytest.fixture(scope="module")
+def subject():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 6, 3, 2, 1), nn.Tanh(), nn.Flatten(), nn.Linear(54, 5))
+    return sl.Subject.of(model.eval(), (1, 6, 6))
+
+
+def test_the_input_and_its_label_are_found(subject):
+    x, y = torch.rand(1, 6, 6), torch.tensor([0.1, 0.7, 0.1, 0.05, 0.05])
+    share = sl.Client(lr=0.05, steps=3, momentum=0.9).share(subject.model, x, y)
+    found = UnrolledMatching(rounds=6)(subject, share)
+    assert float((found.input - x).abs().max()) < 1e-2
+    assert float((found.label - y).abs().sum()) < 1e-2
+    assert found.misfit < 1e-3
+
+
+def test_time_ends_it_after_a_round(subject):
+    share = sl.Client(lr=0.05, steps=3).share(subject.model, torch.rand(1, 6, 6), 2)
+    quick = UnrolledMatching(steps=2, seconds=0.0)(subject, share)
+    assert not quick.explained
+
+
+def test_a_gradient_is_refused(subject):
+    share = sl.capture(subject.model, torch.rand(1, 6, 6), 2)
+    with pytest.raises(ModelError, match="local training"):
+        UnrolledMatching()(subject, share)

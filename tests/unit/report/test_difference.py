@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from softleak.cli import app
+from softleak.errors import FileError
+from softleak.report import as_data, difference, load_audit, write_json
+
+
+@pytest.fixture
+def two(small_audit, tmp_path):
+    """The same audit twice, the second as if a defence had hidden the first update."""
+    write_json(tmp_path / "a.json", small_audit)
+    later = json.loads((tmp_path / "a.json").read_text())
+    states = {**later["reports"][0]["states"]}
+    later["reports"][0]["states"] = dict.fromkeys(states, "attacked without success")
+    later["counts"] = {leak: 0 for leak in later["counts"]}
+    later["provenance"]["hashes"][0][1] = "2" * 64
+    later["what_if"]["defences"][0]["did_not_succeed_from"]["label"] = 0.1
+    (tmp_path / "b.json").write_text(json.dumps(later))
+    return tmp_path / "a.json", tmp_path / "b.json"
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["diff", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def test_an_audit_does_not_differ_from_itself(small_audit):
+    data = json.loads(json.dumps(as_data(small_audit)))
+    found = difference(data, data)
+    assert not found.changes
+    assert not found.settings
+    assert not found.worse
+    assert found.words.startswith("Nothing changed")
+
+
+def test_it_says_what_a_defence_ended_and_what_changed(two, small_audit):
+    found = difference(*map(load_audit, two))
+    ended = len(small_audit.reports[0].leaks)
+    assert found.words == f"{ended} leaks ended, 0 are new."
+    assert not found.worse
+    assert ("model weights", "1" * 64, "2" * 64) in found.settings
+    assert found.defences == (("Gaussian noise", "label", 0.5, 0.1),)
+
+
+def test_new_leaks_fail_only_if_asked(two):
+    better, worse = run(*two, "--fail-on-worse"), run(*reversed(two), "--fail-on-worse")
+    assert (better.exit_code, worse.exit_code) == (0, 3)
+    assert run(*reversed(two)).exit_code == 0
+    assert "leaks ended" in better.stdout
+    assert json.loads(run(*reversed(two), "--json").stdout)["worse"] is True
+
+
+def test_what_is_no_longer_attacked_is_worse(two):
+    before, after = map(load_audit, two)
+    after["reports"][2]["states"]["label"] = "not attacked"
+    found = difference(before, after)
+    assert found.worse
+    assert "1 findings are no longer attacked" in found.words
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99, "reports": []}', "\x00"])
+def test_a_file_that_is_no_audit_is_refused_in_a_line(text, two, tmp_path):
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(FileError, match=r"c\.json"):
+        load_audit(tmp_path / "c.json")
+    assert run(two[0], tmp_path / "c.json").exit_code == 2

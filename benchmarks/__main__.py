@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from rich.console import Console
 
-from benchmarks import inversion, labels, matching
+from benchmarks import batch_speed, inversion, labels, matching
 from benchmarks.goals import Goal, goals_table
 
-PARTS = (labels.run, inversion.run, matching.run)
+PARTS = (labels.run, inversion.run, matching.run, batch_speed.run)
 
 
 def main() -> None:

@@ -81,13 +81,14 @@ LAYERS: dict[str, set[str]] = {
     # the paper's tables
     "experiments": {
         "errors", "atomic", "tensor_files", "share", "client", "head", "subject", "families",
-        "results", "knowledge", "labels", "inversion", "matching", "defenses", "environment",
-        "data", "models", "metrics", "sweep",
+        "results", "knowledge", "labels", "inversion", "batches", "matching", "defenses",
+        "environment", "data", "models", "metrics", "sweep",
     },
     # pages, commands and frameworks
     "report": {
         "_version", "errors", "vocabulary", "atomic", "untrusted_files", "knowledge", "families",
-        "labels", "inversion", "matching", "data", "metrics", "sweep", "auditing", "experiments",
+        "results", "labels", "inversion", "matching", "data", "metrics", "sweep", "auditing",
+        "experiments",
     },
     "integrations": {
         "errors", "atomic", "local_training", "share", "client", "head", "subject", "knowledge",

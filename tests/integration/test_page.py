@@ -21,6 +21,7 @@ from softleak.auditing import (
     audit_shares,
 )
 from softleak.auditing.rates import Point, Rate, Response, WhatIf
+from softleak.knowledge import Knowledge
 from softleak.report import write_dossier, write_page
 from softleak.subject import Subject
 from softleak.vocabulary import Leak
@@ -40,13 +41,14 @@ def page_file(tmp_path_factory, trained, draw):
     subject = Subject.of(trained, (3, 32, 32))
     (mixed,), (hard,), (other,) = (draw(k, 1) for k in (data.Mixup(), data.Hard(), data.Hard()))
     shares = [sl.capture(trained, s.x, s.y) for s in (mixed, hard, other)]
-    both = sl.GradientShare({n: shares[0][n] + shares[1][n] for n in shares[0]}, (3, 32, 32))
+    both = sl.GradientShare({n: (shares[0][n] + shares[1][n]) / 2 for n in shares[0]}, (3, 32, 32))
     first = NamedShare("mixed", shares[0], Truth(mixed.y, mixed.x), "0" * 64)
-    rest = [NamedShare(EVIL, shares[2]), NamedShare("two samples", both)]
+    rest, batch = [NamedShare(EVIL, shares[2])], [NamedShare("two samples", both)]
     options = Options(normalisation=data.CIFAR10_NORM)
     reports = (
         *audit_shares(subject, [first], options),
         *audit_shares(subject, rest, Options(inputs=False)),
+        *audit_shares(subject, batch, Options(Knowledge(samples=2), inputs=False)),
     )
     refused = (Refusal(EVIL, f"bad name {EVIL}"),)
     made_by = Provenance(EVIL, (("x", EVIL),), date="2026-11-17T08:00:00+00:00")
@@ -90,14 +92,16 @@ def test_nothing_is_loaded_nothing_complains_and_no_name_is_run(opened, page_fil
 
 
 def test_the_verdict_comes_first(opened):
-    assert "Of 3 shares, 2 give away their exact label" in opened.locator("h1").inner_text()
+    assert "Of 3 shares, 3 give away their exact label" in opened.locator("h1").inner_text()
     numbers = opened.locator(".tile-number").all_inner_texts()
     assert [re.sub(r"\s+", " ", n) for n in numbers] == [
-        *["2 of 3, 1 not attacked"] * 3, "1 of 3, 2 not attacked", "3 of 3",
+        *["3 of 3"] * 3, "1 of 3, 2 not attacked", "3 of 3",
     ]  # fmt: skip
     mixed = opened.locator("#share-3").inner_text()
-    assert "NOT ATTACKED" in mixed
-    assert "gives away which classes are in it" in mixed
+    assert "2 OF 2" in mixed
+    assert "the exact labels of all 2 samples" in mixed
+    assert opened.locator("#share-3 .sample").count() == 2
+    assert "proved without the truth" in opened.locator("#share-3 .sample").first.inner_text()
 
 
 def test_the_slider_starts_at_the_solution_and_moves_the_bars(opened, draw):

@@ -130,21 +130,36 @@ def test_batches_and_local_steps_give_their_classes_away(case, labels, steps):
     assert set(report["composition"]["present"]) <= set(labels)
     assert report["composition"]["samples"] >= 2
     assert report["states"]["composition"] == "leaked"
-    assert {report["states"][kind] for kind in SINGLE} == {"not attacked"}
+    told = {report["states"][kind] for kind in SINGLE if kind != "input"}
+    assert told == {"attacked without success"}  # several samples can look like one
+    assert report["samples"]["proved"] == 0
+    assert report["states"]["input"] == "not attacked"
     assert "which classes are in it" in answer["verdict"]
-    assert "Not attacked: label, class, feature and input." in answer["verdict"]
+
+
+def test_every_sample_of_an_update_is_proved_if_their_number_is_said(case):
+    update = ("--before", case.weights, "--after", case.batch([1, 4]), "--lr", 0.1, *SHAPE)
+    answer = case.audited(*update, "--samples", 2, "--fail-on", "label", code=3)
+    found = only(answer)["samples"]
+    assert found["proved"] == 2
+    labels = torch.tensor([one["label"] for one in found["each"]]).double()
+    assert {int(index) for index in labels.argmax(1)} == {1, 4}
+    assert float(labels.amax(1).min()) > 1 - 1e-3
+    assert "the exact labels of all 2 samples" in answer["verdict"]
 
 
 @pytest.mark.parametrize("leak", SINGLE)
 def test_what_was_asked_and_could_not_be_attacked_has_its_own_exit_code(case, leak):
-    update = ("--before", case.weights, "--after", case.batch([1, 4]), "--lr", 0.1, *SHAPE)
+    labels = list(range(7)) * 2  # as many samples as classes: none is told from another
+    update = ("--before", case.weights, "--after", case.batch(labels), "--lr", 0.1, *SHAPE)
     case.audited(*update, "--fail-on", leak, code=5)
     case.audited(*update, "--fail-on", leak, "--fail-on", "composition", code=3)
     case.audited(*update, code=0)
 
 
 def test_the_page_of_a_batch_is_grey_where_nothing_was_attacked(case):
-    update = ("--before", case.weights, "--after", case.batch([1, 4]), "--lr", 0.1, *SHAPE)
+    labels = list(range(7)) * 2  # as many samples as classes: none is told from another
+    update = ("--before", case.weights, "--after", case.batch(labels), "--lr", 0.1, *SHAPE)
     case.audited(*update)
     page = (case.folder / "out" / "index.html").read_text()
     tiles = re.findall(r'class="tile (tile-\w+)"', page)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from softleak.auditing.rates import Rate, Response, WhatIf
 from softleak.auditing.reports import Audit
-from softleak.auditing.verdict_text import listed, written
+from softleak.auditing.wording import listed, written
 from softleak.vocabulary import Leak
 
 TRIED_LEAKS = (Leak.LABEL, Leak.CLASS, Leak.INPUT)  # those that defences are tried against

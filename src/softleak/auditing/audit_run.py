@@ -15,6 +15,7 @@ from softleak.auditing.findings import FeatureFinding, InputFinding, LabelFindin
 from softleak.auditing.input_attack import recover_input
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.rereading import reread
+from softleak.auditing.sample_findings import NO_SAMPLES, SamplesFinding, read_samples
 from softleak.auditing.scalar_view import ScalarView
 from softleak.auditing.trained_inputs import trained_input
 from softleak.auditing.truth import Truth
@@ -175,7 +176,22 @@ def _report(
         composition,
         notes(subject, gradient, recovery),
         options.tokens,
+        _samples(subject, gradient, recovery, composition, options) if one_step else NO_SAMPLES,
     )
+
+
+def _samples(
+    subject: Subject,
+    gradient: GradientShare,
+    recovery: Recovery,
+    composition: CompositionFinding,
+    options: Options,
+) -> SamplesFinding:
+    """Return every sample of an update of several; a text is attacked by its words instead."""
+    text = isinstance(subject.input_shape, InputSpec)
+    if text or not mixes(recovery, composition):
+        return NO_SAMPLES
+    return read_samples(subject, gradient, composition, options)
 
 
 def _reread(

@@ -14,6 +14,7 @@ from softleak.auditing.input_attack import recover_input
 from softleak.auditing.rates import Leak
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.utility import LossFall
+from softleak.batches.recover_batch import read_batch
 from softleak.defenses import Defense, as_known
 from softleak.errors import SoftleakError
 from softleak.inversion.chain import Chain
@@ -46,6 +47,7 @@ class Target:
     pixels: Tensor | None
     classes: frozenset[int] = frozenset()  # that an attack may name as being in the update
     tokens: tuple[int | None, ...] = ()  # of a text
+    samples: tuple[Tensor, ...] = ()  # the labels that were proved of an update of several
 
     @classmethod
     def of(cls, share: NamedShare, report: AuditReport) -> Target:
@@ -58,7 +60,8 @@ class Target:
             pixels = pixels if score.pixels_true is None else score.pixels_true
         index = report.label.class_index
         classes = {*report.composition.present, *([] if index is None else [index])}
-        return cls(share, label, pixels, frozenset(classes), _tokens(report))
+        labels = tuple(one.label for one in report.samples.proved if one.label is not None)
+        return cls(share, label, pixels, frozenset(classes), _tokens(report), labels)
 
 
 def fall_of(subject: Subject, target: Target, options: Options) -> LossFall | None:
@@ -112,7 +115,8 @@ class Shot:
         if public.scale == "unknown":
             knowledge = replace(knowledge, scale="unknown")
         asked = replace(options, knowledge=knowledge)
-        label = frozenset() if target.label is None else frozenset({Leak.LABEL, Leak.CLASS})
+        told = target.label is not None or bool(target.samples)
+        label = frozenset({Leak.LABEL, Leak.CLASS}) if told else frozenset()
         aimed = target.pixels is not None or bool(target.tokens)
         image = frozenset({Leak.INPUT}) if inputs and aimed else frozenset()
         return cls(target, sent, public, asked, label | image)
@@ -128,6 +132,19 @@ class Shot:
         if leak is Leak.CLASS:
             return claimed == int(label.argmax())
         return label_error(recovery, label) <= SUCCESS.label_error
+
+    def finds(self, leak: Leak, subject: Subject) -> bool:
+        """Return whether an attack on an update of several samples proves a label, rightly."""
+        found = read_batch(subject, self.sent, self.options.knowledge.of(self.sent))
+        labels = [one.label for one in found.proved if one.label is not None]
+        if leak is Leak.CLASS:
+            classes = {int(label.argmax()) for label in self.target.samples}
+            return any(int(label.argmax()) in classes for label in labels)
+        return any(
+            float((label - true).abs().sum()) <= SUCCESS.label_error
+            for label in labels
+            for true in self.target.samples
+        )
 
     def sees(
         self, recovery: Recovery, subjects: tuple[Subject, ...], *, believed: bool = False

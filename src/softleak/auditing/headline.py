@@ -5,7 +5,8 @@ from __future__ import annotations
 from softleak.auditing.findings import LabelLeak
 from softleak.auditing.rates import Leak, State
 from softleak.auditing.reports import Audit, AuditReport
-from softleak.auditing.verdict_text import FAILED, listed, written
+from softleak.auditing.sample_text import leaked_of_samples
+from softleak.auditing.wording import FAILED, listed, written
 
 _LEAKED = {
     Leak.LABEL: "its exact label",
@@ -21,6 +22,8 @@ _SHORT = {
     Leak.INPUT: "input",
     Leak.COMPOSITION: "class composition",
 }
+
+OF_SAMPLES = (Leak.LABEL, Leak.FEATURE, Leak.INPUT)  # told apart for the samples of an update
 
 
 def headline(report: AuditReport) -> str:
@@ -42,6 +45,8 @@ def headline(report: AuditReport) -> str:
 def _leaked(report: AuditReport, leak: Leak) -> str:
     """Return what leaked, in words. Of a label it says how much."""
     recovery = report.label.recovery
+    if report.several and leak in OF_SAMPLES:
+        return leaked_of_samples(report.samples, leak)
     if leak is not Leak.LABEL or report.label.leak is LabelLeak.UNIQUE:
         return _LEAKED[leak]
     if recovery.readings:
@@ -51,8 +56,9 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
 
 def _worth_saying(report: AuditReport) -> list[Leak]:
     """Return what leaked, without what follows from something said already."""
-    implied = {Leak.CLASS} if report.label.known else set()
-    if report.label.class_index is not None or report.label.known:
+    known = report.label.known or bool(report.samples.proved)
+    implied = {Leak.CLASS} if known else set()
+    if report.label.class_index is not None or known:
         implied |= {Leak.COMPOSITION}
     return [leak for leak in _LEAKED if leak in report.leaks - implied]
 
@@ -74,7 +80,14 @@ def _mixed(audit: Audit) -> list[str]:
     if not count or total == 1:
         return []
     verb = "mixes" if count == 1 else "mix"
-    return [f"{count} of {total} {verb} several samples or steps: no label of one was attacked."]
+    proved = sum(bool(report.samples.proved) for report in audit.reports)
+    tried = any(report.samples.attacked for report in audit.reports)
+    found = (
+        f"labels of single samples were proved in {proved}"
+        if proved
+        else ("no label of one was proved" if tried else "no label of one was attacked")
+    )
+    return [f"{count} of {total} {verb} several samples or steps: {found}."]
 
 
 def _summary(audit: Audit) -> str:

@@ -16,6 +16,7 @@ from softleak.auditing.findings import (
     Score,
 )
 from softleak.auditing.rates import Leak, State, WhatIf
+from softleak.auditing.sample_findings import NO_SAMPLES, SamplesFinding
 from softleak.auditing.scalar_view import ScalarView
 from softleak.auditing.token_names import NO_NAMES, TokenNames
 from softleak.knowledge import Knowledge
@@ -39,12 +40,14 @@ class AuditReport:
     composition: CompositionFinding = UNREAD
     notes: tuple[str, ...] = ()  # what the share looks like, where that explains the verdict
     tokens: TokenNames = NO_NAMES  # the words behind the ids of a text
+    samples: SamplesFinding = NO_SAMPLES  # of an update of several
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Return what the findings rest on, in sentences that follow from what was known."""
         said = self.knowledge.assumptions(self.label.recovery)
-        return (*said, *self.input.assumptions)
+        single = (self.samples.assumed,) if self.samples.attacked else ()
+        return (*said, *self.input.assumptions, *single)
 
     @property
     def several(self) -> bool:
@@ -64,14 +67,18 @@ class AuditReport:
     @cached_property
     def states(self) -> dict[Leak, State]:
         """Return for each kind of leak whether it was found, not found, or not attacked."""
-        known, alone, finding = self.label.known, self.alone, self.label
+        several, finding = self.samples, self.label
+        known, tried = finding.known or bool(several.proved), self.alone or several.attacked
         # A label of two equal halves is known and has no class; one of two readings has one.
         named = finding.class_index is not None or bool(finding.recovery.readings)
+        named = named or any(one.class_index is not None for one in several.proved)
         return {
-            Leak.LABEL: State.of(known, alone),
-            Leak.CLASS: State.of(named, alone),
-            Leak.FEATURE: State.of(self.feature.proved, alone),
-            Leak.INPUT: State.of(self.shows_input, self.input.method != Method.NONE),
+            Leak.LABEL: State.of(known, tried),
+            Leak.CLASS: State.of(named, tried),
+            Leak.FEATURE: State.of(self.feature.proved or several.features > 0, tried),
+            Leak.INPUT: State.of(
+                self.shows_input or several.inputs > 0, self.input.method != Method.NONE
+            ),
             Leak.COMPOSITION: State.of(
                 known or named or bool(self.composition.present), self.composition.attacked
             ),
@@ -107,7 +114,7 @@ class AuditReport:
     @property
     def seconds(self) -> float:
         """Return how long the attacks took."""
-        return self.label.seconds + self.input.seconds
+        return self.label.seconds + self.input.seconds + self.samples.seconds
 
     def to_html(self, path: str | PathLike[str], class_names: tuple[str, ...] = ()) -> None:
         """Write the page of this share alone, whole or not at all."""

@@ -8,7 +8,7 @@ from softleak.auditing.advice import TRIED_LEAKS, defence_words
 from softleak.auditing.attack_outcome import Outcome
 from softleak.auditing.catalogue import every_attack, tally
 from softleak.auditing.reports import Audit
-from softleak.auditing.verdict_text import listed
+from softleak.auditing.wording import listed
 from softleak.vocabulary import Leak, State
 
 

@@ -5,9 +5,7 @@ An attack that did not succeed is called that, never "safe".
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -15,30 +13,18 @@ from softleak.auditing.composition import CompositionFinding, Counts
 from softleak.auditing.findings import LabelLeak, Method
 from softleak.auditing.rates import Leak, State
 from softleak.auditing.reports import AuditReport
+from softleak.auditing.sample_text import features_words, inputs_words, samples_words
 from softleak.auditing.token_names import TokenNames
+from softleak.auditing.wording import FAILED, TEXT, class_name, describe, written
 from softleak.inversion.texts.read_embeddings import FROM_EMBEDDINGS
 from softleak.inversion.texts.text_result import Certainty
-
-
-@dataclass(frozen=True)
-class TextLimits:
-    """These limits keep sentences short."""
-
-    entries: int = 3  # entries of a label that are listed
-    smallest: float = 5e-4  # entries below this are not worth a place
-    classes: int = 20  # classes that are listed
-    words: int = 60  # words of a text without their places that are listed
-
-
-TEXT = TextLimits()
-
-
-FAILED = "this attack did not succeed"
 
 
 def label_words(report: AuditReport, names: Sequence[str]) -> str:
     """Return what was proved of the label."""
     recovery, leak = report.label.recovery, report.label.leak
+    if report.samples.attacked:
+        return samples_words(report.samples)
     if leak is LabelLeak.UNIQUE and recovery.label is not None:
         return (
             f"{describe(recovery.label, names)}; off by at most {written(recovery.error)} in L1, "
@@ -70,6 +56,9 @@ def in_brief(
         return say(recovery.label, names)
     if report.label.class_index is not None:
         return class_name(report.label.class_index, names)
+    if report.samples.proved:
+        labels = [say(one.label, names) for one in report.samples.proved if one.label is not None]
+        return " | ".join(labels[: TEXT.samples])
     if report.composition.present:
         return _classes(report.composition.present, names)
     return report.notes[0] if report.notes else recovery.status.value
@@ -77,6 +66,8 @@ def in_brief(
 
 def feature_words(report: AuditReport) -> str:
     """Return what was proved of the input of the last layer."""
+    if report.samples.attacked:
+        return features_words(report.samples)
     if report.feature.proved:
         error = written(report.feature.error)
         return f"all {report.feature.entries} entries, to a relative error of {error}"
@@ -87,6 +78,8 @@ def feature_words(report: AuditReport) -> str:
 
 def input_words(report: AuditReport) -> str:
     """Return what was recovered of the input."""
+    if report.samples.inputs:
+        return inputs_words(report.samples)
     found, told = report.input, None if report.score is None else report.score.psnr
     if found.method == Method.NONE:
         return f"not attacked: {found.message}"
@@ -159,43 +152,3 @@ def _counted(found: CompositionFinding, names: Sequence[str]) -> str:
         + (f" ({counts.low[i]} to {counts.high[i]})" if counts.low else "")
         for i in some
     )
-
-
-def class_name(index: int, names: Sequence[str]) -> str:
-    """Return the name of a class, or its number."""
-    return names[index] if index < len(names) else f"class {index}"
-
-
-def in_a_line(y: Tensor, names: Sequence[str]) -> str:
-    """Return a label short enough for a table: its two leading entries at most."""
-    telling = int((y - y.min() > TEXT.smallest).sum())
-    return describe(y, names, telling if telling <= 2 else 1)
-
-
-def describe(y: Tensor, names: Sequence[str], most: int = TEXT.entries) -> str:
-    """Return the largest entries of a label by name, and how many others share the rest."""
-    values, indices = y.sort(descending=True)
-    level = float(values[-1])
-    top = [(float(v), int(i)) for v, i in zip(values, indices, strict=True)][:most]
-    parts = [f"{class_name(i, names)} {v:.4f}" for v, i in top if v - level > TEXT.smallest]
-    rest = len(y) - len(parts)
-    if not parts:
-        return f"all {len(y)} classes alike"
-    others = rest > 0 and float(values[len(parts)]) > TEXT.smallest
-    return ", ".join(parts) + (f", {rest} others" if others else "")
-
-
-def written(value: float) -> str:
-    """Return a number as people write it: three digits, a power of ten if it is small or large."""
-    if not math.isfinite(value):
-        return "∞"
-    if value == 0 or 1e-3 <= abs(value) < 1e4:
-        return f"{value:.3g}"
-    digits, _, power = f"{value:.1e}".partition("e")
-    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{digits}·10{raised}"
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Return the parts as a list in a sentence: ``a, b and c``."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -107,7 +107,7 @@ class Trial:
             group = [s for s in shots if s.aims and s.options.knowledge.scale == scale]
             for shot, recovery in zip(group, self._recover(group), strict=True):
                 for leak in shot.aims:
-                    hits[leak].append(shot.hits(leak, recovery, self._walks))
+                    hits[leak].append(self._hits(shot, leak, recovery))
         rates = {leak: Rate(sum(h), len(h)) for leak, h in hits.items()}
         return Point(setting, rates, self._left(shots))
 
@@ -126,7 +126,13 @@ class Trial:
     def succeeds(self, setting: float, leak: Leak) -> bool:
         """Return whether one attack succeeds on any share; it ends with the first that leaks."""
         shots = (shot for shot in self._shots(setting) if leak in shot.aims)
-        return any(shot.hits(leak, self._recover([shot])[0], self._walks) for shot in shots)
+        return any(self._hits(shot, leak, self._recover([shot])[0]) for shot in shots)
+
+    def _hits(self, shot: Shot, leak: Leak, recovery: Recovery) -> bool:
+        """Return whether one attack succeeds: on a sample of several, or on the only one."""
+        if shot.target.samples and leak is not Leak.INPUT:
+            return shot.finds(leak, self.subject)
+        return shot.hits(leak, recovery, self._walks)
 
     @cached_property
     def _walks(self) -> tuple[Subject, ...]:

@@ -49,6 +49,11 @@ def of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> st
     """Return what is said of one sample."""
     if proved:
         return f"one label explains this sample's part of the gradient, to within {error:.1g}"
+    if knowledge.samples is None:
+        return (
+            "this label fits if the batch has no more samples than the gradient shows; say their "
+            "number, since several samples can look like one"
+        )
     if not tested:
         return "this label fits, but too few equations test it"
     return (

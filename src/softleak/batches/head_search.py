@@ -9,6 +9,7 @@ from torch import Tensor
 
 from softleak.batches.candidates import FoundSamples, distinct
 from softleak.batches.head_space import HeadSpace
+from softleak.batches.leading import leading_points
 from softleak.batches.levenberg import LEVENBERG, LevenbergSettings, minimise
 from softleak.batches.one_sample import SampleSystem
 from softleak.batches.rounding import equation_errors, row_errors
@@ -69,9 +70,8 @@ def explore(
         steps: the settings of each local search.
     """
     system = _deflated(space, supports, known, scaled)
-    starts = _starts(space, features, settings, len(supports), generator)
-    beta = (starts - system.start) @ system.basis
-    kind = torch.arange(len(supports), device=beta.device).repeat(len(starts))
+    beta = _starts(system, features, settings, generator)
+    kind = torch.arange(len(supports), device=beta.device).repeat(len(beta))
     beta = beta.repeat_interleave(len(supports), 0)
     beta, cost, kind = minimise(system, beta, kind, steps)
     return _fitting(space, FoundSamples(system.point(beta, kind), kind), cost, settings)
@@ -92,18 +92,15 @@ def _deflated(space: HeadSpace, supports: Supports, a: Tensor, scaled: bool) -> 
 
 
 def _starts(
-    space: HeadSpace,
-    features: Tensor,
-    settings: SearchSettings,
-    sets: int,
-    generator: torch.Generator,
+    system: SampleSystem, features: Tensor, settings: SearchSettings, generator: torch.Generator
 ) -> Tensor:
-    """Return starting points ``b`` (n, R).
+    """Return starting points ``β`` (n, K).
 
     Half of them are usual features, stretched and scattered. The others give logits in which one
     class leads, by more or less, as those of a trained network do.
     """
-    count = max(1, min(settings.starts, settings.problems // sets))
+    space = system.space
+    count = max(1, min(settings.starts, settings.problems // len(system.supports)))
     usual = space.coordinates(features)
     drawn = torch.randint(len(usual), (count,), generator=generator).to(usual.device)
     low, high = settings.stretch
@@ -111,12 +108,10 @@ def _starts(
     noise = torch.randn(count, space.rank, generator=generator, dtype=torch.double)
     spread = settings.scatter * usual.abs().mean(0)
     near = usual[drawn] * factor.to(usual.device) + spread * noise.to(usual.device)
+    near = (near - system.start) @ system.basis
     leaders = torch.randint(space.classes, (count,), generator=generator)
     leads = settings.lead * torch.rand(count, generator=generator, dtype=torch.double)
-    logits = torch.nn.functional.one_hot(leaders, space.classes) * leads[:, None]
-    logits = logits.to(usual.device) - space.offset
-    centred = space.logit_map - space.logit_map.mean(0)
-    return torch.cat([near, logits @ torch.linalg.pinv(centred).T])
+    return torch.cat([near, leading_points(system, leaders, leads)])
 
 
 def _fitting(

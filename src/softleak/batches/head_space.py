@@ -97,9 +97,13 @@ class HeadSpace:
 
     def coordinates(self, features: Tensor) -> Tensor:
         """Return ``b`` (N, R) of features (N, I): of their part in the span of ``V``."""
+        return (self.widened(features) @ self.V) / (self.factor * self.S)
+
+    def widened(self, features: Tensor) -> Tensor:
+        """Return the divided features (N, I) of features: with the further one, if it is used."""
         if self.with_bias:
             features = torch.cat([features, torch.ones_like(features[:, :1])], 1)
-        return ((features * self.columns) @ self.V) / (self.factor * self.S)
+        return features * self.columns
 
     def times(self, factor: float) -> HeadSpace:
         """Return the same space for a share whose scale is another one."""

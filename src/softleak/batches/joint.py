@@ -99,8 +99,8 @@ def polish(
     space: HeadSpace, supports: Supports, found: SamplePoints, *, scaled: bool = True
 ) -> tuple[JointSystem, Tensor]:
     """Solve for all samples together from where each was found; return the system and its point."""
-    T = supports.directions
-    c = torch.linalg.pinv(T) @ (found.label - supports.origin)[..., None]
+    T, label = supports.directions, found.p - found.a @ space.U.T
+    c = torch.linalg.pinv(T) @ (label - supports.origin)[..., None]
     parts = [found.b.flatten(), c.flatten()]
     if not scaled:
         parts.append((found.a * found.b).sum(-1).mean().clamp_min(1e-12).log()[None])

@@ -59,6 +59,11 @@ class SampleSystem:
     def _offset(self) -> Tensor:
         return self.space.offset + self.space.logit_map @ self.start
 
+    @property
+    def logits(self) -> tuple[Tensor, Tensor]:
+        """Return the map (C, K) from ``β`` to logits, and the logits (C,) at ``β = 0``."""
+        return self._map, self._offset
+
     @cached_property
     def _left(self) -> Tensor:
         """Return an orthonormal basis (C, R + 1) of what ``U a`` and a constant can explain."""

@@ -27,7 +27,6 @@ from softleak.results import BatchRecovery, Recovery, Status
 from softleak.share import GradientShare, Scale
 from softleak.subject import Subject
 
-SATURATED = 1 - 1e-4  # a probability above this may be one to within rounding
 BALANCED_ROUNDINGS = 16.0  # the columns of a clean gradient sum to zero up to so many roundings
 
 
@@ -48,7 +47,7 @@ def recover_batch(
         model: the classifier the gradient was computed with, in the same train/eval mode.
         share: what the client sent: the gradient of the mean loss of its batch.
         size: the number of samples in the batch. By default the rank of the head's gradient, which
-            is what the gradient shows.
+            is a lower bound; then labels are found, but none of them is proved by the head.
         family: what is known of the labels. By default one-hot, smoothed, mixed and smoothed mixed
             labels of two classes are tried in turn, and any label where other layers offer it.
         evidence: whether gradients beside that of the head's weight are used.
@@ -86,7 +85,7 @@ def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
     found = None if knowledge.head_only else _by_layers(subject, share, knowledge)
     if found is not None and found.status is Status.UNIQUE:
         return found
-    if not _balanced(space):
+    if not _balanced(space, subject):
         return _undecayed(subject, share, knowledge)
     read = _read(subject, space, knowledge)
     return found if found is not None and len(found.proved) > len(read.proved) else read
@@ -124,17 +123,16 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
     return BatchRecovery(status, of_reading(reading, samples, size, knowledge), size, samples)
 
 
-def _tells_apart(reading: HeadReading, knowledge: Knowledge, lead: float) -> bool:
+def _tells_apart(reading: HeadReading, knowledge: Knowledge) -> bool:
     """Return whether a sample found cannot be several samples in one.
 
-    Saturated samples of one class have parallel ``δ``, so that their sum looks like one sample with
-    another label. If the number of samples is known to be the rank, there are no such sums.
+    Samples of one class with the same prediction have the same ``δ``, so that they look like one
+    sample: sixteen samples of an untrained network can have a gradient of rank three, and other
+    labels of three samples explain it. Only a number of samples that equals the rank excludes that.
     """
-    if knowledge.samples is not None:
-        return knowledge.samples == reading.space.rank
-    if not reading.whole or (reading.scale != 1.0 and not knowledge.scale_unknown):
-        return False
-    return not knowledge.scale_unknown or lead < SATURATED
+    if reading.scale != 1.0 and not knowledge.scale_unknown:
+        return False  # The numbers fit another client than the assumed one.
+    return knowledge.samples == reading.space.rank
 
 
 def _whole(reading: HeadReading) -> bool:
@@ -153,7 +151,7 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
         error, own = float(proof.label_errors[i]), float(proof.feature_errors[i])
         error += 2 * reading.space.relative
         proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
-        proved = proved and _tells_apart(reading, knowledge, float(at.p[i].max()))
+        proved = proved and _tells_apart(reading, knowledge)
         status = Status.UNIQUE if proved else Status.AMBIGUOUS
         family = reading.family
         samples.append(
@@ -186,7 +184,7 @@ def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
     """Read a gradient whose columns do not sum to zero: without weight decay, if that is it."""
     for tried in without_decay(subject, share):
         space = HeadSpace.of(subject.head, tried.share, use_bias=not knowledge.head_only)
-        if space.rank > 1 and _balanced(space):
+        if space.rank > 1 and _balanced(space, subject):
             found = _read(subject, space, knowledge)
             note = f"; a weight decay of {tried.decay:.3g} was undone"
             return replace(found, message=found.message + note)
@@ -196,11 +194,15 @@ def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
     return answer
 
 
-def _balanced(space: HeadSpace) -> bool:
-    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do."""
+def _balanced(space: HeadSpace, subject: Subject) -> bool:
+    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do.
+
+    The probabilities of a sample sum to one up to their rounding, however small ``δ`` is.
+    """
     sums = space.gradient.sum(0).abs()
     sizes = space.gradient.abs().sum(0)
-    allowed = BALANCED_ROUNDINGS * space.relative * sizes.max() + space.absolute * (
+    usual = space.widened(subject.once(features_of_noise).to(sums.device)).abs().mean()
+    allowed = BALANCED_ROUNDINGS * space.relative * (sizes.max() + usual) + space.absolute * (
         6 * len(space.gradient) ** 0.5
     )
     return bool((sums <= allowed).all()) and bool(torch.isfinite(sums).all())

@@ -101,14 +101,20 @@ def likely_sets(
     sets, kind = sets[regular], kind[regular]
     found = SamplePoints(at.a[sets], at.b[sets], at.label[sets], at.p[sets])
     whole = biorthogonal(space, found, scaled=scaled)
-    T = supports.directions
+    misfit = unexplained(space, supports, whole, kind)
+    order = misfit.argsort()[: SETS.returned]
+    return [sorted(members) for members in sets[order].tolist()]
+
+
+def unexplained(space: HeadSpace, supports: Supports, whole: SamplePoints, kind: Tensor) -> Tensor:
+    """Return what labels of these kinds (…, R) do not explain of samples (…, R, R), squared."""
     rest = whole.p - whole.a @ space.U.T - supports.origin[kind]
+    T = supports.directions
     if T.shape[-1]:
         q, _ = torch.linalg.qr(T)
         rest = rest - (q[kind] @ (q[kind].mT @ rest[..., None]))[..., 0]
-    misfit = (rest / whole.a.norm(dim=-1, keepdim=True)).square().sum((-2, -1))
-    order = torch.nan_to_num(misfit, nan=torch.inf).argsort()[: SETS.returned]
-    return [sorted(members) for members in sets[order].tolist()]
+    sizes = whole.a.norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
+    return torch.nan_to_num((rest / sizes).square().sum((-2, -1)), nan=torch.inf)
 
 
 def _choices(n: int, k: int) -> float:

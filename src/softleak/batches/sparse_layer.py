@@ -115,6 +115,8 @@ def _is_first(subject: Subject, name: str) -> bool:
     assert isinstance(linear, nn.Linear)
     if run.calls != 1 or run.entered.shape != (len(x), linear.in_features):
         return False
+    if x[0].numel() != linear.in_features:
+        return False  # A layer in between is of another size.
     expected = torch.nn.functional.linear(x.flatten(1), linear.weight, linear.bias)
     own = torch.equal(run.entered, x.flatten(1).to(run.entered)) and _close(run.left, expected)
     if not own or not _close(run.logits[:1], alone.logits):

@@ -12,6 +12,7 @@ from softleak.batches.head_search import SAMPLE_SEARCH, SearchSettings, explore
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.joint import JointSystem, polish
 from softleak.batches.saturated import biorthogonal, likely_sets, saturated_samples
+from softleak.batches.shared_class import shared_out
 from softleak.batches.supports import Supports
 
 EXPLAINED = 4.0  # a root mean square of so many standard errors is explained by rounding
@@ -56,7 +57,7 @@ def find_batch(
     """
     generator = torch.Generator().manual_seed(settings.seed)
     pool, best = saturated_samples(space, supports), None
-    known = space.U.new_zeros(0, space.rank)
+    known = pool.at.a[: space.rank - 1]
     tried: set[tuple[int, ...]] = set()
     for number in range(settings.rounds):
         fresh = explore(
@@ -81,6 +82,17 @@ def solve_jointly(
     space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
 ) -> Whole:
     """Solve for as many samples as the space has dimensions, from where each was found."""
+    starts = [found, *shared_out(space, supports, found, scaled=scaled)]
+    best = _solved(space, supports, starts[0], scaled=scaled)
+    for start in starts[1:]:
+        if best.explained:
+            break
+        best = min(best, _solved(space, supports, start, scaled=scaled), key=lambda one: one.misfit)
+    return best
+
+
+def _solved(space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool) -> Whole:
+    """Return the solution of the joint system that a local search from these samples finds."""
     own = supports.take(found.kind)
     system, x = polish(space, own, biorthogonal(space, found.at, scaled=scaled), scaled=scaled)
     values = system.values(x[None], found.kind[:1])

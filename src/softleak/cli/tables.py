@@ -9,7 +9,8 @@ from rich.text import Text
 from softleak.auditing import Audit, AuditReport, LabelLeak, Leak, State
 from softleak.auditing.headline import not_attacked, summary
 from softleak.auditing.rates import WhatIf
-from softleak.auditing.verdict_text import in_a_line, in_brief
+from softleak.auditing.verdict_text import in_brief
+from softleak.auditing.wording import in_a_line
 from softleak.report.chart import chart
 
 TABLE_ROWS = 60  # of many shares the first; the files have all
@@ -96,16 +97,30 @@ NOT_ATTACKED = Text("not attacked", style="bright_black")
 
 def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
     leak, states = report.label.leak, report.states
-    label = Text(leak.name, style=LABEL_STYLES[leak])
+    label = _of_samples(report) or Text(leak.name, style=LABEL_STYLES[leak])
     image = report.input.psnr_predicted if report.input.leaked else None
     shown = f"{image:.0f} dB" if image is not None else "recognisable"
     return [
         Text(report.name),
         NOT_ATTACKED if states[Leak.LABEL] is State.NOT_ATTACKED else label,
         Text(in_brief(report, names, in_a_line)),
-        _cell(states[Leak.FEATURE], f"±{report.feature.error:.0e}"),
+        _cell(states[Leak.FEATURE], _feature(report)),
         _cell(states[Leak.INPUT], shown),
     ]
+
+
+def _of_samples(report: AuditReport) -> Text | None:
+    """Return of how many samples of an update of several the label is proved."""
+    found = report.samples
+    if not found.attacked:
+        return None
+    return Text(f"{len(found.proved)} of {found.size}", "bold red" if found.proved else "cyan")
+
+
+def _feature(report: AuditReport) -> str:
+    """Return how exactly the feature is known; of several samples, how many are."""
+    found = report.samples
+    return f"{found.features} of {found.size}" if found.attacked else f"±{report.feature.error:.0e}"
 
 
 def _composition(report: AuditReport) -> Text:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from softleak.auditing.rates import Rate, Response
 from softleak.auditing.utility import Utility
-from softleak.auditing.verdict_text import written
+from softleak.auditing.wording import written
 from softleak.vocabulary import Leak
 
 CHARTED_LEAKS = (Leak.LABEL, Leak.CLASS, Leak.INPUT)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from softleak.auditing.verdict_text import written
+from softleak.auditing.wording import written
 from softleak.matching.gauss_newton import Certificate
 from softleak.report.chart import FRAME
 

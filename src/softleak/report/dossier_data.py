@@ -15,7 +15,8 @@ from softleak.auditing.reports import Audit, AuditReport
 from softleak.auditing.residual_risk import residual_risk
 from softleak.auditing.severity import severity_of_audit, severity_of_share
 from softleak.auditing.threat_model import ATTACKER, assumptions_of, knowledge_of
-from softleak.auditing.verdict_text import composition_words, label_words, written
+from softleak.auditing.verdict_text import composition_words, label_words
+from softleak.auditing.wording import written
 from softleak.report.dossier_mapping import MAPPING
 from softleak.report.machine import finite
 

@@ -17,6 +17,7 @@ from softleak.auditing.findings import InputFinding, LabelFinding, Score
 from softleak.auditing.headline import headline, summary
 from softleak.auditing.rates import Leak, Point, State, WhatIf
 from softleak.auditing.reports import Audit, AuditReport
+from softleak.auditing.sample_findings import SamplesFinding
 from softleak.auditing.severity import severity_of_audit
 from softleak.inversion.texts.text_result import Text
 from softleak.matching.gauss_newton import Certificate
@@ -66,6 +67,7 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "feature": asdict(report.feature),
         "input": {"leaked": report.shows_input, **_input(report.input)},
         "composition": asdict(report.composition),
+        "samples": _samples(report.samples),
         "assumptions": list(report.assumptions),
         "seconds": report.seconds,
         "score": _score(report.score),
@@ -141,6 +143,28 @@ def _certificate(found: Certificate) -> dict[str, Any]:
         "undetermined": found.undetermined,
         "spectrum": None if found.spectrum is None else numbers(found.spectrum),
         "seconds": found.seconds,
+    }
+
+
+def _samples(finding: SamplesFinding) -> dict[str, Any]:
+    """Return every sample of an update of several."""
+    return {
+        "attacked": finding.attacked,
+        "message": finding.message,
+        "size": finding.size or None,
+        "proved": len(finding.proved),
+        "inputs": finding.inputs,
+        "seconds": finding.seconds,
+        "each": [
+            {
+                "status": one.status.name,
+                "message": one.message,
+                "label": numbers(one.label),
+                "error": one.error,
+                "feature_error": one.feature_error,
+            }
+            for one in finding.samples
+        ],
     }
 
 

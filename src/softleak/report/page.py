@@ -24,7 +24,7 @@ from softleak.auditing.catalogue import every_attack
 from softleak.auditing.headline import summary
 from softleak.auditing.reports import Audit, AuditReport
 from softleak.auditing.severity import severity_of_audit, severity_of_share
-from softleak.auditing.verdict_text import written
+from softleak.auditing.wording import written
 from softleak.report.chart import FRAME, chart
 from softleak.report.machine import finite
 from softleak.report.section import Section, section
@@ -66,6 +66,7 @@ PAGE_PARTS: list[PagePart] = [
 # What is told of each share, in this order. Templates see the share as s and its report as r.
 SHARE_PARTS: list[str] = [
     "share/verdict.html",
+    "share/samples.html",
     "share/findings.html",
     "share/scalar.html",
     "share/precision.html",

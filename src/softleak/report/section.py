@@ -14,15 +14,16 @@ from softleak.auditing.headline import headline
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.severity import Severity, severity_of_share
 from softleak.auditing.verdict_text import (
-    class_name,
     composition_words,
     feature_words,
     input_words,
     label_words,
 )
+from softleak.auditing.wording import class_name
 from softleak.report.convergence import LogCurve, curves
 from softleak.report.machine import numbers
 from softleak.report.png import picture
+from softleak.report.sample_cards import SampleCard, sample_cards
 
 MOST_BARS = 12  # of more classes only the largest entries are shown
 MOST_GAIN = 9  # powers of ten by which a difference is made visible
@@ -69,6 +70,7 @@ class Section:
     gain: int
     scalar: dict[str, Any] | None
     words: tuple[Word, ...] = ()
+    cards: tuple[SampleCard, ...] = ()
     curves: tuple[LogCurve, ...] = ()  # of Gauss–Newton
 
     @property
@@ -105,6 +107,7 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
         gain,
         _scalar(report, names),
         _words(report),
+        sample_cards(report.samples, names),
         curves(report.input.certificate),
     )
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.severity import Severity, severity_of_share
-from softleak.auditing.verdict_text import in_a_line, in_brief, written
+from softleak.auditing.verdict_text import in_brief
+from softleak.auditing.wording import in_a_line, written
 from softleak.vocabulary import Leak, State
 
 NOT_RANKED = -1e9  # sorts what did not leak behind everything that did

@@ -76,19 +76,44 @@ def test_a_model_that_is_no_chain_says_so(draw):
     assert headline(report).endswith("Not attacked: input.")
 
 
-def test_two_samples_prove_their_classes_and_nothing_else_was_attacked(trained, draw):
+def test_every_sample_of_an_update_of_two_is_proved(trained, draw):
+    samples = draw(data.Hard(), 2)
+    x, y = torch.stack([s.x for s in samples]), torch.stack([s.y for s in samples])
+    share = sl.capture(trained, x.reshape(2, 3, 32, 32), y)
+    assert audit(trained, share).leaks == {Leak.COMPOSITION}  # several samples can look like one
+    report = audit(trained, share, options=Options(Knowledge(samples=2)))
+    assert report.label.leak is LabelLeak.NOTHING
+    assert report.leaks == frozenset(Leak) - {Leak.INPUT}
+    assert report.unattacked == {Leak.INPUT}
+    assert set(report.composition.present) == {int(s.y.argmax()) for s in samples}
+    found = torch.stack([one.label for one in report.samples.proved])
+    assert float(torch.cdist(y.double(), found, p=1).amin(1).max()) < 1e-4
+    assert report.view is None
+    assert "the exact labels of all 2 samples" in headline(report)
+    assert headline(report).endswith("Not attacked: input.")
+    assert "proved of all 2 samples" in label_words(report, ())
+    assert any("2 samples, as was said" in said for said in report.assumptions)
+
+
+def test_a_sum_of_two_gradients_proves_classes_and_no_label(trained, draw):
     samples = draw(data.Hard(), 2)
     shares = [sl.capture(trained, s.x, s.y) for s in samples]
     both = sl.GradientShare({n: shares[0][n] + shares[1][n] for n in shares[0]}, (3, 32, 32))
     report = audit(trained, both)
-    assert report.label.leak is LabelLeak.NOTHING
     assert report.leaks == {Leak.COMPOSITION}
-    assert set(report.composition.present) == {int(s.y.argmax()) for s in samples}
+    assert report.states[Leak.LABEL] is State.NO_SUCCESS
+    assert not report.samples.proved
+    assert "this attack did not succeed" in label_words(report, ())
+    assert "which classes are in it" in headline(report)
+
+
+def test_a_batch_as_large_as_the_head_is_not_attacked_sample_by_sample(trained, draw):
+    samples = draw(data.Hard(), 16)
+    x, y = torch.stack([s.x for s in samples]), torch.stack([s.y for s in samples])
+    report = audit(trained, sl.capture(trained, x.reshape(16, 3, 32, 32), y))
+    assert report.several
     assert report.unattacked == frozenset(Leak) - {Leak.COMPOSITION}
-    assert report.view is None
-    assert "at least 2 samples or steps gives away which classes are in it" in headline(report)
     assert headline(report).endswith("Not attacked: label, class, feature and input.")
-    assert "not attacked" in label_words(report, ())
 
 
 def test_an_unknown_scale_leaves_the_feature_exact(trained, draw):

@@ -5,7 +5,8 @@ import torch
 
 from softleak.auditing import Audit, AuditReport, FeatureFinding, InputFinding, LabelFinding, Method
 from softleak.auditing.headline import not_attacked, summary
-from softleak.auditing.verdict_text import describe, in_a_line, in_brief
+from softleak.auditing.verdict_text import in_brief
+from softleak.auditing.wording import describe, in_a_line
 from softleak.knowledge import Knowledge
 from softleak.results import Recovery, Status
 

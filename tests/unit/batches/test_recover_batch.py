@@ -53,7 +53,7 @@ def test_every_sample_of_a_batch(lenet, kind, size):
 
 def test_features_are_those_of_the_samples(lenet):
     x, y = batch("smoothed", 3, seed=1)
-    found = sl.recover_batch(lenet, sl.capture(lenet, x, y), family=sl.Smoothed())
+    found = sl.recover_batch(lenet, sl.capture(lenet, x, y), size=3, family=sl.Smoothed())
     with torch.no_grad():
         true = lenet.features(x).flatten(1).double()
     got = torch.stack([sample.feature for sample in found.samples])
@@ -68,17 +68,23 @@ def test_no_family_and_no_size_are_needed(lenet):
     x, y = batch("mixed", 2, seed=2)
     more, hard = batch("one-hot", 1, seed=3)
     x, y = torch.cat([x, more]), torch.cat([y, hard])
-    found = sl.recover_batch(lenet, sl.capture(lenet, x, y))
+    share = sl.capture(lenet, x, y)
+    found = sl.recover_batch(lenet, share)
     assert found.size == 3
-    assert found.status is sl.Status.UNIQUE
-    assert not wrong(found, y)
+    distances = torch.cdist(y.double(), torch.stack([one.label for one in found.samples]), p=1)
+    assert float(distances.amin(1).max()) < 1e-4
+    assert not found.proved  # The rank is a lower bound of the number of samples.
+    assert "say their number" in found.samples[0].message
+    proved = sl.recover_batch(lenet, share, size=3)
+    assert proved.status is sl.Status.UNIQUE
+    assert not wrong(proved, y)
 
 
 @pytest.mark.parametrize("factor", [0.01, 7.0])
 def test_an_unknown_scale(lenet, factor):
     x, y = batch("smoothed", 3, seed=4)
     share = sl.capture(lenet, x, y).scaled(factor)
-    found = sl.recover_batch(lenet, share, scale="unknown", family=sl.Smoothed())
+    found = sl.recover_batch(lenet, share, size=3, scale="unknown", family=sl.Smoothed())
     assert found.status is sl.Status.UNIQUE
     assert not wrong(found, y)
     assert found.samples[0].scale == pytest.approx(1 / factor, rel=1e-3)
@@ -96,7 +102,7 @@ def test_batch_norm_in_train_mode_is_no_obstacle():
     torch.manual_seed(0)
     model = models.resnet18_cifar(classes=10).train()
     x, y = batch("one-hot", 3, seed=5)
-    found = sl.recover_batch(model, sl.capture(model, x, y), family=sl.OneHot())
+    found = sl.recover_batch(model, sl.capture(model, x, y), size=len(x), family=sl.OneHot())
     assert not wrong(found, y)
     assert len(found.proved) == 3
 

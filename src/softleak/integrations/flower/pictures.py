@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from softleak.auditing.findings import Method
-from softleak.auditing.verdict_text import class_name
+from softleak.auditing.wording import class_name
 from softleak.integrations.guarding.round_findings import ClientAudit
 from softleak.report import png
 

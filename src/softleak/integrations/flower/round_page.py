@@ -8,7 +8,7 @@ from pathlib import Path
 
 from softleak.atomic import write_text
 from softleak.auditing.rates import Leak, State
-from softleak.auditing.verdict_text import class_name, listed
+from softleak.auditing.wording import class_name, listed
 from softleak.integrations.flower.pictures import Picture, picture
 from softleak.integrations.guarding.round_findings import ClientAudit, RoundAudit
 from softleak.report.page import fill

@@ -47,8 +47,9 @@ class ClientAudit:
         if not self.report.several:
             return headline(self.report)
         said = composition_words(self.report, ())
+        unclaimed = "" if self.report.samples.proved else ", so no label is claimed"
         return (
-            "The update holds more than one sample or local step, so no label is claimed. "
+            f"The update holds more than one sample or local step{unclaimed}. "
             f"{headline(self.report)} Class composition: {said}."
         )
 

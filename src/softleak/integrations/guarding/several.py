@@ -1,4 +1,4 @@
-"""What an update of several samples or local steps gives away about its classes.
+"""What an update of several samples or local steps gives away about its classes and samples.
 
 Counting samples per class assumes that the update is one step on all samples that the client says
 it used. Most clients take more steps, so it is first checked whether this one took a single step.
@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from softleak.auditing.audit_options import Options
 from softleak.auditing.composition import read_composition
 from softleak.auditing.reports import AuditReport
+from softleak.auditing.sample_findings import read_samples
 from softleak.integrations.guarding.client_update import Update
 from softleak.knowledge import Knowledge
 from softleak.labels.onestep import Balance
@@ -46,7 +48,9 @@ class SeveralReader:
         reason = self._uncounted(update, share)
         if not reason and update.samples is not None:
             known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
-            return replace(report, composition=read_composition(self.subject, share, known))
+            found = read_composition(self.subject, share, known)
+            single = read_samples(self.subject, share, found, Options(known))
+            return replace(report, composition=found, samples=single)
         found = report.composition
         said = f"{found.message}; samples of each class were not counted: {reason}"
         return replace(report, composition=replace(found, message=said))

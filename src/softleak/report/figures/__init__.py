@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from softleak.experiments.kinds import MIXED, SMOOTHED
+from softleak.report.figures.batch_figure import labels_by_size
 from softleak.report.figures.canvas import Drawing
 from softleak.report.figures.input_figures import comparison, sheet
 from softleak.report.figures.noise_figure import errors_under_noise
@@ -18,6 +19,7 @@ FIGURES: Mapping[str, Callable[[Drawing], None]] = {
     "figure4": partial(sheet, kind=SMOOTHED),
     "figure5": partial(sheet, kind=MIXED),
     "figure6": errors_under_noise,
+    "figure_batches": labels_by_size,
 }
 
 __all__ = ["FIGURES", "Drawing"]

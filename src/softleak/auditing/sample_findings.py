@@ -1,0 +1,120 @@
+"""This module attacks every sample of an update of several, and says what was found of each."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from softleak.auditing.audit_options import Options
+from softleak.auditing.composition import CompositionFinding
+from softleak.auditing.findings import LEAK_THRESHOLDS
+from softleak.auditing.pixels import PixelMap
+from softleak.batches.recover_batch import read_batch
+from softleak.errors import in_a_line
+from softleak.families import Family
+from softleak.knowledge import Knowledge
+from softleak.labels.messages import describe_family
+from softleak.results import BatchRecovery, Recovery, Status
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+SPARE_CLASSES = 2  # a head of C classes tells fewer than C − 1 samples from each other
+
+
+@dataclass(frozen=True, eq=False)
+class SamplesFinding:
+    """This holds what was found of every sample of an update of several.
+
+    Attributes:
+        found: the samples; None if they were not attacked.
+        message: what was found and what it rests on, or why there was no attack.
+        assumed: what the attack assumed of the client, in one sentence.
+        pictures: the inputs in pixels, in the order of the samples, where a layer gives them.
+        seconds: how long the attack took.
+    """
+
+    found: BatchRecovery | None = None
+    message: str = "not attacked: nothing shows that there are several samples"
+    assumed: str = ""
+    pictures: tuple[Tensor, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def attacked(self) -> bool:
+        """Return whether samples were searched one by one."""
+        return self.found is not None
+
+    @property
+    def samples(self) -> tuple[Recovery, ...]:
+        """Return the samples that were found, proved or not."""
+        return () if self.found is None else self.found.samples
+
+    @property
+    def proved(self) -> tuple[Recovery, ...]:
+        """Return the samples whose label is proved."""
+        return () if self.found is None else self.found.proved
+
+    @property
+    def size(self) -> int:
+        """Return the number of samples behind the update, as far as it is known."""
+        return 0 if self.found is None else self.found.size
+
+    @property
+    def features(self) -> int:
+        """Return the number of samples whose feature is proved."""
+        return sum(one.feature_error <= LEAK_THRESHOLDS.feature_error for one in self.proved)
+
+    @property
+    def inputs(self) -> int:
+        """Return the number of inputs that are proved, which is all of them or none."""
+        whole = self.found is not None and self.found.status is Status.UNIQUE
+        return len(self.pictures) if whole else 0
+
+
+NO_SAMPLES = SamplesFinding()
+
+
+def read_samples(
+    subject: Subject, share: GradientShare, composition: CompositionFinding, options: Options
+) -> SamplesFinding:
+    """Attack every sample behind the gradient of several.
+
+    Args:
+        subject: the model made ready.
+        share: the gradient of one step on all samples.
+        composition: what is known of the update as a whole.
+        options: what is asked for, and what is known beforehand.
+    """
+    if composition.signs:
+        return SamplesFinding(message="not attacked: the update is a pattern of signs")
+    knowledge, start = options.knowledge.of(share), time.perf_counter()
+    try:
+        found = read_batch(subject, share, knowledge)
+    except Exception as error:  # the attack runs the model, and its code may raise anything
+        return SamplesFinding(message=f"not attacked: {in_a_line(error)}")
+    seconds = time.perf_counter() - start
+    if not found.samples and found.size + SPARE_CLASSES > subject.head.classes:
+        return SamplesFinding(message=f"not attacked: {found.message}", seconds=seconds)
+    pictures = _pictures(found, options) if options.inputs else ()
+    return SamplesFinding(found, found.message, _assumed(knowledge), pictures, seconds)
+
+
+def _pictures(found: BatchRecovery, options: Options) -> tuple[Tensor, ...]:
+    """Return the inputs that were recovered, in pixels."""
+    if found.inputs is None or found.inputs.ndim < 2:
+        return ()
+    return tuple(PixelMap.of(x, options.normalisation)(x) for x in found.inputs)
+
+
+def _assumed(knowledge: Knowledge) -> str:
+    """Return what the attack on single samples rests on beside what every attack does."""
+    said = (
+        f"{knowledge.samples} samples, as was said" if knowledge.samples is not None
+        else "as many samples as its head's gradient shows, no two of them with the same feature"
+    )  # fmt: skip
+    family: Family | None = knowledge.family
+    labels = "one-hot, smoothed or mixed of two classes, or any where ReLU layers tell them"
+    named = labels if family is None else describe_family(family)
+    return f"The update is one step on {said}; their labels are {named}."

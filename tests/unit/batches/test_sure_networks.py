@@ -1,0 +1,151 @@
+"""Batches of networks that are sure of their samples: what is found, and what the data lack."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak.batches.head_space import HeadSpace
+from softleak.batches.leading import leading_points
+from softleak.batches.one_sample import SampleSystem
+from softleak.batches.recover_batch import read_batch
+from softleak.batches.supports import supports_of
+from softleak.knowledge import Knowledge
+from softleak.subject import Subject
+
+CLASSES, WIDTH = 10, 24
+
+
+def sure_head(lead: float = 60.0) -> nn.Module:
+    """Make a head whose class k leads by this much on the feature that is one at place k alone."""
+    torch.manual_seed(0)
+    head = nn.Linear(WIDTH, CLASSES)
+    with torch.no_grad():
+        head.weight.mul_(0.3)
+        head.weight[:, :CLASSES] += lead * torch.eye(CLASSES)
+    return nn.Sequential(nn.Flatten(), head).eval()
+
+
+def feature(index: int, size: float, seed: int) -> torch.Tensor:
+    x = torch.rand(WIDTH, generator=torch.Generator().manual_seed(seed)) * 0.3
+    x[:CLASSES] *= 0.1
+    x[index] = size
+    return x
+
+
+def smoothed(index: int, weight: float) -> torch.Tensor:
+    y = torch.full((CLASSES,), weight / CLASSES, dtype=torch.double)
+    y[index] += 1 - weight
+    return y
+
+
+def read(model: nn.Module, share: sl.GradientShare, size: int) -> sl.BatchRecovery:
+    subject = Subject.of(model, (WIDTH,))
+    return read_batch(subject, share, Knowledge(sl.Smoothed(), samples=size))
+
+
+def test_two_saturated_samples_of_two_classes_are_proved():
+    """Either softmax is one-hot to the last bit: directions and the bias alone tell the labels."""
+    model = sure_head()
+    x = torch.stack([feature(3, 1.0, 1), feature(8, 1.2, 2)])
+    y = torch.stack([smoothed(3, 0.2), smoothed(8, 0.35)])
+    assert float(torch.softmax(model(x).detach(), -1).amax(1).min()) == 1.0
+    found = read(model, sl.capture(model, x, y.float()), 2)
+    assert found.status is sl.Status.UNIQUE
+    off = torch.cdist(y, torch.stack([one.label for one in found.samples]), p=1)
+    assert float(off.amin(1).max()) < 1e-4
+
+
+def test_a_saturated_sample_beside_an_unsure_one_is_proved():
+    model = sure_head()
+    x = torch.stack([feature(3, 1.0, 1), feature(5, 0.02, 2)])
+    y = torch.stack([smoothed(3, 0.2), smoothed(8, 0.35)])
+    found = read(model, sl.capture(model, x, y.float()), 2)
+    assert found.status is sl.Status.UNIQUE
+    off = torch.cdist(y, torch.stack([one.label for one in found.samples]), p=1)
+    assert float(off.amin(1).max()) < 1e-4
+
+
+def test_two_samples_of_one_class_share_their_labels_out_in_more_than_one_way():
+    """The counter-example: two batches of other labels with one gradient, weight and bias.
+
+    One sample is saturated, so its ``δ`` is ``c (e − 1/C)``. What the label of the other gains, it
+    can lose, if its feature moves along the line through both features.
+    """
+    model = sure_head().double()
+    one, other = feature(3, 0.08, 1).double(), feature(3, 1.5, 2).double()
+    c, t = 0.5, 0.1
+    moved = (c * other - t * one) / (c - t)
+    first = sl.capture(
+        model, torch.stack([one, other]), torch.stack([smoothed(3, 0.2), smoothed(3, c)])
+    )
+    second = sl.capture(
+        model, torch.stack([one, moved]), torch.stack([smoothed(3, 0.2 + t), smoothed(3, c - t)])
+    )
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-10, atol=1e-13)
+    found = read(model.float(), first, 2)
+    assert not found.proved
+
+
+def test_a_sure_network_sends_nothing_of_a_one_hot_label_that_it_predicts():
+    """The counter-example: batches of other classes and features with one gradient, all zero."""
+    model = sure_head(120.0)
+    shares = [
+        sl.capture(
+            model, torch.stack([feature(i, 1.0, i), feature(j, 1.0, j)]), torch.tensor([i, j])
+        )
+        for i, j in ((0, 1), (7, 4))
+    ]
+    for name in shares[0]:
+        assert float(shares[0][name].abs().max()) == float(shares[1][name].abs().max()) == 0.0
+
+
+def test_a_batch_at_another_scale_than_the_assumed_one_is_not_proved():
+    model = sure_head(4.0)
+    x = torch.stack([feature(3, 1.0, 1), feature(8, 1.2, 2)])
+    y = torch.stack([smoothed(3, 0.2), smoothed(8, 0.35)]).float()
+    share = sl.capture(model, x, y)
+    assert len(read(model, share, 2).proved) == 2
+    assert not read(model, share.scaled(0.7), 2).proved
+
+
+def test_starting_points_lead_by_what_was_asked():
+    model = sure_head()
+    x = torch.stack([feature(3, 1.0, 1), feature(8, 1.2, 2), feature(5, 0.02, 3)])
+    share = sl.capture(model, x, torch.tensor([1, 2, 5]))
+    space = HeadSpace.of(Subject.of(model, (WIDTH,)).head, share)
+    supports = supports_of(sl.Smoothed(), CLASSES, range(CLASSES))
+    identity = torch.eye(space.rank, dtype=torch.double)
+    system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]))
+    leads = torch.linspace(0.5, 20, 8, dtype=torch.double)
+    M, offset = system.logits
+    logits = leading_points(system, torch.arange(8), leads) @ M.T + offset
+    top = logits.amax(-1)
+    others = logits.scatter(-1, logits.argmax(-1, keepdim=True), -torch.inf).logsumexp(-1)
+    torch.testing.assert_close(top - others, leads, rtol=1e-6, atol=1e-6)
+
+
+def test_a_layer_of_another_size_than_the_input_is_no_obstacle():
+    torch.manual_seed(0)
+    first = nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.Sigmoid(), nn.Flatten())
+    model = nn.Sequential(first, nn.Linear(8 * 36, 24), nn.Sigmoid(), nn.Linear(24, 7)).eval()
+    x = torch.rand(2, 2, 6, 6, generator=torch.Generator().manual_seed(0))
+    found = sl.recover_batch(model, sl.capture(model, x, torch.tensor([1, 4])), size=2)
+    assert {one.class_index for one in found.proved} == {1, 4}
+
+
+def test_sixteen_samples_that_look_like_three_are_not_proved_to_be_three():
+    """The counter-example: with one prediction for all, classes can be shared out anew.
+
+    Weights of zero predict the same for every input, so that the gradient of a batch has the rank
+    of the number of its classes.
+    """
+    head = nn.Linear(WIDTH, CLASSES)
+    nn.init.zeros_(head.weight)
+    model = nn.Sequential(nn.Flatten(), head).eval()
+    x = torch.rand(16, WIDTH, generator=torch.Generator().manual_seed(0))
+    share = sl.capture(model, x, torch.tensor([0, 2, 2, 5] * 4))
+    for size in (None, 16):
+        assert not sl.recover_batch(model, share, size=size).proved

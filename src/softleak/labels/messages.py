@@ -65,6 +65,11 @@ class Doubt(Enum):
         "smooths the model's own prediction"
     )
     FACTOR = "the factor of the share is unknown, and labels at several factors fit"
+    STRENGTH = (
+        "the prediction is so sure that labels of the same kind fit at every factor: how much the "
+        "label is smoothed or mixed can be told only if the share is known to be the gradient "
+        'itself; if it is, say scale="known"'
+    )
     CHANCE = "too few equations depend on the scalar to rule out that the family fits by chance"
     TWO_CLASSES = (
         "with two classes the head's gradient of a batch looks like that of one sample, and no "

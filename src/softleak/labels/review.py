@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from softleak.families import AnyLabel, OneHot
 from softleak.labels.evidence.combine import CombinedEvidence
 from softleak.labels.messages import ONE_STEP, POSITIVE, UNVOUCHED, Doubt, explain_reading
+from softleak.labels.minima import SEARCH
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.readings import simpler_readings, simplicity
+from softleak.labels.scale import Segment, other_factors_fit
 from softleak.labels.tempered import tempered_readings
 from softleak.results import Reading, Recovery, Status
 
@@ -56,22 +59,50 @@ def review(
     for index, i in enumerate(asked):
         if not bool(verdict.decided[i]):
             tau[index], error[index] = _scalar_of(answers[i])
-    levels = [simplicity(answers[i].family, pseudo.u.shape[-1]) for i in asked]
-    readings = list(simpler_readings(pseudo.take(rows), tau, error, levels, scale is None))
+    readings = _other_readings([answers[i] for i in asked], pseudo.take(rows), tau, error, scale)
+    unsure = _strengths_open([answers[i] for i in asked], Segment.at(pseudo.take(rows), tau, error))
+    for i, reading, open_ in zip(asked, readings, unsure, strict=True):
+        decided = bool(verdict.decided[i])
+        answers[i] = _with_reading(answers[i], reading, scale, decided, updates[i])
+        if scale is None and open_ and reading is None:
+            answers[i] = _doubted(answers[i], Doubt.STRENGTH.value)
+    return answers
+
+
+def _other_readings(
+    answers: Sequence[Recovery], pseudo: PseudoLabels, tau: Tensor, error: Tensor,
+    scale: str | None,
+) -> list[Reading | None]:  # fmt: skip
+    """Return for each of N answers a simpler label of the same numbers, if there is one."""
+    levels = [simplicity(one.family, pseudo.u.shape[-1]) for one in answers]
+    readings = list(simpler_readings(pseudo, tau, error, levels, scale is None))
     arbitrary = [
         index
-        for index, i in enumerate(asked)
-        if readings[index] is None and isinstance(answers[i].family, AnyLabel)
+        for index, one in enumerate(answers)
+        if readings[index] is None and isinstance(one.family, AnyLabel)
     ]
     if scale is None and arbitrary:
         some = torch.tensor(arbitrary, device=pseudo.u.device)
-        warmer = tempered_readings(pseudo.take(rows[some]), tau[some], error[some])
+        warmer = tempered_readings(pseudo.take(some), tau[some], error[some])
         for index, reading in zip(arbitrary, warmer, strict=True):
             readings[index] = reading
-    for i, reading in zip(asked, readings, strict=True):
-        decided = bool(verdict.decided[i])
-        answers[i] = _with_reading(answers[i], reading, scale, decided, updates[i])
-    return answers
+    return readings
+
+
+def _strengths_open(answers: Sequence[Recovery], segments: Segment) -> list[bool]:
+    """Return which of N labels have others of the same simple family at other factors.
+
+    Where the prediction is one-hot to the last bit, a label smoothed by 0.1 leaves a tenth of what
+    the flat label leaves. Only a one-hot label keeps its kind at one factor alone.
+    """
+    found = []
+    for index, answer in enumerate(answers):
+        proved = answer.status is Status.UNIQUE and answer.scalar is not None
+        kept = not proved or isinstance(answer.family, AnyLabel | OneHot)
+        mine = segments.take(torch.tensor([index], device=segments.p.device))
+        best = segments.p.new_tensor([abs(answer.scalar or 1.0)])
+        found.append(not kept and other_factors_fit(mine, answer.family, best, SEARCH.fit))
+    return found
 
 
 def _open_to_readings(answer: Recovery, verdict: CombinedEvidence, client: int) -> bool:

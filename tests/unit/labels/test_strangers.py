@@ -294,6 +294,22 @@ def test_smoothing_the_own_prediction_is_not_read_as_a_flat_label():
         assert not_wrong(sl.recover_label(model, share, scale="unknown"), y)
 
 
+def test_behind_a_sure_prediction_nobody_tells_a_flat_label_from_a_smoothed_one():
+    """``p`` is one-hot to the last bit: a tenth of ``p − 1/C`` is ``p − y`` of a smoothed ``y``."""
+    flat, sure = torch.full((10,), 0.1), 0
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model, x = network(gain=400.0), torch.randn(20)
+        predicted = model(x[None])[0].detach().double().softmax(-1)
+        clipped = raw(sl.capture(model, x, flat)).scaled(0.1)
+        assert not_wrong(sl.recover_label(model, clipped), flat)
+        smoothed = 0.1 * flat + 0.9 * torch.eye(10)[predicted.argmax()]
+        vouched = sl.recover_label(model, sl.capture(model, x, smoothed))
+        assert not_wrong(vouched, smoothed)
+        sure += float(predicted.max()) > 1 - 1e-9 and vouched.status is sl.Status.UNIQUE
+    assert sure >= 2
+
+
 @pytest.mark.parametrize("kind", SIMPLE)
 def test_a_plain_gradient_nobody_vouches_for_is_still_proved(kind):
     for seed in range(5):

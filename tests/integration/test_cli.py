@@ -119,7 +119,7 @@ def test_two_checkpoints_of_a_client_that_trained_its_head(tmp_path, draw):
     assert done.exit_code == 0, done.output
     (report,) = json.loads(done.stdout)["reports"]
     assert report["score"]["label_error"] < 1e-3
-    assert "not attempted" in report["input"]["message"]
+    assert "Not attempted" in report["input"]["message"]
 
 
 MISTAKES = [

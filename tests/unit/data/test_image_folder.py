@@ -67,5 +67,5 @@ def test_folders_without_images(tmp_path: Path) -> None:
 def test_pillow_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "cat/a.png")
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingExtra, match=r"softleak\[images\]"):
+    with pytest.raises(MissingExtra, match=r"'\.\[images\]'"):
         load(tmp_path)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.families import AnyLabel, OneHot
+from softleak.families import KNOWN_FAMILIES, AnyLabel, OneHot
 from softleak.labels.evidence.combine import CombinedEvidence
 from softleak.labels.messages import ONE_STEP, POSITIVE, UNVOUCHED, Doubt, explain_reading
 from softleak.labels.minima import SEARCH
@@ -97,11 +97,11 @@ def _strengths_open(answers: Sequence[Recovery], segments: Segment) -> list[bool
     """
     found = []
     for index, answer in enumerate(answers):
-        proved = answer.status is Status.UNIQUE and answer.scalar is not None
-        kept = not proved or isinstance(answer.family, AnyLabel | OneHot)
         mine = segments.take(torch.tensor([index], device=segments.p.device))
         best = segments.p.new_tensor([abs(answer.scalar or 1.0)])
-        found.append(not kept and other_factors_fit(mine, answer.family, best, SEARCH.fit))
+        kinds = [one for one in KNOWN_FAMILIES if one == answer.family and one != OneHot()]
+        proved = answer.status is Status.UNIQUE
+        found.append(proved and any(other_factors_fit(mine, k, best, SEARCH.fit) for k in kinds))
     return found
 
 

@@ -100,7 +100,7 @@ def row(width: int, size: int, scores: Sequence[BatchScore]) -> str:
         f"{len(scores)}  proved {sum(s.proved for s in scores):2d}  wrong "
         f"{sum(s.wrong for s in scores)}  worst L1 {max(s.l1 for s in scores):.1e}  "
         f"worst PSNR {min(s.psnr for s in scores):.0f} dB  "
-        f"{mean(s.seconds for s in scores):.1f} s a batch"
+        f"{mean(s.seconds for s in scores):.1f} s per batch"
     )
 
 

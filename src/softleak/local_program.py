@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from softleak.errors import ModelError, OptionError
+from softleak.forward import logits_of
 from softleak.local_training import LocalTraining
 
 Weights = dict[str, Tensor]
@@ -83,9 +84,10 @@ class LocalProgram:
     ) -> tuple[Tensor, Weights]:
         # BatchNorm writes its statistics in place: into copies, which are the next step's.
         own = {name: buffer.clone() for name, buffer in buffers.items()}
-        logits = functional_call(self.model, {**self.frozen, **weights, **own}, (x,))
-        if not isinstance(logits, Tensor) or logits.ndim != 2:
-            raise ModelError("expected a model whose output is logits (B, C)")
+        logits = logits_of(functional_call(self.model, {**self.frozen, **weights, **own}, (x,)))
+        if logits is None or logits.ndim != 2:
+            came = "no tensor" if logits is None else f"a tensor of shape {tuple(logits.shape)}"
+            raise ModelError(f"expected a model whose output is logits (B, C), got {came}")
         return self.loss(logits, y), own
 
 

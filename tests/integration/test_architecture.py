@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "share": {"errors", "vocabulary", "input_spec", "tensor_files", "local_training"},
     "forward": {"errors", "input_spec"},
     "token_tables": {"input_spec"},
-    "local_program": {"errors", "local_training"},
+    "local_program": {"errors", "forward", "local_training"},
     "client": {
         "errors", "input_spec", "forward", "share", "token_tables", "local_training",
         "local_program",

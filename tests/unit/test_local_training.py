@@ -137,3 +137,24 @@ def test_a_share_remembers_its_client(tmp_path):
         sl.GradientShare.from_update(state, state, client=sl.Client())
     with pytest.raises(ShareError):
         sl.GradientShare.from_update(state, state, lr=0.1, client=LocalTraining(lr=0.1))
+
+
+class WithLogits(nn.Module):
+    """A model that answers as those of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, x):
+        return {"logits": self.net(x)}
+
+
+def test_a_model_whose_output_holds_logits_is_trained_like_the_plain_one():
+    torch.manual_seed(0)
+    model, x, y = WithLogits(), torch.randn(3, 6), torch.tensor([0, 2, 3])
+    client = sl.Client(lr=0.1, steps=3, momentum=0.9)
+    wrapped, plain = client.share(model, x, y), client.share(model.net, x, y)
+    assert {f"net.{name}" for name in plain} == set(wrapped)
+    for name in plain:
+        assert torch.allclose(plain[name], wrapped[f"net.{name}"])

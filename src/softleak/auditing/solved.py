@@ -48,8 +48,8 @@ def search_input(
     """
     began = time.perf_counter()
     found, why = _solved(subject, share, recovery, options)
-    if found is not None and found.proved:
-        return _described(found, options)
+    if found is not None and found.proved and (proved := _described(found, options)):
+        return proved
     left = max(options.seconds - (time.perf_counter() - began), 0.0)
     if options.seconds > 0:
         left = max(left, (1 - SOLVING.part) * options.seconds)
@@ -82,10 +82,10 @@ def _solved(
     return found, "" if found.proved else found.message
 
 
-def _described(found: Reconstruction, options: Options) -> InputFinding:
-    """Return a proved image as a finding, with the PSNR that its certificate predicts."""
-    assert found.input is not None  # a proved image is there
-    assert found.certificate is not None
+def _described(found: Reconstruction, options: Options) -> InputFinding | None:
+    """Return an image as a finding, with the PSNR that its certificate predicts, if it has both."""
+    if found.input is None or found.certificate is None:
+        return None
     to_pixels = PixelMap.of(found.input, options.normalisation)
     message = (
         "the equations of all layers determine every pixel, and this image fulfils them to within "

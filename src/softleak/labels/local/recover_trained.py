@@ -93,8 +93,9 @@ def attempt(
         found = recover_whole(subject, knowledge, share, recipe)
     return found or Recovery(
         Status.NOT_SINGLE,
-        f"the update is not that of {recipe.steps} steps on one sample as the client is said to "
-        "have taken them; no label is claimed",
+        f"the update is not read as {recipe.steps} steps on one sample: either the client did not "
+        "take them as it is said to, or this network does not show its input behind several steps "
+        "of all layers; no label is claimed",
     )
 
 

@@ -88,7 +88,19 @@ class Operation:
 def carry_by_jvp(operation: Operation) -> Carry:
     """Return how tangents pass through any operation that can be differentiated."""
     primals = tuple(operation.values[source] for source in operation.sources)
-    return vmap(lambda *tangents: jvp(operation.run, primals, tangents)[1])
+    if isinstance(operation.value, Tensor):
+        return vmap(lambda *tangents: jvp(operation.run, primals, tangents)[1])
+    numbers = [k for k, one in enumerate(operation.value) if isinstance(one, Tensor)]
+
+    def several(*given: Tensor) -> tuple[Tensor, ...]:
+        found = operation.run(*given)
+        return tuple(found[k] for k in numbers)
+
+    def carry(*tangents: Tensor) -> dict[int, Tensor]:
+        carried = vmap(lambda *each: jvp(several, primals, each)[1])(*tangents)
+        return dict(zip(numbers, carried, strict=True))
+
+    return carry
 
 
 def carry_linear(operation: Operation) -> Carry:
@@ -196,7 +208,8 @@ def _carry_to_input(
     """Return how tangents of the sensitivity pass back to the input (B, …) of a convolution."""
     kernel = kernel_shape(weight, settings)
     only_input = [True, False, False]
-    if kernel is not None and kernel.stride == (1, 1) and weight.dtype is torch.float32:
+    plain = kernel is not None and kernel.stride == (1, 1) and kernel.groups == 1
+    if kernel is not None and plain and weight.dtype is torch.float32:
         # A convolution with the turned kernel does the same, and in float32 it is faster.
         turned = weight.flip(2, 3).transpose(0, 1).contiguous()
         ends = zip(kernel.size, kernel.padding, kernel.dilation, strict=True)

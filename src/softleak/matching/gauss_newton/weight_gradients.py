@@ -18,43 +18,55 @@ PLANE = 2  # spatial dimensions of an image
 
 @dataclass(frozen=True)
 class KernelShape:
-    """This says how a kernel of a plain two-dimensional convolution moves over an image.
+    """This says how the kernel of a two-dimensional convolution moves over an image.
 
     Attributes:
         size: the height and width of the kernel.
         stride: the distance between its places.
         padding: the zeros that are added on each side.
         dilation: the distance between its entries.
+        groups: into how many groups the channels are split that do not see each other.
     """
 
     size: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+    groups: int = 1
 
     def of_delta(self, delta: Tensor, x: Tensor) -> Tensor:
-        """Return the kernel's gradients (K, out, in, h, w) for K sensitivities ``δ``.
+        """Return the kernel's gradients (K, out, in / groups, h, w) for K sensitivities ``δ``.
 
         Args:
             delta: the sensitivities of the outputs, (K, B, out, H', W').
             x: the input (B, in, H, W) that all have in common.
         """
         patches = F.unfold(x, self.size, self.dilation, self.padding, self.stride)
-        right = patches.transpose(1, 2).reshape(-1, patches.shape[1])
-        found = _joined(delta) @ right
-        return found.view(len(delta), delta.shape[2], x.shape[1], *self.size)
+        right = patches.view(len(x), self.groups, -1, patches.shape[2]).permute(1, 0, 3, 2)
+        found = self._joined(delta) @ right.reshape(self.groups, -1, right.shape[3])
+        found = found.view(self.groups, len(delta), -1, right.shape[3]).transpose(0, 1)
+        return found.reshape(len(delta), delta.shape[2], -1, *self.size)
 
     def of_input(self, x: Tensor, delta: Tensor) -> Tensor:
-        """Return the kernel's gradients (K, out, in, h, w) for K inputs.
+        """Return the kernel's gradients (K, out, in / groups, h, w) for K inputs.
 
         Args:
             x: the inputs (K, B, in, H, W).
             delta: the sensitivity (B, out, H', W') that all have in common.
         """
         patches = self._patches_around(delta, (x.shape[3], x.shape[4]))
-        right = patches.permute(0, 4, 1, 2, 3).reshape(-1, patches[0, ..., 0].numel())
-        found = _joined(x) @ right
-        return found.view(len(x), x.shape[2], delta.shape[1], *self.size).transpose(1, 2)
+        places = patches.shape[-1]
+        right = patches.reshape(len(delta), self.groups, -1, places).permute(1, 0, 3, 2)
+        found = self._joined(x) @ right.reshape(self.groups, -1, right.shape[3])
+        own = delta.shape[1] // self.groups
+        found = found.view(self.groups, len(x), -1, own, *self.size).permute(1, 0, 3, 2, 4, 5)
+        return found.flatten(1, 2)
+
+    def _joined(self, many: Tensor) -> Tensor:
+        """Return (K, B, C, H, W) as matrices (groups, K · C / groups, B · H · W)."""
+        k, batch, channels = many.shape[:3]
+        places = many.reshape(k, batch, self.groups, channels // self.groups, -1)
+        return places.permute(2, 0, 3, 1, 4).reshape(self.groups, -1, batch * places.shape[-1])
 
     def _patches_around(self, delta: Tensor, size: tuple[int, int]) -> Tensor:
         """Return for each place of the input which sensitivity each entry of the kernel carries to
@@ -75,27 +87,18 @@ class KernelShape:
         return patches.view(*delta.shape[:2], *self.size, -1).flip(2, 3)
 
 
-def _joined(many: Tensor) -> Tensor:
-    """Return (K, B, C, H, W) as a matrix (K · C, B · H · W)."""
-    k, batch, channels = many.shape[:3]
-    places = many.flatten(3)
-    if batch > 1:
-        places = places.transpose(1, 2)
-    return places.reshape(k * channels, -1)
-
-
 def kernel_shape(weight: Tensor, settings: list[object]) -> KernelShape | None:
-    """Return the kernel of a plain two-dimensional convolution, or None if it is another.
+    """Return the kernel of a two-dimensional convolution, or None if it is another one.
 
     Args:
-        weight: its weights (out, in, h, w).
+        weight: its weights (out, in / groups, h, w).
         settings: stride, padding, dilation, whether it is transposed, output padding and groups.
     """
     stride, padding, dilation, transposed, _, groups = settings
-    if weight.dim() != 2 + PLANE or transposed or groups != 1:
+    if weight.dim() != 2 + PLANE or transposed or not isinstance(groups, int):
         return None
     pairs = [_pair(value) for value in (weight.shape[2:], stride, padding, dilation)]
-    return KernelShape(*pairs)
+    return KernelShape(*pairs, groups=groups)
 
 
 def _pair(value: object) -> tuple[int, int]:

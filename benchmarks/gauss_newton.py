@@ -39,7 +39,7 @@ COLUMNS = (
 )  # fmt: skip
 WIDTHS = (44, 6, 7, 6, 6, 9, 6, 5, 5, 6)
 PIXEL = 0.25  # what one unit of a normalised input is worth in pixels, roughly CIFAR-10's spread
-RESTARTS = 2
+RESTARTS = 3
 PLAIN = (
     "residual 6, no BatchNorm, SiLU", "residual 6, no BatchNorm, GELU",
     "residual 8, no BatchNorm, SiLU", "residual 8, no BatchNorm, GELU",

@@ -57,18 +57,22 @@ class TangentProducts:
         """Return whether tangents pass through recorded operations."""
         return self._recorded is not None
 
-    def jacobian(self, z: Tensor, weight: Tensor, kept: Tensor | None) -> Tensor:
+    def jacobian(
+        self, z: Tensor, weight: Tensor, kept: Tensor | None, out: Tensor | None = None
+    ) -> Tensor:
         """Return the transposed Jacobian (n, R'), each row of the equations times its weight.
 
         Args:
             z: the unknowns (n,).
             weight: the weight (R,) of each row.
             kept: the indices (R',) of the rows to keep; None means all.
+            out: a Jacobian (n, R') of before whose memory is used again, if there is one.
         """
         like, n, chunk = self.function.model.like, self.function.unknowns, self.chunk
         z, weight = z.to(like), weight.to(like)
         groups = list(self._groups(weight, kept))
-        out = like.new_zeros(n, sum(len(own) for own, _ in groups))
+        if out is None:
+            out = like.new_empty(n, sum(len(own) for own, _ in groups))
         with torch.no_grad():
             product = self._at(z)
             for begin in range(0, n, chunk):
@@ -77,10 +81,12 @@ class TangentProducts:
                 tangents[:, begin:end].fill_diagonal_(1)
                 column = 0
                 for found, (own, chosen) in zip(product(tangents), groups, strict=True):
-                    if found is not None:
+                    place = out[begin:end, column : column + len(own)]
+                    if found is None:
+                        place.zero_()
+                    else:
                         flat = found.reshape(end - begin, -1)
-                        flat = flat if chosen is None else flat[:, chosen]
-                        torch.mul(flat, own, out=out[begin:end, column : column + len(own)])
+                        torch.mul(flat if chosen is None else flat[:, chosen], own, out=place)
                     column += len(own)
         return out
 

@@ -49,7 +49,7 @@ def doubt_of(fitting: list[SolutionAt], solutions: Solutions, client: int) -> Do
         return Doubt.PREDICTION
     if _factor_open(fitting, solutions, client):
         return Doubt.FACTOR
-    if not solutions.declared and solutions.tau is not None and any(map(_flat, fitting)):
+    if not solutions.declared and solutions.scaled and any(map(_flat, fitting)):
         return Doubt.FLAT
     chance = not solutions.declared and any(f.spare < DOUBT.spare_bits for f in fitting)
     return Doubt.CHANCE if chance and not _no_other_kind(solutions, client) else None

@@ -158,7 +158,7 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
             Recovery(
                 status, of_one(proved, tested[i], error, knowledge), label / label.sum(),
                 features[i], float(at.a[i].norm()), error, own,
-                scale=reading.scale, samples=1, family=family,
+                scale=1 / reading.scale, samples=1, family=family,
             )
         )  # fmt: skip
     return samples

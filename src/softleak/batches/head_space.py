@@ -11,6 +11,7 @@ so that every sample is described by ``b_i``, as many numbers as there are sampl
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -69,17 +70,22 @@ class HeadSpace:
         """Return C, the number of classes."""
         return len(self.U)
 
-    @property
+    @cached_property
     def logit_map(self) -> Tensor:
         """Return ``M`` (C, R), so that the logits of a sample are ``M b + offset``."""
         return self.factor * (self.weights @ self.V) * self.S
 
-    @property
+    @cached_property
     def constraint(self) -> Tensor | None:
         """Return a vector (R,) whose product with every ``b_i`` is one, or None without a bias."""
         if not self.with_bias:
             return None
         return self.factor * self.V[-1] * self.S / self.columns[-1]
+
+    @cached_property
+    def weight_lengths(self) -> Tensor:
+        """Return the length (C,) of each row of the weights."""
+        return self.weights.norm(dim=1)
 
     @property
     def mean_difference(self) -> Tensor:

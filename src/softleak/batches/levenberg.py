@@ -21,6 +21,8 @@ class LevenbergSettings:
         checkpoints: the iterations after which hopeless problems are given up.
         kept: the part of the problems that is kept at a checkpoint.
         fewest: the number of problems that are kept in any case.
+        settled: a problem is solved once a step promises to lower its cost by no more than this
+            part. The search ends when all problems are solved.
     """
 
     iterations: int = 30
@@ -30,9 +32,9 @@ class LevenbergSettings:
     checkpoints: tuple[int, ...] = (6, 14)
     kept: float = 1 / 3
     fewest: int = 64
+    settled: float = 1e-6
 
 
-LEVENBERG = LevenbergSettings()
 LARGEST_COST = 1e30  # the cost of a point at which the residuals are not finite
 DAMPINGS = (1e-14, 1e8)  # the least and the largest damping
 RIDGE = 1e-14  # of the largest diagonal entry, so that a singular matrix can be factored
@@ -51,7 +53,7 @@ class Residuals(Protocol):
 
 
 def minimise(
-    residuals: Residuals, x: Tensor, kind: Tensor, settings: LevenbergSettings = LEVENBERG
+    residuals: Residuals, x: Tensor, kind: Tensor, settings: LevenbergSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Lower the sum of squares of every problem from its start ``x`` (N, K).
 
@@ -62,7 +64,10 @@ def minimise(
     cost = _cost(residuals.values(x, kind))
     for iteration in range(settings.iterations if x.shape[1] else 0):
         at, J = residuals.jacobian(x, kind)
-        trial = x - _step(at, J, damping)
+        step, promised = _step(at, J, damping)
+        if bool((promised <= settings.settled * cost).all()):
+            break
+        trial = x - step
         lower = _cost(residuals.values(trial, kind))
         better = lower < cost
         x = torch.where(better[:, None], trial, x)
@@ -79,12 +84,13 @@ def _cost(values: Tensor) -> Tensor:
     return torch.nan_to_num(values.square().sum(-1), nan=LARGEST_COST, posinf=LARGEST_COST)
 
 
-def _step(at: Tensor, J: Tensor, damping: Tensor) -> Tensor:
-    """Return the damped Gauss–Newton step (N, K)."""
-    H = J.mT @ J
+def _step(at: Tensor, J: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the damped Gauss–Newton step (N, K), and by how much it should lower the cost (N,)."""
+    H, slope = J.mT @ J, J.mT @ at[..., None]
     diagonal = torch.diagonal(H, dim1=-2, dim2=-1)
     ridge = RIDGE * diagonal.amax(-1, keepdim=True) + 1 / LARGEST_COST
     H = H + torch.diag_embed(damping[:, None] * diagonal + ridge)
     L, _ = torch.linalg.cholesky_ex(H)
-    step = torch.cholesky_solve(J.mT @ at[..., None], L)[..., 0]
-    return torch.nan_to_num(step, nan=0.0, posinf=0.0, neginf=0.0)
+    step = torch.cholesky_solve(slope, L)[..., 0]
+    step = torch.nan_to_num(step, nan=0.0, posinf=0.0, neginf=0.0)
+    return step, (step * slope[..., 0]).sum(-1)

@@ -60,9 +60,8 @@ def find_batch(
     known = pool.at.a[: space.rank - 1]
     tried: set[tuple[int, ...]] = set()
     for number in range(settings.rounds):
-        fresh = explore(
-            space, supports, features, known, generator, scaled=scaled, settings=settings
-        )
+        own = settings.of_round(number, len(supports))
+        fresh = explore(space, supports, features, known, generator, scaled=scaled, settings=own)
         pool = joined(pool, fresh)
         sets = compatible(pool, space.rank) + likely_sets(space, supports, pool, scaled=scaled)
         for members in sets:

@@ -15,6 +15,7 @@ from softleak.head import Head
 from softleak.input_spec import Layout
 from softleak.matching.arguments import expect
 from softleak.matching.method import Matching, MatchingSettings
+from softleak.matching.objectives import Cosine
 from softleak.matching.reconstruction import Reconstruction
 from softleak.matching.stopping import Watch
 from softleak.results import BatchRecovery, Recovery
@@ -35,7 +36,8 @@ def reconstruct(
     """Search for the input whose gradient comes nearest to a share (§4.3).
 
     With a ``BatchRecovery``, all inputs of the batch are searched together. Each has its own label
-    and feature as targets; those of samples that were not found are free.
+    and feature as targets; those of samples that were not found are free. The objective is then
+    ``Cosine(beta=2.0)`` by default, since features count only with a positive ``beta``.
 
     Args:
         model: the classifier, in the mode the client used. Nothing of it is changed.
@@ -63,6 +65,8 @@ def reconstruct(
             "reconstruct_many(model, shares, recoveries) for several shares"
         )
     expect(share, GradientShare, "a GradientShare")
+    if isinstance(recovery, BatchRecovery):
+        settings.setdefault("objective", Cosine(beta=2.0))
     (found,) = reconstruct_many(
         model, [share], [recovery], head=head, input_shape=input_shape, watch=watch, **settings
     )

@@ -21,6 +21,7 @@ from softleak.head import Head
 from softleak.share import GradientShare
 
 SHORTEST_VECTOR = 1e-300  # keeps a quotient by the length of a vector finite
+INDISTINCT = 1e-5  # a direction of labels this close to the span of ``U`` counts as within it
 SHORTEST_COLUMN = 0.1  # columns shorter than this part of the longest are divided by that part
 
 
@@ -81,6 +82,14 @@ class HeadSpace:
         if not self.with_bias:
             return None
         return self.factor * self.V[-1] * self.S / self.columns[-1]
+
+    @cached_property
+    def indistinct(self) -> float:
+        """Return the distance from the span of ``U`` below which directions count as within it.
+
+        Rounding turns the last singular vector by the ratio of the singular values.
+        """
+        return max(INDISTINCT, self.relative * float(self.S[0] / self.S[-1]))
 
     @cached_property
     def weight_lengths(self) -> Tensor:

@@ -19,6 +19,7 @@ from softleak.batches.rounding import entry_errors, equation_errors
 from softleak.batches.supports import Supports
 
 POLISH = LevenbergSettings(iterations=12, damping=1e-6, checkpoints=())
+THOROUGH = LevenbergSettings(iterations=100, damping=1e-6, checkpoints=())
 REWEIGHTED = 3  # how often equations are weighed anew
 
 
@@ -96,7 +97,12 @@ class JointSystem:
 
 
 def polish(
-    space: HeadSpace, supports: Supports, found: SamplePoints, *, scaled: bool = True
+    space: HeadSpace,
+    supports: Supports,
+    found: SamplePoints,
+    *,
+    scaled: bool = True,
+    steps: LevenbergSettings = POLISH,
 ) -> tuple[JointSystem, Tensor]:
     """Solve for all samples together from where each was found; return the system and its point."""
     T, label = supports.directions, found.p - found.a @ space.U.T
@@ -112,6 +118,6 @@ def polish(
         n = entry_errors(space, at.p - at.label, space.divided(at.b))
         errors = equation_errors(space, n, at.a, at.b, at.p)
         system = replace(system, errors=errors)
-        x, _, _ = minimise(system, x, kind, POLISH)
+        x, _, _ = minimise(system, x, kind, steps)
         at = system.point(x[0])
     return system, x[0]

@@ -21,6 +21,8 @@ class LevenbergSettings:
         checkpoints: the iterations after which hopeless problems are given up.
         kept: the part of the problems that is kept at a checkpoint.
         fewest: the number of problems that are kept in any case.
+        of_each: the number of problems of each kind that are kept as well: costs of different kinds
+            cannot be compared.
         settled: a problem is solved once a step promises to lower its cost by no more than this
             part. The search ends when all problems are solved.
     """
@@ -32,6 +34,7 @@ class LevenbergSettings:
     checkpoints: tuple[int, ...] = (6, 14)
     kept: float = 1 / 3
     fewest: int = 64
+    of_each: int = 2
     settled: float = 1e-6
 
 
@@ -75,9 +78,21 @@ def minimise(
         factor = torch.where(better, settings.relaxed, settings.stiffened)
         damping = (damping * factor).clamp(*DAMPINGS)
         if iteration in settings.checkpoints and len(x) > settings.fewest:
-            kept = cost.argsort()[: max(settings.fewest, int(settings.kept * len(x)))]
+            kept = _hopeful(cost, kind, settings)
             x, cost, damping, kind = x[kept], cost[kept], damping[kept], kind[kept]
     return x, cost, kind
+
+
+def _hopeful(cost: Tensor, kind: Tensor, settings: LevenbergSettings) -> Tensor:
+    """Return the problems of the lowest costs, overall and of each kind."""
+    order = cost.argsort()
+    sorted_kind, by_kind = kind[order].sort(stable=True)
+    counts = sorted_kind.bincount()
+    place = torch.arange(len(order), device=cost.device)
+    rank = torch.empty_like(place)  # of each problem among those of its kind
+    rank[by_kind] = place - (counts.cumsum(0) - counts)[sorted_kind]
+    most = max(settings.fewest, int(settings.kept * len(cost)))
+    return order[(place < most) | (rank < settings.of_each)]
 
 
 def _cost(values: Tensor) -> Tensor:

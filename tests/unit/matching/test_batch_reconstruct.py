@@ -15,7 +15,7 @@ from softleak.metrics import paired_psnr
 
 SIZE, CLASSES = 2, 8
 FEATURES = L2(alpha=0.0, beta=2.0)
-LONG = LBFGS(steps=8)
+LONG = LBFGS(steps=4)
 SHORT = LBFGS(steps=1, inner=5)
 
 

@@ -83,6 +83,13 @@ def minimise(
     return x, cost, kind
 
 
+def promise(residuals: Residuals, x: Tensor, kind: Tensor) -> float:
+    """Return the part of the cost that a whole Gauss–Newton step promises to lower, at its most."""
+    at, J = residuals.jacobian(x, kind)
+    _, promised = _step(at, J, torch.zeros_like(at[:, 0]))
+    return float((promised / _cost(at).clamp_min(1 / LARGEST_COST)).max())
+
+
 def _hopeful(cost: Tensor, kind: Tensor, settings: LevenbergSettings) -> Tensor:
     """Return the problems of the lowest costs, overall and of each kind."""
     order = cost.argsort()

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from softleak.batches.batch_certificate import certify
 from softleak.batches.candidates import FoundSamples, compatible, joined
 from softleak.batches.head_search import SAMPLE_SEARCH, SearchSettings, explore
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.joint import POLISH, THOROUGH, JointSystem, polish
-from softleak.batches.levenberg import LevenbergSettings
+from softleak.batches.levenberg import LevenbergSettings, promise
 from softleak.batches.saturated import biorthogonal, likely_sets, saturated_samples
 from softleak.batches.shared_class import shared_out
 from softleak.batches.supports import Supports
-from softleak.batches.valley_walk import walk_valley
+from softleak.batches.valley_walk import descend_valley, walk_valley
 
+CREEPING = 1e-2  # a search that ended with so much of the cost promised has not arrived
 WALKED = 3  # the number of sets whose labels of one class are followed along their valley
 EXPLAINED = 4.0  # a root mean square of so many standard errors is explained by rounding
 
@@ -130,8 +132,16 @@ def _solved(
     whole = _ended(polish(space, own, at, scaled=scaled, steps=steps))
     if not whole.explained:
         return whole
-    at = whole.system.point(whole.x)
-    return _ended(polish(space, own, at, scaled=scaled, steps=THOROUGH))
+    system, x = whole.system, whole.x
+    at = system.point(x)
+    if supports.unknowns and promise(system, x[None], found.kind[:1]) > CREEPING:
+        doubtful = int(certify(system, x, whole.misfit).label_errors.argmax())
+        at = descend_valley(system, x, doubtful)
+    return min(whole, _ended(polish(space, own, at, scaled=scaled, steps=THOROUGH)), key=_left)
+
+
+def _left(whole: Whole) -> float:
+    return whole.misfit
 
 
 def _ended(solution: tuple[JointSystem, Tensor]) -> Whole:

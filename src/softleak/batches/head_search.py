@@ -87,7 +87,7 @@ def explore(
     kind = torch.arange(len(supports), device=beta.device).repeat(len(beta))
     beta = beta.repeat_interleave(len(supports), 0)
     beta, cost, kind = minimise(system, beta, kind, settings.steps)
-    return _fitting(space, FoundSamples(system.point(beta, kind), kind), cost, settings)
+    return _fitting(system, FoundSamples(system.point(beta, kind), kind), cost, settings)
 
 
 def _deflated(space: HeadSpace, supports: Supports, a: Tensor, scaled: bool) -> SampleSystem:
@@ -128,15 +128,16 @@ def _starts(
 
 
 def _fitting(
-    space: HeadSpace, found: FoundSamples, cost: Tensor, settings: SearchSettings
+    system: SampleSystem, found: FoundSamples, cost: Tensor, settings: SearchSettings
 ) -> FoundSamples:
     """Return the solutions whose residuals are explained by rounding, the best first."""
-    at = found.at
+    space, at = system.space, found.at
     errors = equation_errors(space, row_errors(space), at.a, at.b, at.p).norm(dim=-1)
     size = at.a.norm(dim=-1)
     allowed = settings.misfit * errors * (1 / size + at.b.norm(dim=-1) / (1 + size))
     product = (at.a * at.b).sum(-1)
-    fits = (cost.sqrt() < allowed) & (size > settings.misfit * errors)
+    sizeable = (size > settings.misfit * errors) | system.open_flats[found.kind]
+    fits = (cost.sqrt() < allowed) & sizeable
     fits &= (at.label.amin(-1) > -settings.negative) & (product > 0)
     rows = fits.nonzero()[:, 0]
     # Ill-conditioned points are allowed more, but are not better for it.

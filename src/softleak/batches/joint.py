@@ -21,6 +21,7 @@ from softleak.batches.supports import Supports
 POLISH = LevenbergSettings(iterations=12, damping=1e-6, checkpoints=())
 THOROUGH = LevenbergSettings(iterations=100, damping=1e-6, checkpoints=())
 REWEIGHTED = 3  # how often equations are weighed anew
+FAR_OFF = 1e4  # beyond so many standard errors, weighing anew does not help
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +119,8 @@ def polish(
         n = entry_errors(space, at.p - at.label, space.divided(at.b))
         errors = equation_errors(space, n, at.a, at.b, at.p)
         system = replace(system, errors=errors)
-        x, _, _ = minimise(system, x, kind, steps)
+        x, cost, _ = minimise(system, x, kind, steps)
         at = system.point(x[0])
+        if float(cost[0]) > at.p.numel() * FAR_OFF**2:
+            break
     return system, x[0]

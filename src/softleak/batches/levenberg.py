@@ -40,7 +40,7 @@ class LevenbergSettings:
 
 LARGEST_COST = 1e30  # the cost of a point at which the residuals are not finite
 DAMPINGS = (1e-14, 1e8)  # the least and the largest damping
-RIDGE = 1e-14  # of the largest diagonal entry, so that a singular matrix can be factored
+RIDGE = 1e-14  # of each diagonal entry, so that a singular matrix can be factored
 
 
 class Residuals(Protocol):
@@ -110,7 +110,7 @@ def _step(at: Tensor, J: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
     """Return the damped Gauss–Newton step (N, K), and by how much it should lower the cost (N,)."""
     H, slope = J.mT @ J, J.mT @ at[..., None]
     diagonal = torch.diagonal(H, dim1=-2, dim2=-1)
-    ridge = RIDGE * diagonal.amax(-1, keepdim=True) + 1 / LARGEST_COST
+    ridge = RIDGE * diagonal + 1 / LARGEST_COST
     H = H + torch.diag_embed(damping[:, None] * diagonal + ridge)
     L, _ = torch.linalg.cholesky_ex(H)
     step = torch.cholesky_solve(slope, L)[..., 0]

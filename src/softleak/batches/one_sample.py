@@ -85,6 +85,15 @@ class SampleSystem:
         told = torch.where(s > least, 1 / s.clamp_min(least), 0.0)
         return u * (told > 0)[:, None, :], (T @ vh.mT) * told[:, None, :]
 
+    @cached_property
+    def open_flats(self) -> Tensor:
+        """Return whether the equations leave a coefficient of each flat (N,) open.
+
+        Then the label is known up to a direction, and so is the length of ``a``.
+        """
+        own = (self.supports.directions.abs().sum(1) > 0).sum(-1)
+        return (self._flats[0].abs().sum(1) > 0).sum(-1) < own
+
     def _without(self, x: Tensor) -> Tensor:
         return x - (x @ self._left) @ self._left.T
 

@@ -90,4 +90,3 @@ def _held(own: Supports, row: int, c: Tensor) -> Supports:
     origin[row] += c * directions[row][:, -1]
     directions[row][:, -1] = 0.0
     return replace(own, origin=origin, directions=directions)
-

@@ -18,7 +18,9 @@ from softleak.batches.shared_class import shared_out
 from softleak.batches.supports import Supports
 from softleak.batches.valley_walk import descend_valley, walk_valley
 
+DESCENTS = 3  # how often a search is led to the bottom of its valley
 CREEPING = 1e-2  # a search that ended with so much of the cost promised has not arrived
+HOPELESS = 1e3  # a set of samples that misses by so many standard errors is not followed further
 WALKED = 3  # the number of sets whose labels of one class are followed along their valley
 EXPLAINED = 4.0  # a root mean square of so many standard errors is explained by rounding
 
@@ -81,22 +83,22 @@ def find_batch(
         # Every other round starts from nothing, in case what was found is wrong.
         part = pool.take(sets[0] if sets and number % 3 != 2 else [])
         known = part.at.a[: space.rank - 1]
-    walked = _walked(space, supports, [one for _, one in sorted(unsolved, key=_misfit)], scaled)
+    walked = _walked(space, supports, unsolved) if scaled else None
     return walked, pool.take(compatible(pool, space.rank)[0] if len(pool) else [])
 
 
-def _misfit(tried: tuple[float, FoundSamples]) -> float:
-    return tried[0]
-
-
 def _walked(
-    space: HeadSpace, supports: Supports, sets: list[FoundSamples], scaled: bool
+    space: HeadSpace, supports: Supports, unsolved: list[tuple[float, FoundSamples]]
 ) -> Whole | None:
     """Return the batch that is found along the valley of two samples of one class, or None."""
-    alike = [one for one in sets if len(one.kind.unique()) < len(one)]
-    for found in alike[:WALKED]:
-        for start in walk_valley(space, supports, found, scaled=scaled):
-            whole = _solved(space, supports, start, scaled=scaled, steps=THOROUGH)
+    alike = [
+        (misfit, one)
+        for misfit, one in unsolved
+        if misfit < HOPELESS and len(one.kind.unique()) < len(one)
+    ]
+    for _, found in sorted(alike, key=lambda tried: tried[0])[:WALKED]:
+        for start in walk_valley(space, supports, found):
+            whole = _solved(space, supports, start, scaled=True, steps=THOROUGH)
             if whole.explained:
                 return whole
     return None
@@ -126,22 +128,21 @@ def _solved(
     """Return the solution of the joint system that a local search from these samples finds.
 
     A point that rounding explains need not be the solution yet, and errors are those of a solution:
-    from there the search goes on to its end.
+    a search that still creeps there is led to the bottom of its valley.
     """
     own, at = supports.take(found.kind), biorthogonal(space, found.at, scaled=scaled)
     whole = _ended(polish(space, own, at, scaled=scaled, steps=steps))
     if not whole.explained:
         return whole
-    system, x = whole.system, whole.x
-    at = system.point(x)
-    if supports.unknowns and promise(system, x[None], found.kind[:1]) > CREEPING:
+    for _ in range(DESCENTS if supports.unknowns else 0):
+        system, x = whole.system, whole.x
+        if promise(system, x[None], found.kind[:1]) <= CREEPING:
+            break
         doubtful = int(certify(system, x, whole.misfit).label_errors.argmax())
         at = descend_valley(system, x, doubtful)
-    return min(whole, _ended(polish(space, own, at, scaled=scaled, steps=THOROUGH)), key=_left)
-
-
-def _left(whole: Whole) -> float:
-    return whole.misfit
+        ended = _ended(polish(space, own, at, scaled=scaled, steps=THOROUGH))
+        whole = min(whole, ended, key=lambda one: one.misfit)
+    return whole
 
 
 def _ended(solution: tuple[JointSystem, Tensor]) -> Whole:

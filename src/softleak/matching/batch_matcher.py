@@ -54,9 +54,7 @@ class BatchMatcher:
         """Return the reconstructions of jobs of one kind, as many at once as memory allows."""
         try:
             share = self.memory // math.prod(jobs[0].batch)
-            fit = MemoryModel().batch_size(
-                self.model, jobs[0].sample_shape, self.optimiser, share
-            )
+            fit = MemoryModel().batch_size(self.model, jobs[0].sample_shape, self.optimiser, share)
         except ModelError as error:  # the shares say a shape that the model does not take
             return [Reconstruction(MatchStatus.UNFIT, reason=str(error)) for _ in jobs]
         size = max(1, fit // self.attempts)

@@ -34,7 +34,10 @@ def pairing(cost: Tensor) -> list[int]:
         while row >= 0:
             reduced = costs[row] - of_rows[row] - of_columns
             nearer = ~visited & (reduced < slack)
-            slack, before = slack.where(~nearer, reduced), before.where(~nearer, torch.tensor(column))
+            slack, before = (
+                slack.where(~nearer, reduced),
+                before.where(~nearer, torch.tensor(column)),
+            )
             column = int(slack.where(~visited, torch.inf).argmin())
             step = float(slack[column])
             of_rows[[first, *(owner[j] for j in visited.nonzero()[:, 0])]] += step

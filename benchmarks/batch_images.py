@@ -3,11 +3,11 @@
     python -m benchmarks.batch_images --data DIR [--batches 5] [--sizes 2 3 4 8] [--kinds smoothed]
 
 Both sides see the same share, start at the same noise and have the same optimiser with the same
-number of evaluations. One side knows how often each class occurs, exactly, and takes one-hot labels
-of these classes. The other has what ``recover_batch`` found: a label and a feature for each sample.
-Batches of at most four are of the trained LeNet with 10 classes. Larger ones are of a LeNet with 100
-classes, since ten classes do not tell that many samples apart. The PSNR is that of pixels of range
-one, in the best pairing with the true images. Every image counts.
+number of evaluations. One side knows how often each class occurs, exactly, and takes one-hot
+labels of these classes. The other has what ``recover_batch`` found: a label and a feature for each
+sample. Batches of at most four are of the trained LeNet with 10 classes. Larger ones are of a LeNet
+with 100 classes, since ten classes do not tell that many samples apart. The PSNR is that of pixels
+of range one, in the best pairing with the true images. Every image counts.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from softleak.batches.one_sample import SampleSystem
 from softleak.batches.rounding import equation_errors, row_errors
 from softleak.batches.supports import Supports
 
+SEARCH_STEPS = LevenbergSettings(settled=0.1)
+
 
 @dataclass(frozen=True)
 class SearchSettings:
@@ -48,7 +50,7 @@ class SearchSettings:
     misfit: float = 30.0
     negative: float = 1e-4
     seed: int = 0
-    steps: LevenbergSettings = LevenbergSettings(settled=0.1)
+    steps: LevenbergSettings = SEARCH_STEPS
 
     def of_round(self, number: int, kinds: int) -> SearchSettings:
         """Return the settings of a round, counted from 0, for so many sets of classes."""

@@ -94,7 +94,7 @@ def _walked(
     alike = [
         (misfit, one)
         for misfit, one in unsolved
-        if misfit < HOPELESS and len(one.kind.unique()) < len(one)
+        if misfit < HOPELESS and len(set(one.kind.tolist())) < len(one)
     ]
     for _, found in sorted(alike, key=lambda tried: tried[0])[:WALKED]:
         for start in walk_valley(space, supports, found):

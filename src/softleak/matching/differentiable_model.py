@@ -58,7 +58,7 @@ class DifferentiableModel:
         return next(iter(self.parameters.values()))
 
     def gradient(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Return ``∂L/∂θ`` by name, for one input and its soft label (C,), or for a batch (B, C)."""
+        """Return ``∂L/∂θ`` by name, for one input and its label (C,), or for a batch (B, C)."""
         if self.plain:
             return self._by_autograd(lambda parameters: self._loss(parameters, x, y))
         found: dict[str, Tensor] = grad(self._loss)(self.parameters, x, y)

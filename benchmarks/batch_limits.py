@@ -2,12 +2,12 @@
 
     python -m benchmarks.batch_limits --data DIR --only "resnet20 converged" --size 2 --batches 100
 
-A rival has the same classes, smoothed labels one of which is ``SHIFT`` away in L1, and other features.
-Its exact gradient of the head is compared with the numbers that were sent. If it comes as near to
-them as the exact gradient of the true batch does, which rounding alone separates from them, then the
-numbers do not tell the two batches apart. Two rivals on either side of a label are more than twice
-the accepted error of 1e-3 apart, so no attack on the head is right about both. The truth is used
-here to build rivals. It has no part in the attack.
+A rival has the same classes, smoothed labels one of which is ``SHIFT`` away in L1, and other
+features. Its exact gradient of the head is compared with the numbers that were sent. If it comes as
+near to them as the exact gradient of the true batch does, which rounding alone separates from them,
+then the numbers do not tell the two batches apart. Two rivals on either side of a label are more
+than twice the accepted error of 1e-3 apart, so no attack on the head is right about both. The truth
+is used here to build rivals. It has no part in the attack.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.func import jacfwd
 
 import softleak as sl
 from benchmarks.batches import KINDS, RIGHT, batch_of
@@ -58,32 +57,49 @@ class RivalSearch:
 
     @property
     def _directions(self) -> Tensor:
+        """Return the direction (B, C) in which smoothing moves each label."""
         corners = torch.eye(self.labels.shape[1], dtype=torch.double)[self.labels.argmax(1)]
         return 1 / self.labels.shape[1] - corners
 
-    def gradient(self, z: Tensor) -> Tensor:
-        """Return the gradient (C, I) of a batch: mixed features, and labels moved by the rest."""
+    def _batch(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features with the bias's own (B, I), probabilities and differences (B, C)."""
         size = len(self.labels)
         features = z[: size * size].reshape(size, size) @ self.features
-        moved = torch.ones(size, dtype=torch.double)
-        moved[self.row] = 0.0
-        held = self.shift * (1 - moved)
-        labels = self.labels + (z[size * size :] * moved + held)[:, None] * self._directions
-        logits = features @ self.head.W.double().T + self.head.b.double()
-        delta = torch.softmax(logits, -1) - labels
+        moved = z[size * size :].clone()
+        moved[self.row] = self.shift
+        p = torch.softmax(features @ self.head.W.double().T + self.head.b.double(), -1)
         ones = torch.ones_like(features[:, : self.sent.shape[1] - features.shape[1]])
-        return delta.T @ torch.cat([features, ones], 1) / size
+        delta = p - self.labels - moved[:, None] * self._directions
+        return torch.cat([features, ones], 1), p, delta
 
-    def _rest(self, z: Tensor) -> Tensor:
-        return ((self.gradient(z) - self.sent) / self.sent.norm(dim=0).clamp_min(1e-30)).flatten()
+    @property
+    def _weights(self) -> Tensor:
+        return 1 / (len(self.labels) * self.sent.norm(dim=0).clamp_min(1e-30))
 
     def values(self, x: Tensor, kind: Tensor) -> Tensor:
-        """Return the residuals (1, E) at unknowns (1, U)."""
-        return self._rest(x[0])[None]
+        """Return the residuals (1, E) at unknowns (1, U): mixed features, and labels that move."""
+        features, _, delta = self._batch(x[0])
+        rest = (delta.T @ features - len(self.labels) * self.sent) * self._weights
+        return rest.flatten()[None]
 
     def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
         """Return the residuals and their derivatives (1, E, U)."""
-        return self.values(x, kind), jacfwd(self._rest)(x[0])[None]
+        features, p, delta = self._batch(x[0])
+        logits = self.features @ self.head.W.double().T
+        still = torch.zeros_like(features)
+        still[:, : self.features.shape[1]] = self.features
+        columns = [
+            torch.outer(p[i] * (logits[j] - p[i] @ logits[j]), features[i])
+            + torch.outer(delta[i], still[j])
+            for i in range(len(p))
+            for j in range(len(p))
+        ]
+        free = [float(i != self.row) for i in range(len(p))]
+        columns += [
+            -own * torch.outer(self._directions[i], features[i]) for i, own in enumerate(free)
+        ]
+        J = torch.stack([(column * self._weights).flatten() for column in columns], 1)
+        return self.values(x, kind), J[None]
 
     @property
     def start(self) -> Tensor:
@@ -95,7 +111,7 @@ class RivalSearch:
     def ratio(self) -> float:
         """Return how much further the nearest rival is from what was sent than the truth is."""
         kind = torch.zeros(1, dtype=torch.long)
-        z, cost, _ = minimise(self, self.start, kind, STEPS)
+        _, cost, _ = minimise(self, self.start, kind, STEPS)
         truth = RivalSearch(self.head, self.sent, self.features, self.labels, self.row, 0.0)
         true_cost = truth.values(truth.start, kind).square().sum()
         return float((cost[0] / true_cost.clamp_min(1e-300)).sqrt())

@@ -94,10 +94,11 @@ def frozen(given: argparse.Namespace) -> None:
 
 
 def in_batches(given: argparse.Namespace) -> None:
-    """Print how many texts of small batches are found, of a causal model."""
+    """Print how many texts of small batches are found, of models with frozen embeddings."""
     print(batches.BATCH_HEADER)
-    for size in (2, 4):
-        print(batches.batch_line(TEXT_MODELS[-1], size, given.count or 20), flush=True)
+    for kind in (TEXT_MODELS[-1], TEXT_MODELS[0]):
+        for size in (2, 4):
+            print(batches.batch_line(kind, size, given.count or 20), flush=True)
 
 
 def wrong(given: argparse.Namespace) -> None:

@@ -222,5 +222,6 @@ def _said(plan: PatchPlan, solved: _Solved, width: int) -> str:
     )
     return (
         f"the gradients of {plan.positions} and {plan.weight} leave {solved.open} of {count} "
-        f"directions of the patches open: {why}"
+        f"directions of the patches open: {why}; the other layers may tell more, as "
+        "reconstruct(…, optimiser=GaussNewton(), start=Image(inv.input)) finds out"
     )

@@ -107,9 +107,10 @@ def _texts(subject: Subject, share: GradientShare, samples: Sequence[Recovery]) 
         return made
     labels = [one.label for one in samples if one.label is not None]
     several = read_batch(subject, share, torch.stack(labels) if len(labels) > 1 else None)
-    if isinstance(several, NoText) or len(several) < 2:
+    if isinstance(several, NoText) or (len(several) < 2 and len(samples) < 2):
         return made
-    message = f"{len(several)} texts were told apart: {several[0].message}"
+    count = "1 text was" if len(several) == 1 else f"{len(several)} texts were"
+    message = f"{count} told apart: {several[0].message}"
     return replace(made, texts=several, message=message)
 
 

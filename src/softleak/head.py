@@ -80,17 +80,23 @@ class Head:
         """Return the number of classes C."""
         return self.W.shape[0]
 
+    @cached_property
+    def _blocks(self) -> tuple[Tensor, ...]:
+        """Return the rows of ``W`` in blocks that stay in the cache as float64."""
+        return torch.split(self.W, max(CACHED_BLOCK // self.W.shape[1], 1))
+
     def logits(self, x: Tensor) -> Tensor:
         """Return ``W x`` (N, C) in float64, of features (N, I), without the bias."""
-        rows = torch.split(self.W, max(CACHED_BLOCK // self.W.shape[1], 1))
+        rows = self._blocks
         if len(x) == 1:  # a matrix-vector product runs at the speed of memory
             return torch.cat([torch.mv(block.double(), x[0]) for block in rows])[None]
         return torch.cat([x @ block.double().T for block in rows], 1)
 
     def back(self, delta: Tensor) -> Tensor:
         """Return ``Wᵀ δ`` (N, I) in float64, of ``δ`` (N, C)."""
-        rows = max(CACHED_BLOCK // self.W.shape[1], 1)
-        parts = zip(torch.split(self.W, rows), torch.split(delta, rows, 1), strict=True)
+        blocks = self._blocks
+        pieces = torch.split(delta, len(blocks[0]), 1) if len(blocks) > 1 else (delta,)
+        parts = zip(blocks, pieces, strict=True)
         if len(delta) == 1:
             products = [torch.mv(block.double().T, part[0])[None] for block, part in parts]
         else:

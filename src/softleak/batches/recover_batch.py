@@ -19,7 +19,9 @@ from softleak.families import Family
 from softleak.head import Head
 from softleak.knowledge import Knowledge
 from softleak.labels.decay import without_decay
+from softleak.labels.doubts import is_flat
 from softleak.labels.evidence.relation import Relation
+from softleak.labels.messages import Doubt
 from softleak.labels.noisy.features import features_of_noise
 from softleak.labels.precision import with_precision
 from softleak.labels.recover import check_share, make_subject, recover
@@ -152,12 +154,14 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
         error += 2 * reading.space.relative
         proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
         proved = proved and _tells_apart(reading, knowledge)
+        flat = knowledge.scale_unknown and knowledge.family is None and is_flat(label)
+        proved = proved and not flat
         status = Status.UNIQUE if proved else Status.AMBIGUOUS
         family = reading.family
         samples.append(
             Recovery(
-                status, of_one(proved, tested[i], error, knowledge), label / label.sum(),
-                features[i], float(at.a[i].norm()), error, own,
+                status, Doubt.FLAT.value if flat else of_one(proved, tested[i], error, knowledge),
+                label / label.sum(), features[i], float(at.a[i].norm()), error, own,
                 scale=reading.scale, samples=1, family=family,
             )
         )  # fmt: skip

@@ -14,7 +14,7 @@ from softleak.labels.curve import Curve
 from softleak.labels.doubts import doubt_of
 from softleak.labels.equations import count_equations, spare_bits
 from softleak.labels.evidence.combine import CombinedEvidence
-from softleak.labels.messages import Fitting, why, why_none
+from softleak.labels.messages import Doubt, Fitting, why, why_none
 from softleak.labels.minima import SEARCH, Minima
 from softleak.labels.solutions import SolutionAt, Solutions
 from softleak.results import Candidate, Recovery, Status
@@ -130,7 +130,7 @@ def _judge(
             candidates=candidates, evidence=evidence,
         )  # fmt: skip
     best = fitting[0]
-    doubt = doubt_of(fitting, solutions, client)
+    doubt = Doubt.UNSIGNED if verdict.unsigned(client) else doubt_of(fitting, solutions, client)
     complete = doubt is None and not verdict.conflicts(client)
     if best.candidate.width > tolerance:
         best = _centred(best)

@@ -298,6 +298,18 @@ def test_smoothing_the_own_prediction_is_not_read_as_a_flat_label(classes, evide
         assert not_wrong(found, y)
 
 
+def test_a_weight_decay_alone_says_nothing_of_the_label():
+    """The label is the prediction to the last bit: what undoing the decay leaves is rounding."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        model, x = network(gain=3000.0, bias=seed % 2 == 0), torch.randn(20)
+        y = model(x[None])[0].softmax(-1).detach()
+        assert float(y.max()) == 1.0
+        squares = sum(weight.square().sum() for weight in model.parameters())
+        loss = nn.functional.cross_entropy(model(x[None]), y[None]) + 2.5e-4 * squares
+        assert not_wrong(sl.recover_label(model, gradients(model, loss)), y)
+
+
 def test_behind_a_sure_prediction_nobody_tells_a_flat_label_from_a_smoothed_one():
     """``p`` is one-hot to the last bit: a tenth of ``p − 1/C`` is ``p − y`` of a smoothed ``y``."""
     flat, sure = torch.full((10,), 0.1), 0

@@ -61,6 +61,10 @@ class CombinedEvidence:
         kept = (self.scalar[rows], self.error[rows], self.decided[rows])
         return CombinedEvidence(*kept, pieces, self.coarse[rows])
 
+    def unsigned(self, client: int) -> bool:
+        """Return whether the scalar is so uncertain that its sign, and the feature's, is open."""
+        return bool(self.decided[client] & (self.error[client] >= self.scalar[client].abs()))
+
     def conflicts(self, client: int) -> tuple[Evidence, ...]:
         """Return the pieces that contradict the scalar, or that do not hold."""
         return tuple(piece for piece in self.pieces[client] if piece.refutes)

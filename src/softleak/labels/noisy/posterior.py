@@ -97,7 +97,7 @@ class Posterior:
     def at(self, tau: Tensor, draws: int) -> Points:
         """Return labels with their unnormalised weights at scalars τ (S,)."""
         together = max(LOGITS_AT_ONCE // self._logits.numel(), 1)
-        return Points.joined([self._at(part, draws) for part in tau.split(together)])
+        return Points.joined([self._at(part, draws) for part in torch.split(tau, together)])
 
     @cached_property
     def _logits(self) -> Tensor:
@@ -108,7 +108,7 @@ class Posterior:
     def _corners(self) -> tuple[Tensor, Tensor]:
         """Return the distinct corners (Q, C) of all simplices, and which (P, d + 1) each has."""
         every = self.simplices.corners
-        distinct, which = every.flatten(0, 1).unique(dim=0, return_inverse=True)
+        distinct, which = torch.unique(every.flatten(0, 1), dim=0, return_inverse=True)
         return distinct.to(self.b), which.view(every.shape[:2]).to(self.b.device)
 
     def _at(self, tau: Tensor, draws: int) -> Points:

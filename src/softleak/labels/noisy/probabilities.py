@@ -91,7 +91,7 @@ def weigh(posterior: Posterior, labels: Tensor, noise: NoisyLogits, each: int) -
     dtype = torch.double if entries <= PROBABILITIES.double else torch.float
     rows = max(PROBABILITIES.together // (each * labels.shape[1]), 1)
     parts, first = [], 0
-    for some in labels.split(rows):
+    for some in torch.split(labels, rows):
         part = noise.part(first, len(some), each)
         parts.append(_weigh(posterior, some[:, None], part, dtype))
         first += len(some) * each

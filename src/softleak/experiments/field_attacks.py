@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -117,3 +118,15 @@ class FieldAttack:
 DLG = FieldAttack(cosine=False, free_labels=True)
 IDLG = FieldAttack(cosine=False, free_labels=False)
 INVERTING_GRADIENTS = FieldAttack(cosine=True, free_labels=False, variation=1e-2, rate=0.1)
+
+FRAMEWORKS = ("breaching", "leakpro")
+
+
+def frameworks_left_out() -> str:
+    """Say of each framework of attacks that none of its attacks was run, and why."""
+    said = (
+        f"{name} was not run: "
+        + ("softleak has no adapter to it" if find_spec(name) else "it is not installed")
+        for name in FRAMEWORKS
+    )
+    return "; ".join(said) + "."

@@ -10,10 +10,9 @@ from pathlib import Path
 import torch
 
 import softleak as sl
-from benchmarks.local_training.cells import EXACT, Cell, measure, network, shares_of, told
+from benchmarks.local_training.cells import EXACT, Cell, measure, network, recovered, shares_of, told
 from benchmarks.local_training.pictures_of_steps import batches, single
 from benchmarks.local_training.skewed import proportions
-from softleak.labels.local.recover_trained import answer_trained
 from softleak.labels.recover import recover
 
 STEPS, RATES = (1, 2, 5, 10), (0.001, 0.01, 0.1)
@@ -113,9 +112,7 @@ def _answered(subject: sl.Subject, share: sl.GradientShare, named: bool) -> sl.R
     """Return the answer, with the other client that would fit if that is asked for."""
     if named:
         return recover(subject, [share], sl.Knowledge())[0]
-    return answer_trained(
-        subject, sl.Knowledge(), share, lambda one: recover(subject, [one], sl.Knowledge())[0]
-    )[0]
+    return recovered(subject, [share])[0]
 
 
 if __name__ == "__main__":

@@ -127,9 +127,9 @@ def recover(
         others are recovered nevertheless.
     """
     results = {i: why for i, share in enumerate(shares) if (why := _refusal(subject, share))}
-    for i, share in enumerate(shares):
-        if i not in results and share.made_by is not None:
-            results[i] = _recover_trained(subject, share, knowledge)
+    trained = [i for i, s in enumerate(shares) if i not in results and s.made_by is not None]
+    updates = _recover_trained(subject, [shares[i] for i in trained], knowledge)
+    results.update(zip(trained, updates, strict=True))
     readable = [i for i in range(len(shares)) if i not in results]
     ready = [with_precision(shares[i], subject.head) for i in readable]
     relations = evidence_for(subject, knowledge) if ready else ()
@@ -139,21 +139,33 @@ def recover(
     return tuple(results[i] for i in range(len(shares)))
 
 
-def _recover_trained(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Recovery:
-    """Recover one update of local training; what it is as a gradient goes the usual way."""
-    if subject.head.weight_name not in share:
-        return Recovery(
-            Status.NO_SOLUTION,
-            f"the update lacks {subject.head.weight_name!r}, without which steps are not undone",
-        )
+def _recover_trained(
+    subject: Subject, shares: Sequence[GradientShare], knowledge: Knowledge
+) -> list[Recovery]:
+    """Recover updates of local training; what they are as gradients goes the usual way.
 
-    def plain(gradient: GradientShare) -> Recovery:
-        return recover(subject, [gradient], knowledge)[0]
+    If arithmetic fails for one update, the others are recovered alone.
+    """
+    headless = [i for i, share in enumerate(shares) if subject.head.weight_name not in share]
+    whole = [share for i, share in enumerate(shares) if i not in headless]
+
+    def plain(gradients: Sequence[GradientShare]) -> Sequence[Recovery]:
+        return recover(subject, gradients, knowledge)
 
     try:
-        return recover_trained(subject, knowledge, share, plain)
+        found = recover_trained(subject, knowledge, whole, plain)
     except (ArithmeticError, BROKEN) as error:
-        return Recovery(Status.NO_SOLUTION, f"the arithmetic failed ({in_a_line(error)})")
+        words = f"the arithmetic failed ({in_a_line(error)})"
+        found = [Recovery(Status.NO_SOLUTION, words)] if len(whole) == 1 else [
+            _recover_trained(subject, [share], knowledge)[0] for share in whole
+        ]  # fmt: skip
+    lacking = Recovery(
+        Status.NO_SOLUTION,
+        f"the update lacks {subject.head.weight_name!r}, without which steps are not undone",
+    )
+    for i in headless:
+        found.insert(i, lacking)
+    return found
 
 
 def check_share(subject: Subject, share: GradientShare) -> None:

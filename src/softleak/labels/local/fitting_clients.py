@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -33,7 +33,7 @@ class OtherClients:
 OTHER_CLIENTS = OtherClients()
 WOULD_FIT = "what would fit: "  # how a sentence about another client begins
 Again = Callable[[SgdSteps], Recovery]
-Plain = Callable[[GradientShare], Recovery]
+Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]
 
 
 def would_fit(
@@ -46,7 +46,7 @@ def would_fit(
         share: the update.
         said: the steps that were assumed.
         again: recovers the label by other steps.
-        plain: recovers the label behind a gradient, as of one step.
+        plain: recovers the labels behind gradients, as of one step.
     """
     G = share[subject.head.weight_name]
     if is_sign_pattern(G):
@@ -132,7 +132,7 @@ def _factor_of(
 ) -> tuple[bool, str] | None:
     """Return whether another factor of one step is proved, and in words that it explains it."""
     one = mean_gradient(subject, share, replace(said, steps=1, momentum=0.0, nesterov=False))
-    answer = plain(replace(one, scale="unknown"))
+    answer = plain([replace(one, scale="unknown")])[0]
     if not _explains(answer) or abs(answer.scale - 1) < OTHER_CLIENTS.same_factor:
         return None
     words = (

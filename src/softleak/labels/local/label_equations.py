@@ -108,7 +108,8 @@ def _knots(count: int, one: bool, device: torch.device) -> Tensor:
     if one:
         return torch.tensor([count // 2], device=device)
     knots = torch.arange(0, count, LABEL_EQUATIONS.stride, device=device)
-    return knots if int(knots[-1]) == count - 1 else torch.cat([knots, knots.new_tensor([count - 1])])
+    last = knots.new_tensor([count - 1])
+    return knots if int(knots[-1]) == count - 1 else torch.cat([knots, last])
 
 
 def _between(known: Tensor, knots: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -36,6 +36,7 @@ class GuessedSettings:
 
 
 GUESSED = GuessedSettings()
+SETTLED = (Status.UNIQUE, Status.ZERO_GRADIENT, Status.REFUSED)  # no other client is looked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +59,23 @@ def recover_trained(
         plain: recovers the labels behind gradients, as of one step.
     """
     answers = answer_trained(subject, knowledge, shares, plain)
-    return [
-        _with_cause(subject, knowledge.of(share), share, answer, plain)
-        for share, answer in zip(shares, answers, strict=True)
-    ]
+    found = [answer.recovery for answer in answers]
+    for places in _alike(subject, shares):
+        recipe = answers[places[0]].recipe
+        open_ = [i for i in places if found[i].status not in SETTLED]
+        if recipe is None or not open_:
+            continue
+        known = knowledge.of(shares[places[0]])
+
+        def again(
+            some: Sequence[GradientShare], other: SgdSteps, known: Knowledge = known
+        ) -> list[Recovery]:
+            return attempt(subject, known, some, other, plain)
+
+        named = would_fit(subject, [shares[i] for i in open_], recipe, again, plain)
+        for i, words in zip(open_, named, strict=True):
+            found[i] = replace(found[i], message=f"{found[i].message}; {words}")
+    return found
 
 
 def answer_trained(
@@ -71,15 +85,20 @@ def answer_trained(
 
     The arguments are those of ``recover_trained``. No other client is looked for.
     """
+    found: dict[int, Answer] = {}
+    for places in _alike(subject, shares):
+        alike = [shares[i] for i in places]
+        found.update(zip(places, _answers(subject, knowledge, alike, plain), strict=True))
+    return [found[i] for i in range(len(shares))]
+
+
+def _alike(subject: Subject, shares: Sequence[GradientShare]) -> list[list[int]]:
+    """Return the indices of shares that are recovered together: one client, the same layers."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, share in enumerate(shares):
         key = (share.made_by, share.scale, share.precision, trains_head_alone(subject, share))
         groups[key, tuple(share)].append(index)
-    found: dict[int, Answer] = {}
-    for places in groups.values():
-        alike = [shares[i] for i in places]
-        found.update(zip(places, _answers(subject, knowledge, alike, plain), strict=True))
-    return [found[i] for i in range(len(shares))]
+    return list(groups.values())
 
 
 def attempt(
@@ -87,6 +106,7 @@ def attempt(
     plain: Plain,
 ) -> list[Recovery]:  # fmt: skip
     """Return the answers of the way that a recipe calls for; all shares trained the same layers."""
+    found: Sequence[Recovery | None]
     if recipe.steps == 1:
         found = plain([mean_gradient(subject, share, recipe) for share in shares])
     elif trains_head_alone(subject, shares[0]):
@@ -130,21 +150,6 @@ def _answers(
             answer = _doubted(subject, share, answer, recipes[0])
         found.append(Answer(answer, recipes[0]))
     return found
-
-
-def _with_cause(
-    subject: Subject, knowledge: Knowledge, share: GradientShare, answer: Answer, plain: Plain
-) -> Recovery:
-    """Return the answer, with the other client that would fit if nothing was proved."""
-    found, recipe = answer.recovery, answer.recipe
-    if recipe is None or found.status in (Status.UNIQUE, Status.ZERO_GRADIENT, Status.REFUSED):
-        return found
-
-    def again(recipe: SgdSteps) -> Recovery:
-        return attempt(subject, knowledge, [share], recipe, plain)[0]
-
-    named = would_fit(subject, share, recipe, again, plain)
-    return replace(found, message=f"{found.message}; {named}")
 
 
 def _recipes(training: LocalTraining) -> Iterator[SgdSteps]:

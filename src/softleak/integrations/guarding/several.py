@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from softleak.auditing.audit_options import Options
+from softleak.auditing.class_parts import parts_in_words
 from softleak.auditing.composition import read_composition
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.sample_findings import read_samples
 from softleak.integrations.guarding.client_update import Update
 from softleak.knowledge import Knowledge
+from softleak.labels.local.proportions import StandIns
 from softleak.labels.onestep import Balance
 from softleak.share import GradientShare
 from softleak.subject import Subject
@@ -26,9 +28,11 @@ class SeveralReader:
 
     Attributes:
         subject: the model with the weights that the clients were sent.
+        stand_ins: images with their classes on which local training is simulated.
     """
 
     subject: Subject
+    stand_ins: StandIns | None = None
 
     @cached_property
     def _balance(self) -> Balance | None:
@@ -53,6 +57,11 @@ class SeveralReader:
             return replace(report, composition=found, samples=single)
         found = report.composition
         said = f"{found.message}; samples of each class were not counted: {reason}"
+        sent = update.trained
+        parts = "" if sent is None else parts_in_words(
+            self.subject, sent, update.samples, self.stand_ins
+        )  # fmt: skip
+        said = f"{said}; {parts}" if parts else said
         return replace(report, composition=replace(found, message=said))
 
     def _uncounted(self, update: Update, share: GradientShare) -> str:

@@ -36,11 +36,15 @@ class GuessedSettings:
 
 
 GUESSED = GuessedSettings()
-SETTLED = (Status.UNIQUE, Status.ZERO_GRADIENT, Status.REFUSED)  # no other client is looked for
+NO_CAUSE_SOUGHT = (
+    Status.UNIQUE,
+    Status.ZERO_GRADIENT,
+    Status.REFUSED,
+)  # no other client is looked for
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class TrainedAnswer:
     """This is what was recovered, and the steps it rests on."""
 
     recovery: Recovery
@@ -62,7 +66,7 @@ def recover_trained(
     found = [answer.recovery for answer in answers]
     for places in _alike(subject, shares):
         recipe = answers[places[0]].recipe
-        open_ = [i for i in places if found[i].status not in SETTLED]
+        open_ = [i for i in places if found[i].status not in NO_CAUSE_SOUGHT]
         if recipe is None or not open_:
             continue
         known = knowledge.of(shares[places[0]])
@@ -80,12 +84,12 @@ def recover_trained(
 
 def answer_trained(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
-) -> list[Answer]:
+) -> list[TrainedAnswer]:
     """Return the answers, and the steps each rests on; None if there are none to doubt.
 
     The arguments are those of ``recover_trained``. No other client is looked for.
     """
-    found: dict[int, Answer] = {}
+    found: dict[int, TrainedAnswer] = {}
     for places in _alike(subject, shares):
         alike = [shares[i] for i in places]
         found.update(zip(places, _answers(subject, knowledge, alike, plain), strict=True))
@@ -128,19 +132,19 @@ def _not_read(recipe: SgdSteps) -> Recovery:
 
 def _answers(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
-) -> list[Answer]:
+) -> list[TrainedAnswer]:
     """Return the answers for shares of one client's settings that trained the same layers."""
     training, knowledge = shares[0].made_by, knowledge.of(shares[0])
     if training is None:
-        return [Answer(one) for one in plain(shares)]
+        return [TrainedAnswer(one) for one in plain(shares)]
     refused = _not_attempted(training)
     if refused is not None and training.optimiser == "sgd":
-        return [Answer(refused) for _ in shares]
+        return [TrainedAnswer(refused) for _ in shares]
     if refused is not None:
-        return [Answer(_of_adam(share, plain)) for share in shares]
+        return [TrainedAnswer(_of_adam(share, plain)) for share in shares]
     if training.lr is UNKNOWN:
         scaled = [replace(share, made_by=None, scale="unknown") for share in shares]
-        return [Answer(one) for one in plain(scaled)]
+        return [TrainedAnswer(one) for one in plain(scaled)]
     recipes = list(_recipes(training))
     tries = [attempt(subject, knowledge, shares, recipe, plain) for recipe in recipes]
     found = []
@@ -148,7 +152,7 @@ def _answers(
         answer = _agreed(list(zip(recipes, every, strict=True)))
         if knowledge.scale != "known":
             answer = _doubted(subject, share, answer, recipes[0])
-        found.append(Answer(answer, recipes[0]))
+        found.append(TrainedAnswer(answer, recipes[0]))
     return found
 
 

@@ -16,6 +16,7 @@ from softleak.labels.local.best_fit import best_fitting
 from softleak.labels.local.fitting_clients import Plain, would_fit
 from softleak.labels.local.head_alone import recover_head_alone, trains_head_alone
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.whole_head import recover_by_head
 from softleak.labels.local.whole_network import recover_whole
 from softleak.labels.minima import SEARCH
 from softleak.labels.pseudo import PseudoLabels
@@ -116,7 +117,11 @@ def attempt(
     elif trains_head_alone(subject, shares[0]):
         found = recover_head_alone(subject, knowledge, shares, recipe)
     else:
-        found = [recover_whole(subject, knowledge, share, recipe) for share in shares]
+        found = [
+            recover_whole(subject, knowledge, share, recipe)
+            or recover_by_head(subject, knowledge, share, recipe)
+            for share in shares
+        ]
     family = knowledge.family or WIDEST
     return [best_fitting(one or _not_read(recipe), family) for one in found]
 

@@ -1,0 +1,172 @@
+"""All layers are trained on one sample: the head's update alone as equations for the label.
+
+While other layers learn as well, the feature moves from step to step. Less its decay, the update of
+the head is ``Σ w_k δ_k h_kᵀ``, and its row space holds every feature ``h_k`` that shows in it. In
+a basis of that space, r vectors, the features are K r numbers, the label is C, and running the
+head's own steps on them gives C r equations. No other layer and no input is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.func import jacfwd, vmap
+
+from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class MovingSettings:
+    """These settings say what is known of the way of a feature, and how equations are solved."""
+
+    drift: float = 0.3  # of a feature's length: how far it may move over all steps
+    bend: float = 0.03  # of its length: how far it may be from the line between its ends
+    sum_error: float = 1e-6  # how far the label's entries may be from the sum one
+    second: float = 0.35  # of the first singular value: a larger second one is no single sample's
+    iterations: int = 40  # steps of Levenberg–Marquardt
+    damping: float = 1e-3  # at first, of the diagonal
+    settled: float = 1e-6  # a step that lowers the misfit by a smaller part ends it
+
+
+MOVING = MovingSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class MovingHead:
+    """This is the head's update of one sample in a basis of its row space.
+
+    Attributes:
+        target: the update less its decay (C, r).
+        weight: the head's weight (C, r) in the same basis.
+        bias: its bias (C,).
+        noise: the standard error of an entry of the target.
+        recipe: the steps.
+        basis: the basis (r, I).
+    """
+
+    target: Tensor
+    weight: Tensor
+    bias: Tensor
+    noise: float
+    recipe: SgdSteps
+    basis: Tensor
+
+    @classmethod
+    def of(cls, subject: Subject, share: GradientShare, recipe: SgdSteps) -> MovingHead | None:
+        """Return the equations of an update; None if it cannot be that of one sample."""
+        head = subject.head
+        moved = mean_gradient(subject, share, recipe)[head.weight_name].double() * recipe.total
+        noise = share.noise(head.weight_name) / 3**0.5
+        noise += share.resolution(head.weight_name, head.dtype) * float(moved.abs().max())
+        _, sizes, rows = torch.linalg.svd(moved, full_matrices=False)
+        if not float(sizes[0]) or float(sizes[1]) > MOVING.second * float(sizes[0]):
+            return None
+        seen = int((sizes > noise * sum(n**0.5 for n in moved.shape)).sum())
+        basis = rows[: max(min(seen, recipe.steps, len(sizes) - 1), 1)]
+        return cls(
+            moved @ basis.T, head.W.double() @ basis.T, head.b.double(), noise, recipe, basis
+        )
+
+    @property
+    def classes(self) -> int:
+        """Return the number of classes."""
+        return len(self.target)
+
+    @property
+    def rank(self) -> int:
+        """Return how many directions of features show in the update."""
+        return len(self.basis)
+
+    @cached_property
+    def spare(self) -> int:
+        """Return how many equations there are more than unknowns."""
+        unknowns = self.recipe.steps * self.rank + self.classes - 1
+        return (self.classes - 1) * self.rank - unknowns
+
+    def update(self, y: Tensor, features: Tensor) -> Tensor:
+        """Return what the steps leave (C, r) for a label (C,) and the features (K, r) before each.
+
+        Less the decay of the first weights, as ``target`` is.
+        """
+        moved, memory = torch.zeros_like(self.target), None
+        for kept, h in zip(self.recipe.kept, features, strict=False):
+            logits = kept * (self.weight @ h) + self.bias - moved @ h
+            delta = torch.softmax(logits, 0) - y
+            moved, memory = self.recipe.step(moved, memory, delta[:, None] * h)
+        return moved
+
+    def straight(self, z: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+        """Return label and features (K, r) of a feature that moves on a line.
+
+        Args:
+            z: the label (C,), the first feature (r,) and how far it moves in all (r,).
+            along: (K,) the part of its way that lies behind it before each step.
+        """
+        y, first, way = z.split([self.classes, self.rank, self.rank])
+        return y, first + along[:, None] * way
+
+    def residual(self, y: Tensor, features: Tensor) -> Tensor:
+        """Return (C r + 1,) what is left of the update and of the label's sum, in errors."""
+        rest = (self.update(y, features) - self.target) / self.noise
+        return torch.cat([rest.flatten(), ((y.sum() - 1) / MOVING.sum_error)[None]])
+
+    def on_a_line(self, z: Tensor, along: Tensor, length: Tensor) -> Tensor:
+        """Return the residual of a feature that moves on a line, and the length of its way."""
+        y, features = self.straight(z, along)
+        way = z[-self.rank :] / (MOVING.drift * length)
+        return torch.cat([self.residual(y, features), way])
+
+    def anywhere(self, z: Tensor, line: Tensor, length: Tensor) -> Tensor:
+        """Return the residual of features that move near a line (K, r)."""
+        y, features = z[: self.classes], z[self.classes :].view(line.shape)
+        bent = (features - line) / (MOVING.bend * length)
+        return torch.cat([self.residual(y, features), bent.flatten()])
+
+    def misfit(self, z: Tensor) -> Tensor:
+        """Return the root mean square (B,) of what unknowns (B, n) leave of the update."""
+        shape = (self.recipe.steps, self.rank)
+
+        def one(z: Tensor) -> Tensor:
+            rest = self.residual(z[: self.classes], z[self.classes :].view(shape))
+            return rest[:-1].square().mean().sqrt()
+
+        found: Tensor = vmap(one)(z)
+        return found
+
+
+def descend(residual: Callable[..., Tensor], z: Tensor, *others: Tensor) -> Tensor:
+    """Return where Levenberg–Marquardt leads from B starts ``z`` (B, n).
+
+    Args:
+        residual: a function of unknowns (n,) and of what else belongs to each start.
+        z: the starts.
+        others: what else belongs to each start, (B, …).
+    """
+    value, slope = vmap(residual), vmap(jacfwd(residual))
+    rest = value(z, *others)
+    size = rest.square().sum(1)
+    damping, open_ = torch.full_like(size, MOVING.damping), size.isfinite()
+    for _ in range(MOVING.iterations):
+        J = slope(z, *others).nan_to_num(0.0)
+        normal = J.mT @ J
+        diagonal = normal.diagonal(dim1=1, dim2=2).clamp_min(1e-300)
+        damped = normal + torch.diag_embed(damping[:, None] * diagonal)
+        step = torch.linalg.solve_ex(damped, (J.mT @ rest[..., None]))[0][..., 0]
+        tried = value(z - step, *others)
+        new = tried.square().sum(1).nan_to_num(torch.inf)
+        better = (new < size) & open_
+        lowered = (size - new) / size
+        z = torch.where(better[:, None], z - step, z)
+        rest = torch.where(better[:, None], tried, rest)
+        size = torch.where(better, new, size)
+        damping = torch.where(better, damping / 10, damping * 5).clamp_min(1e-14)
+        open_ = open_ & (damping < 1e8) & ~(better & (lowered < MOVING.settled))
+        if not bool(open_.any()):
+            break
+    return z

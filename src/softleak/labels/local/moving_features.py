@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.func import jacfwd, vmap
 
+from softleak.families import Family
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
 from softleak.share import GradientShare
 from softleak.subject import Subject
@@ -27,9 +27,8 @@ class MovingSettings:
 
     drift: float = 0.3  # of a feature's length: how far it may move over all steps
     bend: float = 0.03  # of its length: how far it may be from the line between its ends
-    sum_error: float = 1e-6  # how far the label's entries may be from the sum one
+    label_error: float = 1e-6  # how far entries may be from the family, and from the sum one
     second: float = 0.35  # of the first singular value: a larger second one is no single sample's
-    iterations: int = 40  # steps of Levenberg–Marquardt
     damping: float = 1e-3  # at first, of the diagonal
     settled: float = 1e-6  # a step that lowers the misfit by a smaller part ends it
 
@@ -48,6 +47,7 @@ class MovingHead:
         noise: the standard error of an entry of the target.
         recipe: the steps.
         basis: the basis (r, I).
+        family: the family that the label is of.
     """
 
     target: Tensor
@@ -56,22 +56,27 @@ class MovingHead:
     noise: float
     recipe: SgdSteps
     basis: Tensor
+    family: Family
 
     @classmethod
-    def of(cls, subject: Subject, share: GradientShare, recipe: SgdSteps) -> MovingHead | None:
+    def of(
+        cls, subject: Subject, share: GradientShare, recipe: SgdSteps, family: Family
+    ) -> MovingHead | None:
         """Return the equations of an update; None if it cannot be that of one sample."""
         head = subject.head
         moved = mean_gradient(subject, share, recipe)[head.weight_name].double() * recipe.total
         noise = share.noise(head.weight_name) / 3**0.5
         noise += share.resolution(head.weight_name, head.dtype) * float(moved.abs().max())
-        _, sizes, rows = torch.linalg.svd(moved, full_matrices=False)
+        columns, sizes, rows = torch.linalg.svd(moved, full_matrices=False)
         if not float(sizes[0]) or float(sizes[1]) > MOVING.second * float(sizes[0]):
             return None
         seen = int((sizes > noise * sum(n**0.5 for n in moved.shape)).sum())
         basis = rows[: max(min(seen, recipe.steps, len(sizes) - 1), 1)]
+        basis = _with_drift(basis, head.W.double().T @ columns[:, 0])
         return cls(
-            moved @ basis.T, head.W.double() @ basis.T, head.b.double(), noise, recipe, basis
-        )
+            moved @ basis.T, head.W.double() @ basis.T, head.b.double(), noise, recipe, basis,
+            family,
+        )  # fmt: skip
 
     @property
     def classes(self) -> int:
@@ -82,12 +87,6 @@ class MovingHead:
     def rank(self) -> int:
         """Return how many directions of features show in the update."""
         return len(self.basis)
-
-    @cached_property
-    def spare(self) -> int:
-        """Return how many equations there are more than unknowns."""
-        unknowns = self.recipe.steps * self.rank + self.classes - 1
-        return (self.classes - 1) * self.rank - unknowns
 
     def update(self, y: Tensor, features: Tensor) -> Tensor:
         """Return what the steps leave (C, r) for a label (C,) and the features (K, r) before each.
@@ -112,9 +111,10 @@ class MovingHead:
         return y, first + along[:, None] * way
 
     def residual(self, y: Tensor, features: Tensor) -> Tensor:
-        """Return (C r + 1,) what is left of the update and of the label's sum, in errors."""
+        """Return (C r + C + 1,) what is left of the update, the family and the sum, in errors."""
         rest = (self.update(y, features) - self.target) / self.noise
-        return torch.cat([rest.flatten(), ((y.sum() - 1) / MOVING.sum_error)[None]])
+        label = torch.cat([y - self.family.project(y), y.sum()[None] - 1])
+        return torch.cat([rest.flatten(), label / MOVING.label_error])
 
     def on_a_line(self, z: Tensor, along: Tensor, length: Tensor) -> Tensor:
         """Return the residual of a feature that moves on a line, and the length of its way."""
@@ -134,25 +134,41 @@ class MovingHead:
 
         def one(z: Tensor) -> Tensor:
             rest = self.residual(z[: self.classes], z[self.classes :].view(shape))
-            return rest[:-1].square().mean().sqrt()
+            return rest.square().mean().sqrt()
 
         found: Tensor = vmap(one)(z)
         return found
 
 
-def descend(residual: Callable[..., Tensor], z: Tensor, *others: Tensor) -> Tensor:
-    """Return where Levenberg–Marquardt leads from B starts ``z`` (B, n).
+def _with_drift(basis: Tensor, direction: Tensor) -> Tensor:
+    """Return a basis (r + 1, I) that holds the direction (I,) in which a feature is pushed.
+
+    Where all ``p − y`` are parallel, a way of the feature leaves no second row in the update, but
+    it moves the logits. Layers before the head are taught along the head's own weights.
+    """
+    own = direction - basis.T @ (basis @ direction)
+    size = float(own.norm())
+    if size <= torch.finfo(own.dtype).eps * float(direction.norm()):
+        return basis
+    return torch.cat([basis, own[None] / size])
+
+
+def descend(
+    residual: Callable[..., Tensor], z: Tensor, *others: Tensor, iterations: int
+) -> tuple[Tensor, Tensor]:
+    """Return where Levenberg–Marquardt leads from B starts ``z`` (B, n), and ``‖r‖²`` there (B,).
 
     Args:
         residual: a function of unknowns (n,) and of what else belongs to each start.
         z: the starts.
         others: what else belongs to each start, (B, …).
+        iterations: the largest number of steps.
     """
     value, slope = vmap(residual), vmap(jacfwd(residual))
     rest = value(z, *others)
     size = rest.square().sum(1)
     damping, open_ = torch.full_like(size, MOVING.damping), size.isfinite()
-    for _ in range(MOVING.iterations):
+    for _ in range(iterations):
         J = slope(z, *others).nan_to_num(0.0)
         normal = J.mT @ J
         diagonal = normal.diagonal(dim1=1, dim2=2).clamp_min(1e-300)
@@ -169,4 +185,4 @@ def descend(residual: Callable[..., Tensor], z: Tensor, *others: Tensor) -> Tens
         open_ = open_ & (damping < 1e8) & ~(better & (lowered < MOVING.settled))
         if not bool(open_.any()):
             break
-    return z
+    return z, size

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import jacfwd
 
 from softleak.factors import factor
-from softleak.families import Family
+from softleak.families import AnyLabel
 from softleak.knowledge import Knowledge
 from softleak.labels.brackets import local_minima
 from softleak.labels.certify import simplest_family
@@ -31,8 +31,11 @@ class WholeHeadSettings:
 
     readings: int = 4  # scalars at which a feature that stays comes nearest to the family
     ways: tuple[float, ...] = (-0.2, -0.05, 0.05, 0.2)  # of its length: ways that are tried
-    directions: int = 3  # directions of these ways
-    fits: float = 2.0  # root mean square, in errors: an update that is explained is below
+    directions: int = 3  # directions of these ways: the last ones of the basis
+    quick: int = 30  # steps of every start, on a line
+    kept: int = 6  # starts that are followed further, those nearest to the update
+    slow: int = 100  # steps of these
+    fits: float = 4.0  # root mean square, in errors: an update that is explained is below
     error_bars: float = 4.0  # standard errors that the label's error is stated with
 
 
@@ -52,21 +55,22 @@ def recover_by_head(
     head = subject.head
     if several or (head.bias_name in share and bool(share[head.bias_name].any())):
         return None
-    equations = MovingHead.of(subject, share, recipe)
-    if equations is None:
-        return None
-    family = knowledge.family or WIDEST
-    z = _starts(subject, share, recipe, equations, family)
-    if not len(z):
-        return None
-    found, length = _followed(equations, z)
-    misfit = equations.misfit(found)
-    best = int(misfit.nan_to_num(torch.inf).argmin())
-    return _answer(equations, found[best], float(misfit[best]), length[best])
+    answer = None
+    families = [knowledge.family] if knowledge.family is not None else [WIDEST, AnyLabel()]
+    for family in families:
+        equations = MovingHead.of(subject, share, recipe, family)
+        if equations is None:
+            return None
+        z = _starts(subject, share, recipe, equations)
+        if len(z):
+            answer = _answer(equations, *_followed(equations, z))
+        if answer is not None and answer.label is not None:
+            break
+    return answer
 
 
 def _starts(
-    subject: Subject, share: GradientShare, recipe: SgdSteps, equations: MovingHead, family: Family
+    subject: Subject, share: GradientShare, recipe: SgdSteps, equations: MovingHead
 ) -> Tensor:
     """Return (B, C + 2 r) labels, features and ways: what the update means if features stay.
 
@@ -80,7 +84,7 @@ def _starts(
     for rows, grid in where.grids():
         y, size = curve.take(where.client[rows]).labels(grid)
         outside = y.amax(-1) >= LABEL_EQUATIONS.outside
-        far = spread_of(family, y, size).masked_fill(outside, torch.inf)
+        far = spread_of(WIDEST, y, size).masked_fill(outside, torch.inf)
         for row, left, _ in zip(*(part.tolist() for part in local_minima(far, grid)), strict=True):
             at = int((grid[row] - left).abs().argmin())
             found.append((float(far[row, at]), float(grid[row, at]), y[row, at]))
@@ -96,20 +100,24 @@ def _starts(
 
 def _ways(rank: int) -> Tensor:
     """Return ways (M, r) of a feature, relative to its length: none, and some along each axis."""
-    axes = torch.eye(rank)[: WHOLE_HEAD.directions]
+    axes = torch.eye(rank)[-WHOLE_HEAD.directions :]
     return torch.cat([torch.zeros(1, rank), *(size * axes for size in WHOLE_HEAD.ways)])
 
 
 def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return labels and features (B, C + K r) where the starts lead, and features' lengths (B,)."""
+    """Return label and features (C + K r,) of the start that leads nearest, and their length."""
     classes, rank, steps = equations.classes, equations.rank, equations.recipe.steps
     length = z[:, classes : classes + rank].norm(dim=1).clamp_min(1e-12)
     along = _progress(equations, z)
-    z = descend(equations.on_a_line, z, along, length)
+    z, size = descend(equations.on_a_line, z, along, length, iterations=WHOLE_HEAD.quick)
+    near = size.nan_to_num(torch.inf).argsort()[: WHOLE_HEAD.kept]
+    z, along, length = z[near], along[near], length[near]
     y, first, way = z.split([classes, rank, rank], 1)
     line = first[:, None] + along[..., None] * way[:, None]
     begin = torch.cat([y, line.reshape(-1, steps * rank)], 1)
-    return descend(equations.anywhere, begin, line, length), length
+    found, size = descend(equations.anywhere, begin, line, length, iterations=WHOLE_HEAD.slow)
+    best = size.nan_to_num(torch.inf).argmin()
+    return found[best], length[best]
 
 
 def _progress(equations: MovingHead, z: Tensor) -> Tensor:
@@ -130,7 +138,8 @@ def _progress(equations: MovingHead, z: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-def _answer(equations: MovingHead, z: Tensor, misfit: float, length: Tensor) -> Recovery:
+def _answer(equations: MovingHead, z: Tensor, length: Tensor) -> Recovery:
+    misfit = float(equations.misfit(z[None]))
     classes, rank, steps = equations.classes, equations.rank, equations.recipe.steps
     label, features = z[:classes], z[classes:].view(steps, rank)
     if not misfit <= WHOLE_HEAD.fits:

@@ -53,8 +53,11 @@ class SeveralReader:
         if not reason and update.samples is not None:
             known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
             found = read_composition(self.subject, share, known)
+            report = replace(report, composition=found)
+            if update.samples >= self.subject.head.classes:  # more than the head's rows tell apart
+                return report
             single = read_samples(self.subject, share, found, Options(known))
-            return replace(report, composition=found, samples=single)
+            return replace(report, samples=single)
         found = report.composition
         said = f"{found.message}; samples of each class were not counted: {reason}"
         sent = update.trained

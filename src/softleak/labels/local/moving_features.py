@@ -40,11 +40,14 @@ MOVING = MovingSettings()
 class MovingHead:
     """This is the head's update of one sample in a basis of its row space.
 
+    A bias that is trained as well is a further column of target and weight, of a feature that is
+    always one.
+
     Attributes:
         target: the update less its decay (C, r).
         weight: the head's weight (C, r) in the same basis.
-        bias: its bias (C,).
-        noise: the standard error of an entry of the target.
+        bias: its bias (C,), if it is not trained; else zeros.
+        noise: the standard error of an entry of the target, for every column (r,).
         recipe: the steps.
         basis: the basis (r, I).
         family: the family that the label is of.
@@ -53,7 +56,7 @@ class MovingHead:
     target: Tensor
     weight: Tensor
     bias: Tensor
-    noise: float
+    noise: Tensor
     recipe: SgdSteps
     basis: Tensor
     family: Family
@@ -64,19 +67,25 @@ class MovingHead:
     ) -> MovingHead | None:
         """Return the equations of an update; None if it cannot be that of one sample."""
         head = subject.head
-        moved = mean_gradient(subject, share, recipe)[head.weight_name].double() * recipe.total
-        noise = share.noise(head.weight_name) / 3**0.5
-        noise += share.resolution(head.weight_name, head.dtype) * float(moved.abs().max())
+        mean = mean_gradient(subject, share, recipe)
+        moved = mean[head.weight_name].double() * recipe.total
+        noise = _noise(subject, share, head.weight_name)
         columns, sizes, rows = torch.linalg.svd(moved, full_matrices=False)
         if not float(sizes[0]) or float(sizes[1]) > MOVING.second * float(sizes[0]):
             return None
         seen = int((sizes > noise * sum(n**0.5 for n in moved.shape)).sum())
-        basis = rows[: max(min(seen, recipe.steps, len(sizes) - 1), 1)]
+        if seen > recipe.steps:  # one sample leaves one row for each step
+            return None
+        basis = rows[: max(min(seen, len(sizes) - 1), 1)]
         basis = _with_drift(basis, head.W.double().T @ columns[:, 0])
-        return cls(
-            moved @ basis.T, head.W.double() @ basis.T, head.b.double(), noise, recipe, basis,
-            family,
-        )  # fmt: skip
+        target, weight, b = moved @ basis.T, head.W.double() @ basis.T, head.b.double()
+        errors = target.new_full((len(basis),), noise)
+        if trains_bias(subject, share):
+            own = mean[head.bias_name].double()[:, None] * recipe.total
+            target, weight = torch.cat([target, own], 1), torch.cat([weight, b[:, None]], 1)
+            error = errors.new_tensor([_noise(subject, share, head.bias_name)])
+            errors, b = torch.cat([errors, error]), torch.zeros_like(b)
+        return cls(target, weight, b, errors, recipe, basis, family)
 
     @property
     def classes(self) -> int:
@@ -94,11 +103,16 @@ class MovingHead:
         Less the decay of the first weights, as ``target`` is.
         """
         moved, memory = torch.zeros_like(self.target), None
-        for kept, h in zip(self.recipe.kept, features, strict=False):
+        for kept, h in zip(self.recipe.kept, self.with_one(features), strict=False):
             logits = kept * (self.weight @ h) + self.bias - moved @ h
             delta = torch.softmax(logits, 0) - y
             moved, memory = self.recipe.step(moved, memory, delta[:, None] * h)
         return moved
+
+    def with_one(self, features: Tensor) -> Tensor:
+        """Return features (…, r) as the target's columns count them: with a one for the bias."""
+        missing = self.target.shape[1] - self.rank
+        return torch.cat([features, features.new_ones(*features.shape[:-1], missing)], -1)
 
     def straight(self, z: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
         """Return label and features (K, r) of a feature that moves on a line.
@@ -107,7 +121,7 @@ class MovingHead:
             z: the label (C,), the first feature (r,) and how far it moves in all (r,).
             along: (K,) the part of its way that lies behind it before each step.
         """
-        y, first, way = z.split([self.classes, self.rank, self.rank])
+        y, first, way = torch.split(z, [self.classes, self.rank, self.rank])
         return y, first + along[:, None] * way
 
     def residual(self, y: Tensor, features: Tensor) -> Tensor:
@@ -138,6 +152,18 @@ class MovingHead:
 
         found: Tensor = vmap(one)(z)
         return found
+
+
+def trains_bias(subject: Subject, share: GradientShare) -> bool:
+    """Return whether the head's bias has moved."""
+    name = subject.head.bias_name
+    return name in share and bool(share[name].any())
+
+
+def _noise(subject: Subject, share: GradientShare, name: str) -> float:
+    """Return the standard error of an entry of an update."""
+    own = share.resolution(name, subject.head.dtype) * float(share[name].abs().max())
+    return share.noise(name) / 3**0.5 + own
 
 
 def _with_drift(basis: Tensor, direction: Tensor) -> Tensor:

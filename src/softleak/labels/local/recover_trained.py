@@ -68,6 +68,9 @@ def recover_trained(
     for places in _alike(subject, shares):
         recipe = answers[places[0]].recipe
         open_ = [i for i in places if found[i].status not in NO_CAUSE_SOUGHT]
+        if not trains_head_alone(subject, shares[places[0]]):
+            # Where all layers were trained, a label that explains the update is reason enough.
+            open_ = [i for i in open_ if found[i].label is None]
         if recipe is None or not open_:
             continue
         known = knowledge.of(shares[places[0]])

@@ -15,7 +15,7 @@ from softleak.labels.brackets import local_minima
 from softleak.labels.certify import simplest_family
 from softleak.labels.curve import spread_of
 from softleak.labels.local.label_equations import LABEL_EQUATIONS
-from softleak.labels.local.moving_features import MovingHead, descend
+from softleak.labels.local.moving_features import MovingHead, descend, trains_bias
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
@@ -51,9 +51,7 @@ def recover_by_head(
         The recovery, never UNIQUE: the search is local, and no input is known that the client could
         be run on again. None if the update cannot be one sample's.
     """
-    several = knowledge.samples is not None and knowledge.samples > 1
-    head = subject.head
-    if several or (head.bias_name in share and bool(share[head.bias_name].any())):
+    if knowledge.samples is not None and knowledge.samples > 1:
         return None
     answer = None
     families = [knowledge.family] if knowledge.family is not None else [WIDEST, AnyLabel()]
@@ -79,7 +77,7 @@ def _starts(
     """
     factors = factor(subject.head, [mean_gradient(subject, share, recipe)])
     pseudo = PseudoLabels.of(subject.head, factors)
-    curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, False)
+    curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, trains_bias(subject, share))
     where, found = curve.interval(), []
     for rows, grid in where.grids():
         y, size = curve.take(where.client[rows]).labels(grid)
@@ -112,7 +110,7 @@ def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
     z, size = descend(equations.on_a_line, z, along, length, iterations=WHOLE_HEAD.quick)
     near = size.nan_to_num(torch.inf).argsort()[: WHOLE_HEAD.kept]
     z, along, length = z[near], along[near], length[near]
-    y, first, way = z.split([classes, rank, rank], 1)
+    y, first, way = torch.split(z, [classes, rank, rank], 1)
     line = first[:, None] + along[..., None] * way[:, None]
     begin = torch.cat([y, line.reshape(-1, steps * rank)], 1)
     found, size = descend(equations.anywhere, begin, line, length, iterations=WHOLE_HEAD.slow)
@@ -127,13 +125,14 @@ def _progress(equations: MovingHead, z: Tensor) -> Tensor:
     """
     found = []
     for one in z:
-        y, first, _ = one.split([equations.classes, equations.rank, equations.rank])
+        y, first, _ = torch.split(one, [equations.classes, equations.rank, equations.rank])
+        h = equations.with_one(first)
         moved, memory, sizes = torch.zeros_like(equations.target), None, []
         for kept in equations.recipe.kept[:-1]:
             sizes.append(moved.norm())
-            delta = torch.softmax(kept * (equations.weight @ first) + equations.bias
-                                  - moved @ first, 0) - y  # fmt: skip
-            moved, memory = equations.recipe.step(moved, memory, delta[:, None] * first)
+            logits = kept * (equations.weight @ h) + equations.bias - moved @ h
+            delta = torch.softmax(logits, 0) - y
+            moved, memory = equations.recipe.step(moved, memory, delta[:, None] * h)
         found.append(torch.stack(sizes) / moved.norm().clamp_min(1e-300))
     return torch.stack(found)
 

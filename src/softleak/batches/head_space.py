@@ -94,7 +94,8 @@ class HeadSpace:
     @cached_property
     def weight_lengths(self) -> Tensor:
         """Return the length (C,) of each row of the weights."""
-        return torch.linalg.vector_norm(self.weights, dim=1)
+        lengths: Tensor = torch.linalg.vector_norm(self.weights, dim=1)
+        return lengths
 
     @property
     def mean_difference(self) -> Tensor:

@@ -8,7 +8,14 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from softleak.batches.batch_messages import of_one, of_reading, too_few, unbalanced, unsolvable
+from softleak.batches.batch_messages import (
+    of_one,
+    of_reading,
+    of_several_as_one,
+    too_few,
+    unbalanced,
+    unsolvable,
+)
 from softleak.batches.head_reading import HeadReading, read_head
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.sparse_features import recover_by_features
@@ -162,7 +169,7 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
             Recovery(
                 status, Doubt.FLAT.value if flat else of_one(proved, tested[i], error, knowledge),
                 label / label.sum(), features[i], float(at.a[i].norm()), error, own,
-                scale=reading.scale, samples=1, family=family,
+                scale=1 / reading.scale, samples=1, family=family,
             )
         )  # fmt: skip
     return samples
@@ -177,11 +184,8 @@ def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Batc
     if not several:
         return BatchRecovery(answer.status, answer.message, max(answer.samples, 1), found)
     status = Status.AMBIGUOUS if answer.status is Status.UNIQUE else answer.status
-    message = (
-        f"the head's gradient shows one sample where {knowledge.samples} were announced: the "
-        f"others have no gradient, or the same feature as this one. {answer.message}"
-    )
-    return BatchRecovery(status, message, knowledge.samples or 1, found)
+    size = knowledge.samples or 1
+    return BatchRecovery(status, of_several_as_one(size, bool(found)), size, found)
 
 
 def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:

@@ -87,7 +87,7 @@ def test_an_unknown_scale(lenet, factor):
     found = sl.recover_batch(lenet, share, size=3, scale="unknown", family=sl.Smoothed())
     assert found.status is sl.Status.UNIQUE
     assert not wrong(found, y)
-    assert found.samples[0].scale == pytest.approx(1 / factor, rel=1e-3)
+    assert found.samples[0].scale == pytest.approx(factor, rel=1e-3)
 
 
 def test_smoothing_the_own_predictions_is_not_read_as_flat_labels(lenet):

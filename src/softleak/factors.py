@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -145,21 +146,31 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     seen = [(G @ probe).double() for probe in probes]  # a random product tells the largest row
     v = _unit(G[torch.arange(len(G), device=G.device), seen[0].abs().argmax(-1)].double())
     product, residual = _project(G, v, probes, seen)
-    noisy = (residual > RANK.noisy * product.norm(dim=-1)).nonzero()[:, 0]
+    sigma: Tensor = torch.linalg.vector_norm(product, dim=-1)
+    noisy = (residual > RANK.noisy * sigma).nonzero()[:, 0]
     if len(noisy):  # the others stay as they are, whoever is in their batch
         own, heard = G[noisy], [each[noisy] for each in seen]
         for _ in range(RANK.power_steps):
             v[noisy] = _unit(torch.einsum("nci,nc->ni", own.double(), product[noisy]))
             product[noisy], residual[noisy] = _project(own, v[noisy], probes, heard)
-    sigma = product.norm(dim=-1)
-    return _unit(product), sigma, v, residual / sigma.clamp_min(SMALLEST_NORMAL)
+        sigma = torch.linalg.vector_norm(product, dim=-1)
+    return (
+        product / sigma.clamp_min(SMALLEST_NORMAL)[:, None],
+        sigma,
+        v,
+        residual / sigma.clamp_min(SMALLEST_NORMAL),
+    )
 
 
 def _directions(G: Tensor) -> list[Tensor]:
     """Return random directions (I,) in the dtype of ``G``, the same in every run."""
+    return list(_drawn(G.shape[-1]).to(G.device, G.dtype))
+
+
+@lru_cache(maxsize=4)
+def _drawn(entries: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(RANK.probes, G.shape[-1], generator=generator)
-    return list(drawn.to(G.device, G.dtype))
+    return torch.randn(RANK.probes, entries, generator=generator)
 
 
 def _project(
@@ -169,7 +180,7 @@ def _project(
 
     That norm is estimated from products with random directions, which cost less than the matrix.
     """
-    rows = torch.split(G, max(CACHED_BLOCK // (len(G) * G.shape[-1]), 1), dim=1)
+    rows = (G,) if G.numel() <= CACHED_BLOCK else _blocks(G)
     if len(G) == 1:  # a matrix-vector product runs at the speed of memory
         product = torch.cat([torch.mv(block[0].double(), v[0]) for block in rows])[None]
     else:
@@ -181,8 +192,14 @@ def _project(
     return product, torch.stack(rests).square().sum((0, 2)).div(RANK.probes).sqrt()
 
 
+def _blocks(G: Tensor) -> tuple[Tensor, ...]:
+    """Return the rows of N gradients in blocks that stay in the cache as float64."""
+    return torch.split(G, max(CACHED_BLOCK // (len(G) * G.shape[-1]), 1), dim=1)
+
+
 def _unit(x: Tensor) -> Tensor:
-    return torch.div(x, x.norm(dim=-1, keepdim=True).clamp_min(SMALLEST_NORMAL))
+    size: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / size.clamp_min(SMALLEST_NORMAL)
 
 
 def numerical_rank(head: Head, share: GradientShare, relative: float) -> int:

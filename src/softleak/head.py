@@ -26,6 +26,16 @@ SHORTEST = 1e-300  # keeps a quotient finite
 CACHED_BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
 
 
+def _blocks_of(matrix: Tensor) -> tuple[Tensor, ...]:
+    """Return the rows of a matrix (C, I) in blocks that stay in the cache as float64."""
+    return torch.split(matrix, max(CACHED_BLOCK // matrix.shape[1], 1))
+
+
+def column_sums(matrix: Tensor) -> Tensor:
+    """Return the sums (I,) over the columns of a matrix (C, I), in float64."""
+    return torch.stack([block.double().sum(0) for block in _blocks_of(matrix)]).sum(0)
+
+
 @dataclass(frozen=True, eq=False)
 class Head:
     """This is a model's last linear layer: ``W`` (C, I), and ``b`` (C,), zero if there is none.
@@ -49,6 +59,11 @@ class Head:
     def largest_row(self) -> float:
         """Return the length of the longest row of ``W``."""
         return float(self.W.norm(dim=1).max())
+
+    @cached_property
+    def column_sums(self) -> Tensor:
+        """Return the sums (I,) over the columns of ``W``, in float64."""
+        return column_sums(self.W)
 
     @cached_property
     def norm(self) -> float:
@@ -80,17 +95,23 @@ class Head:
         """Return the number of classes C."""
         return self.W.shape[0]
 
+    @cached_property
+    def _blocks(self) -> tuple[Tensor, ...]:
+        """Return the rows of ``W`` in blocks that stay in the cache as float64."""
+        return _blocks_of(self.W)
+
     def logits(self, x: Tensor) -> Tensor:
         """Return ``W x`` (N, C) in float64, of features (N, I), without the bias."""
-        rows = torch.split(self.W, max(CACHED_BLOCK // self.W.shape[1], 1))
+        rows = self._blocks
         if len(x) == 1:  # a matrix-vector product runs at the speed of memory
             return torch.cat([torch.mv(block.double(), x[0]) for block in rows])[None]
         return torch.cat([x @ block.double().T for block in rows], 1)
 
     def back(self, delta: Tensor) -> Tensor:
         """Return ``Wᵀ δ`` (N, I) in float64, of ``δ`` (N, C)."""
-        rows = max(CACHED_BLOCK // self.W.shape[1], 1)
-        parts = zip(torch.split(self.W, rows), torch.split(delta, rows, 1), strict=True)
+        blocks = self._blocks
+        pieces = torch.split(delta, len(blocks[0]), 1) if len(blocks) > 1 else (delta,)
+        parts = zip(blocks, pieces, strict=True)
         if len(delta) == 1:
             products = [torch.mv(block.double().T, part[0])[None] for block, part in parts]
         else:

@@ -67,7 +67,7 @@ def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
     names = listed([leak.value for leak in TRIED_LEAKS if leak in leaks])
     enough = [r for r in tried.responses if all(leak in r.stops for leak in leaks)]
     if not enough:
-        return f"No defence that was tried ended every attack on {names}; combine them, or batch."
+        return f"No defence that was tried ended every attack on {names}; combine them."
     words = [_setting(response, leaks) for response in enough]
     bound = max(_last(r, leak).interval[1] for r in enough for leak in leaks)
     return (

@@ -29,6 +29,8 @@ def of_reading(
         said.append("the others have no gradient that stands out of rounding")
     if knowledge.samples is None:
         said.append("no two samples are assumed to have the same feature")
+    elif proved:
+        said.append(f"that there are {size} samples, and no more that look alike, is taken as said")
     bits = float(reading.certificate.bits.min())
     said.append(f"the equations test {bits:.0f} bits beyond the unknowns")
     return "; ".join(said)
@@ -60,6 +62,17 @@ def of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> st
         f"this label fits, but rounding leaves it open to within {error:.1g} in L1, more than "
         f"{knowledge.tolerance:.1g}: another sample is too much like this one"
     )
+
+
+def of_several_as_one(size: int, found: bool) -> str:
+    """Return what is said if several samples were announced and the gradient shows only one."""
+    shown = (
+        f"the head's gradient shows one sample where {size} were announced: the others have no "
+        "gradient that stands out of rounding, or the same feature or difference p − y as this one."
+    )
+    if found:
+        return f"{shown} The label is that of all of them taken as one sample, so nothing is proved"
+    return f"{shown} All of them taken as one sample have no label"
 
 
 def too_few(rank: int, size: int) -> str:

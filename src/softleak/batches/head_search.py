@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,10 +10,12 @@ from torch import Tensor
 from softleak.batches.candidates import FoundSamples, distinct
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.leading import leading_points
-from softleak.batches.levenberg import LEVENBERG, LevenbergSettings, minimise
+from softleak.batches.levenberg import LevenbergSettings, minimise
 from softleak.batches.one_sample import SampleSystem
 from softleak.batches.rounding import equation_errors, row_errors
 from softleak.batches.supports import Supports
+
+SEARCH_STEPS = LevenbergSettings(settled=0.1)
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,9 @@ class SearchSettings:
     Attributes:
         rounds: how often the search is repeated in what is left of the space.
         starts: the number of starting points per set of classes.
+        first: the number of problems of the first round, as far as ``fewest_starts`` allows. Most
+            batches need no more, and later rounds search fewer dimensions.
+        fewest_starts: the number of starting points per set of classes in any round.
         problems: the number of problems that are solved at once, at most.
         stretch: the range of factors that starting features are multiplied by.
         scatter: the size of the random part of a starting point, relative to usual features.
@@ -30,10 +35,14 @@ class SearchSettings:
         misfit: a solution may miss its equations by so many standard errors.
         negative: no entry of a label may be below minus this.
         seed: the seed of the starting points.
+        steps: the settings of each local search. A solution is known by steps that promise to lower
+            the cost to nothing; a point whose step promises less than a tenth is left there.
     """
 
     rounds: int = 6
     starts: int = 24
+    first: int = 240
+    fewest_starts: int = 8
     problems: int = 4096
     stretch: tuple[float, float] = (0.5, 2.0)
     scatter: float = 0.5
@@ -41,6 +50,14 @@ class SearchSettings:
     misfit: float = 30.0
     negative: float = 1e-4
     seed: int = 0
+    steps: LevenbergSettings = SEARCH_STEPS
+
+    def of_round(self, number: int, kinds: int) -> SearchSettings:
+        """Return the settings of a round, counted from 0, for so many sets of classes."""
+        if number:
+            return self
+        count = max(self.fewest_starts, self.first // kinds)
+        return replace(self, starts=min(self.starts, count))
 
 
 SAMPLE_SEARCH = SearchSettings()
@@ -55,7 +72,6 @@ def explore(
     *,
     scaled: bool = True,
     settings: SearchSettings = SAMPLE_SEARCH,
-    steps: LevenbergSettings = LEVENBERG,
 ) -> FoundSamples:
     """Return samples of one family that fit the head's gradient, the best first.
 
@@ -67,14 +83,13 @@ def explore(
         generator: the source of the starting points.
         scaled: whether the scale of the share is known.
         settings: how long and how finely is searched.
-        steps: the settings of each local search.
     """
     system = _deflated(space, supports, known, scaled)
     beta = _starts(system, features, settings, generator)
     kind = torch.arange(len(supports), device=beta.device).repeat(len(beta))
     beta = beta.repeat_interleave(len(supports), 0)
-    beta, cost, kind = minimise(system, beta, kind, steps)
-    return _fitting(space, FoundSamples(system.point(beta, kind), kind), cost, settings)
+    beta, cost, kind = minimise(system, beta, kind, settings.steps)
+    return _fitting(system, FoundSamples(system.point(beta, kind), kind), cost, settings)
 
 
 def _deflated(space: HeadSpace, supports: Supports, a: Tensor, scaled: bool) -> SampleSystem:
@@ -115,15 +130,16 @@ def _starts(
 
 
 def _fitting(
-    space: HeadSpace, found: FoundSamples, cost: Tensor, settings: SearchSettings
+    system: SampleSystem, found: FoundSamples, cost: Tensor, settings: SearchSettings
 ) -> FoundSamples:
     """Return the solutions whose residuals are explained by rounding, the best first."""
-    at = found.at
+    space, at = system.space, found.at
     errors = equation_errors(space, row_errors(space), at.a, at.b, at.p).norm(dim=-1)
     size = at.a.norm(dim=-1)
     allowed = settings.misfit * errors * (1 / size + at.b.norm(dim=-1) / (1 + size))
     product = (at.a * at.b).sum(-1)
-    fits = (cost.sqrt() < allowed) & (size > settings.misfit * errors)
+    sizeable = (size > settings.misfit * errors) | system.open_flats[found.kind]
+    fits = (cost.sqrt() < allowed) & sizeable
     fits &= (at.label.amin(-1) > -settings.negative) & (product > 0)
     rows = fits.nonzero()[:, 0]
     # Ill-conditioned points are allowed more, but are not better for it.

@@ -11,6 +11,7 @@ so that every sample is described by ``b_i``, as many numbers as there are sampl
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from softleak.head import Head
 from softleak.share import GradientShare
 
 SHORTEST_VECTOR = 1e-300  # keeps a quotient by the length of a vector finite
+INDISTINCT = 1e-5  # a direction of labels this close to the span of ``U`` counts as within it
 SHORTEST_COLUMN = 0.1  # columns shorter than this part of the longest are divided by that part
 
 
@@ -69,17 +71,31 @@ class HeadSpace:
         """Return C, the number of classes."""
         return len(self.U)
 
-    @property
+    @cached_property
     def logit_map(self) -> Tensor:
         """Return ``M`` (C, R), so that the logits of a sample are ``M b + offset``."""
         return self.factor * (self.weights @ self.V) * self.S
 
-    @property
+    @cached_property
     def constraint(self) -> Tensor | None:
         """Return a vector (R,) whose product with every ``b_i`` is one, or None without a bias."""
         if not self.with_bias:
             return None
         return self.factor * self.V[-1] * self.S / self.columns[-1]
+
+    @cached_property
+    def indistinct(self) -> float:
+        """Return the distance from the span of ``U`` below which directions count as within it.
+
+        Rounding turns the last singular vector by the ratio of the singular values.
+        """
+        return max(INDISTINCT, self.relative * float(self.S[0] / self.S[-1]))
+
+    @cached_property
+    def weight_lengths(self) -> Tensor:
+        """Return the length (C,) of each row of the weights."""
+        lengths: Tensor = torch.linalg.vector_norm(self.weights, dim=1)
+        return lengths
 
     @property
     def mean_difference(self) -> Tensor:

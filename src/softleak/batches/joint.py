@@ -19,7 +19,9 @@ from softleak.batches.rounding import entry_errors, equation_errors
 from softleak.batches.supports import Supports
 
 POLISH = LevenbergSettings(iterations=12, damping=1e-6, checkpoints=())
+THOROUGH = LevenbergSettings(iterations=100, damping=1e-6, checkpoints=())
 REWEIGHTED = 3  # how often equations are weighed anew
+FAR_OFF = 1e4  # beyond so many standard errors, weighing anew does not help
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +56,14 @@ class JointSystem:
 
     def values(self, x: Tensor, kind: Tensor) -> Tensor:
         """Return the weighed residuals (1, E) of unknowns (1, U)."""
-        at = self.point(x[0])
-        rest = (at.p - at.label - at.a @ self.space.U.T) / self.errors
-        rows = [rest.flatten()]
-        if self.space.constraint is not None:
-            rows.append((at.b @ self.space.constraint - 1) / self._constraint_errors(at.b))
-        return torch.cat(rows)[None]
+        return self._residuals(self.point(x[0]))[None]
+
+    def _residuals(self, at: SamplePoints) -> Tensor:
+        rest = ((at.p - at.label - at.a @ self.space.U.T) / self.errors).flatten()
+        if self.space.constraint is None:
+            return rest
+        told = (at.b @ self.space.constraint - 1) / self._constraint_errors(at.b)
+        return torch.cat([rest, told])
 
     def _constraint_errors(self, b: Tensor) -> Tensor:
         """Return the standard error (R,) of the further feature, which is one."""
@@ -70,11 +74,9 @@ class JointSystem:
         at, R, C = self.point(x[0]), self.space.rank, self.space.classes
         M, U = self.space.logit_map, self.space.U
         K = self.supports.unknowns
-        # dA = −A dBᵀ A: the a of one sample moves with the b of every other.
-        inverse = torch.linalg.inv(at.b)
-        Ua = U @ inverse  # (C, R): column j is what moves with b_j
-        J = x.new_zeros(R, C, R, R)
-        J += torch.einsum("cj,ir->icjr", Ua, at.a)
+        # dA = −A dBᵀ A / scale: the a of one sample moves with the b of every other.
+        Ua = (at.a @ U.T).mT / self.unpack(x[0])[2]  # (C, R): column j is what moves with b_j
+        J = Ua[None, :, :, None] * at.a[:, None, None, :]
         own = at.p[..., None] * (M - (at.p @ M)[:, None, :])
         i = torch.arange(R, device=x.device)
         J[i, :, i, :] += own
@@ -92,11 +94,16 @@ class JointSystem:
             view[i, i] = constraint / self._constraint_errors(at.b)[:, None]
             rows[:, : R * R] = view.reshape(R, R * R)
             J = torch.cat([J, rows])
-        return self.values(x, kind), J[None]
+        return self._residuals(at)[None], J[None]
 
 
 def polish(
-    space: HeadSpace, supports: Supports, found: SamplePoints, *, scaled: bool = True
+    space: HeadSpace,
+    supports: Supports,
+    found: SamplePoints,
+    *,
+    scaled: bool = True,
+    steps: LevenbergSettings = POLISH,
 ) -> tuple[JointSystem, Tensor]:
     """Solve for all samples together from where each was found; return the system and its point."""
     T, label = supports.directions, found.p - found.a @ space.U.T
@@ -112,6 +119,8 @@ def polish(
         n = entry_errors(space, at.p - at.label, space.divided(at.b))
         errors = equation_errors(space, n, at.a, at.b, at.p)
         system = replace(system, errors=errors)
-        x, _, _ = minimise(system, x, kind, POLISH)
+        x, cost, _ = minimise(system, x, kind, steps)
         at = system.point(x[0])
+        if float(cost[0]) > at.p.numel() * FAR_OFF**2:
+            break
     return system, x[0]

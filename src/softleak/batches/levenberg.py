@@ -21,6 +21,10 @@ class LevenbergSettings:
         checkpoints: the iterations after which hopeless problems are given up.
         kept: the part of the problems that is kept at a checkpoint.
         fewest: the number of problems that are kept in any case.
+        of_each: the number of problems of each kind that are kept as well: costs of different kinds
+            cannot be compared.
+        settled: a problem is solved once a step promises to lower its cost by no more than this
+            part. The search ends when all problems are solved.
     """
 
     iterations: int = 30
@@ -30,12 +34,13 @@ class LevenbergSettings:
     checkpoints: tuple[int, ...] = (6, 14)
     kept: float = 1 / 3
     fewest: int = 64
+    of_each: int = 2
+    settled: float = 1e-6
 
 
-LEVENBERG = LevenbergSettings()
 LARGEST_COST = 1e30  # the cost of a point at which the residuals are not finite
 DAMPINGS = (1e-14, 1e8)  # the least and the largest damping
-RIDGE = 1e-14  # of the largest diagonal entry, so that a singular matrix can be factored
+RIDGE = 1e-14  # of each diagonal entry, so that a singular matrix can be factored
 
 
 class Residuals(Protocol):
@@ -51,7 +56,7 @@ class Residuals(Protocol):
 
 
 def minimise(
-    residuals: Residuals, x: Tensor, kind: Tensor, settings: LevenbergSettings = LEVENBERG
+    residuals: Residuals, x: Tensor, kind: Tensor, settings: LevenbergSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Lower the sum of squares of every problem from its start ``x`` (N, K).
 
@@ -62,7 +67,10 @@ def minimise(
     cost = _cost(residuals.values(x, kind))
     for iteration in range(settings.iterations if x.shape[1] else 0):
         at, J = residuals.jacobian(x, kind)
-        trial = x - _step(at, J, damping)
+        step, promised = _step(at, J, damping)
+        if bool((promised <= settings.settled * cost).all()):
+            break
+        trial = x - step
         lower = _cost(residuals.values(trial, kind))
         better = lower < cost
         x = torch.where(better[:, None], trial, x)
@@ -70,21 +78,41 @@ def minimise(
         factor = torch.where(better, settings.relaxed, settings.stiffened)
         damping = (damping * factor).clamp(*DAMPINGS)
         if iteration in settings.checkpoints and len(x) > settings.fewest:
-            kept = cost.argsort()[: max(settings.fewest, int(settings.kept * len(x)))]
+            kept = _hopeful(cost, kind, settings)
             x, cost, damping, kind = x[kept], cost[kept], damping[kept], kind[kept]
     return x, cost, kind
+
+
+def promise(residuals: Residuals, x: Tensor, kind: Tensor) -> float:
+    """Return the part of the cost that a whole Gauss–Newton step promises to lower, at its most."""
+    at, J = residuals.jacobian(x, kind)
+    _, promised = _step(at, J, torch.zeros_like(at[:, 0]))
+    return float((promised / _cost(at).clamp_min(1 / LARGEST_COST)).max())
+
+
+def _hopeful(cost: Tensor, kind: Tensor, settings: LevenbergSettings) -> Tensor:
+    """Return the problems of the lowest costs, overall and of each kind."""
+    order = cost.argsort()
+    sorted_kind, by_kind = kind[order].sort(stable=True)
+    counts = sorted_kind.bincount()
+    place = torch.arange(len(order), device=cost.device)
+    rank = torch.empty_like(place)  # of each problem among those of its kind
+    rank[by_kind] = place - (counts.cumsum(0) - counts)[sorted_kind]
+    most = max(settings.fewest, int(settings.kept * len(cost)))
+    return order[(place < most) | (rank < settings.of_each)]
 
 
 def _cost(values: Tensor) -> Tensor:
     return torch.nan_to_num(values.square().sum(-1), nan=LARGEST_COST, posinf=LARGEST_COST)
 
 
-def _step(at: Tensor, J: Tensor, damping: Tensor) -> Tensor:
-    """Return the damped Gauss–Newton step (N, K)."""
-    H = J.mT @ J
+def _step(at: Tensor, J: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the damped Gauss–Newton step (N, K), and by how much it should lower the cost (N,)."""
+    H, slope = J.mT @ J, J.mT @ at[..., None]
     diagonal = torch.diagonal(H, dim1=-2, dim2=-1)
-    ridge = RIDGE * diagonal.amax(-1, keepdim=True) + 1 / LARGEST_COST
+    ridge = RIDGE * diagonal + 1 / LARGEST_COST
     H = H + torch.diag_embed(damping[:, None] * diagonal + ridge)
     L, _ = torch.linalg.cholesky_ex(H)
-    step = torch.cholesky_solve(J.mT @ at[..., None], L)[..., 0]
-    return torch.nan_to_num(step, nan=0.0, posinf=0.0, neginf=0.0)
+    step = torch.cholesky_solve(slope, L)[..., 0]
+    step = torch.nan_to_num(step, nan=0.0, posinf=0.0, neginf=0.0)
+    return step, (step * slope[..., 0]).sum(-1)

@@ -20,8 +20,6 @@ from torch import Tensor
 from softleak.batches.head_space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.supports import Supports
 
-INDISTINCT = 1e-5  # a direction of labels this close to the span of ``U`` counts as within it
-
 
 @dataclass(frozen=True, eq=False)
 class SamplePoints:
@@ -83,8 +81,18 @@ class SampleSystem:
         rest = T - self._left @ (self._left.T @ T)
         u, s, vh = torch.linalg.svd(rest, full_matrices=False)
         # A direction that ``U a`` explains as well is left to the other equations.
-        told = torch.where(s > INDISTINCT, 1 / s.clamp_min(INDISTINCT), 0.0)
+        least = self.space.indistinct
+        told = torch.where(s > least, 1 / s.clamp_min(least), 0.0)
         return u * (told > 0)[:, None, :], (T @ vh.mT) * told[:, None, :]
+
+    @cached_property
+    def open_flats(self) -> Tensor:
+        """Return whether the equations leave a coefficient of each flat (N,) open.
+
+        Then the label is known up to a direction, and so is the length of ``a``.
+        """
+        own = (self.supports.directions.abs().sum(1) > 0).sum(-1)
+        return (self._flats[0].abs().sum(1) > 0).sum(-1) < own
 
     def _without(self, x: Tensor) -> Tensor:
         return x - (x @ self._left) @ self._left.T

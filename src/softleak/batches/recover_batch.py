@@ -8,7 +8,14 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from softleak.batches.batch_messages import of_one, of_reading, too_few, unbalanced, unsolvable
+from softleak.batches.batch_messages import (
+    of_one,
+    of_reading,
+    of_several_as_one,
+    too_few,
+    unbalanced,
+    unsolvable,
+)
 from softleak.batches.head_reading import HeadReading, read_head
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.sparse_features import recover_by_features
@@ -19,7 +26,9 @@ from softleak.families import Family
 from softleak.head import Head
 from softleak.knowledge import Knowledge
 from softleak.labels.decay import without_decay
+from softleak.labels.doubts import is_flat
 from softleak.labels.evidence.relation import Relation
+from softleak.labels.messages import Doubt
 from softleak.labels.noisy.features import features_of_noise
 from softleak.labels.precision import with_precision
 from softleak.labels.recover import check_share, make_subject, recover
@@ -152,13 +161,15 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
         error += 2 * reading.space.relative
         proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
         proved = proved and _tells_apart(reading, knowledge)
+        flat = knowledge.scale_unknown and knowledge.family is None and is_flat(label)
+        proved = proved and not flat
         status = Status.UNIQUE if proved else Status.AMBIGUOUS
         family = reading.family
         samples.append(
             Recovery(
-                status, of_one(proved, tested[i], error, knowledge), label / label.sum(),
-                features[i], float(at.a[i].norm()), error, own,
-                scale=reading.scale, samples=1, family=family,
+                status, Doubt.FLAT.value if flat else of_one(proved, tested[i], error, knowledge),
+                label / label.sum(), features[i], float(at.a[i].norm()), error, own,
+                scale=1 / reading.scale, samples=1, family=family,
             )
         )  # fmt: skip
     return samples
@@ -173,11 +184,8 @@ def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Batc
     if not several:
         return BatchRecovery(answer.status, answer.message, max(answer.samples, 1), found)
     status = Status.AMBIGUOUS if answer.status is Status.UNIQUE else answer.status
-    message = (
-        f"the head's gradient shows one sample where {knowledge.samples} were announced: the "
-        f"others have no gradient, or the same feature as this one. {answer.message}"
-    )
-    return BatchRecovery(status, message, knowledge.samples or 1, found)
+    size = knowledge.samples or 1
+    return BatchRecovery(status, of_several_as_one(size, bool(found)), size, found)
 
 
 def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:

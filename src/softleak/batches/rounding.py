@@ -55,7 +55,7 @@ def row_errors(space: HeadSpace) -> Tensor:
 def equation_errors(space: HeadSpace, n: Tensor, a: Tensor, b: Tensor, p: Tensor) -> Tensor:
     """Return the standard error (N, C) of ``p − y − U a`` for samples ``a``, ``b`` and ``p``."""
     of_differences = n * (a / space.S).norm(dim=-1, keepdim=True)
-    lengths = space.weights.norm(dim=1)
+    lengths = space.weight_lengths
     back = (n * (b @ space.U.T)).norm(dim=-1, keepdim=True)
     sizes = space.factor * (b * space.S).norm(dim=-1, keepdim=True)
     typical = sizes * lengths / space.weights.shape[1] ** 0.5

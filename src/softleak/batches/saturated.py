@@ -16,7 +16,7 @@ from torch import Tensor
 
 from softleak.batches.candidates import FoundSamples
 from softleak.batches.head_space import SHORTEST_VECTOR, HeadSpace
-from softleak.batches.one_sample import INDISTINCT, SamplePoints
+from softleak.batches.one_sample import SamplePoints
 from softleak.batches.supports import Supports
 
 
@@ -27,12 +27,15 @@ class SetSettings:
     Attributes:
         looked_at: the number of sets whose misfit is computed.
         returned: the number of sets that are worth solving.
+        alike: the number of further sets with two samples of one class. How such samples share
+            their labels out is not known yet, so that they explain less than they could.
         weight: the length that is assumed of a label's coefficient at first.
         singular: sets whose ``a`` are closer to dependence than this are left out.
     """
 
     looked_at: int = 20_000
     returned: int = 4
+    alike: int = 2
     weight: float = 0.1
     singular: float = 1e-9
 
@@ -52,7 +55,7 @@ def saturated_samples(space: HeadSpace, supports: Supports) -> FoundSamples:
         rows = (own == count).nonzero()[:, 0]
         flats = T[rows][..., :count]
         _, s, vh = torch.linalg.svd(flats - U @ (U.T @ flats), full_matrices=False)
-        within = s[:, -1] < INDISTINCT
+        within = s[:, -1] < space.indistinct
         direction = (flats[within] @ vh[within][:, -1, :, None])[..., 0]
         kinds += [rows[within], rows[within]]
         deltas += [SETS.weight * direction, -SETS.weight * direction]
@@ -102,19 +105,34 @@ def likely_sets(
     found = SamplePoints(at.a[sets], at.b[sets], at.label[sets], at.p[sets])
     whole = biorthogonal(space, found, scaled=scaled)
     misfit = unexplained(space, supports, whole, kind)
-    order = misfit.argsort()[: SETS.returned]
-    return [sorted(members) for members in sets[order].tolist()]
+    order = misfit.argsort()
+    classes = kind[order].sort(-1).values
+    alike = order[(classes.diff(dim=-1) == 0).any(-1)]
+    best = torch.cat([order[: SETS.returned], alike[: SETS.alike]])
+    return [sorted(members) for members in sets[best].tolist()]
 
 
-def unexplained(space: HeadSpace, supports: Supports, whole: SamplePoints, kind: Tensor) -> Tensor:
-    """Return what labels of these kinds (…, R) do not explain of samples (…, R, R), squared."""
-    rest = whole.p - whole.a @ space.U.T - supports.origin[kind]
+def unexplained(
+    space: HeadSpace,
+    supports: Supports,
+    whole: SamplePoints,
+    kind: Tensor,
+    errors: Tensor | None = None,
+) -> Tensor:
+    """Return what labels of these kinds (…, R) do not explain of samples (…, R, R), squared.
+
+    Residuals are divided by their ``errors`` (…, R, C), or by the lengths of ``a`` without them.
+    """
+    sizes = whole.a.norm(dim=-1, keepdim=True) if errors is None else errors
+    sizes = sizes.clamp_min(SHORTEST_VECTOR)
+    rest = (whole.p - whole.a @ space.U.T - supports.origin[kind]) / sizes
     T = supports.directions
     if T.shape[-1]:
-        q, _ = torch.linalg.qr(T)
-        rest = rest - (q[kind] @ (q[kind].mT @ rest[..., None]))[..., 0]
-    sizes = whole.a.norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
-    return torch.nan_to_num((rest / sizes).square().sum((-2, -1)), nan=torch.inf)
+        q = torch.linalg.qr(T)[0][kind]
+        if errors is not None:
+            q, _ = torch.linalg.qr(q / sizes[..., None])
+        rest = rest - (q @ (q.mT @ rest[..., None]))[..., 0]
+    return torch.nan_to_num(rest.square().sum((-2, -1)), nan=torch.inf)
 
 
 def _choices(n: int, k: int) -> float:

@@ -16,28 +16,35 @@ from torch import Tensor
 from softleak.batches.candidates import FoundSamples
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.one_sample import SamplePoints
+from softleak.batches.rounding import equation_errors, row_errors
 from softleak.batches.saturated import biorthogonal, unexplained
 from softleak.batches.supports import Supports
 
 SHARES = 400  # the number of coefficients that are looked at, between none and all
+VALLEYS = 3  # the number of lowest places among them that are worth a local search
 
 
 def shared_out(
     space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
 ) -> list[FoundSamples]:
-    """Return the best share of the coefficients for each sample of a class that another has."""
+    """Return the best shares of the coefficients for each sample of a class that another has."""
     if not supports.unknowns:
         return []
     alike = (found.kind[:, None] == found.kind[None]).sum(1) > 1
     return [
-        _best_share(space, supports, found, int(i), scaled=scaled) for i in alike.nonzero()[:, 0]
+        shared
+        for i in alike.nonzero()[:, 0].tolist()
+        for shared in _best_shares(space, supports, found, i, scaled=scaled)
     ]
 
 
-def _best_share(
+def _best_shares(
     space: HeadSpace, supports: Supports, found: FoundSamples, row: int, *, scaled: bool
-) -> FoundSamples:
-    """Return the samples with the coefficient of one label that explains the gradient best."""
+) -> list[FoundSamples]:
+    """Return the samples with those coefficients of one label that explain the gradient best.
+
+    Residuals count by their rounding: the faint probabilities of a sure sample tell most.
+    """
     at, kind = found.at, found.kind
     T = supports.directions[kind[row]][:, -1]
     c = torch.linspace(0, 1, SHARES, dtype=T.dtype, device=T.device)
@@ -46,8 +53,21 @@ def _best_share(
     a[:, row] = (at.p[row] - label) @ space.U
     many = SamplePoints(a, *(part.expand(SHARES, -1, -1) for part in (at.b, at.label, at.p)))
     whole = biorthogonal(space, many, scaled=scaled)
-    best = int(unexplained(space, supports, whole, kind).argmin())
-    return replace(found, at=SamplePoints(*(part[best] for part in _parts(whole))))
+    errors = equation_errors(space, row_errors(space), whole.a, whole.b, whole.p)
+    misfit = unexplained(space, supports, whole, kind, errors)
+    return [
+        replace(found, at=SamplePoints(*(part[i] for part in _parts(whole))))
+        for i in lowest_valleys(misfit)
+    ]
+
+
+def lowest_valleys(misfit: Tensor) -> list[int]:
+    """Return the places of the lowest local minima of misfits (N,), the lowest first."""
+    misfit = torch.nan_to_num(misfit, nan=torch.inf)
+    walled = torch.nn.functional.pad(misfit, (1, 1), value=torch.inf)
+    valley = (misfit < walled[:-2]) & (misfit <= walled[2:])
+    order = misfit.where(valley, torch.inf).argsort()
+    return order[: min(VALLEYS, int(valley.sum()))].tolist()
 
 
 def _parts(at: SamplePoints) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from softleak.batches.batch_certificate import certify
 from softleak.batches.candidates import FoundSamples, compatible, joined
 from softleak.batches.head_search import SAMPLE_SEARCH, SearchSettings, explore
 from softleak.batches.head_space import HeadSpace
-from softleak.batches.joint import JointSystem, polish
+from softleak.batches.joint import POLISH, THOROUGH, JointSystem, polish
+from softleak.batches.levenberg import LevenbergSettings, promise
 from softleak.batches.saturated import biorthogonal, likely_sets, saturated_samples
 from softleak.batches.shared_class import shared_out
 from softleak.batches.supports import Supports
+from softleak.batches.valley_walk import descend_valley, walk_valley
 
+DESCENTS = 3  # how often a search is led to the bottom of its valley
+CREEPING = 1e-2  # a search that ended with so much of the cost promised has not arrived
+HOPELESS = 1e3  # a set of samples that misses by so many standard errors is not followed further
+WALKED = 3  # the number of sets whose labels of one class are followed along their valley
 EXPLAINED = 4.0  # a root mean square of so many standard errors is explained by rounding
 
 
@@ -56,26 +63,45 @@ def find_batch(
         settings: how long and how finely is searched.
     """
     generator = torch.Generator().manual_seed(settings.seed)
-    pool, best = saturated_samples(space, supports), None
+    pool = saturated_samples(space, supports)
     known = pool.at.a[: space.rank - 1]
     tried: set[tuple[int, ...]] = set()
+    unsolved: list[tuple[float, FoundSamples]] = []
     for number in range(settings.rounds):
-        fresh = explore(
-            space, supports, features, known, generator, scaled=scaled, settings=settings
-        )
+        own = settings.of_round(number, len(supports))
+        fresh = explore(space, supports, features, known, generator, scaled=scaled, settings=own)
         pool = joined(pool, fresh)
         sets = compatible(pool, space.rank) + likely_sets(space, supports, pool, scaled=scaled)
         for members in sets:
             if len(members) == space.rank and tuple(members) not in tried:
                 tried.add(tuple(members))
-                whole = solve_jointly(space, supports, pool.take(members), scaled=scaled)
-                best = whole if best is None or whole.misfit < best.misfit else best
-                if best.explained:
-                    return best, pool.take(members)
+                chosen = pool.take(members)
+                whole = solve_jointly(space, supports, chosen, scaled=scaled)
+                if whole.explained:
+                    return whole, chosen
+                unsolved.append((whole.misfit, chosen))
         # Every other round starts from nothing, in case what was found is wrong.
         part = pool.take(sets[0] if sets and number % 3 != 2 else [])
         known = part.at.a[: space.rank - 1]
-    return best, pool.take(compatible(pool, space.rank)[0] if len(pool) else [])
+    walked = _walked(space, supports, unsolved) if scaled else None
+    return walked, pool.take(compatible(pool, space.rank)[0] if len(pool) else [])
+
+
+def _walked(
+    space: HeadSpace, supports: Supports, unsolved: list[tuple[float, FoundSamples]]
+) -> Whole | None:
+    """Return the batch that is found along the valley of two samples of one class, or None."""
+    alike = [
+        (misfit, one)
+        for misfit, one in unsolved
+        if misfit < HOPELESS and len(set(one.kind.tolist())) < len(one)
+    ]
+    for _, found in sorted(alike, key=lambda tried: tried[0])[:WALKED]:
+        for start in walk_valley(space, supports, found):
+            whole = _solved(space, supports, start, scaled=True, steps=THOROUGH)
+            if whole.explained:
+                return whole
+    return None
 
 
 def solve_jointly(
@@ -91,9 +117,35 @@ def solve_jointly(
     return best
 
 
-def _solved(space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool) -> Whole:
-    """Return the solution of the joint system that a local search from these samples finds."""
-    own = supports.take(found.kind)
-    system, x = polish(space, own, biorthogonal(space, found.at, scaled=scaled), scaled=scaled)
-    values = system.values(x[None], found.kind[:1])
+def _solved(
+    space: HeadSpace,
+    supports: Supports,
+    found: FoundSamples,
+    *,
+    scaled: bool,
+    steps: LevenbergSettings = POLISH,
+) -> Whole:
+    """Return the solution of the joint system that a local search from these samples finds.
+
+    A point that rounding explains need not be the solution yet, and errors are those of a solution:
+    a search that still creeps there is led to the bottom of its valley.
+    """
+    own, at = supports.take(found.kind), biorthogonal(space, found.at, scaled=scaled)
+    whole = _ended(polish(space, own, at, scaled=scaled, steps=steps))
+    if not whole.explained:
+        return whole
+    for _ in range(DESCENTS if supports.unknowns else 0):
+        system, x = whole.system, whole.x
+        if promise(system, x[None], found.kind[:1]) <= CREEPING:
+            break
+        doubtful = int(certify(system, x, whole.misfit).label_errors.argmax())
+        at = descend_valley(system, x, doubtful)
+        ended = _ended(polish(space, own, at, scaled=scaled, steps=THOROUGH))
+        whole = min(whole, ended, key=lambda one: one.misfit)
+    return whole
+
+
+def _ended(solution: tuple[JointSystem, Tensor]) -> Whole:
+    system, x = solution
+    values = system.values(x[None], torch.zeros(1, dtype=torch.long))
     return Whole(system, x, float(values.square().mean().sqrt()))

@@ -14,7 +14,7 @@ from softleak.labels.curve import Curve
 from softleak.labels.doubts import doubt_of
 from softleak.labels.equations import count_equations, spare_bits
 from softleak.labels.evidence.combine import CombinedEvidence
-from softleak.labels.messages import Fitting, why, why_none
+from softleak.labels.messages import Doubt, Fitting, why, why_none
 from softleak.labels.minima import SEARCH, Minima
 from softleak.labels.solutions import SolutionAt, Solutions
 from softleak.results import Candidate, Recovery, Status
@@ -47,13 +47,14 @@ def certify(
 def _describe(solutions: Solutions) -> Iterator[tuple[int, SolutionAt]]:
     """Yield every minimum with its label and, if it fits, the labels of the scalars around it."""
     minima, curve = solutions.minima, solutions.curve.take(solutions.minima.client)
-    label, size = curve.labels(minima.scalar[:, None])
-    rounding = _rounding(curve, minima)
+    along = torch.stack([minima.scalar, minima.low, minima.high], 1)
+    label, size = curve.labels(along)
+    rounding = curve.errors(along, label).sum(-1).amax(-1)  # the largest along the interval
     tau = minima.scalar if solutions.tau is None else solutions.tau[minima.client]
     scalar = size[:, 0] * tau.sign()
     ends = torch.stack([minima.low, minima.high]) * (scalar / minima.scalar)
     paths = _around(curve, minima, scalar / minima.scalar)
-    equations = count_equations(solutions.family, label[:, 0])
+    equations = _equations(solutions, label[:, 0])
     spare = _spare(solutions, curve, scalar)
     rows = zip(
         minima.client.tolist(), scalar.tolist(), ends.amin(0).tolist(), ends.amax(0).tolist(),
@@ -61,17 +62,18 @@ def _describe(solutions: Solutions) -> Iterator[tuple[int, SolutionAt]]:
         equations.tolist(), spare.tolist(), strict=True,
     )  # fmt: skip
     for index, (client, t, low, high, off, fits, y, feature, error, count, bits) in enumerate(rows):
-        path, labels = paths[index] if fits else (scalar[:1], y)
+        path, labels = paths[index] if fits else (scalar[:1], y[:1])
         candidate = Candidate(
             t, low, high, off, fits, y[0], labels, CERTIFICATE.label_roundings * error
         )
         yield client, SolutionAt(candidate, feature, path, count, bits, solutions.tau is None)
 
 
-def _rounding(curve: Curve, minima: Minima) -> Tensor:
-    """Return the L1 size (K,) of the rounding in a label, the largest along its interval."""
-    along = torch.stack([minima.scalar, minima.low, minima.high], 1)
-    return curve.errors(along, curve.labels(along)[0]).sum(-1).amax(-1)
+def _equations(solutions: Solutions, label: Tensor) -> Tensor:
+    """Return the equations (K,) of the family, none where nothing is left to determine."""
+    if solutions.unknowns < 0:
+        return label.new_zeros(len(label))
+    return count_equations(solutions.family, label)
 
 
 def _spare(solutions: Solutions, curve: Curve, scalar: Tensor) -> Tensor:
@@ -90,6 +92,8 @@ def _around(curve: Curve, minima: Minima, gain: Tensor) -> dict[int, tuple[Tenso
     found: dict[int, tuple[Tensor, Tensor]] = {}
     for points, some in ((3, narrow), (CERTIFICATE.path_points, ~narrow)):
         rows = (minima.fits & some).nonzero()[:, 0]
+        if not len(rows):
+            continue
         low, high = minima.low[rows, None], minima.high[rows, None]
         steps = torch.linspace(0, 1, points, dtype=low.dtype, device=low.device)
         along = low * (high / low) ** steps
@@ -126,7 +130,7 @@ def _judge(
             candidates=candidates, evidence=evidence,
         )  # fmt: skip
     best = fitting[0]
-    doubt = doubt_of(fitting, solutions, client)
+    doubt = Doubt.UNSIGNED if verdict.unsigned(client) else doubt_of(fitting, solutions, client)
     complete = doubt is None and not verdict.conflicts(client)
     if best.candidate.width > tolerance:
         best = _centred(best)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from softleak.families import AnyLabel, SmoothedMixed
 from softleak.labels.curve import misfit
@@ -49,7 +50,11 @@ def doubt_of(fitting: list[SolutionAt], solutions: Solutions, client: int) -> Do
         return Doubt.PREDICTION
     if _factor_open(fitting, solutions, client):
         return Doubt.FACTOR
-    if not solutions.declared and solutions.tau is not None and any(map(_flat, fitting)):
+    if (
+        not solutions.declared
+        and solutions.scaled
+        and any(is_flat(f.candidate.label) for f in fitting)
+    ):
         return Doubt.FLAT
     chance = not solutions.declared and any(f.spare < DOUBT.spare_bits for f in fitting)
     return Doubt.CHANCE if chance and not _no_other_kind(solutions, client) else None
@@ -112,10 +117,9 @@ def _factor_open(fitting: list[SolutionAt], solutions: Solutions, client: int) -
     return other_factors_fit(segment, family, best, SEARCH.fit)
 
 
-def _flat(found: SolutionAt) -> bool:
-    """Return whether all classes are alike in a label."""
-    y = found.candidate.label
-    return float(y.max() - y.min()) <= DOUBT.level
+def is_flat(label: Tensor) -> bool:
+    """Return whether all classes are alike in a label (C,)."""
+    return float(label.max() - label.min()) <= DOUBT.level
 
 
 def _no_other_kind(solutions: Solutions, client: int) -> bool:

@@ -60,6 +60,10 @@ class Doubt(Enum):
         "elsewhere if the share is a difference of weights (after − before)"
     )
     COARSE = "the share is so coarse that rounding may have moved the label anywhere near here"
+    UNSIGNED = (
+        "rounding outweighs the evidence of other layers, so that even the sign of the feature is "
+        "open"
+    )
     FLAT = (
         "at some factor the label has all classes alike, and so has that of every loss that "
         "smooths the model's own prediction"

@@ -52,7 +52,7 @@ def recover_label(
     knowledge = Knowledge(family, scale, head_only=evidence is False, tolerance=tolerance)
     subject = make_subject(model, [share], evidence, head, input_shape)
     check_share(subject, share)
-    return recover(subject, [share], knowledge)[0]
+    return _recover_checked(subject, [share], knowledge)[0]
 
 
 def recover_labels(
@@ -126,17 +126,26 @@ def recover(
         A recovery for each share, in their order. A share that cannot be read is REFUSED, and the
         others are recovered nevertheless.
     """
-    results = {i: why for i, share in enumerate(shares) if (why := _refusal(subject, share))}
-    trained = [i for i, s in enumerate(shares) if i not in results and s.made_by is not None]
-    updates = _recover_trained(subject, [shares[i] for i in trained], knowledge)
-    results.update(zip(trained, updates, strict=True))
-    readable = [i for i in range(len(shares)) if i not in results]
-    ready = [with_precision(shares[i], subject.head) for i in readable]
+    refused = {i: why for i, share in enumerate(shares) if (why := _refusal(subject, share))}
+    readable = [share for i, share in enumerate(shares) if i not in refused]
+    answers = iter(_recover_checked(subject, readable, knowledge))
+    return tuple(refused[i] if i in refused else next(answers) for i in range(len(shares)))
+
+
+def _recover_checked(
+    subject: Subject, shares: Sequence[GradientShare], knowledge: Knowledge
+) -> list[Recovery]:
+    """Recover shares that fit the subject: updates of local training, then the others."""
+    trained = [i for i, share in enumerate(shares) if share.made_by is not None]
+    updates = _recover_trained(subject, [shares[i] for i in trained], knowledge) if trained else []
+    results = dict(zip(trained, updates, strict=True))
+    plain = [i for i in range(len(shares)) if i not in results]
+    ready = [with_precision(shares[i], subject.head) for i in plain]
     relations = evidence_for(subject, knowledge) if ready else ()
     for places in _alike(subject.head, relations, ready):
         found = _recover_each(subject, knowledge, [ready[k] for k in places])
-        results.update(zip((readable[k] for k in places), found, strict=True))
-    return tuple(results[i] for i in range(len(shares)))
+        results.update(zip((plain[k] for k in places), found, strict=True))
+    return [results[i] for i in range(len(shares))]
 
 
 def _recover_trained(

@@ -53,7 +53,8 @@ class BatchMatcher:
     def run(self, jobs: Sequence[Job]) -> list[Reconstruction]:
         """Return the reconstructions of jobs of one kind, as many at once as memory allows."""
         try:
-            fit = MemoryModel().batch_size(self.model, jobs[0].shape, self.optimiser, self.memory)
+            share = self.memory // math.prod(jobs[0].batch)
+            fit = MemoryModel().batch_size(self.model, jobs[0].sample_shape, self.optimiser, share)
         except ModelError as error:  # the shares say a shape that the model does not take
             return [Reconstruction(MatchStatus.UNFIT, reason=str(error)) for _ in jobs]
         size = max(1, fit // self.attempts)
@@ -121,7 +122,7 @@ class BatchMatcher:
 
 def _usual(job: Job) -> Sequence[Prior]:
     """Return the usual priors: images are smooth, unless the start is near already."""
-    image = len(job.shape) == IMAGE_DIMENSIONS
+    image = len(job.sample_shape) == IMAGE_DIMENSIONS
     return (TotalVariation(),) if image and not job.start.near else ()
 
 

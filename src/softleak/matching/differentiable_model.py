@@ -1,4 +1,4 @@
-"""A model as a differentiable function from one input and one label to the gradient it sends."""
+"""A model as a differentiable function from inputs and labels to the gradient that they send."""
 
 from __future__ import annotations
 
@@ -58,27 +58,30 @@ class DifferentiableModel:
         return next(iter(self.parameters.values()))
 
     def gradient(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Return ``∂L/∂θ`` by name, for one input and its soft label (C,)."""
+        """Return ``∂L/∂θ`` by name, for one input and its label (C,), or for a batch (B, C)."""
         if self.plain:
             return self._by_autograd(lambda parameters: self._loss(parameters, x, y))
         found: dict[str, Tensor] = grad(self._loss)(self.parameters, x, y)
         return found
 
     def gradient_and_feature(self, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return ``∂L/∂θ`` by name, and the feature (I,) that enters the head."""
+        """Return ``∂L/∂θ`` by name, and the feature that enters the head: (I,), or (B, I)."""
         seen: list[Tensor] = []
+
+        def feature_seen() -> Tensor:
+            return seen[-1] if y.ndim > 1 else seen[-1][0]
 
         def remember(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             seen.append(inputs[0])
 
         def loss(parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-            return self._loss(parameters, x, y), seen[-1][0]
+            return self._loss(parameters, x, y), feature_seen()
 
         handle = self.model.get_submodule(self.head.name).register_forward_pre_hook(remember)
         try:
             if self.plain:
                 found = self._by_autograd(lambda parameters: loss(parameters)[0])
-                return found, seen[-1][0]
+                return found, feature_seen()
             found, feature = grad(loss, has_aux=True)(self.parameters)
         finally:
             handle.remove()
@@ -94,8 +97,11 @@ class DifferentiableModel:
         return {n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Return the cross-entropy of one input with a soft label (C,)."""
-        logits = logits_of(functional_call(self.model, parameters, (x[None],)))
+        """Return the mean cross-entropy of one input with its label (C,), or of a batch (B, C)."""
+        batch = x if y.ndim > 1 else x[None]
+        logits = logits_of(functional_call(self.model, parameters, (batch,)))
         if logits is None:
-            raise ModelError("expected logits of shape (1, classes), the output is not a tensor")
-        return -(torch.log_softmax(logits[0], -1) * y).sum()
+            raise ModelError(
+                f"expected logits of shape ({len(batch)}, classes), the output is not a tensor"
+            )
+        return -(torch.log_softmax(logits, -1) * y).sum(-1).mean()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from softleak.errors import LabelError
 from softleak.factors import head_gradients
 from softleak.head import Head
-from softleak.results import Recovery
+from softleak.results import BatchRecovery, Recovery
 from softleak.share import GradientShare
 
 
@@ -24,17 +24,29 @@ class LabelStart:
     """This is the label that a reconstruction begins with.
 
     Attributes:
-        value: a soft label (C,) that is kept, or logits (C,) if the label is free.
-        free: whether the label is optimised together with the input.
+        value: a soft label (C,) that is kept, or logits (C,) if the label is free; (B, C) for the
+            samples of a batch.
+        free: whether the label is optimised together with the input; (B,) for a batch.
     """
 
     value: Tensor
-    free: bool
+    free: bool | Tensor
+
+    @property
+    def freed(self) -> Tensor:
+        """Whether each label is optimised, as a tensor () or (B,)."""
+        given = torch.as_tensor(self.free, device=self.value.device)
+        return given.expand(self.value.shape[:-1])
 
     @property
     def logits(self) -> Tensor:
-        """The logits (C,) an optimiser begins with; zeros without effect if the label is kept."""
-        return self.value if self.free else torch.zeros_like(self.value)
+        """The logits an optimiser begins with; zeros without effect where the label is kept."""
+        return torch.where(self.freed[..., None], self.value, 0.0)
+
+    @property
+    def kept(self) -> Tensor:
+        """The labels that are kept; zeros without effect where the label is free."""
+        return torch.where(self.freed[..., None], 0.0, self.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +55,7 @@ class Seen:
 
     head: Head
     share: GradientShare
-    recovery: Recovery | None
+    recovery: Recovery | BatchRecovery | None
 
 
 @runtime_checkable
@@ -59,6 +71,9 @@ class LabelSource(Protocol):
 class RecoveredLabel:
     """This is the label recovered from the gradient (ours), or a free one from there (DLG+ours).
 
+    Of a batch it is the label of every sample that was found. Those of the others are free, and
+    begin with every class alike.
+
     Attributes:
         free: whether the label is optimised from there on.
         floor: the least entry of a label, so that a free one has a finite logit.
@@ -68,10 +83,22 @@ class RecoveredLabel:
     floor: float = 1e-6
 
     def start(self, seen: Seen) -> LabelStart | None:
+        if isinstance(seen.recovery, BatchRecovery):
+            return self._batch(seen.recovery)
         label = None if seen.recovery is None else seen.recovery.label
         if label is None:
             return None
         return LabelStart(label.clamp_min(self.floor).log() if self.free else label, self.free)
+
+    def _batch(self, recovery: BatchRecovery) -> LabelStart | None:
+        found = [one.label for one in recovery.samples if one.label is not None]
+        if not found:
+            return None
+        own = torch.stack(found)
+        own = own.clamp_min(self.floor).log() if self.free else own
+        value = torch.cat([own, own.new_zeros(recovery.size - len(own), own.shape[1])])
+        kept = 0 if self.free else len(own)
+        return LabelStart(value, torch.arange(len(value), device=value.device) >= kept)
 
 
 @dataclass(frozen=True)
@@ -108,15 +135,16 @@ class GivenLabel:
     """A label that somebody else knows.
 
     Attributes:
-        label: the soft label (C,).
+        label: the soft label (C,); or those of all samples (B, C), if the share is of a batch.
     """
 
     label: Tensor
 
     def start(self, seen: Seen) -> LabelStart | None:
-        if self.label.shape != (seen.head.classes,):
+        if self.label.ndim not in (1, 2) or self.label.shape[-1] != seen.head.classes:
             raise LabelError(
                 f"expected a label of {seen.head.classes} entries, got shape "
-                f"{tuple(self.label.shape)}; give one soft label without a batch dimension"
+                f"{tuple(self.label.shape)}; give one soft label, or (B, {seen.head.classes}) for "
+                "a share of B samples"
             )
         return LabelStart(self.label.double(), free=False)

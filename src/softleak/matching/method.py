@@ -28,7 +28,7 @@ from softleak.matching.reconstruction import Reconstruction
 from softleak.matching.starts import Noise, Start
 from softleak.matching.stopping import Stopping, Watch
 from softleak.matching.tasks import Job, Order
-from softleak.results import Recovery
+from softleak.results import BatchRecovery, Recovery
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
@@ -117,7 +117,7 @@ class Matching:
         self,
         subject: Subject,
         shares: Sequence[GradientShare],
-        recoveries: Sequence[Recovery | None] | None = None,
+        recoveries: Sequence[Recovery | BatchRecovery | None] | None = None,
         *,
         watch: Watch | None = None,
     ) -> tuple[Reconstruction, ...]:

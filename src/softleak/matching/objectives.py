@@ -35,7 +35,7 @@ class Objective(Protocol):
         ...
 
     def features(self, ours: Tensor, theirs: Tensor) -> Tensor:
-        """Return ``D`` of two features (I,)."""
+        """Return ``D`` of two features (I,), or the mean over those of a batch (B, I)."""
         ...
 
 
@@ -68,7 +68,7 @@ class L2(_Weights):
         return torch.stack(apart).sum()
 
     def features(self, ours: Tensor, theirs: Tensor) -> Tensor:
-        return (ours - theirs).square().sum()
+        return (ours - theirs).square().sum(-1).mean()
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ class Cosine(_Weights):
         return 1 - self._cosine(ours, theirs)
 
     def features(self, ours: Tensor, theirs: Tensor) -> Tensor:
-        return 1 - self._cosine([ours], [theirs])
+        product = (ours * theirs).sum(-1)
+        sizes = [g.square().sum(-1).clamp_min(self.floor) for g in (ours, theirs)]
+        return (1 - product * (sizes[0] * sizes[1]).rsqrt()).mean()
 
     def _cosine(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
         """Return the cosine of the angle between two lists of tensors, each taken as one vector."""

@@ -27,9 +27,9 @@ class Targets:
     Attributes:
         gradients: one tensor (P, …) per parameter, in the order of the problems' names.
         feature: the recovered features (P, I), or (P, 1) of zeros if the objective has no use for
-            them.
-        label: the soft labels (P, C); rows of free labels have no effect.
-        free: whether each label is optimised with its input, (P,).
+            them; (P, B, I) for batches, with NaN for samples whose feature is not known.
+        label: the soft labels (P, C), or (P, B, C); rows of free labels have no effect.
+        free: whether each label is optimised with its input, (P,) or (P, B).
     """
 
     gradients: tuple[Tensor, ...]
@@ -47,14 +47,15 @@ class Targets:
 class MatchingProblems:
     """This is P independent problems over rows of unknowns.
 
-    A row holds the entries of an input and then the logits of its label, n numbers in all.
+    A row holds the entries of an input and then the logits of its label, n numbers in all. If the
+    labels have a dimension for the samples of a batch, so has the input: all of them are one row.
 
     Attributes:
         model: the function from input and label to gradient.
         names: the parameters whose gradients are matched.
         objective: the distance of gradients and features (Eq. 8).
         priors: penalties of the input, added to the distance.
-        input_shape: the shape of one input.
+        input_shape: the shape of one input, or that of a batch (B, …).
         targets: what was sent.
         compiled: whether the evaluation is compiled, which is faster and rounds differently.
     """
@@ -72,18 +73,19 @@ class MatchingProblems:
         return replace(self, targets=self.targets.select(rows))
 
     def pack(self, inputs: Tensor, logits: Tensor) -> Tensor:
-        """Return the unknowns (P, n) of inputs (P, …) and logits (P, C)."""
-        return torch.cat([inputs.flatten(1), logits], 1)
+        """Return the unknowns (P, n) of inputs (P, …) and logits (P, C) or (P, B, C)."""
+        return torch.cat([inputs.flatten(1), logits.flatten(1)], 1)
 
     def inputs(self, unknowns: Tensor) -> Tensor:
         """Return the inputs (P, …) that unknowns (P, n) hold."""
-        flat = unknowns[:, : -self.model.head.classes]
+        flat = unknowns[:, : -self.targets.label[0].numel()]
         return flat.reshape(len(unknowns), *self.input_shape)
 
     def labels(self, unknowns: Tensor) -> Tensor:
-        """Return the labels (P, C): those kept, or the softmax of the logits of free ones."""
-        logits = unknowns[:, -self.model.head.classes :]
-        return torch.where(self.targets.free[:, None], logits.softmax(1), self.targets.label)
+        """Return the labels (P, C), or (P, B, C): those kept, or the softmax of free logits."""
+        kept = self.targets.label
+        logits = unknowns[:, -kept[0].numel() :].view_as(kept)
+        return torch.where(self.targets.free[..., None], logits.softmax(-1), kept)
 
     def evaluator(self) -> Evaluate:
         """Return the function from unknowns (P, n) to losses (P,) and their gradients (P, n).
@@ -138,11 +140,13 @@ class MatchingProblems:
         self, unknowns: Tensor, sent: Sequence[Tensor], feature: Tensor, label: Tensor, free: Tensor
     ) -> Tensor:
         """Return Eq. 8 and the priors for one problem."""
-        classes = self.model.head.classes
-        x = unknowns[:-classes].view(self.input_shape)
-        y = torch.where(free, unknowns[-classes:].softmax(0), label)
+        x = unknowns[: -label.numel()].view(self.input_shape)
+        logits = unknowns[-label.numel() :].view(label.shape)
+        y = torch.where(free[..., None], logits.softmax(-1), label)
         if self.objective.beta:
             found, own = self.model.gradient_and_feature(x, y)
+            known = feature.isfinite()  # samples of a batch that were not found have none
+            own, feature = torch.where(known, own, 0.0), torch.where(known, feature, 0.0)
             extra = self.objective.beta * self.objective.features(own, feature)
         else:
             found, extra = self.model.gradient(x, y), x.new_zeros(())

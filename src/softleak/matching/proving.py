@@ -17,7 +17,7 @@ from softleak.matching.reconstruction import MatchStatus, Reconstruction
 from softleak.matching.starts import Image
 from softleak.matching.stopping import Stopping
 from softleak.matching.tasks import Job
-from softleak.results import Status
+from softleak.results import BatchRecovery, Status
 from softleak.subject import Subject
 
 
@@ -48,7 +48,7 @@ class Prover:
                 return Reconstruction(MatchStatus.UNFIT, reason=in_a_line(error))
         best = min(found, key=lambda one: one.misfit)
         rivals = [one for one in found if one is not best and _explains(one)]
-        answer = self._answer(best)
+        answer = self._answer(best, job)
         if answer.proved and any(_apart(one, best) for one in rivals):
             reason = "another label explains the share as well, with another image"
             return replace(answer, status=MatchStatus.CONVERGED, reason=reason)
@@ -79,7 +79,8 @@ class Prover:
         for attempt in range(self.attempts):
             drawn = job.start.draw(job.shape, attempt).double()
             near = job.start.near and attempt == 0
-            start = (drawn if near else drawn * self.method.contrast)[None]
+            start = drawn if near else drawn * self.method.contrast
+            start = start if job.batch else start[None]
             method = self.method.attempt(attempt)
             one = method.solve(self.subject, job.share, known, start, self.stopping)
             best = one if best is None or one.misfit < best.misfit else best
@@ -88,17 +89,18 @@ class Prover:
         assert best is not None  # there is one attempt at least
         return best
 
-    def _answer(self, found: NewtonSolution) -> Reconstruction:
+    def _answer(self, found: NewtonSolution, job: Job) -> Reconstruction:
         """Return a solution as the answer of gradient matching."""
         certificate = found.certificate
         ended = MatchStatus.CONVERGED if found.stuck else self.stopping.ended
         status = MatchStatus.PROVED if certificate.proved else ended
         if _explains(found) and status is MatchStatus.EXHAUSTED:
             status = MatchStatus.CONVERGED
-        error = None if certificate.error is None else certificate.error[0]
+        told = (found.inputs, found.labels, certificate.error)
+        x, y, error = told if job.batch else (None if one is None else one[0] for one in told)
         return Reconstruction(
-            status, found.inputs[0], found.labels[0], found.misfit**2, found.misfit, found.steps,
-            certificate.reason, error, certificate,
+            status, x, y, found.misfit**2, found.misfit, found.steps, certificate.reason, error,
+            certificate,
         )  # fmt: skip
 
 
@@ -116,6 +118,9 @@ def _apart(one: NewtonSolution, other: NewtonSolution) -> bool:
 def knowledge_of(job: Job) -> Iterator[BatchKnowledge]:
     """Yield what may be known of the sample: one label, or each of an ambiguous recovery."""
     recovery = job.recovery
+    if job.batch or isinstance(recovery, BatchRecovery):
+        yield _known_batch(job)
+        return
     if job.label.free:
         yield BatchKnowledge(job.label.value.softmax(0)[None], math.inf)
         return
@@ -131,6 +136,19 @@ def knowledge_of(job: Job) -> Iterator[BatchKnowledge]:
         for i, one in enumerate(labels):
             if not any(_same(one, before) for before in labels[:i]):
                 yield BatchKnowledge(one[None], math.inf)
+
+
+def _known_batch(job: Job) -> BatchKnowledge:
+    """Return what is known of a batch; its labels are solved for unless all of them are proved."""
+    labels = torch.where(job.label.freed[:, None], job.label.value.softmax(-1), job.label.value)
+    found = job.recovery.samples if isinstance(job.recovery, BatchRecovery) else ()
+    proved = [one for one in found if one.status is Status.UNIQUE and one.feature is not None]
+    if len(proved) < len(labels) or job.label.freed.any():
+        given = not found and not job.label.freed.any()
+        return BatchKnowledge(labels, 0.0 if given else math.inf)
+    features = torch.stack([one.feature for one in proved if one.feature is not None])
+    error = max(one.error for one in proved)
+    return BatchKnowledge(labels, error, features, max(one.feature_error for one in proved))
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

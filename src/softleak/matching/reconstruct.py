@@ -15,9 +15,10 @@ from softleak.head import Head
 from softleak.input_spec import Layout
 from softleak.matching.arguments import expect
 from softleak.matching.method import Matching, MatchingSettings
+from softleak.matching.objectives import Cosine
 from softleak.matching.reconstruction import Reconstruction
 from softleak.matching.stopping import Watch
-from softleak.results import Recovery
+from softleak.results import BatchRecovery, Recovery
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
@@ -25,7 +26,7 @@ from softleak.subject import Subject
 def reconstruct(
     model: nn.Module,
     share: GradientShare,
-    recovery: Recovery | None = None,
+    recovery: Recovery | BatchRecovery | None = None,
     *,
     head: str | Head | None = None,
     input_shape: tuple[int, ...] | None = None,
@@ -34,10 +35,15 @@ def reconstruct(
 ) -> Reconstruction:
     """Search for the input whose gradient comes nearest to a share (§4.3).
 
+    With a ``BatchRecovery``, all inputs of the batch are searched together. Each has its own label
+    and feature as targets; those of samples that were not found are free. The objective is then
+    ``Cosine(beta=2.0)`` by default, since features count only with a positive ``beta``.
+
     Args:
         model: the classifier, in the mode the client used. Nothing of it is changed.
         share: what one client sent.
-        recovery: what ``recover_label`` found; without it, ``label`` must name another source.
+        recovery: what ``recover_label`` or ``recover_batch`` found; without it, ``label`` must name
+            another source.
         head: the last linear layer or its name, if it is not to be found.
         input_shape: the shape of one input; by default the one that the share says.
         watch: a handle to end the search early or to show its progress.
@@ -45,8 +51,9 @@ def reconstruct(
             ``restarts=2`` or ``seconds=60``.
 
     Returns:
-        The input, the label it was found with, and how the search ended. A share that cannot be
-        matched has a status that says why, and no input.
+        The input, the label it was found with, and how the search ended; of a batch, the inputs
+        (B, …) and labels (B, C). A share that cannot be matched has a status that says why, and no
+        input.
 
     Raises:
         ModelError: if the model cannot be matched at all.
@@ -58,6 +65,8 @@ def reconstruct(
             "reconstruct_many(model, shares, recoveries) for several shares"
         )
     expect(share, GradientShare, "a GradientShare")
+    if isinstance(recovery, BatchRecovery):
+        settings.setdefault("objective", Cosine(beta=2.0))
     (found,) = reconstruct_many(
         model, [share], [recovery], head=head, input_shape=input_shape, watch=watch, **settings
     )
@@ -67,7 +76,7 @@ def reconstruct(
 def reconstruct_many(
     model: nn.Module,
     shares: Sequence[GradientShare],
-    recoveries: Sequence[Recovery | None] | None = None,
+    recoveries: Sequence[Recovery | BatchRecovery | None] | None = None,
     *,
     head: str | Head | None = None,
     input_shape: tuple[int, ...] | None = None,
@@ -79,7 +88,7 @@ def reconstruct_many(
     Args:
         model: the classifier, in the mode the clients used. Nothing of it is changed.
         shares: what the clients sent.
-        recoveries: what ``recover_labels`` found, one for each share.
+        recoveries: what ``recover_labels`` or ``recover_batch`` found, one for each share.
         head: the last linear layer or its name, if it is not to be found.
         input_shape: the shape of one input; by default the one that each share says.
         watch: a handle to end the search early or to show its progress.

@@ -32,10 +32,13 @@ class MatchStatus(Enum):
 class Reconstruction:
     """An input whose gradient comes near to the share's, and the label it was found with.
 
+    Of a share of a batch, ``input``, ``label`` and ``error`` hold all B samples, in the order of
+    the recovery.
+
     Attributes:
         status: how the search ended.
-        input: the input, in the shape of one sample; None if nothing could be matched.
-        label: the soft label (C,) it was found with; None if nothing could be matched.
+        input: the input, in the shape of one sample, or (B, …); None if nothing could be matched.
+        label: the soft label (C,) it was found with, or (B, C); None if nothing could be matched.
         loss: the objective at the input, priors included.
         misfit: what remains of the gradient, relative to its size, without priors and features.
         evaluations: how often the loss and its gradient were evaluated, over all attempts.

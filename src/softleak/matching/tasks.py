@@ -15,7 +15,7 @@ from softleak.matching.objectives import Objective
 from softleak.matching.problems import Targets
 from softleak.matching.reconstruction import MatchStatus, Reconstruction
 from softleak.matching.starts import Start
-from softleak.results import Recovery
+from softleak.results import BatchRecovery, Recovery
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
@@ -26,9 +26,10 @@ class Job:
 
     Attributes:
         share: what was sent, at the scale of the loss.
-        shape: the shape of one input.
-        label: the label to begin with.
-        feature: the recovered feature (I,), if the objective asks for it.
+        shape: the shape of one input, or that of a batch (B, …).
+        label: the label to begin with, or the labels of a batch.
+        feature: the recovered feature (I,), if the objective asks for it; (B, I) of a batch, with
+            NaN for samples that were not found.
         start: where the input begins.
         recovery: what was recovered from the share, if anything.
     """
@@ -38,7 +39,17 @@ class Job:
     label: LabelStart
     feature: Tensor | None
     start: Start
-    recovery: Recovery | None = None
+    recovery: Recovery | BatchRecovery | None = None
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The number of samples (B,) behind a share of a batch, or () for a single sample."""
+        return tuple(self.label.value.shape[:-1])
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self.shape[len(self.batch) :]
 
     @property
     def noise(self) -> float:
@@ -58,7 +69,7 @@ class Order:
     """What is asked for one share, before anybody has looked at it."""
 
     share: GradientShare
-    recovery: Recovery | None
+    recovery: Recovery | BatchRecovery | None
     label: LabelSource
     start: Start
 
@@ -84,16 +95,37 @@ class Order:
             return MatchStatus.NON_FINITE
         if not any(bool(g.any()) for g in self.share.values()):
             return MatchStatus.ZERO_GRADIENT
-        share, recovery = self.share, self.recovery
-        if recovery is not None and recovery.scale != 1.0:
-            share = share.scaled(1 / recovery.scale)
+        recovery = self.recovery
+        scale = _scale(recovery)
+        share = self.share if scale == 1.0 else self.share.scaled(1 / scale)
         label = self.label.start(Seen(subject.head, share, recovery))
-        feature = None if recovery is None else recovery.feature
+        feature = _feature(recovery)
         if label is None or (objective.beta and feature is None):
             return MatchStatus.NO_LABEL
-        job = Job(share, shape, label, feature if objective.beta else None, self.start, recovery)
+        whole = (*label.value.shape[:-1], *shape)
+        job = Job(share, whole, label, feature if objective.beta else None, self.start, recovery)
         _check_sizes(job, subject)
         return job
+
+
+def _scale(recovery: Recovery | BatchRecovery | None) -> float:
+    """Return the factor that the share was multiplied by, as far as it was searched."""
+    if isinstance(recovery, BatchRecovery):
+        return recovery.samples[0].scale if recovery.samples else 1.0
+    return 1.0 if recovery is None else recovery.scale
+
+
+def _feature(recovery: Recovery | BatchRecovery | None) -> Tensor | None:
+    """Return the feature (I,) of a sample, or those of a batch (B, I): NaN where none is known."""
+    if not isinstance(recovery, BatchRecovery):
+        return None if recovery is None else recovery.feature
+    found = [one.feature for one in recovery.samples if one.label is not None]
+    like = next((one for one in found if one is not None), None)
+    if like is None:
+        return None
+    unknown = torch.full_like(like, torch.nan)
+    rows = [unknown if one is None else one for one in found]
+    return torch.stack(rows + [unknown] * (recovery.size - len(rows)))
 
 
 def _check_parameters(share: GradientShare, subject: Subject, objective: Objective) -> None:
@@ -116,12 +148,12 @@ def _check_parameters(share: GradientShare, subject: Subject, objective: Objecti
 def _check_sizes(job: Job, subject: Subject) -> None:
     """Raise if the label, the feature or the start is not of the model's size."""
     head = subject.head
-    if job.label.value.shape != (head.classes,):
+    if job.label.value.shape[-1] != head.classes:
         raise LabelError(
             f"expected a label of {head.classes} entries, got shape "
             f"{tuple(job.label.value.shape)}; recover it with this model"
         )
-    if job.feature is not None and job.feature.shape != head.W.shape[1:]:
+    if job.feature is not None and job.feature.shape != (*job.batch, head.W.shape[1]):
         raise ShareError(
             f"expected a feature of {head.W.shape[1]} entries, got shape "
             f"{tuple(job.feature.shape)}; recover it with this model"
@@ -136,11 +168,9 @@ def targets(jobs: Sequence[Job], names: Sequence[str], model: DifferentiableMode
     like = model.like
     sent = tuple(torch.stack([job.share[name].to(like) for job in jobs]) for name in names)
     features = [like.new_zeros(1) if job.feature is None else job.feature for job in jobs]
-    nothing = torch.zeros(model.head.classes, dtype=torch.double)
-    kept = [nothing if job.label.free else job.label.value for job in jobs]
     return Targets(
         sent,
         torch.stack([feature.to(like) for feature in features]),
-        torch.stack([label.to(like) for label in kept]),
-        torch.tensor([job.label.free for job in jobs], device=like.device),
+        torch.stack([job.label.kept.to(like) for job in jobs]),
+        torch.stack([job.label.freed.to(like.device) for job in jobs]),
     )

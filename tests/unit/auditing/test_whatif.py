@@ -16,6 +16,7 @@ from softleak.auditing.sweeps import Sweep
 from softleak.auditing.whatif import Target, Trial
 from softleak.defenses import Clip, GaussianNoise, Int8, Prune
 from softleak.inversion.chained import NoChain, chain_of
+from softleak.knowledge import Knowledge
 from softleak.metrics import psnr
 from softleak.report.chart import chart
 from softleak.subject import Subject
@@ -132,6 +133,24 @@ def test_what_the_share_did_not_give_away_is_no_target(subject, targets):
     target = Target.of(NamedShare("two", both), report)
     assert target.label is None
     assert target.pixels is None
+
+
+def test_an_update_of_several_samples_leaks_while_one_label_is_proved(subject, draw):
+    drawn = draw(data.Smoothing(), 3)
+    x, y = torch.cat([s.x.reshape(1, 3, 32, 32) for s in drawn]), torch.stack([s.y for s in drawn])
+    share = NamedShare("three", sl.capture(subject.model, x, y.reshape(3, -1)))
+    options = replace(OPTIONS, knowledge=Knowledge(sl.Smoothed(), samples=3))
+    (report,) = audit_shares(subject, [share], options)
+    target = Target.of(share, report)
+    assert len(target.samples) == 3
+    clipped = Sweep("Clipping", "norm", lambda s, _: Clip(s), (0.1,))
+    noisy = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (0.1,))
+    rates = [
+        Trial(subject, (target,), options, sweep, 1).response(quiet).points[0].rates
+        for sweep in (clipped, noisy)
+    ]
+    assert [rate[Leak.LABEL] for rate in rates] == [Rate(1, 1), Rate(0, 1)]
+    assert [rate[Leak.CLASS] for rate in rates] == [Rate(1, 1), Rate(0, 1)]
 
 
 def test_bisection_looks_no_further_than_the_first_share_that_leaks(subject, targets, monkeypatch):

@@ -87,7 +87,18 @@ def test_an_unknown_scale(lenet, factor):
     found = sl.recover_batch(lenet, share, size=3, scale="unknown", family=sl.Smoothed())
     assert found.status is sl.Status.UNIQUE
     assert not wrong(found, y)
-    assert found.samples[0].scale == pytest.approx(1 / factor, rel=1e-3)
+    assert found.samples[0].scale == pytest.approx(factor, rel=1e-3)
+
+
+def test_smoothing_the_own_predictions_is_not_read_as_flat_labels(lenet):
+    """``y = 0.9 p + 0.1/C``: at another factor the flat label leaves the same gradient."""
+    x, _ = batch("smoothed", 2, seed=4)
+    y = 0.9 * lenet(x).softmax(-1).detach() + 0.1 / 10
+    share = sl.capture(lenet, x, y).scaled(0.3)
+    found = sl.recover_batch(lenet, share, size=2, scale="unknown", evidence=False)
+    assert len(found.samples) == 2
+    assert not found.proved
+    assert "all classes alike" in found.samples[0].message
 
 
 def test_one_sample_gives_what_recover_label_gives(lenet):

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import softleak as sl
+from benchmarks.batch_limits import is_open
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.leading import leading_points
 from softleak.batches.one_sample import SampleSystem
@@ -87,6 +88,24 @@ def test_two_samples_of_one_class_share_their_labels_out_in_more_than_one_way():
         torch.testing.assert_close(first[name], second[name], rtol=1e-10, atol=1e-13)
     found = read(model.float(), first, 2)
     assert not found.proved
+
+
+def test_two_sure_samples_of_one_class_are_found_and_their_labels_are_open():
+    """A rival batch of other labels comes as near to the share as the truth, so none is proved."""
+    model = sure_head()
+    x = torch.stack([feature(3, 0.28, 4), feature(3, 0.16, 5)])
+    y = torch.stack([smoothed(3, 0.35), smoothed(3, 0.07)])
+    share = sl.capture(model, x, y.float())
+    found = read(model, share, 2)
+    assert len(found.samples) == 2
+    assert not found.proved
+    for one in found.samples:
+        assert float((y - one.label).abs().sum(1).min()) < one.error < 0.1
+    head = Subject.of(model, (WIDTH,)).head
+    assert is_open(head, share, x.double(), y, 0)
+    told = torch.stack([feature(3, 1.0, 1), feature(8, 1.2, 2)])
+    other = torch.stack([smoothed(3, 0.2), smoothed(8, 0.35)])
+    assert not is_open(head, sl.capture(model, told, other.float()), told.double(), other, 0)
 
 
 def test_a_sure_network_sends_nothing_of_a_one_hot_label_that_it_predicts():

@@ -284,14 +284,30 @@ def test_a_simpler_reading_makes_the_answer_ambiguous_and_is_named(scale, kind):
         assert ("difference of weights" in recovery.message) == (SCALES[scale] < 0)
 
 
-def test_smoothing_the_own_prediction_is_not_read_as_a_flat_label():
+@pytest.mark.parametrize(
+    ("classes", "evidence"), [(5, True), (10, False)], ids=["whole share", "head only"]
+)
+def test_smoothing_the_own_prediction_is_not_read_as_a_flat_label(classes, evidence):
     """``y = 0.9 p + 0.1/C``: at another factor the line through both meets the flat label."""
     for seed in range(6):
         torch.manual_seed(seed)
-        model, x = network(5), torch.randn(20)
-        y = 0.9 * model(x[None])[0].softmax(-1).detach() + 0.1 / 5
+        model, x = network(classes, gain=3.0), torch.randn(20)
+        y = 0.9 * model(x[None])[0].softmax(-1).detach() + 0.1 / classes
         share = raw(sl.capture(model, x, y)).scaled(0.3)
-        assert not_wrong(sl.recover_label(model, share, scale="unknown"), y)
+        found = sl.recover_label(model, share, scale="unknown", evidence=evidence)
+        assert not_wrong(found, y)
+
+
+def test_a_weight_decay_alone_says_nothing_of_the_label():
+    """The label is the prediction to the last bit: what undoing the decay leaves is rounding."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        model, x = network(gain=3000.0, bias=seed % 2 == 0), torch.randn(20)
+        y = model(x[None])[0].softmax(-1).detach()
+        assert float(y.max()) == 1.0
+        squares = sum(weight.square().sum() for weight in model.parameters())
+        loss = nn.functional.cross_entropy(model(x[None]), y[None]) + 2.5e-4 * squares
+        assert not_wrong(sl.recover_label(model, gradients(model, loss)), y)
 
 
 def test_behind_a_sure_prediction_nobody_tells_a_flat_label_from_a_smoothed_one():

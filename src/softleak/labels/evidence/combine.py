@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -60,6 +61,10 @@ class CombinedEvidence:
         kept = (self.scalar[rows], self.error[rows], self.decided[rows])
         return CombinedEvidence(*kept, pieces, self.coarse[rows])
 
+    def unsigned(self, client: int) -> bool:
+        """Return whether the scalar is so uncertain that its sign, and the feature's, is open."""
+        return bool(self.decided[client] & (self.error[client] >= self.scalar[client].abs()))
+
     def conflicts(self, client: int) -> tuple[Evidence, ...]:
         """Return the pieces that contradict the scalar, or that do not hold."""
         return tuple(piece for piece in self.pieces[client] if piece.refutes)
@@ -81,22 +86,21 @@ def combine(
     if not used:
         nothing = torch.full_like(factors.sigma, math.nan)
         return CombinedEvidence(nothing, nothing, nothing.isfinite(), ((),) * len(shares), coarse)
+    gradients = [_gradients(relation, shares, head) for relation in used]
     estimates = [
-        relation.solve(_gradients(relation, shares, head), head, factors) for relation in used
+        relation.solve(g, head, factors) for relation, g in zip(used, gradients, strict=True)
     ]
     scalar = torch.stack([e.scalar for e in estimates])  # (pieces, N)
     misfit = torch.stack([e.misfit for e in estimates])
-    rounding = torch.stack([_rounding(relation, shares, head) for relation in used])
+    rounding, bound = _roundings(used, shares, head, factors, gradients)
     coarsest = scalar.new_tensor([relation.coarsest for relation in used])[:, None]
-    own = [shares[0].resolution(relation.parameter, head.dtype) for relation in used]
-    silent = rounding + scalar.new_tensor(own)[:, None] > coarsest
-    misfit = misfit.masked_fill(silent, math.inf)
+    own = scalar.new_tensor([shares[0].resolution(r.parameter, head.dtype) for r in used])[:, None]
+    misfit = misfit.masked_fill(rounding + own > coarsest, math.inf)
     error = torch.stack([e.error for e in estimates])
-    coarser = (scalar.new_tensor(own) - factors.relative).clamp_min(0)[:, None]
+    coarser = (own - factors.relative).clamp_min(0)
     seen = scalar.new_tensor([relation.accuracy for relation in used])[:, None]
-    known = torch.stack([_independent(relation, shares, head, factors) for relation in used])
     margin = COMBINE.margin
-    error = error + (known.minimum(margin * rounding) + margin * (coarser + seen)) * scalar.abs()
+    error = error + (bound + margin * (coarser + seen)) * scalar.abs()
     # A share may be rounded more coarsely than its dtype (a difference of checkpoints). That is no
     # contradiction.
     holds = (misfit <= factors.relative**0.5 + margin * rounding) & (scalar != 0)
@@ -118,9 +122,13 @@ def combine(
 
 def _notices(relation: Relation, factors: Factors) -> Tensor:
     """Return (N,) whether a second sample would have shown; False if the relation cannot say."""
-    if isinstance(relation, Witness):
+    if _is_witness(relation):
         return relation.notices(factors)
     return torch.zeros_like(factors.sigma, dtype=torch.bool)
+
+
+def _is_witness(relation: Relation) -> TypeGuard[Witness]:
+    return hasattr(relation, "notices")  # isinstance with a protocol takes ten times as long
 
 
 def _gradients(relation: Relation, shares: Sequence[GradientShare], head: Head) -> Tensor:
@@ -132,27 +140,25 @@ def _gradients(relation: Relation, shares: Sequence[GradientShare], head: Head) 
     return stacked.to(head.W.device).double()
 
 
-def _rounding(relation: Relation, shares: Sequence[GradientShare], head: Head) -> Tensor:
-    """Return the known absolute rounding (N,) of a gradient, relative to its norm."""
-    g = _gradients(relation, shares, head)
-    errors = [share.rounding.get(relation.parameter, 0.0) for share in shares]
-    absolute = torch.tensor(errors, dtype=g.dtype, device=g.device) * g.shape[1] ** 0.5
-    return torch.div(absolute, g.norm(dim=-1).clamp_min(torch.finfo(g.dtype).tiny))
+def _roundings(
+    relations: Sequence[Relation], shares: Sequence[GradientShare], head: Head, factors: Factors,
+    gradients: Sequence[Tensor],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return the known rounding of gradients relative to their norms, and the error of ``τ`` by it.
 
-
-def _independent(
-    relation: Relation, shares: Sequence[GradientShare], head: Head, factors: Factors
-) -> Tensor:
-    """Return the relative error (N,) of ``τ`` if the known rounding of every entry is independent.
-
-    Rounding of the gradient ``g`` itself counts directly. Rounding of the head's gradient counts
-    through ``d = Wᵀu``, by at most the norm of ``W``.
+    Both are (pieces, N). If the rounding of every entry is independent, that of the gradient ``g``
+    itself counts directly, and that of the head's gradient counts through ``d = Wᵀu``, by at most
+    the norm of ``W``. In no case is the error larger than if all entries of ``g`` are off together.
     """
-    g = _gradients(relation, shares, head)
-    errors = g.new_tensor([share.rounding.get(relation.parameter, 0.0) for share in shares])
-    tiny = torch.finfo(g.dtype).tiny
-    own = errors / g.norm(dim=-1).clamp_min(tiny)
-    through = head.norm * factors.absolute / factors.sigma.clamp_min(tiny)
-    d = head.back(factors.u).norm(dim=-1).clamp_min(tiny)
-    both: Tensor = COMBINE.standard_errors * (own + through / d)
-    return both
+    tiny = torch.finfo(torch.double).tiny
+    errors = [[share.rounding.get(r.parameter, 0.0) for share in shares] for r in relations]
+    absolute = gradients[0].new_tensor(errors)
+    if not any(map(any, errors)):
+        return absolute, absolute  # as most shares have it
+    sizes = torch.stack([torch.linalg.vector_norm(g, dim=-1) for g in gradients]).clamp_min(tiny)
+    entries = sizes.new_tensor([g.shape[1] ** 0.5 for g in gradients])[:, None]
+    rounding = absolute * entries / sizes
+    d = torch.linalg.vector_norm(head.back(factors.u), dim=-1).clamp_min(tiny)
+    through = head.norm * factors.absolute / factors.sigma.clamp_min(tiny) / d
+    independent = COMBINE.standard_errors * (absolute / sizes + through)
+    return rounding, independent.minimum(COMBINE.margin * rounding)

@@ -102,7 +102,14 @@ class Pointwise:
         if not self.activation.homogeneous:
             return self._scan(g, d, factors)
         # Each sign of τ implies a sign of the feature, and the estimate has to confirm it.
-        above, below = (self._linear(g, d, head, factors, sign) for sign in (1, -1))
+        directions = [self.gather(d * self.slope(sign * factors.v)) for sign in (1, -1)]
+        heard = self._heard(factors)
+        if heard is not None:
+            g, *directions = (torch.where(heard, entries, 0.0) for entries in (g, *directions))
+        above, below = (
+            least_squares(g, direction, factors, head.largest_weight).signed(sign)
+            for direction, sign in zip(directions, (1, -1), strict=True)
+        )
         return above.where(above.misfit <= below.misfit, below)
 
     def notices(self, factors: Factors) -> Tensor:
@@ -122,21 +129,17 @@ class Pointwise:
             abs(slopes[0] - slopes[1]) > POINTWISE.flat * self._steepest
         )
 
-    def _linear(self, g: Tensor, d: Tensor, head: Head, factors: Factors, sign: int) -> Estimate:
-        """Estimate ``τ`` by least squares, assuming its sign."""
-        direction = self.gather(d * self.slope(sign * factors.v))
-        heard = ~self.gather(self._sides_unknown(factors)).bool()
-        estimate = least_squares(
-            torch.where(heard, g, 0.0), torch.where(heard, direction, 0.0), factors,
-            head.largest_weight,
-        )  # fmt: skip
-        return estimate.signed(sign)
+    def _heard(self, factors: Factors) -> Tensor | None:
+        """Return (N, m), whether the signs behind an entry are known; None if all of them are.
 
-    def _sides_unknown(self, factors: Factors) -> Tensor:
-        """Return (N, I), one where rounding hides the sign of the feature's entry, else zero."""
+        Rounding may hide the sign of an entry of the feature, and with it the slope there.
+        """
         coarse = factors.absolute > POINTWISE.coarse * factors.relative * factors.sigma
+        if not bool(coarse.any()):
+            return None
         limit = torch.where(coarse, POINTWISE.side * factors.absolute, -1.0)[:, None]
-        return (factors.v.abs() * factors.sigma[:, None] <= limit).to(factors.v.dtype)
+        unknown = factors.v.abs() * factors.sigma[:, None] <= limit
+        return ~self.gather(unknown.to(factors.v.dtype)).bool()
 
     def _scan(self, g: Tensor, d: Tensor, factors: Factors) -> Estimate:
         """Search a grid over the feature's size, then refine its best point by Gauss–Newton."""

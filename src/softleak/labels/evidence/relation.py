@@ -91,7 +91,6 @@ class Relation(Protocol):
         ...
 
 
-@runtime_checkable
 class Witness(Protocol):
     """A relation that can also tell one sample from several."""
 
@@ -160,8 +159,8 @@ def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float =
     """
     size = direction.square().sum(-1).clamp_min(SMALLEST_NORMAL).sqrt()
     tau = (g * direction).sum(-1) / size.square()
-    rest = (g - tau[:, None] * direction).norm(dim=-1)
-    whole = g.norm(dim=-1)
+    rest = torch.linalg.vector_norm(g - tau[:, None] * direction, dim=-1)
+    whole = torch.linalg.vector_norm(g, dim=-1)
     misfit = torch.where(whole > 0, rest / whole.clamp_min(SMALLEST_NORMAL), torch.inf)
     independent = misfit <= RELATION.independent * factors.relative
     rest = torch.where(independent, rest / direction.shape[-1] ** 0.5, rest)

@@ -44,7 +44,7 @@ def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
     index = int(probable.argmax())
     confidence = min(float(probable[index]), 1.0)
     mine = draws.of_class(index)
-    label = mine.weight @ mine.labels
+    label = mine.label_weight @ mine.labels
     label = label / label.sum()
     tau = float(mine.quantile(mine.tau, 0.5))
     size = float(mine.quantile(mine.size, 0.5))
@@ -80,16 +80,18 @@ def fits(posterior: Posterior, points: Points) -> bool:
     """Return whether noise explains how far the best label is from the family.
 
     The squared misfit has a χ² distribution with as many degrees of freedom as there are equations
-    beyond the unknowns. Without any such equation every family fits.
+    beyond the unknowns. Without any such equation some member of the family's plane always agrees
+    with the gradient. It has to be a label then, to within the noise of as many equations as there
+    are.
     """
     if not points.log.isfinite().any():
         return False
-    best = int(points.log.amax(-1).argmax())
-    misfit = points.misfit.flatten()[best]
-    weights = points.weights.shape[-1] + int(posterior.scale_unknown)
-    freedom = len(posterior.b) - 2 - weights
+    label = int(points.log.argmax())
+    misfit = points.misfit.flatten()[label // points.log.shape[-1]]
+    equations = len(posterior.b) - 2
+    freedom = equations - points.weights.shape[-1] - int(posterior.scale_unknown)
     if freedom < 1:
-        return True
+        misfit, freedom = misfit + points.inside.flatten()[label], max(equations, 1)
     half = misfit.new_tensor(freedom / 2)
     return bool(torch.special.gammaincc(half, misfit / 2) > ANSWER.unfit)
 

@@ -28,12 +28,20 @@ DRAWN = DrawSettings()
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """R labels (R, C), their scalars τ (R,), sizes |t| (R,) and weights (R,), which sum to one."""
+    """R labels (R, C), their scalars τ, sizes |t| and weights, which sum to one.
+
+    The last three have the shape (R,), or (R, M) if every label was drawn with M scalars.
+    """
 
     labels: Tensor
     tau: Tensor
     size: Tensor
     weight: Tensor
+
+    @property
+    def label_weight(self) -> Tensor:
+        """Return the weight (R,) of each label, whatever its scalar."""
+        return self.weight.flatten(1).sum(1) if self.weight.ndim > 1 else self.weight
 
     @classmethod
     def of(cls, posterior: Posterior, points: Points, tau: Tensor, width: Tensor) -> Draws:
@@ -56,14 +64,14 @@ class Draws:
     def classes(self) -> Tensor:
         """Return the probability (C,) of each class to lead the label."""
         zero = self.labels.new_zeros(self.labels.shape[1])
-        return zero.index_add(0, self.labels.argmax(-1), self.weight)
+        return zero.index_add(0, self.labels.argmax(-1), self.label_weight)
 
     def quantile(self, values: Tensor, level: float) -> Tensor:
-        """Return the weighted quantile of ``values`` (R,) or (R, n)."""
-        order = values.argsort(0)
-        reached = self.weight[order].cumsum(0)
-        first = (reached < level).sum(0, keepdim=True).clamp_max(len(values) - 1)
-        return values.gather(0, order.gather(0, first))[0]
+        """Return the weighted quantile of ``values``: one for each label, or for each scalar."""
+        weight = self.weight if values.shape == self.weight.shape else self.label_weight
+        ordered, order = values.flatten().sort()
+        reached = weight.flatten()[order].cumsum(0)
+        return ordered[(reached < level).sum().clamp_max(len(ordered) - 1)]
 
     def interval(self, mass: float) -> Tensor:
         """Return the shortest interval (2, C) that holds each entry with this probability.
@@ -71,16 +79,16 @@ class Draws:
         The density of an entry may be highest at zero or at one, as that of a one-hot label is. The
         interval then reaches that end, because labels do lie on the edges of the simplex.
         """
-        values, order = self.labels.sort(0)
-        reached = self.weight[order].cumsum(0)
-        before = reached - self.weight[order]
-        last = torch.searchsorted(
-            reached.T.contiguous(), (before + mass * (1 - DRAWN.rounded)).T.contiguous()
-        ).T.clamp_max(len(values) - 1)
-        width = values.gather(0, last) - values
+        values, order = self.labels.T.contiguous().sort(-1)
+        weight = self.label_weight[order]
+        reached = weight.cumsum(-1)
+        before = reached - weight
+        last = torch.searchsorted(reached, before + mass * (1 - DRAWN.rounded))
+        last = last.clamp_max(values.shape[-1] - 1)
+        width = values.gather(-1, last) - values
         whole = before + mass <= 1 + DRAWN.rounded
-        start = width.masked_fill(~whole, torch.inf).argmin(0, keepdim=True)
-        low, high = (values.gather(0, at)[0] for at in (start, last.gather(0, start)))
+        start = width.masked_fill(~whole, torch.inf).argmin(-1, keepdim=True)
+        low, high = (values.gather(-1, at)[:, 0] for at in (start, last.gather(-1, start)))
         reach = (high - low).clamp_min(DRAWN.rounded)
         return torch.stack([
             torch.where(low <= reach, 0.0, low), torch.where(1 - high <= reach, 1.0, high)

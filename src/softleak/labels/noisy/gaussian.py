@@ -54,27 +54,25 @@ def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]
     mean = (covariance @ right[..., None])[..., 0]
     root = torch.linalg.cholesky((covariance + covariance.mT) / 2) if size else covariance
     volume = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size / 2 * math.log(2 * math.pi)
-    misfit = (r - (mean[..., None, :] @ A)[..., 0, :]).square().sum(-1)
+    misfit = (r - (A.mT @ mean[..., None])[..., 0]).square().sum(-1)
     return mean, root, misfit, volume
 
 
-def whiten(root: Tensor, basis: Tensor, rows: Tensor) -> Tensor:
-    """Return rows (S, P, d, C) in units of their noise, as (S, P, d, C − 1).
+def sum_zero_part(rows: Tensor) -> Tensor:
+    """Return the coordinates (…, C − 1) of rows (…, C) in a basis of the vectors that sum to zero.
 
-    ``basis`` (C, C − 1) spans the vectors that sum to zero, and ``root`` (S, C − 1, C − 1) is a
-    lower triangular root of the noise's covariance in that basis.
+    The basis is orthonormal: it is all but the first column of the reflection that swaps the first
+    axis with the direction of equal entries. A reflection costs C operations a row, a product with
+    a basis C².
     """
-    flat = (rows @ basis).flatten(1, 2).mT
-    white: Tensor = torch.linalg.solve_triangular(root, flat, upper=False)
-    return white.mT.reshape(*rows.shape[:3], basis.shape[1])
+    length = math.sqrt(rows.shape[-1])
+    along = (rows[..., :1] * length - rows.sum(-1, keepdim=True)) / (length * (length - 1))
+    return rows[..., 1:] + along
 
 
-def sum_zero_basis(like: Tensor) -> Tensor:
-    """Return an orthonormal basis (C, C − 1) of the vectors (C,) that sum to zero."""
-    classes = like.shape[-1]
-    full = torch.cat([torch.ones(classes, 1), torch.eye(classes)[:, 1:]], 1).to(like)
-    basis: Tensor = torch.linalg.qr(full).Q
-    return basis[:, 1:]
+def sum_zero_covariance(spread: Tensor) -> Tensor:
+    """Return covariances (…, C, C) in the basis of ``sum_zero_part``, as (…, C − 1, C − 1)."""
+    return sum_zero_part(sum_zero_part(spread).mT)
 
 
 def normal_draws(classes: int) -> Tensor:

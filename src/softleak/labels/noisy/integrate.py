@@ -27,6 +27,8 @@ class QuadratureSettings:
         zooms: levels of zoom onto each of them.
         section: points that a bracket is cut into at every level.
         negligible: a peak whose logarithm is this much lower than the highest has no weight.
+        level: a peak is found once the logarithm varies by less than this across its bracket.
+        nothing: a point of the first grid this much lower than the highest peak is left out.
         shells: points on each side of a peak, evenly spaced in the logarithm of their distance,
             from which its width is estimated.
         nearest: the distance of the first of them from the peak, relative to the peak's scalar.
@@ -40,6 +42,8 @@ class QuadratureSettings:
     zooms: int = 13
     section: int = 9
     negligible: float = 40.0
+    level: float = 1e-6
+    nothing: float = 60.0
     shells: int = 48
     nearest: float = 1e-10
     farthest: float = 0.5
@@ -60,29 +64,31 @@ def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor
 
     Returns:
         Scalars (S,) of both signs, close together where the density is, and the width (S,) that
-        each stands for (the trapezoidal rule).
+        each stands for (the trapezoidal rule). Scalars without weight are left out.
     """
     steps = torch.linspace(0, 1, QUADRATURE.coarse, dtype=torch.double)
     size = smallest * (largest / smallest) ** steps
-    every = []
-    for sign in (1.0, -1.0):
-        t = sign * size
-        peaks = _zoomed(log, *_brackets(log(t), t))
-        every.append((sign, size, peaks))
-    height = torch.cat([log(peaks) for _, _, peaks in every])
-    best = float(height.max())
+    sides = [(sign * size, log(sign * size)) for sign in (1.0, -1.0)]
+    left, right = map(torch.cat, zip(*(_brackets(*side) for side in sides), strict=True))
+    peaks, height = _zoomed(log, left, right)
+    best = height.max()
     scalars, widths = [], []
-    for sign, grid, peaks in every:
-        kept = peaks[log(peaks) > best - QUADRATURE.negligible]
-        near = [_across(log, float(peak), smallest, largest) for peak in kept]
-        ordered = torch.cat([grid, *near]).sort().values
-        scalars.append(sign * ordered)
+    for t, coarse in sides:
+        kept = (height > best - QUADRATURE.negligible) & (peaks.sign() == t.sign()[0])
+        near = [
+            _across(log, float(peak), float(top), smallest, largest)
+            for peak, top in zip(peaks[kept], height[kept], strict=True)
+        ]
+        ordered, order = torch.cat([size, *near]).sort()
         gaps = F.pad(ordered.diff(), (1, 1))
-        widths.append((gaps[1:] + gaps[:-1]) / 2)
+        above = coarse > best - QUADRATURE.nothing
+        counts = F.pad(above, (0, len(ordered) - len(size)), value=True)[order]
+        scalars.append(t.sign()[0] * ordered[counts])
+        widths.append(((gaps[1:] + gaps[:-1]) / 2)[counts])
     return torch.cat(scalars), torch.cat(widths)
 
 
-def _brackets(height: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+def _brackets(t: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
     """Return both ends (M,) of the grid cells around the highest local maxima."""
     padded = F.pad(height, (1, 1), value=-torch.inf)
     peak = ((height >= padded[:-2]) & (height >= padded[2:])).nonzero()[:, 0]
@@ -90,26 +96,42 @@ def _brackets(height: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     return t[(peak - 1).clamp_min(0)], t[(peak + 1).clamp_max(len(t) - 1)]
 
 
-def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> Tensor:
-    """Return the highest point (M,) of each bracket, by repeated zooming."""
+def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the highest point (M,) of each bracket and its height (M,), by repeated zooming.
+
+    A bracket is left as it is once its heights agree, or once they are so far below those of
+    another that its peak has no weight: between points of a smooth peak the density rises by less
+    than it does from the lowest of them to the highest.
+    """
     last = QUADRATURE.section - 1
     steps = torch.linspace(0, 1, QUADRATURE.section, dtype=left.dtype)
+    top = torch.full_like(left, -torch.inf)
     rows = torch.arange(len(left))
     for _ in range(QUADRATURE.zooms):
-        t = torch.lerp(left[:, None], right[:, None], steps)
-        best = log(t.flatten()).view_as(t).argmax(1)
-        left, right = t[rows, (best - 1).clamp_min(0)], t[rows, (best + 1).clamp_max(last)]
-    return (left + right) / 2
+        t = torch.lerp(left[rows, None], right[rows, None], steps)
+        height = log(t.flatten()).view_as(t)
+        top[rows], best = height.max(1)
+        each = torch.arange(len(rows))
+        left[rows], right[rows] = (
+            t[each, (best - 1).clamp_min(0)],
+            t[each, (best + 1).clamp_max(last)],
+        )
+        rise = top[rows] - height.amin(1)
+        hopeless = top[rows] + rise < top.max() - QUADRATURE.negligible
+        rows = rows[~(hopeless | (rise < QUADRATURE.level))]
+        if not len(rows):
+            break
+    return (left + right) / 2, top
 
 
-def _across(log: LogDensity, peak: float, smallest: float, largest: float) -> Tensor:
+def _across(log: LogDensity, peak: float, top: float, smallest: float, largest: float) -> Tensor:
     """Return sizes of scalars that lie evenly across one peak, as wide as the peak is."""
     size, sign = abs(peak), 1.0 if peak > 0 else -1.0
     ratio = QUADRATURE.farthest / QUADRATURE.nearest
     shells = torch.logspace(0, 1, QUADRATURE.shells, base=ratio, dtype=torch.double)
     shells = shells * QUADRATURE.nearest
     t = (size * torch.cat([1 - shells.flip(0), torch.ones(1), 1 + shells])).clamp(smallest, largest)
-    density = (log(sign * t) - log(t.new_tensor([peak]))).exp()
+    density = (log(sign * t) - top).exp()
     spread = torch.trapezoid(density * (t - size).square(), t) / torch.trapezoid(density, t)
     width = QUADRATURE.reach * float(spread.clamp_min(0).sqrt())
     points = torch.linspace(size - width, size + width, QUADRATURE.fine, dtype=t.dtype)

@@ -9,8 +9,9 @@ this Gaussian puts on the simplices of the family.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,14 +22,17 @@ from softleak.labels.noisy.gaussian import (
     GAUSSIAN,
     even_points,
     normal_draws,
-    sum_zero_basis,
+    sum_zero_covariance,
+    sum_zero_part,
     weights_given,
-    whiten,
 )
 from softleak.labels.noisy.signal import Signal
 from softleak.labels.noisy.truncated import draw_inside
 from softleak.labels.pseudo import LARGEST
 from softleak.labels.scale import segment_end
+
+# The noise of this many logits is looked at together: as much as a processor's cache holds.
+LOGITS_AT_ONCE = 2**17
 
 LogLikelihood = Callable[[Tensor], Tensor]  # maps scalars τ (S,) to log likelihoods (S,)
 
@@ -42,12 +46,21 @@ class Points:
         weights: (S, P, K, d) the weights of all corners but the first.
         size: (S, P, K) |t|, which differs from |τ| if the scale is unknown.
         misfit: (S, P) the squared distance of ŷ(τ) from the simplex's plane, in units of its noise.
+        inside: (S, P, K) the squared distance of each label from the point of the plane that is
+            nearest to ŷ(τ), in the same units. It is large if that point is no label.
     """
 
     log: Tensor
     weights: Tensor
     size: Tensor
     misfit: Tensor
+    inside: Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence[Points]) -> Points:
+        """Return the labels of all parts, one after the other."""
+        fields = zip(*((p.log, p.weights, p.size, p.misfit, p.inside) for p in parts), strict=True)
+        return cls(*(torch.cat(field) for field in fields))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +85,9 @@ class Posterior:
 
     def moments(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (S, C) and covariance (S, C, C) of ``p`` over the noise of ``a``."""
-        a = self.signal.a + normal_draws(len(self.b)).to(self.b) @ self.signal.a_root.T
-        p = torch.softmax(a / tau[:, None, None] + self.b, -1)
+        p = torch.addcdiv(self.b, self._logits, tau[:, None, None]).softmax(-1)
         mean = p.mean(1)
-        off = p - mean[:, None]
+        off = p.sub_(mean[:, None])
         return mean, off.mT @ off / p.shape[1]
 
     def density(self, tau: Tensor) -> Tensor:
@@ -84,6 +96,23 @@ class Posterior:
 
     def at(self, tau: Tensor, draws: int) -> Points:
         """Return labels with their unnormalised weights at scalars τ (S,)."""
+        together = max(LOGITS_AT_ONCE // self._logits.numel(), 1)
+        return Points.joined([self._at(part, draws) for part in torch.split(tau, together)])
+
+    @cached_property
+    def _logits(self) -> Tensor:
+        """Draws (M, C) of ``a``, with its noise."""
+        return self.signal.a + normal_draws(len(self.b)).to(self.b) @ self.signal.a_root.T
+
+    @cached_property
+    def _corners(self) -> tuple[Tensor, Tensor]:
+        """Return the distinct corners (Q, C) of all simplices, and which (P, d + 1) each has."""
+        every = self.simplices.corners
+        distinct, which = torch.unique(every.flatten(0, 1), dim=0, return_inverse=True)
+        return distinct.to(self.b), which.view(every.shape[:2]).to(self.b.device)
+
+    def _at(self, tau: Tensor, draws: int) -> Points:
+        """Return what ``at`` does, for as many scalars as are looked at together."""
         p, covariance = self.moments(tau)
         size = tau.abs()
         if self.scale_unknown:
@@ -98,31 +127,40 @@ class Posterior:
             prior = prior + piece(tau)
         log = found.log + (prior - tau.abs().log())[:, None, None]
         log = log.nan_to_num(nan=-math.inf, neginf=-math.inf)  # An undefined label has no weight.
-        return Points(log, found.weights, found.size, found.misfit)
+        return replace(found, log=log)
 
     def _fit(self, tau: Tensor, p: Tensor, covariance: Tensor, size: Tensor, draws: int) -> Points:
         """Draw from the Gaussian over a simplex's weights, and over |t| if that is unknown."""
         spread = covariance + size.square()[:, None, None] * self.signal.u_covariance
-        basis = sum_zero_basis(p)
-        inner = basis.T @ spread @ basis
+        inner = sum_zero_covariance(spread)
         root = torch.linalg.cholesky(inner + GAUSSIAN.floor * torch.eye(inner.shape[-1]).to(p))
         u = self.signal.u * tau.sign()[:, None]
         target = p if self.scale_unknown else p - size[:, None] * u
-        columns = self.simplices.directions.to(p).expand(len(tau), -1, -1, -1)  # (S, P, d, C)
-        if self.scale_unknown:
-            along = u[:, None, None].expand(-1, columns.shape[1], -1, -1)
-            columns = torch.cat([along, columns], 2)
-        rest = target[:, None] - self.simplices.origin.to(p)
-        r = whiten(root, basis, rest[:, :, None])[:, :, 0]
-        A = whiten(root, basis, columns)
-        mean, w_root, misfit, volume = weights_given(A, r)
+        mean, w_root, misfit, volume = weights_given(*self._whitened(root, target, u))
         top = p.new_tensor(LARGEST) if self.scale_unknown else None
-        w, mass = draw_inside(mean, w_root, even_points(draws, mean.shape[-1]).to(p), top)
+        w, mass, inside = draw_inside(mean, w_root, even_points(draws, mean.shape[-1]).to(p), top)
         scale, w = (w[..., 0], w[..., 1:]) if self.scale_unknown else (size[:, None, None], w)
         log = mass + self._prior(w) - math.log(draws) + self._volume(scale)
         log = log + (volume - misfit / 2)[..., None]
         log = log - root.diagonal(dim1=-2, dim2=-1).log().sum(-1)[:, None, None]
-        return Points(log, w, scale.expand(log.shape), misfit)
+        return Points(log, w, scale.expand(log.shape), misfit, inside)
+
+    def _whitened(self, root: Tensor, target: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Return every simplex's directions (S, P, d, C − 1) and the target (S, P, C − 1), seen
+        from its first corner, in units of the noise with this root (S, C − 1, C − 1).
+
+        Simplices share corners, and each is whitened once.
+        """
+        corners, which = self._corners
+        rows = torch.cat([target[:, None], u[:, None], corners.expand(len(u), -1, -1)], 1)
+        white = torch.linalg.solve_triangular(root, sum_zero_part(rows).mT, upper=False).mT
+        target, u, corners = white[:, :1], white[:, 1:2], white[:, 2:]
+        first = corners[:, which[:, 0]]
+        columns = corners[:, which[:, 1:]] - first[:, :, None]
+        if self.scale_unknown:
+            along = u[:, None].expand(-1, len(which), -1, -1)
+            columns = torch.cat([along, columns], 2)
+        return columns, target - first
 
     def _volume(self, size: Tensor) -> Tensor:
         """Return the logarithm of the volume element of labels at a distance ``|t|`` from ``p``."""

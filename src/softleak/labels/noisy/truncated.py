@@ -18,7 +18,7 @@ LOWEST_QUANTILE = -37.0
 
 def draw_inside(
     mean: Tensor, root: Tensor, uniform: Tensor, top: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Draw from N(mean, root rootᵀ), restricted to weights that fit in a simplex.
 
     Args:
@@ -29,8 +29,9 @@ def draw_inside(
             the simplex but is bounded by it alone.
 
     Returns:
-        The draws (…, K, d), with no entry negative and a sum of at most one, and the logarithms
-        (…, K) of the masses that weight them.
+        The draws (…, K, d), with no entry negative and a sum of at most one, the logarithms (…, K)
+        of the masses that weight them, and their squared distances (…, K) from the mean, in units
+        of the covariance.
     """
     draws = uniform.shape[0]
     shape = (*mean.shape[:-1], draws)
@@ -49,7 +50,7 @@ def draw_inside(
         found.append(weight)
         z = torch.cat([z, drawn[..., None]], -1)
         room = room if outside else (room - weight).clamp_min(0.0)
-    return (torch.stack(found, -1) if found else z), mass
+    return (torch.stack(found, -1) if found else z), mass, z.square().sum(-1)
 
 
 def _truncated(low: Tensor, high: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

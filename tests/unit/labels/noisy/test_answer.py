@@ -59,10 +59,19 @@ def test_noise_of_another_kind_leaves_no_calibrated_figure():
 def test_a_family_fits_unless_its_misfit_is_improbable(misfit, fit):
     # Three degrees of freedom: six classes, less two, less one weight. P(χ² > 30.7) = 1e-6.
     one = torch.ones(1, 1, 1, dtype=torch.double)
-    points = Points(one, one[..., None], one, torch.full((1, 1), misfit, dtype=torch.double))
+    points = Points(one, one[..., None], one, torch.full((1, 1), misfit).double(), 0 * one)
+    assert fits(GIVEN, points) is fit
+
+
+@pytest.mark.parametrize(("inside", "fit"), [(4.0, True), (25.0, True), (60.0, False)])
+def test_a_family_without_equations_to_spare_fits_if_its_label_is_within_noise(inside, fit):
+    # Four degrees of freedom: six classes, less two. P(χ² > 33.4) = 1e-6.
+    one = torch.ones(1, 1, 1, dtype=torch.double)
+    weights = one[..., None].expand(1, 1, 1, CLASSES - 1)
+    points = Points(one, weights, one, torch.zeros(1, 1).double(), inside * one)
     assert fits(GIVEN, points) is fit
 
 
 def test_nothing_fits_where_no_label_has_weight():
     none = torch.full((1, 1, 1), -math.inf, dtype=torch.double)
-    assert not fits(GIVEN, Points(none, none[..., None], none, torch.zeros(1, 1)))
+    assert not fits(GIVEN, Points(none, none[..., None], none, torch.zeros(1, 1), none))

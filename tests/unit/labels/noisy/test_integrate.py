@@ -42,8 +42,13 @@ def test_mass_and_mean_are_those_of_the_closed_form(peaks):
         assert float(weight[near].sum()) == pytest.approx(w, abs=2e-3)
 
 
-def test_all_scalars_are_within_the_bounds_and_stand_for_all_of_it():
+def test_all_scalars_are_within_the_bounds_and_stand_for_all_that_has_weight():
     t, width = quadrature(mixture(PEAKS["wide"]), 1e-2, 1.0)
     assert float(t.abs().min()) >= 1e-2
     assert float(t.abs().max()) <= 1.0
-    assert float(width.sum()) == pytest.approx(2 * 0.99, abs=1e-9)
+    weight = mixture(PEAKS["wide"])(t)
+    assert bool((weight > weight.max() - 70).all())
+    assert float(width[t > 0].sum()) == pytest.approx(0.99, abs=0.05)  # ten widths to each side
+    flat_t, flat_width = quadrature(torch.zeros_like, 1e-2, 1.0)
+    assert float(flat_width.sum()) == pytest.approx(2 * 0.99, abs=1e-9)
+    assert float(flat_t.min()) < 0 < float(flat_t.max())

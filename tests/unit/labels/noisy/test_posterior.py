@@ -8,7 +8,7 @@ from torch.distributions import Beta, MultivariateNormal
 
 import softleak as sl
 from softleak.labels.noisy.draws import Draws
-from softleak.labels.noisy.gaussian import GAUSSIAN, sum_zero_basis
+from softleak.labels.noisy.gaussian import GAUSSIAN, sum_zero_part
 from softleak.labels.noisy.integrate import quadrature
 from softleak.labels.noisy.posterior import Posterior
 
@@ -28,7 +28,7 @@ def gaussian(given, tau, labels):
     """The log density of ŷ(τ) around labels (…, C), times the volume element and d log τ."""
     p, covariance = given.moments(tau[None])
     spread = covariance[0] + tau.square() * given.signal.u_covariance
-    basis = sum_zero_basis(p)
+    basis = sum_zero_part(torch.eye(CLASSES, dtype=torch.double))
     inner = basis.T @ spread @ basis + GAUSSIAN.floor * torch.eye(CLASSES - 1)
     pseudo = p[0] - tau * given.signal.u
     around = MultivariateNormal(torch.zeros(CLASSES - 1).double(), inner)

@@ -11,7 +11,7 @@ LEVELS = (torch.arange(512, dtype=torch.double)[:, None] + 0.5) / 512
 @pytest.mark.parametrize(("mean", "std"), [(0.5, 0.1), (1.2, 0.1), (-3.0, 0.2), (0.3, 1e-6)])
 def test_in_one_dimension_the_mass_is_exact(mean, std):
     place = -abs(mean - 0.5)  # mirrored below the interval, where a difference of tails is exact
-    draws, mass = draw_inside(
+    draws, mass, _ = draw_inside(
         torch.tensor([mean], dtype=torch.double),
         torch.tensor([[std]], dtype=torch.double),
         LEVELS,
@@ -28,7 +28,7 @@ def test_in_two_dimensions_it_is_the_mass_of_the_triangle():
     root = torch.tensor([[0.3, 0.0], [-0.1, 0.25]]).double()
     generator = torch.Generator().manual_seed(0)
     uniform = torch.rand(20_000, 2, generator=generator, dtype=torch.double)
-    draws, mass = draw_inside(mean, root, uniform)
+    draws, mass, _ = draw_inside(mean, root, uniform)
     z = torch.randn(200_000, 2, generator=generator, dtype=torch.double)
     plain = mean + z @ root.T
     inside = (plain >= 0).all(-1) & (plain.sum(-1) <= 1)
@@ -38,7 +38,7 @@ def test_in_two_dimensions_it_is_the_mass_of_the_triangle():
 
 
 def test_far_outside_the_nearest_edge_is_drawn():
-    draws, mass = draw_inside(
+    draws, mass, _ = draw_inside(
         torch.tensor([5.0]).double(), torch.tensor([[0.01]]).double(), LEVELS[:3]
     )
     assert torch.allclose(draws, torch.ones(3, 1).double(), atol=1e-3)

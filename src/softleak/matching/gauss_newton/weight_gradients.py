@@ -97,8 +97,8 @@ def kernel_shape(weight: Tensor, settings: list[object]) -> KernelShape | None:
     stride, padding, dilation, transposed, _, groups = settings
     if weight.dim() != 2 + PLANE or transposed or not isinstance(groups, int):
         return None
-    pairs = [_pair(value) for value in (weight.shape[2:], stride, padding, dilation)]
-    return KernelShape(*pairs, groups=groups)
+    size = _pair(weight.shape[2:])
+    return KernelShape(size, _pair(stride), _pair(padding), _pair(dilation), groups)
 
 
 def _pair(value: object) -> tuple[int, int]:

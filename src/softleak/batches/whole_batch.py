@@ -73,7 +73,9 @@ def find_batch(
         own = settings.of_round(number, len(supports))
         fresh = explore(space, supports, features, known, generator, scaled=scaled, settings=own)
         pool = joined(pool, fresh)
-        sets = compatible(pool, space.rank) + likely_sets(space, supports, pool, scaled=scaled)
+        sets = compatible(pool, space.rank) + likely_sets(
+            space, supports, pool, scaled=scaled, alike=number > 0
+        )
         for members in sets:
             if len(members) == space.rank and tuple(members) not in tried:
                 tried.add(tuple(members))

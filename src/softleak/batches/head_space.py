@@ -94,8 +94,7 @@ class HeadSpace:
     @cached_property
     def weight_lengths(self) -> Tensor:
         """Return the length (C,) of each row of the weights."""
-        lengths: Tensor = torch.linalg.vector_norm(self.weights, dim=1)
-        return lengths
+        return self.weights.square().sum(1).sqrt()
 
     @property
     def mean_difference(self) -> Tensor:

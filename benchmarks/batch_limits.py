@@ -74,7 +74,8 @@ class RivalSearch:
 
     @property
     def _weights(self) -> Tensor:
-        return 1 / (len(self.labels) * self.sent.norm(dim=0).clamp_min(1e-30))
+        lengths = self.sent.square().sum(0).sqrt()
+        return 1 / (len(self.labels) * lengths.clamp_min(1e-30))
 
     def values(self, x: Tensor, kind: Tensor) -> Tensor:
         """Return the residuals (1, E) at unknowns (1, U): mixed features, and labels that move."""

@@ -17,7 +17,7 @@ NARROW_HEADER = (
     "| image | labels | directions open | closed form dB | then Gauss–Newton dB | status | s "
     "|\n|---|---|---|---|---|---|---|"
 )
-NARROW_SECONDS = 400.0  # of Gauss–Newton, on one image
+NARROW_SECONDS = 100.0  # of Gauss–Newton, on one image
 
 
 def narrow_lines(count: int) -> Iterator[str]:

@@ -94,7 +94,7 @@ class HeadSpace:
     @cached_property
     def weight_lengths(self) -> Tensor:
         """Return the length (C,) of each row of the weights."""
-        return torch.linalg.vector_norm(self.weights, dim=1)
+        return self.weights.square().sum(1).sqrt()
 
     @property
     def mean_difference(self) -> Tensor:

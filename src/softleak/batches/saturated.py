@@ -88,9 +88,17 @@ def biorthogonal(space: HeadSpace, at: SamplePoints, *, scaled: bool = True) -> 
 
 
 def likely_sets(
-    space: HeadSpace, supports: Supports, pool: FoundSamples, *, scaled: bool = True
+    space: HeadSpace,
+    supports: Supports,
+    pool: FoundSamples,
+    *,
+    scaled: bool = True,
+    alike: bool = True,
 ) -> list[list[int]]:
-    """Return the sets of R solutions that explain the gradient best together."""
+    """Return the sets of R solutions that explain the gradient best together.
+
+    If so asked, further ones with two samples of one class, ``alike``, follow.
+    """
     R, most = space.rank, len(pool)
     while _choices(most, R) > SETS.looked_at:
         most -= 1
@@ -107,8 +115,8 @@ def likely_sets(
     misfit = unexplained(space, supports, whole, kind)
     order = misfit.argsort()
     classes = kind[order].sort(-1).values
-    alike = order[(classes.diff(dim=-1) == 0).any(-1)]
-    best = torch.cat([order[: SETS.returned], alike[: SETS.alike]])
+    same = order[(classes.diff(dim=-1) == 0).any(-1)]
+    best = torch.cat([order[: SETS.returned], same[: SETS.alike if alike else 0]])
     return [sorted(members) for members in sets[best].tolist()]
 
 

@@ -22,6 +22,7 @@ DESCENTS = 3  # how often a search is led to the bottom of its valley
 CREEPING = 1e-2  # a search that ended with so much of the cost promised has not arrived
 HOPELESS = 1e3  # a set of samples that misses by so many standard errors is not followed further
 WALKED = 3  # the number of sets whose labels of one class are followed along their valley
+CONVINCING = 2.0  # one of so many ends the search: samples that run away to infinity have more
 EXPLAINED = 4.0  # a root mean square of so many standard errors is explained by rounding
 
 
@@ -67,22 +68,29 @@ def find_batch(
     known = pool.at.a[: space.rank - 1]
     tried: set[tuple[int, ...]] = set()
     unsolved: list[tuple[float, FoundSamples]] = []
+    kept: tuple[Whole, FoundSamples] | None = None
     for number in range(settings.rounds):
         own = settings.of_round(number, len(supports))
         fresh = explore(space, supports, features, known, generator, scaled=scaled, settings=own)
         pool = joined(pool, fresh)
-        sets = compatible(pool, space.rank) + likely_sets(space, supports, pool, scaled=scaled)
+        sets = compatible(pool, space.rank) + likely_sets(
+            space, supports, pool, scaled=scaled, alike=number > 0
+        )
         for members in sets:
             if len(members) == space.rank and tuple(members) not in tried:
                 tried.add(tuple(members))
                 chosen = pool.take(members)
                 whole = solve_jointly(space, supports, chosen, scaled=scaled)
-                if whole.explained:
+                if whole.misfit <= CONVINCING:
                     return whole, chosen
+                if whole.explained and (kept is None or whole.misfit < kept[0].misfit):
+                    kept = whole, chosen
                 unsolved.append((whole.misfit, chosen))
         # Every other round starts from nothing, in case what was found is wrong.
         part = pool.take(sets[0] if sets and number % 3 != 2 else [])
         known = part.at.a[: space.rank - 1]
+    if kept is not None:
+        return kept
     walked = _walked(space, supports, unsolved) if scaled else None
     return walked, pool.take(compatible(pool, space.rank)[0] if len(pool) else [])
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from softleak.errors import ShareError
 from softleak.inversion.patch_levels import Patches, on_levels
 from softleak.inversion.patch_plan import PatchPlan
-from softleak.inversion.patch_weights import Weighed, running_sums, unweighed, weighed
+from softleak.inversion.patch_weights import PatchFit, running_sums, unweighed, weighed
 from softleak.inversion.pixel_index import OUTSIDE
 from softleak.inversion.state import TINY
 from softleak.inversion.step import LayerReport
@@ -137,7 +137,7 @@ def _levelled(
     return replace(solved, X=found.X, error=found.error[:, None].expand_as(found.X), levelled=True)
 
 
-def _shrunk(S: Tensor, signal: Tensor, told: Weighed, patches: int) -> tuple[Tensor, Tensor]:
+def _shrunk(S: Tensor, signal: Tensor, told: PatchFit, patches: int) -> tuple[Tensor, Tensor]:
     """Return X along each singular direction (r, K), and the variance (r,) that is left.
 
     Patches with nearly the same gradient are nearly the same. Their difference is a direction in

@@ -43,7 +43,7 @@ WEIGHT_SETTINGS = WeightSettings()
 
 
 @dataclass(frozen=True, eq=False)
-class Weighed:
+class PatchFit:
     """This is the least-squares solution of ``U z = b``.
 
     Attributes:
@@ -57,7 +57,7 @@ class Weighed:
     residual: float
 
 
-def unweighed(U: Tensor, b: Tensor) -> Weighed:
+def unweighed(U: Tensor, b: Tensor) -> PatchFit:
     """Solve ``U z = b``, U (d, r) with orthonormal columns, all errors of b (d, K) alike."""
     seen = U.T @ b
     spare = len(U) - U.shape[1]
@@ -65,10 +65,10 @@ def unweighed(U: Tensor, b: Tensor) -> Weighed:
     residual = left**0.5 if spare else 1.0
     # Rounding is only bounded beforehand; what the equations leave shows how large it really was.
     scale = residual if spare > 1 else 1.0
-    return Weighed(seen, U.new_full((U.shape[1],), scale**2), residual)
+    return PatchFit(seen, U.new_full((U.shape[1],), scale**2), residual)
 
 
-def weighed(U: Tensor, b: Tensor, running: Tensor) -> Weighed:
+def weighed(U: Tensor, b: Tensor, running: Tensor) -> PatchFit:
     """Solve ``U z = b`` again, each entry of b weighed by the variance that describes it.
 
     Args:
@@ -87,7 +87,7 @@ def weighed(U: Tensor, b: Tensor, running: Tensor) -> Weighed:
     return max(fits, key=lambda fit: fit[0])[1]
 
 
-def _fitted(U: Tensor, b: Tensor, first: Weighed, variance: Tensor) -> tuple[float, Weighed]:
+def _fitted(U: Tensor, b: Tensor, first: PatchFit, variance: Tensor) -> tuple[float, PatchFit]:
     """Return the solution under a variance (d, K) of b, and the log-likelihood of what it leaves.
 
     The likelihood is that of an entry, restricted to what no z can explain.
@@ -98,7 +98,7 @@ def _fitted(U: Tensor, b: Tensor, first: Weighed, variance: Tensor) -> tuple[flo
     left = float((weight * (b - U @ z).square()).sum()) / (spare * b.shape[1])
     inverse, volume = _inverses(U, weight)
     likelihood = (float(weight.log().mean()) * len(U) - volume - spare * math.log(left)) / 2
-    return likelihood, Weighed(z, left * inverse, first.residual)
+    return likelihood, PatchFit(z, left * inverse, first.residual)
 
 
 def running_sums(delta: Tensor, X: Tensor) -> Tensor:

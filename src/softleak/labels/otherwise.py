@@ -78,10 +78,13 @@ def otherwise(subject: Subject, knowledge: Knowledge, share: GradientShare) -> R
 
 def _of_rounding(subject: Subject, knowledge: Knowledge, share: GradientShare) -> bool:
     """Return whether the gradient is a usual feature times a ``p − y`` of rounding errors."""
-    factors, typical = factor(subject.head, [share]), subject.once(Typical.of)
-    if knowledge.scale_unknown or math.isinf(typical.doubt) or not bool(factors.rank_one):
+    factors = factor(subject.head, [share])
+    if knowledge.scale_unknown or not bool(factors.rank_one):
         return False
-    return float(factors.sigma) < OTHERWISE.indistinct * math.exp(typical.length)
+    typical = subject.once(Typical.of)  # it runs the model, which the other checks do not
+    return not math.isinf(typical.doubt) and float(factors.sigma) < OTHERWISE.indistinct * math.exp(
+        typical.length
+    )
 
 
 def _of_signs(G: Tensor) -> Recovery:

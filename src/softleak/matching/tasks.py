@@ -48,7 +48,7 @@ class Job:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
+        """Return the shape of one input."""
         return self.shape[len(self.batch) :]
 
     @property

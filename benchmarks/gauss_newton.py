@@ -39,7 +39,7 @@ COLUMNS = (
 )  # fmt: skip
 WIDTHS = (44, 6, 7, 6, 6, 9, 6, 5, 5, 6)
 PIXEL = 0.25  # what one unit of a normalised input is worth in pixels, roughly CIFAR-10's spread
-RESTARTS = 2
+RESTARTS = 3
 PLAIN = (
     "residual 6, no BatchNorm, SiLU", "residual 6, no BatchNorm, GELU",
     "residual 8, no BatchNorm, SiLU", "residual 8, no BatchNorm, GELU",
@@ -188,13 +188,14 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=20, help="images, or batches, per cell")
     parser.add_argument("--seconds", type=float, default=600.0, help="time limit of each image")
     parser.add_argument("--only", default="", help="run cells whose title contains this")
+    parser.add_argument("--cell", default="", help="run the one cell with this title")
     parser.add_argument("--first", type=int, default=0, help="number of the first image")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds for each cell")
     given = parser.parse_args()
     console = Console(width=140, highlight=False)
     console.print(line(COLUMNS))
     for cell in cells():
-        if given.only not in cell.title:
+        if given.only not in cell.title or given.cell not in ("", cell.title):
             continue
         began, found = time.monotonic(), []
         for score in measure(cell, given.images, given.seconds, given.first):

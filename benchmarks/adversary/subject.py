@@ -83,26 +83,29 @@ class Subject:
         own = number_of(self.seed, self.stranger.name, plan.way.name, plan.kind, plan.number)
         client = Client(self.model, self.stranger.dtype, own)
         generator = torch.Generator().manual_seed(own)
-        sample = self._sample(client, plan.kind, plan.way.size, generator)
-        other = self._sample(client, plan.kind, 1, generator, apart=sample.x)
+        taken: set[int] = set()
+        sample = self._sample(client, plan.kind, plan.way.size, generator, taken)
+        other = self._sample(client, plan.kind, 1, generator, taken)
         made = plan.way.make(client, sample, other)
         made = replace(made, share=replace(made.share, input_shape=self.stranger.shape))
         question = draw(random.Random(own), plan.kind, made.truth, made.share.scale is not None)
         return Case(plan, made, question)
 
     def _sample(
-        self, client: Client, kind: str, size: int, source: torch.Generator,
-        apart: Tensor | None = None,
-    ) -> Sample:  # fmt: skip
-        """Draw samples, whose inputs are not the first of ``apart``.
+        self, client: Client, kind: str, size: int, source: torch.Generator, taken: set[int]
+    ) -> Sample:
+        """Draw samples of different inputs, none of them ``taken``.
 
-        Two steps on one input with two labels leave the gradient of their mean label, which no
-        numbers tell from a step on one sample.
+        One input with two labels leaves the gradient of their mean label, which no numbers tell
+        from that of one sample.
         """
-        rows = torch.randint(len(self.inputs), (size,), generator=source)
+        rows = []
+        for row in torch.randint(len(self.inputs), (size,), generator=source).tolist():
+            while row in taken:
+                row = (row + 1) % len(self.inputs)
+            taken.add(row)
+            rows.append(row)
         x = self.inputs[rows].to(self.stranger.dtype)
-        if apart is not None and torch.equal(x[0], apart[0]):
-            x = self.inputs[(rows + 1) % len(self.inputs)].to(self.stranger.dtype)
         z = client.logits(x)
         return Sample(x, torch.stack([LABELS[kind](row, source) for row in z]), z)
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import torch
 
 import softleak as sl
-from benchmarks.local_training.cells import EXACT, Cell, measure, network, shares_of, told
+from benchmarks.local_training.cells import EXACT, Cell, measure, network, off, shares_of, told
 from benchmarks.local_training.pictures_of_steps import batches, single
 from benchmarks.local_training.skewed import proportions
-from softleak.labels.local.recover_trained import answer_trained
 from softleak.labels.recover import recover
 
 STEPS, RATES = (1, 2, 5, 10), (0.001, 0.01, 0.1)
@@ -45,7 +44,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--data", type=Path, help="the folder of CIFAR-10 packs, for proportions")
     parser.add_argument("--samples", type=int, nargs="+", default=[50, 100, 200, 500])
-    parser.add_argument("--named", type=int, default=10, help="undeclared: causes of so many")
     parser.add_argument("--clients", nargs="+", help="such as lr=0.01,steps=5, for images")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -97,25 +95,16 @@ def undeclared(name: str, given: argparse.Namespace) -> None:
         counts: Counter[str] = Counter()
         for kind in given.labels:
             client, assumed = sl.Client.parse(true), sl.Client.parse(said)
-            drawn = shares_of(subject, client, kind, given.shares, given.seed)
-            for number, (share, y, _) in enumerate(drawn):
-                found = _answered(subject, told(share, assumed), number < given.named)
-                off = 9.0 if found.label is None else float((found.label - y).abs().sum())
+            drawn = list(shares_of(subject, client, kind, given.shares, given.seed))
+            sent = [told(share, assumed) for share, _, _ in drawn]
+            found = recover(subject, sent, sl.Knowledge())
+            for answer, (_, y, _) in zip(found, drawn, strict=True):
+                unique = answer.status is sl.Status.UNIQUE
                 counts["shares"] += 1
-                counts["asked for a cause"] += number < given.named
-                counts["named"] += number < given.named and words in found.message
-                counts["unique"] += found.status is sl.Status.UNIQUE
-                counts["wrong"] += found.status is sl.Status.UNIQUE and off > EXACT
+                counts["named"] += words in answer.message
+                counts["unique"] += unique
+                counts["wrong"] += unique and off(answer, y) > EXACT
         print(f"{name} undeclared {cause}: {dict(counts)}", flush=True)
-
-
-def _answered(subject: sl.Subject, share: sl.GradientShare, named: bool) -> sl.Recovery:
-    """Return the answer, with the other client that would fit if that is asked for."""
-    if named:
-        return recover(subject, [share], sl.Knowledge())[0]
-    return answer_trained(
-        subject, sl.Knowledge(), share, lambda one: recover(subject, [one], sl.Knowledge())[0]
-    )[0]
 
 
 if __name__ == "__main__":

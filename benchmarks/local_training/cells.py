@@ -11,9 +11,7 @@ from torch import nn
 
 import softleak as sl
 from softleak import data, models
-from softleak.labels.local.head_alone import recover_head_alone
-from softleak.labels.local.recipe import SgdSteps, mean_gradient
-from softleak.labels.local.whole_network import recover_whole
+from softleak.labels.local.recover_trained import answer_trained
 from softleak.labels.recover import recover
 
 SHAPE = (3, 32, 32)
@@ -94,13 +92,9 @@ def measure(
     """Recover the labels of one cell and count."""
     drawn = list(shares_of(subject, client, kind, count, seed))
     start = time.perf_counter()
-    found = recovered(subject, client, [share for share, _, _ in drawn])
+    found = recovered(subject, [share for share, _, _ in drawn])
     errors = [off(f, y) for f, (_, y, _) in zip(found, drawn, strict=True)]
-    named = [
-        _distance(None if f is None else f.label, y)
-        for f, (_, y, _) in zip(found, drawn, strict=True)
-    ]
-    unique = [f is not None and f.status is sl.Status.UNIQUE for f in found]
+    unique = [f.status is sl.Status.UNIQUE for f in found]
     return Cell(
         f"{name} {kind} {client}",
         count,
@@ -108,37 +102,26 @@ def measure(
         sum(e < EXACT and stable for e, (_, _, stable) in zip(errors, drawn, strict=True)),
         sum(e < EXACT for e in errors),
         sum(unique),
-        sum(u and e > EXACT for u, e in zip(unique, named, strict=True)),
+        sum(u and e > EXACT for u, e in zip(unique, errors, strict=True)),
         time.perf_counter() - start,
     )
 
 
-def off(found: sl.Recovery | None, y: torch.Tensor) -> float:
-    """Return the L1 error of the label that fits best: of a continuum, not its middle."""
-    if found is None or not found.solutions:
-        return _distance(None if found is None else found.label, y)
-    return _distance(min(found.solutions, key=lambda one: one.misfit).label, y)
+def off(found: sl.Recovery, y: torch.Tensor) -> float:
+    """Return the L1 error of the label that is claimed."""
+    return 9.0 if found.label is None else float((found.label.cpu() - y).abs().sum())
 
 
-def _distance(label: torch.Tensor | None, y: torch.Tensor) -> float:
-    return 9.0 if label is None else float((label.cpu() - y).abs().sum())
+def recovered(subject: sl.Subject, shares: list[sl.GradientShare]) -> list[sl.Recovery]:
+    """Recover all shares of one client's settings, as the product does.
 
-
-def recovered(
-    subject: sl.Subject, client: sl.Client, shares: list[sl.GradientShare]
-) -> list[sl.Recovery | None]:
-    """Recover all shares of one client's settings; those of the head alone at once."""
-    recipe = SgdSteps.of(client.training)
-    knowledge = sl.Knowledge().of(shares[0])
-    others = [n for n in shares[0] if not n.startswith(subject.head.name)]
-    if recipe is not None and not others:  # what recover() does, without naming other clients
-        if recipe.steps > 1:
-            return recover_head_alone(subject, knowledge, shares, recipe)
-        gradients = [mean_gradient(subject, share, recipe) for share in shares]
-        return list(recover(subject, gradients, sl.Knowledge()))
-    if recipe is not None and recipe.steps > 1:
-        return [recover_whole(subject, knowledge, share, recipe) for share in shares]
-    return list(recover(subject, shares, sl.Knowledge(head_only=False)))
+    What is left out is the search for other clients that would fit, which changes no label.
+    """
+    knowledge = sl.Knowledge()
+    answers = answer_trained(
+        subject, knowledge, shares, lambda some: recover(subject, some, knowledge)
+    )
+    return [answer.recovery for answer in answers]
 
 
 def told(share: sl.GradientShare, said: sl.Client) -> sl.GradientShare:

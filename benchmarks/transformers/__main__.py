@@ -1,8 +1,9 @@
 """Measure what transformers give away: `python -m benchmarks.transformers [PART …]`.
 
-The parts are images, float64, narrow, texts, frozen, batches, wrong, race and pretrained; all of
-them without an argument. With `--count` fewer images and sentences are measured. `--data` names a
-pack of photographs for the models of 224 pixels; without it the embedded images are enlarged.
+The parts are images, float64, narrow, solved, texts, frozen, batches, wrong, race and pretrained;
+all of them without an argument. With `--count` fewer images and sentences are measured. `--data`
+names a pack of photographs for the models of 224 pixels; without it the embedded images are
+enlarged.
 `--encoder` names the folder of a pretrained encoder, without which none is measured.
 """
 
@@ -15,7 +16,14 @@ from pathlib import Path
 import torch
 
 import softleak as sl
-from benchmarks.transformers import batches, image_cells, pretrained, text_cells, wrong_words
+from benchmarks.transformers import (
+    batches,
+    image_cells,
+    narrow_images,
+    pretrained,
+    text_cells,
+    wrong_words,
+)
 from benchmarks.transformers.classifiers import (
     DOUBLE_MODEL,
     IMAGE_MODELS,
@@ -70,6 +78,13 @@ def narrow(given: argparse.Namespace) -> None:
         print(cell.line, flush=True)
 
 
+def solved(given: argparse.Namespace) -> None:
+    """Print what Gauss–Newton adds to the closed form of a model with more patches than width."""
+    print(narrow_images.NARROW_HEADER)
+    for line in narrow_images.narrow_lines(given.count or 5):
+        print(line, flush=True)
+
+
 def texts(given: argparse.Namespace) -> None:
     """Print the cells of text classifiers."""
     print(text_cells.HEAD_LINE)
@@ -94,10 +109,11 @@ def frozen(given: argparse.Namespace) -> None:
 
 
 def in_batches(given: argparse.Namespace) -> None:
-    """Print how many texts of small batches are found, of a causal model."""
+    """Print how many texts of small batches are found, of models with frozen embeddings."""
     print(batches.BATCH_HEADER)
-    for size in (2, 4):
-        print(batches.batch_line(TEXT_MODELS[-1], size, given.count or 20), flush=True)
+    for kind in (TEXT_MODELS[-1], TEXT_MODELS[0]):
+        for size in (2, 4):
+            print(batches.batch_line(kind, size, given.count or 20), flush=True)
 
 
 def wrong(given: argparse.Namespace) -> None:
@@ -151,6 +167,7 @@ MEASURES = {
     "images": images,
     "float64": in_float64,
     "narrow": narrow,
+    "solved": solved,
     "texts": texts,
     "frozen": frozen,
     "batches": in_batches,

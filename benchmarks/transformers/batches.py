@@ -1,18 +1,15 @@
-"""Batches of texts of a causal model whose embeddings are frozen."""
+"""Batches of texts whose model has frozen embeddings."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 import softleak as sl
 from benchmarks.transformers.classifiers import TextModel
 from benchmarks.transformers.sentences import sentences
 from benchmarks.transformers.text_cells import built
-from softleak.inversion.texts.read_batch import read_batch
 
 LONGEST_IN_BATCH = 25  # four of these have fewer tokens than the model is wide
-PADDING_ID = 1
 BATCH_CLASSES = 20
 BATCH_HEADER = (
     "| model | texts in a batch | whole texts | tokens in place | wrong texts "
@@ -29,13 +26,13 @@ def batch_line(kind: TextModel, size: int, count: int) -> str:
     for _ in range(count):
         drawn = [short[i] for i in torch.randperm(len(short), generator=generator)[:size].tolist()]
         length = max(map(len, drawn))
-        padded = [ids + [PADDING_ID] * (length - len(ids)) for ids in drawn]
+        padding = 0 if kind.pieces else 1
+        padded = [ids + [padding] * (length - len(ids)) for ids in drawn]
         mask = [[1] * len(ids) + [0] * (length - len(ids)) for ids in drawn]
         x = {"input_ids": torch.tensor(padded), "attention_mask": torch.tensor(mask)}
         y = torch.randperm(BATCH_CLASSES, generator=generator)[:size]
         share = sl.capture(model, x, y)
-        read = read_batch(sl.Subject.of(model, share.input_shape), share, _labels(model, share))
-        texts = read if isinstance(read, tuple) else ()
+        texts = sl.invert(model, share, sl.recover_batch(model, share).samples).texts
         found = [list(text.tokens) for text in texts]
         explained += bool(texts) and all(text.explained for text in texts)
         whole += len([ids for ids in drawn if ids in found])
@@ -46,12 +43,6 @@ def batch_line(kind: TextModel, size: int, count: int) -> str:
         f"| {kind.family}, frozen | {size} | {whole}/{size * count} | {100 * right / total:.1f} % "
         f"| {wrong} | {explained}/{count} |"
     )
-
-
-def _labels(model: nn.Module, share: sl.GradientShare) -> torch.Tensor | None:
-    """Return what is recovered of the labels; their number is not told."""
-    labels = [s.label for s in sl.recover_batch(model, share).samples if s.label is not None]
-    return torch.stack(labels) if labels else None
 
 
 def _alike(one: list[int], other: list[int | None]) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import softleak as sl
 from benchmarks.transformers.classifiers import USUAL, library
+from benchmarks.transformers.rebuilt import adapted, tied
 from softleak.defenses import Cast, Clip, GaussianNoise, Int8, LaplaceNoise, Prune, Sign
 from softleak.share import GradientShare
 
@@ -117,6 +118,7 @@ class Way:
     change: Change = lambda _, share, __: share
     texts: int = 1
     client: sl.Client | None = None
+    rebuild: Callable[[nn.Module], nn.Module] = lambda model: model
 
 
 WAYS: Mapping[str, Way] = {
@@ -139,4 +141,7 @@ WAYS: Mapping[str, Way] = {
     "two texts, frozen": Way(lambda m, s, _: s.without(*_tables(m)), texts=2),
     "five local steps": Way(client=sl.Client(lr=0.05, steps=5)),
     "rows emptied by the client": Way(_emptied),
+    "table used twice": Way(rebuild=tied),
+    "table used twice, frozen": Way(lambda m, s, _: s.without(*_tables(m)), rebuild=tied),
+    "adapters and head alone": Way(rebuild=adapted),
 }  # fmt: skip

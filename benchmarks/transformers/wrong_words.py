@@ -65,7 +65,8 @@ def tallies(count: int, seed: int) -> Iterator[Tally]:
 def _tried(way: Way, tally: Tally, seed: int) -> None:
     """Make a model, texts and their update from a seed, and read it."""
     generator = torch.Generator().manual_seed(seed)
-    family, model, words = stranger(generator)
+    family, made, words = stranger(generator)
+    model = way.rebuild(made).eval()
     x = texts(way.texts, words, generator)
     labels = torch.stack([made_label("Dirichlet", CLASSES, generator) for _ in range(way.texts)])
     tally.tries += 1

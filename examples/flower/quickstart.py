@@ -11,10 +11,13 @@ and with ``--preview`` it first simulates one step on its own batch.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -129,11 +132,35 @@ def preview() -> BatchPreview:
     return BatchPreview(network(), batch, question=QUESTION)
 
 
-def monitor(folder: Path) -> LeakageMonitor:
+class TimedFedAvg(FedAvg):
+    """FedAvg that remembers when each round began."""
+
+    def __init__(self) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self.began: list[float] = []
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Remember the time, and do what FedAvg does."""
+        self.began.append(time.perf_counter())
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def monitor(folder: Path, plain: FedAvg | None = None) -> LeakageMonitor:
     """Return the server's strategy, which writes a log and a page to ``folder``."""
-    names = data.embedded().class_names
-    plain = FedAvg(fraction_evaluate=0.0)
+    names, plain = data.embedded().class_names, plain or TimedFedAvg()
     return LeakageMonitor(plain, network(), question=QUESTION, folder=folder, class_names=names)
+
+
+def parts_of_rounds(watched: LeakageMonitor, began: list[float], ended: float) -> list[float]:
+    """Return which part of each round after the first the monitor took.
+
+    The first one holds the start of the simulation, and what is found out of the model once.
+    """
+    lengths = [end - start for start, end in itertools.pairwise([*began, ended])]
+    spent = [watched.seconds[number] for number in sorted(watched.seconds)]
+    return [part / whole for part, whole in zip(spent, lengths, strict=True)][1:]
 
 
 def main() -> None:
@@ -158,13 +185,19 @@ def main() -> None:
 
     @server.main()
     def serve(grid: Grid, _: Context) -> None:
-        watched = monitor(given.out)
+        plain = TimedFedAvg()
+        watched = monitor(given.out, plain)
         start, config = ArrayRecord(network().state_dict()), ConfigRecord(dict(CONFIG))
         began = time.perf_counter()
         watched.start(grid, start, num_rounds=given.rounds, train_config=config)
-        spent, rounds = sum(watched.seconds.values()), time.perf_counter() - began
+        ended = time.perf_counter()
+        spent, rounds = sum(watched.seconds.values()), ended - began
         watched.finish()
         print(f"The monitor took {spent:.2f} s of {rounds:.2f} s, {100 * spent / rounds:.1f} %")
+        later = parts_of_rounds(watched, plain.began, ended)
+        if later:
+            each = ", ".join(f"{100 * part:.1f}" for part in later)
+            print(f"Of each round after the first: {each} %, median {100 * median(later):.1f} %")
 
     run_simulation(server, client, given.clients)
     print(f"The page: {given.out / 'index.html'}")

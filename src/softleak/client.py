@@ -64,8 +64,9 @@ class Client(LocalTraining):
             raise ModelError("the model has no trainable parameter: a client would send nothing")
         inputs = _inputs(model, x)
         given = _tensor(y, "the label", LabelError)
+        some, own = self._shown(inputs, given)
         with torch.enable_grad():
-            logits, labels, layout = _run(model, inputs, given)
+            logits, labels, layout = _run(model, some, own)
             found = gradients_of(self.loss(logits, labels), list(trainable.values()))
         if self.trains:
             unused = [n for n, g in zip(trainable, found, strict=True) if g is None]
@@ -74,10 +75,25 @@ class Client(LocalTraining):
                     "local training is simulated on one tensor of inputs; a model that takes "
                     "tensors by keyword has to be wrapped in one that takes a single tensor"
                 )
-            batch = inputs.reshape(len(labels), *layout)
-            return self._trained(model, trainable, batch, labels.detach(), unused)
+            rest = [_label(one, logits) for one in given[len(labels) :]] if own is not given else []
+            every = torch.stack([*labels.detach(), *rest])
+            batch = inputs.reshape(len(every), *layout)
+            return self._trained(model, trainable, batch, every, unused)
         sent = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
         return GradientShare(sent, layout, scale="known" if len(logits) == 1 else None)
+
+    def _shown(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+        """Return the samples that show which parameters take part: a first batch, or all.
+
+        A client that trains on many samples would else run them all once more than it has to.
+        """
+        size = self.batch_size
+        if not self.trains or size is None or not isinstance(x, Tensor):
+            return x, y
+        several = y.ndim == 2 or (y.ndim == 1 and not y.is_floating_point() and int(y.sum()) != 1)
+        if not several or len(x) != len(y) or len(y) <= size:
+            return x, y
+        return x[:size], y[:size]
 
     @classmethod
     def parse(cls, text: str) -> Client:

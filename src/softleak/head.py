@@ -26,6 +26,16 @@ SHORTEST = 1e-300  # keeps a quotient finite
 CACHED_BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
 
 
+def _blocks_of(matrix: Tensor) -> tuple[Tensor, ...]:
+    """Return the rows of a matrix (C, I) in blocks that stay in the cache as float64."""
+    return torch.split(matrix, max(CACHED_BLOCK // matrix.shape[1], 1))
+
+
+def column_sums(matrix: Tensor) -> Tensor:
+    """Return the sums (I,) over the columns of a matrix (C, I), in float64."""
+    return torch.stack([block.double().sum(0) for block in _blocks_of(matrix)]).sum(0)
+
+
 @dataclass(frozen=True, eq=False)
 class Head:
     """This is a model's last linear layer: ``W`` (C, I), and ``b`` (C,), zero if there is none.
@@ -49,6 +59,11 @@ class Head:
     def largest_row(self) -> float:
         """Return the length of the longest row of ``W``."""
         return float(self.W.norm(dim=1).max())
+
+    @cached_property
+    def column_sums(self) -> Tensor:
+        """Return the sums (I,) over the columns of ``W``, in float64."""
+        return column_sums(self.W)
 
     @cached_property
     def norm(self) -> float:
@@ -83,7 +98,7 @@ class Head:
     @cached_property
     def _blocks(self) -> tuple[Tensor, ...]:
         """Return the rows of ``W`` in blocks that stay in the cache as float64."""
-        return torch.split(self.W, max(CACHED_BLOCK // self.W.shape[1], 1))
+        return _blocks_of(self.W)
 
     def logits(self, x: Tensor) -> Tensor:
         """Return ``W x`` (N, C) in float64, of features (N, I), without the bias."""

@@ -81,8 +81,8 @@ LAYERS: dict[str, set[str]] = {
     # the paper's tables
     "experiments": {
         "errors", "atomic", "tensor_files", "share", "client", "head", "subject", "families",
-        "results", "knowledge", "labels", "inversion", "batches", "matching", "defenses",
-        "environment", "data", "models", "metrics", "sweep",
+        "results", "knowledge", "factors", "labels", "inversion", "batches", "matching",
+        "defenses", "environment", "data", "models", "metrics", "sweep", "auditing",
     },
     # pages, commands and frameworks
     "report": {

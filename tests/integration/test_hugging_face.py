@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.inversion.texts.read_batch import read_batch
 from softleak.inversion.texts.text_result import Certainty
 
 library: Any = pytest.importorskip("transformers")
@@ -91,21 +90,23 @@ def test_frozen_embeddings_of_sequence_classifiers(family: str) -> None:
     assert found.tokens == tuple(x["input_ids"].tolist())
 
 
-def test_the_texts_of_a_small_batch_of_a_causal_model() -> None:
-    model = classifier("GPT2", {**TEXTS["GPT2"], "num_labels": 8}, "Sequence")
-    for table in (model.get_submodule("transformer.wte"), model.get_submodule("transformer.wpe")):
-        table.requires_grad_(False)
+@pytest.mark.parametrize("family", ["GPT2", "Bert"])  # read forwards, and in both directions
+def test_the_texts_of_a_small_batch(family: str) -> None:
+    model = classifier(family, {**TEXTS[family], "num_labels": 8}, "Sequence")
+    for name, parameter in model.named_parameters():
+        if any(table in name for table in ("embeddings", "wte", "wpe")):
+            parameter.requires_grad_(False)
     ids = torch.stack([words(9, seed)["input_ids"] for seed in (1, 2)])
     ids[1, 6:] = 0  # the second text is shorter
+    ids[0, 8] = ids[1, 5] = 3  # texts end alike, as with a separator
     x = {"input_ids": ids, "attention_mask": (ids > 0).long()}
     share = sl.capture(model, x, torch.tensor([2, 5]))
-    labels = [s.label for s in sl.recover_batch(model, share).samples]
-    known = torch.stack([label for label in labels if label is not None])
-    texts = read_batch(sl.Subject.of(model, share.input_shape), share, known)
-    assert isinstance(texts, tuple)
-    assert sorted(len(text.tokens) for text in texts) == [6, 9]
-    assert {text.tokens for text in texts} == {tuple(ids[0].tolist()), tuple(ids[1, :6].tolist())}
-    assert all(text.explained for text in texts)
+    found = sl.invert(model, share, sl.recover_batch(model, share).samples)
+    assert {text.tokens for text in found.texts} == {
+        tuple(ids[0].tolist()), tuple(ids[1, :6].tolist())
+    }  # fmt: skip
+    assert all(text.explained for text in found.texts)
+    assert not any(text.certain for text in found.texts)
 
 
 @pytest.mark.parametrize("family", IMAGES)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from softleak.auditing.audit_options import Options
+from softleak.auditing.class_parts import parts_in_words
 from softleak.auditing.composition import CompositionFinding, mixes, read_composition
 from softleak.auditing.diagnosis import check_not_weights, notes
 from softleak.auditing.findings import FeatureFinding, InputFinding, LabelFinding, Method
@@ -125,6 +126,7 @@ def audit_shares(
         recovery = first if trained else _reread(subject, named.share, first, options)
         gradient = as_gradient(subject, named.share)
         composition = _composition(subject, gradient, recovery, _countable(named.share, options))
+        composition = _with_parts(subject, named.share, composition, options)
         yield _report(subject, named, LabelFinding(recovery, each), composition, options)
 
 
@@ -240,6 +242,16 @@ def _input(
     if composition.signs:
         return InputFinding(Method.NONE, "the update is a pattern of signs, not a gradient")
     return recover_input(subject, share, recovery, options)
+
+
+def _with_parts(
+    subject: Subject, share: GradientShare, found: CompositionFinding, options: Options
+) -> CompositionFinding:
+    """Return the finding with the parts of the classes, if local training can be simulated."""
+    if not found.attacked:
+        return found
+    words = parts_in_words(subject, share, options.knowledge.samples, options.stand_ins)
+    return replace(found, message=f"{found.message}; {words}") if words else found
 
 
 def _composition(

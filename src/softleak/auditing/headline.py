@@ -6,6 +6,7 @@ from softleak.auditing.findings import LabelLeak
 from softleak.auditing.rates import Leak, State
 from softleak.auditing.reports import Audit, AuditReport
 from softleak.auditing.sample_text import leaked_of_samples
+from softleak.auditing.text_leak import leaked_of_text, leaked_of_texts
 from softleak.auditing.wording import FAILED, listed, written
 
 _LEAKED = {
@@ -47,6 +48,8 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
     recovery = report.label.recovery
     if report.several and leak in OF_SAMPLES:
         return leaked_of_samples(report.samples, leak)
+    if leak is Leak.INPUT and report.input.text is not None:
+        return leaked_of_text(report.input.text)
     if leak is not Leak.LABEL or report.label.leak is LabelLeak.UNIQUE:
         return _LEAKED[leak]
     if recovery.readings:
@@ -104,11 +107,12 @@ def _summary(audit: Audit) -> str:
     if not counts:
         return f"Of {total} shares none was proved to leak: {_in_vain(audit)}."
     exact = all(r.label.leak is LabelLeak.UNIQUE for r in audit.reports if r.label.known)
+    phrases = {**_LEAKED, **_of_texts(audit)}
     if set(counts.values()) == {total}:
-        parts = [_of_many(leak, 2, exact) for leak in counts]
+        parts = [_of_many(phrases[leak], 2, exact) for leak in counts]
         return f"All {total} shares give away {listed(parts)}."
     said = [
-        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(leak, n, exact)}"
+        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(phrases[leak], n, exact)}"
         for leak, n in counts.items()
     ]
     return f"Of {total} shares, {listed(said)}."
@@ -120,8 +124,15 @@ def _in_vain(audit: Audit) -> str:
     return FAILED if tried else "none was attacked"
 
 
-def _of_many(leak: Leak, count: int, exact: bool) -> str:
-    said = _LEAKED[leak] if exact else _LEAKED[leak].replace("exact ", "")
+def _of_texts(audit: Audit) -> dict[Leak, str]:
+    """Return what to call the inputs that leaked if they are texts."""
+    found = [r.input.text for r in audit.reports if Leak.INPUT in r.leaks]
+    texts = [text for text in found if text is not None]
+    return {Leak.INPUT: leaked_of_texts(texts)} if texts else {}
+
+
+def _of_many(phrase: str, count: int, exact: bool) -> str:
+    said = phrase if exact else phrase.replace("exact ", "")
     return said if count == 1 else said.replace("its ", "their ")
 
 

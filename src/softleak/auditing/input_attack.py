@@ -17,6 +17,7 @@ from softleak.auditing.findings import InputFinding, Method
 from softleak.auditing.inverted import invert_input
 from softleak.auditing.solved import search_input
 from softleak.errors import in_a_line
+from softleak.factors import factor
 from softleak.input_spec import InputSpec
 from softleak.labels.decay import without_decay
 from softleak.results import Recovery
@@ -45,7 +46,8 @@ def recover_input(
     attacks = INPUT_ATTACKS if recovery.feature is not None else INPUT_ATTACKS[:1]
     if isinstance(subject.input_shape, InputSpec):
         attacks = INPUT_ATTACKS[:1]  # words are not real numbers
-    shares = [one.share for one in list(without_decay(subject, share))] or [share]
+    product = bool(factor(subject.head, [share]).rank_one)  # most products have no decay in them
+    shares = [one.share for one in without_decay(subject, share, faint=product)] or [share]
     best: InputFinding | None = None
     ended: list[Attempt] = []
     for name, attack in attacks:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from softleak._version import __version__
+from softleak.cli.allocation import keep_freed_memory
 from softleak.cli.declare import takes
 from softleak.cli.diff_options import DiffOptions
 from softleak.cli.options import AuditOptions
@@ -43,6 +44,7 @@ def main(
     softleak is a defender's instrument: audit your own models and updates before they leave.
     Start with [bold]softleak audit[/bold], which runs on a sample of its own.
     """
+    keep_freed_memory()
 
 
 @app.command(rich_help_panel="Audit")

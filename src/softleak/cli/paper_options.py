@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 # The names of experiments, figures and recipes; the objects themselves need torch. A test holds
 # the two together.
-TABLE_NAMES = ("table1", "table2", "table3", "table4", "table5", "fcn", "batches")
+TABLE_NAMES = ("table1", "table2", "table3", "table4", "table5", "fcn", "batches", "leaderboard")
 FIGURE_NAMES = ("figure1", "figure2", "figure3", "figure4", "figure5", "figure6", "figure_batches")
 RECIPE_NAMES = ("lenet", "resnet18", "resnet18_cifar", "alexnet_flowers", "resnet18_flowers")
 EVERYTHING = "all"

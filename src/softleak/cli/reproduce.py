@@ -17,6 +17,8 @@ from softleak.cli.progress import counting_bar
 from softleak.cli.result_tables import omission_table, results_table
 from softleak.errors import SoftleakError
 from softleak.experiments import EXPERIMENTS, Reproduction, Shelf, Size, reproduce, tabulated
+from softleak.experiments.field_attacks import frameworks_left_out
+from softleak.experiments.leaderboard import LEADERBOARD
 from softleak.report.figures import FIGURES, Drawing
 from softleak.report.figures.canvas import pyplot
 from softleak.report.results_page import Results, around, splice, write_results
@@ -46,6 +48,8 @@ def carry_out(options: ReproduceOptions) -> None:
         tables = [table for e in chosen for table in tabulated(e, records)]
     for table in tables:
         console.print(results_table(table), highlight=False)
+    if what == LEADERBOARD.name:
+        console.print(frameworks_left_out(), highlight=False)
     _close(console, outcome, out)
     for why in undrawn:
         complain(why)

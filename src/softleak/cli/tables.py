@@ -9,6 +9,7 @@ from rich.text import Text
 from softleak.auditing import Audit, AuditReport, LabelLeak, Leak, State
 from softleak.auditing.headline import not_attacked, summary
 from softleak.auditing.rates import WhatIf
+from softleak.auditing.text_leak import known_words
 from softleak.auditing.verdict_text import in_brief
 from softleak.auditing.wording import in_a_line
 from softleak.report.chart import chart
@@ -96,7 +97,7 @@ NOT_ATTACKED = Text("not attacked", style="bright_black")
 
 
 def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
-    leak, states = report.label.leak, report.states
+    leak, states, text = report.label.leak, report.states, report.input.text
     label = _of_samples(report) or Text(leak.name, style=LABEL_STYLES[leak])
     image = report.input.psnr_predicted if report.input.leaked else None
     shown = f"{image:.0f} dB" if image is not None else "recognisable"
@@ -105,7 +106,7 @@ def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
         NOT_ATTACKED if states[Leak.LABEL] is State.NOT_ATTACKED else label,
         Text(in_brief(report, names, in_a_line)),
         _cell(states[Leak.FEATURE], _feature(report)),
-        _cell(states[Leak.INPUT], shown),
+        _cell(states[Leak.INPUT], known_words(text) if text else shown),
     ]
 
 

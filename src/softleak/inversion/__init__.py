@@ -11,7 +11,9 @@ A walk starts at the head, whose input the label recovery found, and ends at the
 - ``chain_steps``, ``functional``, ``graph``: which step a layer or function call becomes.
 - ``grid``: the scale of a layer's input, from the grid of floating-point numbers.
 - ``choose``: the public ``invert``, which picks the way that a model allows.
-- ``pixel_index``, ``patch_plan``, ``patch_inverse``: the image of a vision transformer.
+- ``pixel_index``, ``patch_plan``, ``patch_inverse``: the image of a vision transformer;
+  ``patch_weights`` weighs its equations by their rounding, ``pixel_levels`` and
+  ``patch_levels`` find the levels of an 8-bit image.
 - ``texts``: the words of a text.
 - ``classic``: the paper's own procedure and the older bias attack, as baselines.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,7 +15,9 @@ from softleak.inversion.chain import Chain
 from softleak.inversion.patch_inverse import invert_patches
 from softleak.inversion.patch_plan import NoPlan, patch_plan
 from softleak.inversion.step import LayerReport
+from softleak.inversion.texts.read_batch import read_batch
 from softleak.inversion.texts.read_text import read_text
+from softleak.inversion.texts.span_check import FROM_SPAN
 from softleak.inversion.texts.text_plan import NoText
 from softleak.inversion.texts.text_result import Certainty, Text
 from softleak.inversion.walk import Inversion
@@ -26,7 +29,7 @@ from softleak.subject import Subject
 def invert(
     model: nn.Module,
     share: GradientShare,
-    recovery: Recovery | None = None,
+    recovery: Recovery | Sequence[Recovery] | None = None,
     *,
     chain: Chain | None = None,
     input_shape: Layout | None = None,
@@ -41,7 +44,8 @@ def invert(
         model: The model, in eval mode.
         share: The gradients that the client sent.
         recovery: What ``recover_label`` found in the share. A walk starts from it; embeddings
-            tell their input without it.
+            tell their input without it. Of a batch of texts, what ``recover_batch`` found of each
+            sample.
         chain: The network prepared by ``Chain.of``, once for many shares.
         input_shape: The input's shape or specification, if the share does not say it.
         pixel: The standard deviation that inputs were divided by, so that predictions are in
@@ -49,7 +53,8 @@ def invert(
 
     Returns:
         The input, its predicted error and a report. Of a text, the input holds the token ids and
-        ``text`` says of each how certain it is.
+        ``text`` says of each how certain it is. The texts of a batch whose embeddings are frozen
+        are in ``texts``.
 
     Raises:
         ShareError: If the share lacks a gradient, or the recovery a feature.
@@ -66,7 +71,7 @@ def invert(
 def invert_subject(
     subject: Subject,
     share: GradientShare,
-    recovery: Recovery | None,
+    recovery: Recovery | Sequence[Recovery] | None,
     *,
     pixel: Tensor | float = 1.0,
 ) -> Inversion:
@@ -74,13 +79,11 @@ def invert_subject(
 
     What has to be found out of the model is found once for all shares of a subject.
     """
-    if recovery is not None and recovery.noise:
-        share = share.expecting(recovery.noise)
+    samples = _samples(recovery)
+    noise = max((one.noise or 0.0 for one in samples), default=0.0)
+    share = share.expecting(noise) if noise else share
     if isinstance(subject.input_shape, InputSpec):
-        found = read_text(subject, share, recovery)
-        if isinstance(found, NoText):
-            raise ModelError(f"the text cannot be read: {found.reason}")
-        return as_inversion(found)
+        return _texts(subject, share, samples)
     plan = subject.once(patch_plan)
     if not isinstance(plan, NoPlan) and {plan.weight, plan.positions} <= share.keys():
         return invert_patches(plan, share, pixel)
@@ -94,6 +97,23 @@ def invert_subject(
         raise ModelError(f"{error}; nor do its embeddings tell the image: {why}") from error
 
 
+def _texts(subject: Subject, share: GradientShare, samples: Sequence[Recovery]) -> Inversion:
+    """Return the text behind a share; where it is none by itself, the texts of a batch."""
+    found = read_text(subject, share, samples[0] if len(samples) == 1 else None)
+    if isinstance(found, NoText):
+        raise ModelError(f"the text cannot be read: {found.reason}")
+    made = as_inversion(found)
+    if found.method != FROM_SPAN or found.explained:
+        return made
+    labels = [one.label for one in samples if one.label is not None]
+    several = read_batch(subject, share, torch.stack(labels) if len(labels) > 1 else None)
+    if isinstance(several, NoText) or (len(several) < 2 and len(samples) < 2):
+        return made
+    count = "1 text was" if len(several) == 1 else f"{len(several)} texts were"
+    message = f"{count} told apart: {several[0].message}"
+    return replace(made, texts=several, message=message)
+
+
 def as_inversion(text: Text) -> Inversion:
     """Return a text in the form of every inversion: token ids (L,), −1 where none is known."""
     ids = [-1 if token is None else token for token in text.tokens]
@@ -105,12 +125,20 @@ def as_inversion(text: Text) -> Inversion:
     return replace(made, message=text.message, text=text)
 
 
-def _needed(recovery: Recovery | None) -> Recovery:
+def _samples(recovery: Recovery | Sequence[Recovery] | None) -> tuple[Recovery, ...]:
     if recovery is None:
+        return ()
+    return (recovery,) if isinstance(recovery, Recovery) else tuple(recovery)
+
+
+def _needed(recovery: Recovery | Sequence[Recovery] | None) -> Recovery:
+    samples = _samples(recovery)
+    if len(samples) != 1:
         raise ModelError(
-            "this model is walked back from its recovered feature; pass what recover_label found"
+            "this model is walked back from its recovered feature; pass what recover_label found "
+            f"of one sample, got {len(samples)} recoveries"
         )
-    return recovery
+    return samples[0]
 
 
 def _plain(layout: Layout | None) -> tuple[int, ...] | None:

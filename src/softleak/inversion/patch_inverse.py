@@ -7,13 +7,15 @@ d equations for the N unknowns of each column. Neither the label nor the scale o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from softleak.errors import ShareError
+from softleak.inversion.patch_levels import Patches, on_levels
 from softleak.inversion.patch_plan import PatchPlan
+from softleak.inversion.patch_weights import Weighed, running_sums, unweighed, weighed
 from softleak.inversion.pixel_index import OUTSIDE
 from softleak.inversion.state import TINY
 from softleak.inversion.step import LayerReport
@@ -45,6 +47,10 @@ class PatchSettings:
 
 
 PATCH_SETTINGS = PatchSettings()
+LEVELLED = (
+    "their pixels lie on evenly spaced levels, as those of an 8-bit image, and were taken to be "
+    "exactly these: the gradient computed from them agrees with the one that was sent"
+)
 
 
 def invert_patches(plan: PatchPlan, share: GradientShare, pixel: Tensor | float = 1.0) -> Inversion:
@@ -66,6 +72,8 @@ def invert_patches(plan: PatchPlan, share: GradientShare, pixel: Tensor | float 
             )
     delta, G = plan.read(share)
     solved = _solve(delta, G, plan, share)
+    if not solved.open and not solved.noisy:
+        solved = _levelled(solved, delta, G, plan, share)
     value, error = _gathered(solved.X, solved.error, plan)
     worth = torch.as_tensor(pixel, dtype=torch.double, device=value.device)
     report = LayerReport(
@@ -84,37 +92,52 @@ class _Solved:
     condition: float
     residual: float
     open: int  # directions, of N, that the equations do not tell
+    noisy: bool  # whether the share carries more than the rounding of its sums
+    levelled: bool = False  # whether every pixel was found to lie on the levels of an 8-bit image
 
 
 def _solve(delta: Tensor, G: Tensor, plan: PatchPlan, share: GradientShare) -> _Solved:
-    """Solve ``Δᵀ X = G``, with each row in units of its expected error.
+    """Solve ``Δᵀ X = G``, with each row in units of its expected error, then weigh its entries.
 
     Where Δ carries noise too, what the noise adds to ΔΔᵀ is taken off again.
     """
-    patches, width = delta.shape
+    patches = len(delta)
     own, noise = _row_errors(delta, G, plan, share)
     A, b = delta.T / own[:, None], G / own[:, None]
     U, S, V = torch.linalg.svd(A, full_matrices=False)
     signal = (S.square() - (noise / own).square().sum()).clamp_min(0)
-    seen = U.T @ b
-    spare = width - len(S)
-    left = float((b - U @ seen).square().sum())
-    residual = math.sqrt(left / (spare * G.shape[1])) if spare else 1.0
-    # Rounding is only bounded beforehand; what the equations leave shows how large it really was.
-    scale = residual if spare > 1 else 1.0
-    along, spread = _shrunk(S, signal, scale, seen, patches)
+    told = unweighed(U, b)
+    along, spread = _shrunk(S, signal, told, patches)
+    noisy = bool(noise.any()) or share.noise(plan.weight) > 0
+    if not noisy:
+        sums = running_sums(delta, V.T @ along) / own[:, None].square()
+        told = weighed(U, b, sums)
+        along, spread = _shrunk(S, signal, told, patches)
     X = V.T @ along
     variance = (V.T.square() * spread).sum(1)
-    told = signal / (signal + PATCH_SETTINGS.typical**-2)
-    missing = patches - int((told >= PATCH_SETTINGS.known).sum())
+    known = signal / (signal + PATCH_SETTINGS.typical**-2) >= PATCH_SETTINGS.known
+    missing = patches - int(known.sum())
     outside = (1 - V.square().sum(0)).clamp_min(0) * PATCH_SETTINGS.typical**2
     error = (variance + (outside if missing else 0)).sqrt()[:, None].expand_as(X)
-    return _Solved(X, error, float(S[0] / S[-1].clamp_min(TINY)), residual, missing)
+    return _Solved(X, error, float(S[0] / S[-1].clamp_min(TINY)), told.residual, missing, noisy)
 
 
-def _shrunk(
-    S: Tensor, signal: Tensor, scale: float, seen: Tensor, patches: int
-) -> tuple[Tensor, Tensor]:
+def _levelled(
+    solved: _Solved, delta: Tensor, G: Tensor, plan: PatchPlan, share: GradientShare
+) -> _Solved:
+    """Return the patches on the levels of an 8-bit image if they lie on such, else as they are."""
+
+    def again(some: Tensor, rest: Tensor) -> Patches:
+        part = _solve(some, rest, plan, share)
+        return Patches(part.X, part.error[:, 0])
+
+    found = on_levels(plan, delta, G, Patches(solved.X, solved.error[:, 0]), again)
+    if found is None:
+        return solved
+    return replace(solved, X=found.X, error=found.error[:, None].expand_as(found.X), levelled=True)
+
+
+def _shrunk(S: Tensor, signal: Tensor, told: Weighed, patches: int) -> tuple[Tensor, Tensor]:
     """Return X along each singular direction (r, K), and the variance (r,) that is left.
 
     Patches with nearly the same gradient are nearly the same. Their difference is a direction in
@@ -124,11 +147,11 @@ def _shrunk(
     """
     known = signal > 0
     factor = torch.where(known, S / signal.clamp_min(TINY), 0.0)
-    along = factor[:, None] * seen
-    noise = (scale * factor).square()
+    along = factor[:, None] * told.seen
+    noise = told.variance * factor.square()
     largest = patches * PATCH_SETTINGS.typical**2
     observed = along.square().mean(1) - noise
-    doubt = noise * math.sqrt(2 / seen.shape[1])  # no mean of so few squares is known better
+    doubt = noise * math.sqrt(2 / told.seen.shape[1])  # no mean of so few squares is known better
     size = torch.maximum(observed, doubt)
     if torch.equal(signal, S.square()):  # with noise on Δ, small singular values are noise as well
         hidden = observed < PATCH_SETTINGS.surprise * doubt
@@ -190,7 +213,8 @@ def _gathered(X: Tensor, error: Tensor, plan: PatchPlan) -> tuple[Tensor, Tensor
 def _said(plan: PatchPlan, solved: _Solved, width: int) -> str:
     count = len(plan.pixels)
     if not solved.open:
-        return f"the gradients of {plan.positions} and {plan.weight} determine all {count} patches"
+        all_ = f"the gradients of {plan.positions} and {plan.weight} determine all {count} patches"
+        return f"{all_}; {LEVELLED}" if solved.levelled else all_
     why = (
         f"there are {count} patches and only {width} equations for each of their entries"
         if count > width
@@ -198,5 +222,6 @@ def _said(plan: PatchPlan, solved: _Solved, width: int) -> str:
     )
     return (
         f"the gradients of {plan.positions} and {plan.weight} leave {solved.open} of {count} "
-        f"directions of the patches open: {why}"
+        f"directions of the patches open: {why}; the other layers may tell more, as "
+        "reconstruct(…, optimiser=GaussNewton(), start=Image(inv.input)) finds out"
     )

@@ -49,6 +49,8 @@ class Inversion:
         pixel: What one unit of the input is worth in pixels of range one.
         message: What the input was computed from, and what stays open, where there is more to say.
         text: The words and their certainty, if the input is a text; ``input`` then holds ids.
+        texts: The texts of a batch, in no order, where they were told apart; their words are
+            likely, never certain.
     """
 
     input: Tensor
@@ -57,6 +59,7 @@ class Inversion:
     pixel: Tensor
     message: str = ""
     text: Text | None = None
+    texts: tuple[Text, ...] = ()
 
     @property
     def determined(self) -> bool:

@@ -95,7 +95,11 @@ def spread(curve: Curve, family: Family, t: Tensor) -> Tensor:
     """Return the loss (N, S) of Eq. 5 made scale-free: the distance of ``ŷ/‖p − ŷ‖`` from the
     family.
     """
-    y, size = curve.labels(t)
+    return spread_of(family, *curve.labels(t))
+
+
+def spread_of(family: Family, y: Tensor, size: Tensor) -> Tensor:
+    """Return the spread (N, S) of labels (N, S, C) whose ``‖p − y‖`` is ``size`` (N, S)."""
     far: Tensor = torch.linalg.vector_norm(y - family.project(y), dim=-1)
     return far / size
 

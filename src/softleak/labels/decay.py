@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from softleak.factors import RANK
+from softleak.head import column_sums
 from softleak.share import GradientShare
 from softleak.subject import Subject
 from softleak.vocabulary import Precision
@@ -55,17 +56,17 @@ def without_decay(
             is one: of 180 clean shares it left 84 % or more.
     """
     head = subject.head
-    weights = subject.once(_column_sums)
+    weights = head.column_sums
     size = float(weights.norm())
     if size == 0:
         return
-    G = share[head.weight_name].to(head.W.device).double()
-    sums = G.sum(0)
+    sent = share[head.weight_name].to(head.W.device)
+    sums = column_sums(sent)
     decay = float(sums @ weights) / size**2
     left = float((sums - decay * weights).norm())
     if faint and left > DECAY.faint_left * float(sums.norm()):
         return  # most clean shares end here
-    relative = share.resolution(head.weight_name, head.dtype)
+    G, relative = sent.double(), share.resolution(head.weight_name, head.dtype)
     # Each column sums to zero up to the rounding of its entries.
     off = (relative * G.norm(dim=0)).hypot(
         G.new_tensor(share.noise(head.weight_name) * len(G) ** 0.5)
@@ -75,11 +76,6 @@ def without_decay(
         return
     for smallest in (0, 2):
         yield Undecayed(_removed(subject, share, decay, error, smallest), decay)
-
-
-def _column_sums(subject: Subject) -> Tensor:
-    """Return the sums (I,) over the columns of the head's weight, in float64."""
-    return subject.head.W.double().sum(0)
 
 
 def _removed(

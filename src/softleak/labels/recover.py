@@ -135,12 +135,10 @@ def recover(
 def _recover_checked(
     subject: Subject, shares: Sequence[GradientShare], knowledge: Knowledge
 ) -> list[Recovery]:
-    """Recover shares that fit the subject: those of local training alone, the others together."""
-    results = {
-        i: _recover_trained(subject, share, knowledge)
-        for i, share in enumerate(shares)
-        if share.made_by is not None
-    }
+    """Recover shares that fit the subject: updates of local training, then the others."""
+    trained = [i for i, share in enumerate(shares) if share.made_by is not None]
+    updates = _recover_trained(subject, [shares[i] for i in trained], knowledge) if trained else []
+    results = dict(zip(trained, updates, strict=True))
     plain = [i for i in range(len(shares)) if i not in results]
     ready = [with_precision(shares[i], subject.head) for i in plain]
     relations = evidence_for(subject, knowledge) if ready else ()
@@ -150,21 +148,33 @@ def _recover_checked(
     return [results[i] for i in range(len(shares))]
 
 
-def _recover_trained(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Recovery:
-    """Recover one update of local training; what it is as a gradient goes the usual way."""
-    if subject.head.weight_name not in share:
-        return Recovery(
-            Status.NO_SOLUTION,
-            f"the update lacks {subject.head.weight_name!r}, without which steps are not undone",
-        )
+def _recover_trained(
+    subject: Subject, shares: Sequence[GradientShare], knowledge: Knowledge
+) -> list[Recovery]:
+    """Recover updates of local training; what they are as gradients goes the usual way.
 
-    def plain(gradient: GradientShare) -> Recovery:
-        return recover(subject, [gradient], knowledge)[0]
+    If arithmetic fails for one update, the others are recovered alone.
+    """
+    headless = [i for i, share in enumerate(shares) if subject.head.weight_name not in share]
+    whole = [share for i, share in enumerate(shares) if i not in headless]
+
+    def plain(gradients: Sequence[GradientShare]) -> Sequence[Recovery]:
+        return recover(subject, gradients, knowledge)
 
     try:
-        return recover_trained(subject, knowledge, share, plain)
+        found = recover_trained(subject, knowledge, whole, plain)
     except (ArithmeticError, BROKEN) as error:
-        return Recovery(Status.NO_SOLUTION, f"the arithmetic failed ({in_a_line(error)})")
+        words = f"the arithmetic failed ({in_a_line(error)})"
+        found = [Recovery(Status.NO_SOLUTION, words)] if len(whole) == 1 else [
+            _recover_trained(subject, [share], knowledge)[0] for share in whole
+        ]  # fmt: skip
+    lacking = Recovery(
+        Status.NO_SOLUTION,
+        f"the update lacks {subject.head.weight_name!r}, without which steps are not undone",
+    )
+    for i in headless:
+        found.insert(i, lacking)
+    return found
 
 
 def check_share(subject: Subject, share: GradientShare) -> None:

@@ -17,7 +17,16 @@ from torch import Tensor
 from softleak.families import Family
 from softleak.families.contract import simpler_of
 from softleak.labels.brackets import Brackets, edge_of, local_minima, sections, zoom
-from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, misfit, spread
+from softleak.labels.curve import (
+    ENTRIES_AT_ONCE,
+    Curve,
+    Interval,
+    distance,
+    misfit,
+    root_mean_square,
+    spread,
+    spread_of,
+)
 from softleak.labels.minima import SEARCH, Minima
 
 
@@ -30,9 +39,9 @@ def search(curve: Curve, family: Family, where: Interval) -> Minima:
 
 def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple[Tensor, ...]:
     """Return the columns of ``Minima`` of curves searched on one ``grid`` (R, T)."""
-    mine = curve.take(client)
-    unfit = _in_chunks(lambda c, t: misfit(c, family, t), mine, grid)
-    far = _in_chunks(lambda c, t: spread(c, family, t), mine, grid)
+    mine, simpler = curve.take(client), simpler_of(family)
+    kinds = (family,) if simpler is None else (family, simpler)
+    unfit, far, *near = _in_chunks(lambda c, t: _levels(c, kinds, t), mine, grid)
     cells = local_minima(
         far.masked_fill(unfit <= SEARCH.fit, 0.0), grid
     )  # what fits is a plateau, not noise
@@ -40,9 +49,8 @@ def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple
     found.append(
         _valleys(mine, family, local_minima(_up_to(SEARCH.close, unfit), grid, 2, SEARCH.slope))
     )
-    simpler = simpler_of(family)
     if simpler is not None:
-        found.append(_needles(mine, family, simpler, grid))
+        found.append(_needles(mine, family, simpler, local_minima(near[0], grid)))
     row, scalar = (torch.cat(parts) for parts in zip(*found, strict=True))
     size = misfit(mine.take(row), family, scalar[:, None])[:, 0]
     low, high = _fitting(mine, family, grid, unfit > SEARCH.fit, row, scalar, size <= SEARCH.fit)
@@ -93,9 +101,8 @@ def _valleys(curve: Curve, family: Family, cells: Brackets) -> tuple[Tensor, Ten
     """
     row, left, right = cells
     finer = sections(left, right, SEARCH.valley_points)
-    unfit = _up_to(
-        SEARCH.shallow, _in_chunks(lambda c, t: misfit(c, family, t), curve.take(row), finer)
-    )
+    (unfit,) = _in_chunks(lambda c, t: (misfit(c, family, t),), curve.take(row), finer)
+    unfit = _up_to(SEARCH.shallow, unfit)
     inner, left, right = local_minima(unfit, finer, depth=SEARCH.valley)
     row = row[inner]
     every = curve.take(row)
@@ -112,14 +119,24 @@ def _up_to(limit: float, misfit: Tensor) -> Tensor:
     return torch.where(misfit <= SEARCH.fit, 0.0, misfit.masked_fill(misfit > limit, math.inf))
 
 
-def _in_chunks(value: Callable[[Curve, Tensor], Tensor], curve: Curve, grid: Tensor) -> Tensor:
-    """Return ``value`` (R, T) on the grid, in pieces that fit in memory."""
+def _levels(curve: Curve, families: tuple[Family, ...], t: Tensor) -> tuple[Tensor, ...]:
+    """Return the misfit (R, T) of the first family and the spreads of all, from labels once."""
+    y, size = curve.labels(t)
+    unfit = root_mean_square(*distance(families[0], y, curve.errors(t, y)))
+    return unfit, *(spread_of(family, y, size) for family in families)
+
+
+def _in_chunks(
+    values: Callable[[Curve, Tensor], tuple[Tensor, ...]], curve: Curve, grid: Tensor
+) -> tuple[Tensor, ...]:
+    """Return ``values`` (R, T) on the grid, in pieces that fit in memory."""
     classes = curve.labels(grid[:, :1])[0].shape[-1]
     rows = max(ENTRIES_AT_ONCE // (grid.shape[1] * classes), 1)
     if rows >= len(grid):
-        return value(curve, grid)
+        return values(curve, grid)
     parts = torch.split(torch.arange(len(grid), device=grid.device), rows)
-    return torch.cat([value(curve.take(part), grid[part]) for part in parts])
+    found = [values(curve.take(part), grid[part]) for part in parts]
+    return tuple(torch.cat(column) for column in zip(*found, strict=True))
 
 
 def _refine(
@@ -144,13 +161,14 @@ def _refine(
     return row, scalar
 
 
-def _needles(curve: Curve, family: Family, simpler: Family, grid: Tensor) -> tuple[Tensor, Tensor]:
+def _needles(
+    curve: Curve, family: Family, simpler: Family, cells: Brackets
+) -> tuple[Tensor, Tensor]:
     """Return solutions close to a simpler family: row and scalar (K,).
 
     A mix with a very small second weight is the top two only within a sliver of ``t`` that falls
     between grid points. The simpler family has a broad minimum there, and it lies in the sliver.
     """
-    cells = local_minima(_in_chunks(lambda c, t: spread(c, simpler, t), curve, grid), grid)
     row, left, right = _cut(curve, simpler, cells)
     every = curve.take(row)
     scalar = zoom(lambda t: spread(every, simpler, t), left, right, 2 * SEARCH.first_levels)[1]

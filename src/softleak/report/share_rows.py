@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.severity import Severity, severity_of_share
+from softleak.auditing.text_leak import known_words
 from softleak.auditing.verdict_text import in_brief
 from softleak.auditing.wording import in_a_line, written
 from softleak.vocabulary import Leak, State
@@ -60,13 +61,14 @@ def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> Share
     """
     found = report.input
     exact = found.psnr_predicted is not None and found.leaked
+    shown = f"{found.psnr_predicted:.0f} dB" if exact else "recognisable"
     return ShareRow(
         identity,
         report,
         severity_of_share(report),
         in_brief(report, names, in_a_line),
         f"±{written(report.feature.error)}",
-        f"{found.psnr_predicted:.0f} dB" if exact else "text" if found.text else "recognisable",
+        known_words(found.text) if found.text else shown,
         f"{len(report.composition.present) or 1} proved",
         " ".join(_words(report)),
     )

@@ -11,7 +11,7 @@ TILE_WORDS = {  # what each kind of leak is called, and when it counts
     Leak.LABEL: ("label", "recovered exactly, nearly, or as another reading of the same numbers"),
     Leak.CLASS: ("class", "every label that fits has the same class on top"),
     Leak.FEATURE: ("feature", "the input of the last layer, as the model saw it"),
-    Leak.INPUT: ("input", "computed or matched, and recognisable: 20 dB or better"),
+    Leak.INPUT: ("input", "an image, computed or matched, of 20 dB or better, or words of a text"),
     Leak.COMPOSITION: ("class composition", "classes proved to be among the labels"),
 }
 

@@ -36,6 +36,8 @@ def test_an_audit_shows_the_words_beside_the_truth(tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert f"word{int(ids[0])}" in page
     assert "9 of 9 words certain" in page
+    assert "its text, every word in its place" in page
+    assert "the input itself." not in page
 
 
 def test_freezing_the_embeddings_is_read_from_the_first_layer() -> None:

@@ -61,4 +61,8 @@ def test_attempts_after_the_first_are_cautious():
     second = method.attempt(1).descent.damping
     assert second.first > method.descent.damping.first
     assert second.lowered > method.descent.damping.lowered
-    assert method.attempt(2) == method.attempt(1)
+    assert second.smoothness == method.descent.damping.smoothness
+    third = method.attempt(2).descent.damping
+    assert third.first > method.descent.damping.first
+    assert third.smoothness < method.descent.damping.smoothness
+    assert method.attempt(3) == method.attempt(1)

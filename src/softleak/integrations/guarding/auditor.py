@@ -23,6 +23,7 @@ from softleak.integrations.guarding.several import SeveralReader
 from softleak.integrations.guarding.states import State, under_own_names
 from softleak.knowledge import Knowledge
 from softleak.labels.evidence.probes import evidence_of
+from softleak.labels.local.proportions import StandIns
 from softleak.local_training import LocalTraining
 from softleak.share import GradientShare, Scale
 from softleak.subject import Subject
@@ -42,6 +43,9 @@ class Question:
         client: how the clients train locally, such as ``Client(epochs=1, batch_size=32,
             momentum=0.9, lr=UNKNOWN)``. By default what the round's config says; if it says no
             more than ``lr``, one plain step is assumed.
+        stand_ins: images with their classes. Where local training is known, it is simulated on
+            them, and every update says how large a part of the client's data each class is. That
+            takes 60 runs of the client for each state and number of samples.
     """
 
     inputs: int = 0
@@ -49,6 +53,7 @@ class Question:
     normalisation: Normalisation | None = None
     seconds: float = 0.0
     client: LocalTraining | None = None
+    stand_ins: StandIns | None = None
 
     def options(self, scale_known: bool) -> Options:
         """Return the options of an audit, which leave out inputs: those are attacked one by one."""
@@ -149,7 +154,7 @@ class Auditor:
         pairs = [(u, u.share, u.trained) for u in updates if u.share is not None]
         named = [NamedShare(str(u.node), sent) for u, _, sent in pairs if sent is not None]
         reports = list(audit_shares(subject, named, options)) if named else []
-        reader = SeveralReader(subject)
+        reader = SeveralReader(subject, self.question.stand_ins)
         clients = []
         for index, ((update, share, sent), report) in enumerate(zip(pairs, reports, strict=True)):
             if index < inputs:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from softleak.auditing.audit_options import Options
+from softleak.auditing.class_parts import parts_in_words
 from softleak.auditing.composition import read_composition
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.sample_findings import read_samples
 from softleak.integrations.guarding.client_update import Update
 from softleak.knowledge import Knowledge
+from softleak.labels.local.proportions import StandIns
 from softleak.labels.onestep import Balance
 from softleak.share import GradientShare
 from softleak.subject import Subject
@@ -26,9 +28,11 @@ class SeveralReader:
 
     Attributes:
         subject: the model with the weights that the clients were sent.
+        stand_ins: images with their classes on which local training is simulated.
     """
 
     subject: Subject
+    stand_ins: StandIns | None = None
 
     @cached_property
     def _balance(self) -> Balance | None:
@@ -49,10 +53,18 @@ class SeveralReader:
         if not reason and update.samples is not None:
             known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
             found = read_composition(self.subject, share, known)
+            report = replace(report, composition=found)
+            if update.samples >= self.subject.head.classes:  # more than the head's rows tell apart
+                return report
             single = read_samples(self.subject, share, found, Options(known))
-            return replace(report, composition=found, samples=single)
+            return replace(report, samples=single)
         found = report.composition
         said = f"{found.message}; samples of each class were not counted: {reason}"
+        sent = update.trained
+        parts = "" if sent is None else parts_in_words(
+            self.subject, sent, update.samples, self.stand_ins
+        )  # fmt: skip
+        said = f"{said}; {parts}" if parts else said
         return replace(report, composition=replace(found, message=said))
 
     def _uncounted(self, update: Update, share: GradientShare) -> str:

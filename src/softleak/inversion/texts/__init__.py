@@ -7,6 +7,6 @@
 - ``first_layer``, ``span_check``: words from the first attention layer alone, where the
   gradients of the embeddings are missing.
 - ``resimulation``: whether a text explains the whole share.
-- ``read_batch``: the texts of a small batch of a causal model, where embeddings are frozen.
+- ``read_batch``, ``both_ways``: the texts of a small batch, where embeddings are frozen.
 - ``read_embeddings``, ``read_text``: the attack that puts these together.
 """

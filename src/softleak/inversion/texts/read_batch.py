@@ -3,8 +3,7 @@
 The first layer's gradient spans the vectors of all tokens of the batch, so it says which tokens
 stand at each place. Which of them belong together is told by the second layer (the idea of DAGER):
 what a text makes of its tokens there lies in the second span only if it is one of the batch. A
-causal model is read from left to right. In others every token changes all, and whole texts would
-have to be tried: they are not read.
+causal model is read from left to right; in others whole texts are improved token by token.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from softleak.inversion.texts.both_ways import both_ways
 from softleak.inversion.texts.first_layer import FirstLayer, first_layer, second_layer
 from softleak.inversion.texts.resimulation import batch_misfit
 from softleak.inversion.texts.span_check import FROM_SPAN, SPAN, distances, nearest_tokens, span_of
@@ -69,9 +69,16 @@ def read_batch(
     if not options or not all(options):
         return NoText("no token lies in the span of the first attention layer's gradient")
     search = _Search(above, basis, options)
-    if not search.causal:
-        return NoText("texts of a batch are told apart in causal models alone")
-    found = search.forward()
+    wanted = None if labels is None else len(labels)
+    found = (
+        search.forward()
+        if search.causal
+        else both_ways(search.far, options, BATCH_SEARCH.inside, wanted)
+    )
+    if not found:
+        return NoText(
+            "too many tokens are possible at each place for the texts of the batch to be told apart"
+        )
     left = math.inf
     if labels is not None:
         left = batch_misfit(subject.model, layer.spec, share, found, labels)

@@ -72,8 +72,8 @@ def _said(placed: Placed, words: FilledRows, noisy: bool) -> str:
     if noisy:
         return (
             f"the gradients of {len(words.index)} words exceed the noise of {words.noise:.2g} on "
-            f"every entry, and tell the words of {count} places; words whose gradient is smaller "
-            "cannot be seen"
+            f"every entry, and tell the words of {count} {'place' if count == 1 else 'places'}; "
+            "words whose gradient is smaller cannot be seen"
         )
     return (
         f"{len(words.index)} words occur; they account for the gradients of {count} places, not "

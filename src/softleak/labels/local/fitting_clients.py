@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -32,39 +32,90 @@ class OtherClients:
 
 OTHER_CLIENTS = OtherClients()
 WOULD_FIT = "what would fit: "  # how a sentence about another client begins
-Again = Callable[[SgdSteps], Recovery]
-Plain = Callable[[GradientShare], Recovery]
+Again = Callable[[Sequence[GradientShare], SgdSteps], Sequence[Recovery]]
+Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]
+
+
+@dataclass(frozen=True, eq=False)
+class Unexplained:
+    """This is an update that the assumed client does not explain.
+
+    Attributes:
+        share: the update.
+        decay: the weight decay that its columns show, if they show one.
+        single: whether it is a product as that of one sample is, with that decay or without.
+    """
+
+    share: GradientShare
+    decay: float | None
+    single: bool
 
 
 def would_fit(
-    subject: Subject, share: GradientShare, said: SgdSteps, again: Again, plain: Plain
-) -> str:
-    """Return in words which other client explains the update, or that none was found.
+    subject: Subject, shares: Sequence[GradientShare], said: SgdSteps, again: Again, plain: Plain
+) -> list[str]:
+    """Return in words which other client explains each update, or that none was found.
 
     Args:
         subject: the model.
-        share: the update.
-        said: the steps that were assumed.
-        again: recovers the label by other steps.
-        plain: recovers the label behind a gradient, as of one step.
+        shares: the updates; all trained the same layers.
+        said: the steps that were assumed of them.
+        again: recovers their labels by other steps.
+        plain: recovers the labels behind gradients, as of one step.
     """
-    G = share[subject.head.weight_name]
-    if is_sign_pattern(G):
-        return "its entries all have one size: a step of Adam or of signs would fit"
-    decays = [0.0, *([found] if (found := decay_of(subject, share, said)) else [])]
-    single = _is_product(subject, share, said, decays)
-    scaled = _factor_of(subject, share, said, plain) if single else None
-    if scaled is not None and scaled[0]:
-        return scaled[1]
+    signs = "its entries all have one size: a step of Adam or of signs would fit"
+    words: dict[int, str] = {
+        i: signs for i, one in enumerate(shares) if is_sign_pattern(one[subject.head.weight_name])
+    }
+    left = {i: _seen(subject, one, said) for i, one in enumerate(shares) if i not in words}
+    factors = _factors_of(subject, {i: one.share for i, one in left.items() if one.single},
+                          said, plain)  # fmt: skip
+    words |= {i: found for i, (proved, found) in factors.items() if proved}
+    steps = _other_steps(subject, {i: one for i, one in left.items() if i not in words},
+                         said, again)  # fmt: skip
+    for i, one in left.items():
+        scaled = factors[i][1] if i in factors else ""
+        if i in steps:
+            beside = f"; or {scaled.removeprefix(WOULD_FIT)}" if scaled else ""
+            words[i] = f"{WOULD_FIT}{_difference(said, steps[i])}{beside}"
+        elif not one.single:
+            words[i] = "what would fit: several samples, or other steps of all layers"
+        else:
+            words[i] = scaled or "no other client that was tried explains it either"
+    return [words[i] for i in range(len(shares))]
+
+
+def _seen(subject: Subject, share: GradientShare, said: SgdSteps) -> Unexplained:
+    decay = decay_of(subject, share, said)
+    decays = {said.weight_decay, 0.0, decay or 0.0}
+    single = any(
+        bool(factor(subject.head, [mean_gradient(subject, share, one)]).rank_one)
+        for one in (replace(said, weight_decay=some) for some in decays)
+    )
+    return Unexplained(share, decay, single)
+
+
+def _other_steps(
+    subject: Subject, left: Mapping[int, Unexplained], said: SgdSteps, again: Again
+) -> dict[int, SgdSteps]:
+    """Return the steps that explain each update, of those that differ least from what was said."""
+    found: dict[int, SgdSteps] = {}
+    tried = 0
+    for i, one in left.items():
+        if one.decay and abs(one.decay / (said.weight_decay or torch.inf) - 1) > 1e-2:
+            decayed, tried = replace(said, weight_decay=one.decay), 1
+            if _explains(again([one.share], decayed)[0]):
+                found[i] = decayed
     # Where all layers were trained, each client is a search of its own: the nearest few are tried.
-    most = None if trains_head_alone(subject, share) else OTHER_CLIENTS.most_of_all_layers
-    for recipe in islice(_others(said, decays), most):
-        if _explains(again(recipe)):
-            words = f"{WOULD_FIT}{_difference(said, recipe)}"
-            return words if scaled is None else f"{words}; or {scaled[1].removeprefix(WOULD_FIT)}"
-    if not single:
-        return "what would fit: several samples, or other steps of all layers"
-    return scaled[1] if scaled else "no other client that was tried explains it either"
+    alone = all(trains_head_alone(subject, one.share) for one in left.values())
+    most = None if alone else OTHER_CLIENTS.most_of_all_layers - tried
+    for recipe in islice(_others(said), most):
+        open_ = [i for i in left if i not in found]
+        if not open_:
+            break
+        answers = again([left[i].share for i in open_], recipe)
+        found |= {i: recipe for i, a in zip(open_, answers, strict=True) if _explains(a)}
+    return found
 
 
 def decay_of(subject: Subject, share: GradientShare, recipe: SgdSteps) -> float | None:
@@ -93,11 +144,8 @@ def decay_of(subject: Subject, share: GradientShare, recipe: SgdSteps) -> float 
     return low if OTHER_CLIENTS.least_decay < low < 0.999 * OTHER_CLIENTS.largest_decay else None
 
 
-def _others(said: SgdSteps, decays: list[float]) -> Iterator[SgdSteps]:
+def _others(said: SgdSteps) -> Iterator[SgdSteps]:
     """Yield clients that differ from the one assumed, those that differ least first."""
-    for decay in reversed(decays):
-        if decay and abs(decay / (said.weight_decay or torch.inf) - 1) > 1e-2:
-            yield replace(said, weight_decay=decay)
     counts = sorted(OTHER_CLIENTS.steps, key=lambda count: abs(count - said.steps))
     yield from (replace(said, steps=count) for count in counts if count != said.steps)
     for momentum in OTHER_CLIENTS.momentum:
@@ -118,25 +166,18 @@ def _difference(said: SgdSteps, found: SgdSteps) -> str:
     return ", ".join(f"{n}={new:.3g} instead of {old:g}" for n, old, new in changed if old != new)
 
 
-def _is_product(
-    subject: Subject, share: GradientShare, said: SgdSteps, decays: list[float]
-) -> bool:
-    tries = [replace(said, weight_decay=decay) for decay in (said.weight_decay, *decays)]
-    return any(
-        bool(factor(subject.head, [mean_gradient(subject, share, one)]).rank_one) for one in tries
-    )
-
-
-def _factor_of(
-    subject: Subject, share: GradientShare, said: SgdSteps, plain: Plain
-) -> tuple[bool, str] | None:
-    """Return whether another factor of one step is proved, and in words that it explains it."""
-    one = mean_gradient(subject, share, replace(said, steps=1, momentum=0.0, nesterov=False))
-    answer = plain(replace(one, scale="unknown"))
-    if not _explains(answer) or abs(answer.scale - 1) < OTHER_CLIENTS.same_factor:
-        return None
-    words = (
-        f"{WOULD_FIT}one step times {answer.scale:.3g}, as after clipping or with another "
-        "learning rate"
-    )
-    return answer.status is Status.UNIQUE, words
+def _factors_of(
+    subject: Subject, shares: Mapping[int, GradientShare], said: SgdSteps, plain: Plain
+) -> dict[int, tuple[bool, str]]:
+    """Return where another factor of one step explains an update: whether proved, and in words."""
+    once = replace(said, steps=1, momentum=0.0, nesterov=False)
+    means = [replace(mean_gradient(subject, one, once), scale="unknown") for one in shares.values()]
+    found: dict[int, tuple[bool, str]] = {}
+    for i, answer in zip(shares, plain(means), strict=True):
+        if _explains(answer) and abs(answer.scale - 1) >= OTHER_CLIENTS.same_factor:
+            words = (
+                f"{WOULD_FIT}one step times {answer.scale:.3g}, as after clipping or with another "
+                "learning rate"
+            )
+            found[i] = (answer.status is Status.UNIQUE, words)
+    return found

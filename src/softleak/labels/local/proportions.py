@@ -106,8 +106,7 @@ class ProportionReader:
 
     def read(self, share: GradientShare) -> Proportions:
         """Return the proportions behind one update."""
-        raw = (_with_one(statistic(self.subject, share)[None]) @ self.weights)[0]
-        mean = raw.clamp_min(0) / raw.clamp_min(0).sum().clamp_min(1e-300)
+        mean = _normalised(_with_one(statistic(self.subject, share)[None]) @ self.weights)[0]
         half = self.spread * mean.clamp_min(PROPORTIONS.floor).sqrt()
         interval = torch.stack([mean - half, mean + half]).clamp(0, 1)
         basis = "noise, of which real images may differ" if self.on_noise else "the images given"
@@ -130,17 +129,28 @@ def _with_one(s: Tensor) -> Tensor:
     return torch.cat([s, torch.ones(len(s), 1, dtype=s.dtype, device=s.device)], 1)
 
 
+def _normalised(raw: Tensor) -> Tensor:
+    """Return estimates (N, C) without negative entries, each with the sum one."""
+    kept = raw.clamp_min(0)
+    return kept / kept.sum(1, keepdim=True).clamp_min(1e-300)
+
+
 def _fit(s: Tensor, part: Tensor, settings: ProportionSettings) -> tuple[Tensor, float]:
-    """Return the ridge regression, and the quantile of what it misses of a run left out."""
+    """Return the ridge regression, and the quantile of what it misses of a run left out.
+
+    What is missed is measured on the estimates as they are stated, without negative entries: those
+    of classes that are absent are better than the regression itself.
+    """
     normal = s.T @ s
     held = settings.ridge * torch.diag(normal.diagonal())
     inverse = torch.linalg.inv(normal + held)
     weights = inverse @ s.T @ part
     leverage = ((s @ inverse) * s).sum(1, keepdim=True).clamp_max(0.99)
-    missed = (part - s @ weights) / (1 - leverage)  # as if each run had been left out of its fit
-    guess = (part - missed).clamp_min(settings.floor)
+    left_out = (part - s @ weights) / (1 - leverage)  # as if each run had been left out of its fit
+    guess = _normalised(part - left_out)
+    missed = (part - guess).abs() / guess.clamp_min(settings.floor).sqrt()
     level = min(settings.level * (1 + 1 / part.numel()), 1.0)
-    return weights, float(torch.quantile((missed.abs() / guess.sqrt()).flatten(), level))
+    return weights, float(torch.quantile(missed.flatten(), level))
 
 
 def _draw_counts(

@@ -57,7 +57,10 @@ class SgdSteps:
             memory: the momentum so far; None before the first step.
             slope: the gradient of the loss.
         """
-        slope = slope - self.weight_decay * moved
+        if self.weight_decay:
+            slope = slope - self.weight_decay * moved
+        if not self.momentum:  # dampening is of the momentum, and without one there is none
+            return moved + self.lr * slope, slope
         memory = slope if memory is None else self.momentum * memory + (1 - self.dampening) * slope
         ahead = slope + self.momentum * memory if self.nesterov else memory
         return moved + self.lr * ahead, memory

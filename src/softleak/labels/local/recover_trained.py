@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -11,13 +12,16 @@ import torch
 from softleak.factors import factor
 from softleak.families import AnyLabel, SmoothedMixed
 from softleak.knowledge import Knowledge
+from softleak.labels.local.best_fit import best_fitting
 from softleak.labels.local.fitting_clients import Plain, would_fit
 from softleak.labels.local.head_alone import recover_head_alone, trains_head_alone
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.whole_head import recover_by_head
 from softleak.labels.local.whole_network import recover_whole
 from softleak.labels.minima import SEARCH
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.scale import Segment, other_factors_fit
+from softleak.labels.solve import WIDEST
 from softleak.local_training import UNKNOWN, LocalTraining
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
@@ -33,70 +37,131 @@ class GuessedSettings:
 
 
 GUESSED = GuessedSettings()
+NO_CAUSE_SOUGHT = (
+    Status.UNIQUE,
+    Status.ZERO_GRADIENT,
+    Status.REFUSED,
+)  # no other client is looked for
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedAnswer:
+    """This is what was recovered, and the steps it rests on."""
+
+    recovery: Recovery
+    recipe: SgdSteps | None = None
 
 
 def recover_trained(
-    subject: Subject, knowledge: Knowledge, share: GradientShare, plain: Plain
-) -> Recovery:
-    """Recover the label behind an update of local training on one sample.
+    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
+) -> list[Recovery]:
+    """Recover the labels behind updates of local training on one sample each.
 
     Args:
-        subject: the model the client started from.
-        knowledge: what is assumed.
-        share: ``before − after``, with the client in ``made_by``.
-        plain: recovers the label behind a gradient, as of one step.
+        subject: the model the clients started from.
+        knowledge: what is assumed of every share.
+        shares: ``before − after`` of each, with the client in ``made_by``.
+        plain: recovers the labels behind gradients, as of one step.
     """
-    knowledge = knowledge.of(share)
-    answer, recipe = answer_trained(subject, knowledge, share, plain)
-    if recipe is None or answer.status in (Status.UNIQUE, Status.ZERO_GRADIENT, Status.REFUSED):
-        return answer
+    answers = answer_trained(subject, knowledge, shares, plain)
+    found = [answer.recovery for answer in answers]
+    for places in _alike(subject, shares):
+        recipe = answers[places[0]].recipe
+        open_ = [i for i in places if found[i].status not in NO_CAUSE_SOUGHT]
+        if not trains_head_alone(subject, shares[places[0]]):
+            # Where all layers were trained, a label that explains the update is reason enough.
+            open_ = [i for i in open_ if found[i].label is None]
+        if recipe is None or not open_:
+            continue
+        known = knowledge.of(shares[places[0]])
 
-    def again(recipe: SgdSteps) -> Recovery:
-        return attempt(subject, knowledge, share, recipe, plain)
+        def again(
+            some: Sequence[GradientShare], other: SgdSteps, known: Knowledge = known
+        ) -> list[Recovery]:
+            return attempt(subject, known, some, other, plain)
 
-    named = would_fit(subject, share, recipe, again, plain)
-    return replace(answer, message=f"{answer.message}; {named}")
+        named = would_fit(subject, [shares[i] for i in open_], recipe, again, plain)
+        for i, words in zip(open_, named, strict=True):
+            found[i] = replace(found[i], message=f"{found[i].message}; {words}")
+    return found
 
 
 def answer_trained(
-    subject: Subject, knowledge: Knowledge, share: GradientShare, plain: Plain
-) -> tuple[Recovery, SgdSteps | None]:
-    """Return the answer, and the steps it rests on; None if there are none to doubt.
+    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
+) -> list[TrainedAnswer]:
+    """Return the answers, and the steps each rests on; None if there are none to doubt.
 
     The arguments are those of ``recover_trained``. No other client is looked for.
     """
-    training, knowledge = share.made_by, knowledge.of(share)
-    if training is None:
-        return plain(share), None
-    refused = _not_attempted(training)
-    if refused is not None:
-        return (_of_adam(share, plain) if training.optimiser != "sgd" else refused), None
-    if training.lr is UNKNOWN:
-        return _of_any_rate(share, plain), None
-    tries = [(recipe, attempt(subject, knowledge, share, recipe, plain))
-             for recipe in _recipes(training)]  # fmt: skip
-    answer = _agreed(tries)
-    if knowledge.scale != "known":
-        answer = _doubted(subject, share, answer, tries[0][0])
-    return answer, tries[0][0]
+    found: dict[int, TrainedAnswer] = {}
+    for places in _alike(subject, shares):
+        alike = [shares[i] for i in places]
+        found.update(zip(places, _answers(subject, knowledge, alike, plain), strict=True))
+    return [found[i] for i in range(len(shares))]
+
+
+def _alike(subject: Subject, shares: Sequence[GradientShare]) -> list[list[int]]:
+    """Return the indices of shares that are recovered together: one client, the same layers."""
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for index, share in enumerate(shares):
+        key = (share.made_by, share.scale, share.precision, trains_head_alone(subject, share))
+        groups[key, tuple(share)].append(index)
+    return list(groups.values())
 
 
 def attempt(
-    subject: Subject, knowledge: Knowledge, share: GradientShare, recipe: SgdSteps, plain: Plain
-) -> Recovery:
-    """Return the answer of the way that a recipe calls for."""
+    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], recipe: SgdSteps,
+    plain: Plain,
+) -> list[Recovery]:  # fmt: skip
+    """Return the answers of the way that a recipe calls for; all shares trained the same layers."""
+    found: Sequence[Recovery | None]
     if recipe.steps == 1:
-        return plain(mean_gradient(subject, share, recipe))
-    if trains_head_alone(subject, share):
-        found = recover_head_alone(subject, knowledge, [share], recipe)[0]
+        found = plain([mean_gradient(subject, share, recipe) for share in shares])
+    elif trains_head_alone(subject, shares[0]):
+        found = recover_head_alone(subject, knowledge, shares, recipe)
     else:
-        found = recover_whole(subject, knowledge, share, recipe)
-    return found or Recovery(
+        found = [
+            recover_whole(subject, knowledge, share, recipe)
+            or recover_by_head(subject, knowledge, share, recipe)
+            for share in shares
+        ]
+    family = knowledge.family or WIDEST
+    return [best_fitting(one or _not_read(recipe), family) for one in found]
+
+
+def _not_read(recipe: SgdSteps) -> Recovery:
+    return Recovery(
         Status.NOT_SINGLE,
         f"the update is not read as {recipe.steps} steps on one sample: either the client did not "
         "take them as it is said to, or this network does not show its input behind several steps "
         "of all layers; no label is claimed",
     )
+
+
+def _answers(
+    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
+) -> list[TrainedAnswer]:
+    """Return the answers for shares of one client's settings that trained the same layers."""
+    training, knowledge = shares[0].made_by, knowledge.of(shares[0])
+    if training is None:
+        return [TrainedAnswer(one) for one in plain(shares)]
+    refused = _not_attempted(training)
+    if refused is not None and training.optimiser == "sgd":
+        return [TrainedAnswer(refused) for _ in shares]
+    if refused is not None:
+        return [TrainedAnswer(_of_adam(share, plain)) for share in shares]
+    if training.lr is UNKNOWN:
+        scaled = [replace(share, made_by=None, scale="unknown") for share in shares]
+        return [TrainedAnswer(one) for one in plain(scaled)]
+    recipes = list(_recipes(training))
+    tries = [attempt(subject, knowledge, shares, recipe, plain) for recipe in recipes]
+    found = []
+    for share, *every in zip(shares, *tries, strict=True):
+        answer = _agreed(list(zip(recipes, every, strict=True)))
+        if knowledge.scale != "known":
+            answer = _doubted(subject, share, answer, recipes[0])
+        found.append(TrainedAnswer(answer, recipes[0]))
+    return found
 
 
 def _recipes(training: LocalTraining) -> Iterator[SgdSteps]:
@@ -171,11 +236,6 @@ def _doubted(
     return answer
 
 
-def _of_any_rate(share: GradientShare, plain: Plain) -> Recovery:
-    """Return the answer for one step of unknown rate: a gradient times an unknown factor."""
-    return plain(replace(share, made_by=None, scale="unknown"))
-
-
 def _not_attempted(training: LocalTraining) -> Recovery | None:
     if training.optimiser != "sgd" or (training.lr is UNKNOWN and training.single_steps != 1):
         return Recovery(
@@ -194,7 +254,7 @@ def _of_adam(share: GradientShare, plain: Plain) -> Recovery:
             "not attempted: several steps of Adam divide every entry by its own size, and no "
             "product of label and feature is left to factor",
         )
-    answer = plain(replace(share, made_by=None, scale="unknown"))
+    answer = plain([replace(share, made_by=None, scale="unknown")])[0]
     kept = (
         "one step of Adam leaves the sign of every gradient entry, and the size only of entries "
         "that are not much larger than eps; no label is claimed"

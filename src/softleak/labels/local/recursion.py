@@ -17,23 +17,9 @@ import torch
 from torch import Tensor
 
 from softleak.labels.curve import ENTRIES_AT_ONCE, Interval
+from softleak.labels.local.label_equations import LABEL_EQUATIONS, narrow, solve_along
 from softleak.labels.local.recipe import SgdSteps
 from softleak.labels.pseudo import PseudoLabels
-
-
-@dataclass(frozen=True)
-class RecursionSettings:
-    """These settings solve the recursion for the label."""
-
-    iterations: int = 12  # Newton steps; three to five are usual
-    solved: float = 1e-7  # L1: the length of a Newton step after which the next would be rounding
-    longest: float = 4.0  # L1: the largest step of Newton's method, labels being at most 2 apart
-    outside: float = 1e3  # the entries of a label that stands for no solution
-    stride: int = 8  # of so many scalars in a row, one is solved first, and the others start near
-    entries: int = 1 << 16  # entries of derivatives held at once, so that they stay in the cache
-
-
-RECURSION = RecursionSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,27 +49,26 @@ class RecursionCurve:
     bias_trained: bool
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        start = self.pseudo.labels(t)[0]
-        count, stride = t.shape[1], RECURSION.stride
-        if count > 2 * stride:
-            knots = torch.arange(0, count, stride, device=t.device)
-            knots = knots if int(knots[-1]) == count - 1 else torch.cat([knots, knots[-1:] * 0 - 1])
-            start = self._between(start, knots % count, self._labels(t[:, knots], start[:, knots]))
-        return self._labels(t, start), t.abs()
-
-    def _between(self, start: Tensor, knots: Tensor, solved: Tensor) -> Tensor:
-        """Return labels (N, S, C) on the lines between those solved at some scalars (N, K, C)."""
-        at = torch.arange(start.shape[1], device=start.device)
-        left = (torch.searchsorted(knots, at, right=True) - 1).clamp_max(len(knots) - 2)
-        part = (at - knots[left]) / (knots[left + 1] - knots[left])
-        known = solved.amax(-1) < RECURSION.outside
-        both = (known[:, left] & known[:, left + 1])[..., None]
-        line = torch.lerp(solved[:, left], solved[:, left + 1], part.to(solved)[:, None])
-        return torch.where(both, line, start)
+        return solve_along(self, t, self.pseudo.labels(t)[0]), t.abs()
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        parts = [self.take(r)._errors(t[r], y[r]) for r in self._chunks(t, ENTRIES_AT_ONCE)]
-        return torch.cat(parts)
+        """Return what rounding leaves in the labels (N, S, C) at the scalars (N, S).
+
+        On a narrow bracket the logarithms of these errors are straight between three scalars.
+        """
+        points = t.shape[1]
+        if points < 2 * LABEL_EQUATIONS.fewest or not narrow(t):
+            return self._errors(t, y)
+        three = torch.tensor([0, points // 2, points - 1], device=t.device)
+        known = self._errors(t[:, three], y[:, three]).clamp_min(self.pseudo.tiny).log()
+        at = torch.arange(points, device=t.device)
+        left = (at >= three[1]).long()
+        part = ((at - three[left]) / (three[left + 1] - three[left])).to(t)
+        found = torch.lerp(known[:, left], known[:, left + 1], part[:, None]).exp()
+        outside = (y.amax(-1) >= LABEL_EQUATIONS.outside).any(-1).nonzero()[:, 0]
+        if len(outside):
+            found[outside] = self.take(outside)._errors(t[outside], y[outside])
+        return found
 
     def logits(self) -> Tensor:
         return self.pseudo.logits()
@@ -106,56 +91,66 @@ class RecursionCurve:
         smallest = where.smallest.maximum(shortest).minimum(where.largest / 2)
         return replace(where, smallest=smallest)
 
-    def unsolved(self, t: Tensor) -> Tensor:
-        """Return whether no label solves the recursion at the scalars ``t`` (N, S)."""
-        top: Tensor = self.labels(t)[0].amax(-1)
-        return top >= RECURSION.outside
+    def target(self, t: Tensor) -> Tensor:
+        """Return the mean of ``p − y`` (N, C) that one scalar (N,) each means."""
+        return t[:, None] * self.pseudo.u
 
-    def _chunks(self, t: Tensor, entries: int) -> tuple[Tensor, ...]:
-        """Return rows of ``t`` (N, …) that fit in memory together, a matrix for each scalar."""
-        each = t[:1].numel() * self.pseudo.u.shape[-1] ** 2
-        everyone = torch.arange(len(t), device=t.device)
-        return torch.split(everyone, max(entries // max(each, 1), 1))
+    def mean(self, t: Tensor, y: Tensor) -> Tensor:
+        """Return the mean of ``p − y`` (N, C) at one scalar (N,) and one label (N, C) each."""
+        return self._sum(self._predictions(t, y)).T - y
 
-    def _labels(self, t: Tensor, start: Tensor) -> Tensor:
-        """Return the labels (N, S, C) at the scalars ``t`` (N, S) by Newton's method."""
-        row = torch.arange(len(t), device=t.device).repeat_interleave(t.shape[1])
-        flat, begin = t.reshape(-1), start.reshape(-1, start.shape[-1])
-        parts = [
-            self.take(row[some])._newton(flat[some], begin[some])
-            for some in self._chunks(flat, RECURSION.entries)
-        ]
-        return torch.cat(parts).reshape(start.shape) if parts else start
+    def run(self, t: Tensor, y: Tensor) -> Run:
+        """Return ``mean`` with its derivative by the label, and what p did on the way."""
+        steps = self._predictions(t, y)
+        length = (self.squared / t.square() + float(self.bias_trained))[:, None, None]
+        eye = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
+        turned, lag = y.new_zeros(*y.shape, y.shape[-1]), None
+        for p in (step.T[..., None] for step in steps):
+            # The derivative of p by the label: p ⊙ (dz − p·dz), with dz = −length dA.
+            bent = turned * -length
+            slope = (bent - p.mT @ bent).mul_(p).sub_(eye)
+            turned, lag = self.recipe.step(turned, lag, slope)
+        every = torch.stack(steps)
+        most, curved = every.amax(0).T, (every * (1 - every)).amax(0).T
+        return Run(self._sum(steps).T - y, turned / self.recipe.total, most, curved)
 
-    def _newton(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return the labels (N, C) at one scalar (N,) each, from labels that are near or not."""
-        target = t[:, None] * self.pseudo.u
-        found = torch.full_like(y, RECURSION.outside)
-        found[:, ::2] *= -1
-        found[:, -1] = RECURSION.outside
-        left = torch.arange(len(y), device=t.device)
-        for _ in range(RECURSION.iterations):
-            run = self.take(left).run(t[left], y)
-            move = _solve(run.slope, run.mean - target[left])
-            length = move.abs().sum(-1, keepdim=True)
-            y = y - move * (RECURSION.longest / length.clamp_min(RECURSION.longest))
-            done = length[:, 0] <= RECURSION.solved
-            found[left[done]] = y[done]
-            keep = (~done & length[:, 0].isfinite()).nonzero()[:, 0]
-            if not len(keep):
-                break
-            y, left = y[keep], left[keep]
+    def _predictions(self, t: Tensor, y: Tensor) -> list[Tensor]:
+        """Return softmax(z_k) (C, N) before every step, at one scalar (N,) and label (N, C) each.
+
+        Classes come first: a softmax over the first dimension is several times as fast.
+        """
+        length = self.squared / t.square() + float(self.bias_trained)
+        product, bias = (self.pseudo.a.T / t).contiguous(), self.pseudo.b[:, None]
+        y = y.T.contiguous()
+        moved, memory = torch.zeros_like(y), None
+        found: list[Tensor] = []
+        for kept in self.recipe.kept[:-1]:
+            base = kept * (product + bias) if self.bias_trained else kept * product + bias
+            found.append(torch.softmax(base - length * moved, 0))
+            moved, memory = self.recipe.step(moved, memory, found[-1] - y)
         return found
+
+    def _sum(self, steps: list[Tensor]) -> Tensor:
+        """Return the mean of what every step has, with the weights that the update gives them."""
+        total = self.recipe.total
+        weighed = zip(steps, self.recipe.weights, strict=True)
+        return torch.stack([step * (weight / total) for step, weight in weighed]).sum(0)
 
     def _errors(self, t: Tensor, y: Tensor) -> Tensor:
         """Return what rounding of the update and of every step leaves in the label.
 
         It is the rounding of the mean gradient, carried back by the recursion's derivative.
         """
+        each = max(t[:1].numel() * y.shape[-1] ** 2, 1)
+        everyone = torch.arange(len(t), device=t.device)
+        rows = torch.split(everyone, max(ENTRIES_AT_ONCE // each, 1))
+        return torch.cat([self.take(some)._carried(t[some], y[some]) for some in rows])
+
+    def _carried(self, t: Tensor, y: Tensor) -> Tensor:
         row = torch.arange(len(t), device=t.device).repeat_interleave(t.shape[1])
-        outside = y.amax(-1) >= RECURSION.outside
-        safe = torch.where(outside[..., None], 1 / y.shape[-1], y)
-        run = self.take(row).run(t.reshape(-1), safe.reshape(-1, y.shape[-1]))
+        outside = y.amax(-1) >= LABEL_EQUATIONS.outside
+        inside = torch.where(outside[..., None], 1 / y.shape[-1], y)
+        run = self.take(row).run(t.reshape(-1), inside.reshape(-1, y.shape[-1]))
         back = torch.linalg.inv_ex(run.slope).inverse.abs().nan_to_num(torch.inf)
         back = back.reshape(*y.shape, y.shape[-1])
         delta = (t[..., None] * self.pseudo.u[:, None]).abs()
@@ -163,30 +158,3 @@ class RecursionCurve:
         own = self.pseudo.rounding_of(t, delta, most, curved)
         carried: Tensor = (back @ own[..., None])[..., 0]
         return carried.masked_fill(outside[..., None], self.pseudo.relative)
-
-    def run(self, t: Tensor, y: Tensor) -> Run:
-        """Run the recursion of N clients at one scalar (N,) and one label (N, C) each."""
-        pseudo, recipe = self.pseudo, self.recipe
-        length = self.squared / t.square() + float(self.bias_trained)
-        product = pseudo.a / t[:, None]
-        moved, turned = torch.zeros_like(y), y.new_zeros(*y.shape, y.shape[-1])
-        memory = lag = None
-        eye = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
-        most = curved = torch.zeros_like(y)
-        for kept in recipe.kept[:-1]:
-            base = kept * (product + pseudo.b) if self.bias_trained else kept * product + pseudo.b
-            p = torch.softmax(base - length[:, None] * moved, -1)
-            # The derivative of p by the label: p ⊙ (dz − p·dz), with dz = −length dA.
-            bent = turned * -length[:, None, None]
-            slope = (bent - p[:, None] @ bent).mul_(p[..., None]).sub_(eye)
-            moved, memory = recipe.step(moved, memory, p - y)
-            turned, lag = recipe.step(turned, lag, slope)
-            most, curved = most.maximum(p), curved.maximum(p * (1 - p))
-        total = recipe.total
-        return Run(moved / total, turned / total, most, curved)
-
-
-def _solve(slope: Tensor, rest: Tensor) -> Tensor:
-    """Return the step (K, C) of Newton's method; not a number where equations are singular."""
-    step, info = torch.linalg.solve_ex(slope, rest[..., None])
-    return torch.where((info == 0)[:, None], step[..., 0], torch.nan)

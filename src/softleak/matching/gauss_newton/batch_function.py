@@ -72,10 +72,13 @@ class BatchFunction:
 
     def rows(self, z: Tensor) -> Tensor:
         """Return every row (R,) at the unknowns ``z``."""
+        return torch.cat([part.reshape(-1) for part in self.groups(z)])
+
+    def groups(self, z: Tensor) -> list[Tensor]:
+        """Return the groups of rows at the unknowns ``z``, in the order of ``sizes``."""
         x, y = self.inputs(z), self.labels(z)
         found, feature = self.simulate(x, y)
-        gradients = [found[name].reshape(-1) for name in self.names]
-        return torch.cat([*gradients, feature.reshape(-1), y.reshape(-1), y.sum(1)])
+        return [*(found[name] for name in self.names), feature, y, y.sum(1)]
 
     def simulate(self, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return the mean gradient of a batch by name, and its features (B, I)."""

@@ -39,14 +39,18 @@ class Damping:
     tries: int = 8
     good: float = 0.5
     poor: float = 0.25
-    smoothness: float = 1.0
+    smoothness: float = 2.0
 
-    def cautious(self) -> Damping:
-        """Return the damping of a second attempt: it begins high and falls slowly.
+    def cautious(self, smooth: bool) -> Damping:
+        """Return the damping of a further attempt: it begins high and falls slowly.
 
         Where rough parts of an image are let go too early they go astray and do not come back.
+
+        Args:
+            smooth: whether rough parts are damped as much as in the first attempt, or less.
         """
-        return replace(self, first=max(self.first, 1.0), lowered=max(self.lowered, 0.4))
+        slow = replace(self, first=max(self.first, 1.0), lowered=max(self.lowered, 0.4))
+        return slow if smooth else replace(slow, smoothness=self.smoothness / 2)
 
     def after(self, damping: float, gain: float) -> float:
         """Return the damping of the next step, from the part of the promise that was kept."""

@@ -165,8 +165,13 @@ class NewtonRun:
         kept = model.kept()
         metric = roughness_metric(model.exact.shape, self.descent.damping.smoothness)
 
+        held: dict[torch.dtype, Tensor] = {}
+
         def linearised(z: Tensor, r: Tensor, dtype: torch.dtype) -> NormalEquations:
-            jacobian = model.products(dtype).jacobian(z, equations.weight, kept)
+            out = held.pop(dtype, None)
+            held.clear()  # what another precision left behind
+            jacobian = model.products(dtype).jacobian(z, equations.weight, kept, out)
+            held[dtype] = jacobian
             found = NormalEquations.of(jacobian, r if kept is None else r[kept])
             return found.measured_by(metric, model.exact.pixels)
 

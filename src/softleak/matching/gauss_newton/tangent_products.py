@@ -1,31 +1,29 @@
-"""This module computes Jacobians by forward-over-reverse products, in chunks."""
+"""This module computes Jacobians by tangents of the gradient, in chunks."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.func import jvp, vjp, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from softleak.matching.gauss_newton.batch_function import BatchFunction
+from softleak.matching.gauss_newton.recorded_gradient import Linearisation, record_operations
 
-Product = Callable[[Tensor, Tensor], Tensor]
+Product = Callable[[Tensor], Sequence[Tensor | None]]
 
 
 @dataclass(eq=False)
 class TangentProducts:
     """This multiplies with the Jacobian of a batch function, and with its transpose.
 
-    A chunk of tangents goes through ``jvp`` of the gradient under ``vmap``. The operations of
-    a chunk are recorded and replayed for all that follow, which spares the overhead of the
-    transformations: three quarters of the time of a small network. A model whose Python code
-    branches on its data may be recorded wrongly; whoever certifies an answer compares the
-    Jacobian with differences of the function itself.
+    The operations of the function are recorded once, and chunks of tangents pass through what is
+    linear of them at an iterate. The recording is compared with ``jvp`` of the function itself. If
+    it cannot be made or is not the same, tangents go through ``jvp`` under ``vmap``.
 
     Attributes:
         function: the batch function, in the dtype of the products.
@@ -33,17 +31,16 @@ class TangentProducts:
         most: the largest number of tangents in a chunk; beyond it a chunk is not faster.
         copies: how many times its rows and the outputs of all layers a tangent holds while it is
             carried through the network.
-        rehearsals: how many chunks run before one is recorded, which takes as long as about so
-            many.
+        alike: how far the recording may be from ``jvp``, in roundings.
     """
 
     function: BatchFunction
     memory: int
-    most: int = 512
+    most: int = 256
     copies: int = 6
-    rehearsals: int = 4
-    _count: int = field(default=0, init=False, repr=False)
-    _recorded: Product | None = field(default=None, init=False, repr=False)
+    alike: float = 1e4
+    _recorded: fx.Graph | None = field(default=None, init=False, repr=False)
+    _tried: bool = field(default=False, init=False, repr=False)
 
     @cached_property
     def chunk(self) -> int:
@@ -51,35 +48,60 @@ class TangentProducts:
         like = self.function.model.like
         entries = sum(self.function.sizes.values()) + self.function.activations
         room = self.memory // (self.copies * entries * like.element_size())
-        return max(1, min(self.most, room, self.function.unknowns))
+        n = self.function.unknowns
+        count = math.ceil(n / max(1, min(self.most, room, n)))
+        return math.ceil(n / count)
 
     @property
     def recorded(self) -> bool:
-        """Return whether the operations of a chunk are replayed from now on."""
+        """Return whether tangents pass through recorded operations."""
         return self._recorded is not None
 
-    def jacobian(self, z: Tensor, weight: Tensor, kept: Tensor | None) -> Tensor:
+    def jacobian(
+        self, z: Tensor, weight: Tensor, kept: Tensor | None, out: Tensor | None = None
+    ) -> Tensor:
         """Return the transposed Jacobian (n, R'), each row of the equations times its weight.
 
         Args:
             z: the unknowns (n,).
             weight: the weight (R,) of each row.
             kept: the indices (R',) of the rows to keep; None means all.
+            out: a Jacobian (n, R') of before whose memory is used again, if there is one.
         """
         like, n, chunk = self.function.model.like, self.function.unknowns, self.chunk
         z, weight = z.to(like), weight.to(like)
-        weight = weight if kept is None else weight[kept]
-        out = like.new_empty(n, len(weight))
-        tangents = like.new_zeros(chunk, n)
+        groups = list(self._groups(weight, kept))
+        if out is None:
+            out = like.new_empty(n, sum(len(own) for own, _ in groups))
         with torch.no_grad():
+            product = self._at(z)
             for begin in range(0, n, chunk):
                 end = min(begin + chunk, n)
-                tangents.zero_()
+                tangents = like.new_zeros(end - begin, n)
                 tangents[:, begin:end].fill_diagonal_(1)
-                columns = self._product(z, tangents)[: end - begin]
-                chosen = columns if kept is None else columns[:, kept]
-                torch.mul(chosen, weight, out=out[begin:end])
+                column = 0
+                for found, (own, chosen) in zip(product(tangents), groups, strict=True):
+                    place = out[begin:end, column : column + len(own)]
+                    if found is None:
+                        place.zero_()
+                    else:
+                        flat = found.reshape(end - begin, -1)
+                        torch.mul(flat if chosen is None else flat[:, chosen], own, out=place)
+                    column += len(own)
         return out
+
+    def _groups(
+        self, weight: Tensor, kept: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield the weights of each group of rows that are kept, and which rows these are."""
+        begin = 0
+        for size in self.function.sizes.values():
+            own, chosen = weight[begin : begin + size], None
+            if kept is not None:
+                chosen = kept[(kept >= begin) & (kept < begin + size)] - begin
+                own = own[chosen]
+            yield own, chosen
+            begin += size
 
     def along(self, z: Tensor, v: Tensor) -> Tensor:
         """Return ``J v`` (R,), not weighted."""
@@ -93,39 +115,38 @@ class TangentProducts:
         back = vjp(self.function.rows, z.to(like))[1]
         return lambda u: back(u.to(like))[0]
 
-    def _product(self, z: Tensor, tangents: Tensor) -> Tensor:
-        """Return ``J v`` of a chunk of tangents (K, n), as (K, R)."""
-        self._count += 1
-        if self._recorded is None and self._count > self.rehearsals:
-            self._recorded = self._record(z, tangents)
+    def _at(self, z: Tensor) -> Product:
+        """Return the product of chunks of tangents (K, n) with the Jacobian, group by group."""
+        if not self._tried:
+            self._tried, self._recorded = True, self._record(z)
         if self._recorded is not None:
-            return self._recorded(z, tangents)
-        try:
-            return self._vectorised(z, tangents)
-        except Exception:  # control flow by data, an operation without a batched form
-            self._recorded = self._one_by_one
-            return self._one_by_one(z, tangents)
+            return Linearisation(self._recorded, z).rows
+        return lambda tangents: self._vectorised(z, tangents)
 
-    def _vectorised(self, z: Tensor, tangents: Tensor) -> Tensor:
-        def one(v: Tensor) -> Tensor:
-            carried: Tensor = jvp(self.function.rows, (z,), (v,))[1]
+    def _record(self, z: Tensor) -> fx.Graph | None:
+        """Return the operations of the function, if tangents through them are those of ``jvp``."""
+        generator = torch.Generator().manual_seed(0)
+        v = torch.randn(z.shape, generator=generator, dtype=torch.double).to(z)
+        try:
+            graph = record_operations(self.function.groups, z)
+            found = Linearisation(graph, z).rows(v[None])
+        except Exception:  # control flow by data, an operation that cannot be recorded
+            return None
+        known = self.along(z, v).split_with_sizes(list(self.function.sizes.values()))
+        limit = self.alike * torch.finfo(z.dtype).eps
+        for one, own in zip(found, known, strict=True):
+            off = own if one is None else own - one.reshape(-1)
+            if not float(off.norm()) <= limit * float(own.norm()):
+                return None
+        return graph
+
+    def _vectorised(self, z: Tensor, tangents: Tensor) -> list[Tensor | None]:
+        def one(v: Tensor) -> list[Tensor]:
+            carried: list[Tensor] = jvp(self.function.groups, (z,), (v,))[1]
             return carried
 
-        found: Tensor = vmap(one)(tangents)
-        return found
-
-    def _one_by_one(self, z: Tensor, tangents: Tensor) -> Tensor:
-        return torch.stack([self.along(z, v) for v in tangents])
-
-    def _record(self, z: Tensor, tangents: Tensor) -> Product:
-        """Return the product as a list of recorded operations, or as it is if that fails."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                recorded = make_fx(self._vectorised)(z, tangents)
-        except Exception:  # an operation that cannot be recorded
-            return self._vectorised
-        recorded.graph.eliminate_dead_code()
-        recorded.recompile()
-        done: Product = recorded
-        return done
+            return list(vmap(one)(tangents))
+        except Exception:  # control flow by data, an operation without a batched form
+            each = [one(v) for v in tangents]
+            return [torch.stack(group) for group in zip(*each, strict=True)]

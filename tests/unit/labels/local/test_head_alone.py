@@ -9,8 +9,11 @@ import torch
 
 import softleak as sl
 from softleak import data, models
+from softleak.families import SmoothedMixed
+from softleak.labels.local.best_fit import best_fitting
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
 from softleak.local_training import UNKNOWN, LocalTraining, read_settings
+from softleak.results import Candidate
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,35 @@ def test_the_label_is_exact_and_proved(probing, settings):
     found = recovered(probing, share)
     assert found.status is sl.Status.UNIQUE
     assert float((found.label - taken.y).abs().sum()) <= min(found.error, 1e-3)
+
+
+def test_many_updates_at_once_are_each_as_alone(biased):
+    y = torch.tensor([0.05, 0.05, 0.75, 0.05, 0.05, 0.05])
+    clients = [sl.Client(lr=0.05, steps=n) for n in (3, 2, 3)]
+    shares = [one.share(biased, torch.randn(12), y) for one in clients]
+    together = sl.recover_labels(biased, shares, input_shape=(12,))
+    for share, found in zip(shares, together, strict=True):
+        alone = sl.recover_label(biased, share, input_shape=(12,))
+        assert found.status is alone.status
+        torch.testing.assert_close(found.label, alone.label)
+
+
+def test_of_a_continuum_the_label_that_fits_best_is_named():
+    labels = torch.tensor([[0.9, 0.05, 0.05], [0.8, 0.1, 0.1], [0.7, 0.15, 0.15]]).double()
+    wide = Candidate(0.4, 0.3, 0.5, 0.2, True, labels[0], labels, 0.01)
+    other = Candidate(0.9, 0.9, 0.9, 0.7, True, labels[2], labels[2:], 0.02)
+    middle = sl.Recovery(
+        sl.Status.AMBIGUOUS, "", label=labels[1], feature=torch.ones(2), scalar=0.5, error=0.3,
+        feature_error=0.1, candidates=(other, wide),
+    )  # fmt: skip
+    found = best_fitting(middle, SmoothedMixed(2))
+    torch.testing.assert_close(found.label, labels[0])
+    torch.testing.assert_close(found.feature, torch.full((2,), 0.5 / 0.4))
+    assert found.error == pytest.approx(0.4 + 0.02)
+    assert found.feature_error == pytest.approx(0.25)
+    # What another layer or a factor decides stays as it is, and so does what is proved.
+    for same in (replace(middle, scale=0.5), replace(middle, status=sl.Status.UNIQUE)):
+        assert best_fitting(same, SmoothedMixed(2)) is same
 
 
 def test_one_step_is_undone_exactly():

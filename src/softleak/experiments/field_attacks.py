@@ -116,7 +116,7 @@ class FieldAttack:
 
 
 DLG = FieldAttack(cosine=False, free_labels=True)
-IDLG = FieldAttack(cosine=False, free_labels=False)
+IDLG_ATTACK = FieldAttack(cosine=False, free_labels=False)
 INVERTING_GRADIENTS = FieldAttack(cosine=True, free_labels=False, variation=1e-2, rate=0.1)
 
 FRAMEWORKS = ("breaching", "leakpro")

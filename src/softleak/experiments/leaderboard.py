@@ -16,7 +16,7 @@ from softleak.data import CIFAR10_NORM, Sample
 from softleak.defenses import Defense, GaussianNoise, Prune
 from softleak.experiments.attacked_network import AttackedNetwork
 from softleak.experiments.experiment import Attack, Column, Experiment, Unit
-from softleak.experiments.field_attacks import DLG, IDLG, INVERTING_GRADIENTS, FieldAnswer
+from softleak.experiments.field_attacks import DLG, IDLG_ATTACK, INVERTING_GRADIENTS, FieldAnswer
 from softleak.experiments.inversion import mean_image
 from softleak.experiments.kinds import SMOOTHED
 from softleak.experiments.label_cells import LABEL_TOLERANCE
@@ -54,7 +54,7 @@ LeaderboardAttack = Callable[[Subject, GradientShare, int], FieldAnswer]
 ATTACKS: Mapping[str, LeaderboardAttack] = {
     "softleak": ours,
     "DLG": DLG,
-    "iDLG": IDLG,
+    "iDLG": IDLG_ATTACK,
     "inverting gradients": INVERTING_GRADIENTS,
 }
 DEFENCES: Mapping[str, Callable[[int], Defense | None]] = {

@@ -11,7 +11,7 @@ from softleak.experiments import Shelf
 from softleak.experiments.field_attacks import (
     DLG,
     FRAMEWORKS,
-    IDLG,
+    IDLG_ATTACK,
     INVERTING_GRADIENTS,
     frameworks_left_out,
 )
@@ -30,7 +30,7 @@ def small() -> tuple[nn.Module, torch.Tensor, sl.GradientShare]:
 
 
 @pytest.mark.parametrize(
-    ("attack", "far"), [(DLG, 0.3), (IDLG, 0.1), (INVERTING_GRADIENTS, 1.0)], ids=str
+    ("attack", "far"), [(DLG, 0.3), (IDLG_ATTACK, 0.1), (INVERTING_GRADIENTS, 1.0)], ids=str
 )
 def test_the_attacks_of_the_field_find_a_small_batch(attack, far):
     model, x, share = small()

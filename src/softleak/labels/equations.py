@@ -48,19 +48,21 @@ def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> T
     ``e``, holds by chance with probability ``e/d``: it tests ``log2(d/e)`` bits. An equation that
     holds at every scalar (two zeros, one of them the softmax's) tests nothing, and one that is
     known to a few per cent would hold as well for a label that is nearly of the family: the first
-    ``blunt_bits`` of each do not count. Each unknown makes the sharpest of the remaining equations
-    hold by itself. Nor does it count what a polynomial in the logits explains: where logits are
-    small the softmax is one, and the unknowns can level any label that depends on them smoothly.
+    ``blunt_bits`` of each do not count. Each unknown makes the sharpest of the equations hold by
+    itself. They are left out first, since the floor that all entries share moves with them. Nor
+    does it count what a polynomial in the logits explains: where logits are small the softmax is
+    one, and the unknowns can level any label that depends on them smoothly.
     """
     ahead, error = residual(curve, family, (scalar * (1 + EQUATIONS.nudge))[:, None])
     behind, _ = residual(curve, family, (scalar * (1 - EQUATIONS.nudge))[:, None])
-    slope, error = ((ahead - behind) / (2 * EQUATIONS.nudge))[:, 0], error[:, 0]
+    slope = ((ahead - behind) / (2 * EQUATIONS.nudge) / error)[:, 0]
+    absorbed = slope.abs().topk(min(unknowns, slope.shape[-1]), dim=-1).indices
+    slope = slope.scatter(-1, absorbed, 0.0)
     logits = curve.logits()
     if logits is not None:
-        slope = _without_polynomial(slope / error, logits, error, unknowns) * error
-    bits = ((slope.abs() / error).clamp_min(1.0).log2() - EQUATIONS.blunt_bits).clamp_min(0.0)
-    absorbed = bits.topk(min(unknowns, bits.shape[-1]), dim=-1).values.sum(-1)
-    return bits.sum(-1) - absorbed
+        slope = _without_polynomial(slope, logits, error[:, 0], unknowns)
+    bits = (slope.abs().clamp_min(1.0).log2() - EQUATIONS.blunt_bits).clamp_min(0.0)
+    return bits.sum(-1)
 
 
 def _without_polynomial(values: Tensor, logits: Tensor, error: Tensor, degree: int) -> Tensor:

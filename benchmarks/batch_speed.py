@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import softleak as sl
-from benchmarks.goals import Goal, goals_table, ratio
+from benchmarks.goals import Goal, ratio, run_alone
 from benchmarks.naive_batch import NaiveHead, naive_batch
 from benchmarks.timing import Contestant, race
 from softleak import data, models
@@ -123,12 +123,5 @@ def _right(answers: tuple[Tensor, ...], truths: list[Tensor]) -> float:
     return float(torch.cat([one.double() for one in hits]).mean())
 
 
-def main() -> None:
-    """Time batches alone."""
-    torch.set_num_threads(1)
-    console = Console()
-    console.print(goals_table(run(console)))
-
-
 if __name__ == "__main__":
-    main()
+    run_alone(run)

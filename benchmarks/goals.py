@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+from rich.console import Console
 from rich.table import Table
 
 
@@ -46,3 +48,10 @@ def goals_table(goals: Sequence[Goal]) -> Table:
         met = "[green]yes" if goal.met else "[red]no"
         table.add_row(goal.what, f"{sign} {ratio(goal.bound)}", ratio(goal.measured), met)
     return table
+
+
+def run_alone(part: Callable[[Console], Sequence[Goal]]) -> None:
+    """Run one part of the benchmarks in one thread, and print its goals."""
+    torch.set_num_threads(1)
+    console = Console()
+    console.print(goals_table(part(console)))

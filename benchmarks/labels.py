@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -26,7 +25,7 @@ from benchmarks.contestants import (
     extrapolate,
     name_of,
 )
-from benchmarks.goals import Goal, goals_table, ratio
+from benchmarks.goals import Goal, ratio, run_alone
 from benchmarks.timing import Contestant, Timing, race
 from softleak import Family, GradientShare, Recovery, Smoothed, recover_labels
 from softleak.labels.evidence.relation import Relation
@@ -128,12 +127,5 @@ def _gain(case: Case, evidence: bool | Sequence[Relation], family: Family | None
     return len(case.shares) * times["one"].over(times["all"])
 
 
-def main() -> None:
-    """Run this part alone."""
-    torch.set_num_threads(1)
-    console = Console()
-    console.print(goals_table(run(console)))
-
-
 if __name__ == "__main__":
-    main()
+    run_alone(run)

@@ -63,7 +63,7 @@ class Truth:
         """Return how far the answers are from this truth, which was ``fitted``."""
         pixels = None
         if self.input is not None and not self.input.is_floating_point():
-            return self._score_text(recovery, found)
+            return self._score_text(self.input, recovery, found)
         if self.input is not None:
             pixels = (found.to_pixels or PixelMap.of(self.input, normalisation))(self.input)
         scored = pixels is not None and found.pixels is not None
@@ -75,10 +75,9 @@ class Truth:
             psnr(found.pixels, pixels) if scored else None,  # type: ignore[arg-type]
         )
 
-    def _score_text(self, recovery: Recovery, found: InputFinding) -> Score:
+    def _score_text(self, words: Tensor, recovery: Recovery, found: InputFinding) -> Score:
         """Return how many words were found in their places."""
-        assert self.input is not None
-        tokens = self.input.flatten().tolist()
+        tokens = words.flatten().tolist()
         return Score(
             self.label,
             None if self.label is None else label_error(recovery, self.label),

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from softleak.errors import LabelError, ShareError
 from softleak.matching.arguments import expect
+from softleak.matching.gauss_newton.from_starts import described, solve_from_starts
 from softleak.matching.gauss_newton.newton_method import GaussNewton
-from softleak.matching.gauss_newton.newton_solver import NewtonSolution
 from softleak.matching.gauss_newton.share_equations import BatchKnowledge
-from softleak.matching.reconstruction import MatchStatus, Reconstruction
+from softleak.matching.reconstruction import Reconstruction
 from softleak.matching.starts import Noise, Start
 from softleak.matching.stopping import Stopping
 from softleak.share import GradientShare
@@ -66,25 +66,14 @@ def reconstruct_batch(
     known = BatchKnowledge(labels, label_error, features, 0.0 if features is None else 1e-4)
     stopping = Stopping(solver.evaluations * (restarts + 1), solver.seconds)
     begin = start or Noise()
-    best: NewtonSolution | None = None
-    for attempt in range(restarts + 1):
-        size = 1.0 if begin.near and attempt == 0 else solver.contrast
-        drawn = [begin.draw(shape, attempt * len(labels) + i) for i in range(len(labels))]
-        first = torch.stack(drawn).double() * size
-        one = solver.attempt(attempt).solve(subject, share, known, first, stopping)
-        best = one if best is None or one.misfit < best.misfit else best
-        if best.certificate.error is not None or stopping.over:
-            break
-    assert best is not None  # there is one attempt at least
-    return _described(best, stopping)
+    starts = (_drawn(begin, shape, len(labels), attempt, solver) for attempt in range(restarts + 1))
+    return described(solve_from_starts(solver, subject, share, known, starts, stopping), stopping)
 
 
-def _described(found: NewtonSolution, stopping: Stopping) -> Reconstruction:
-    """Return a solution as the answer of gradient matching."""
-    certificate = found.certificate
-    ended = MatchStatus.CONVERGED if found.stuck else stopping.ended
-    return Reconstruction(
-        MatchStatus.PROVED if certificate.proved else ended, found.inputs, found.labels,
-        found.misfit**2, found.misfit, found.steps, certificate.reason, certificate.error,
-        certificate,
-    )  # fmt: skip
+def _drawn(
+    start: Start, shape: tuple[int, ...], size: int, attempt: int, method: GaussNewton
+) -> Tensor:
+    """Return inputs (B, …) to begin with, of little contrast unless the start is near already."""
+    contrast = 1.0 if start.near and attempt == 0 else method.contrast
+    drawn = [start.draw(shape, attempt * size + i) for i in range(size)]
+    return torch.stack(drawn).double() * contrast

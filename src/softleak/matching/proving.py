@@ -10,6 +10,11 @@ import torch
 from torch import Tensor
 
 from softleak.errors import ModelError, in_a_line
+from softleak.matching.gauss_newton.from_starts import (
+    described,
+    explains,
+    solve_from_starts,
+)
 from softleak.matching.gauss_newton.newton_method import GaussNewton
 from softleak.matching.gauss_newton.newton_solver import NewtonSolution
 from softleak.matching.gauss_newton.share_equations import BatchKnowledge
@@ -47,7 +52,7 @@ class Prover:
             if not found:
                 return Reconstruction(MatchStatus.UNFIT, reason=in_a_line(error))
         best = min(found, key=lambda one: one.misfit)
-        rivals = [one for one in found if one is not best and _explains(one)]
+        rivals = [one for one in found if one is not best and explains(one)]
         answer = self._answer(best, job)
         if answer.proved and any(_apart(one, best) for one in rivals):
             reason = "another label explains the share as well, with another image"
@@ -75,38 +80,24 @@ class Prover:
 
     def _tried(self, job: Job, known: BatchKnowledge) -> NewtonSolution:
         """Return the best solution over all starts, with one label."""
-        best: NewtonSolution | None = None
-        for attempt in range(self.attempts):
-            drawn = job.start.draw(job.shape, attempt).double()
-            near = job.start.near and attempt == 0
-            start = drawn if near else drawn * self.method.contrast
-            start = start if job.batch else start[None]
-            method = self.method.attempt(attempt)
-            one = method.solve(self.subject, job.share, known, start, self.stopping)
-            best = one if best is None or one.misfit < best.misfit else best
-            if _explains(best) or self.stopping.over:
-                break
-        assert best is not None  # there is one attempt at least
-        return best
+        starts = (self._drawn(job, attempt) for attempt in range(self.attempts))
+        return solve_from_starts(self.method, self.subject, job.share, known, starts, self.stopping)
+
+    def _drawn(self, job: Job, attempt: int) -> Tensor:
+        """Return inputs (B, …) to begin with, of little contrast unless the start is near."""
+        drawn = job.start.draw(job.shape, attempt).double()
+        near = job.start.near and attempt == 0
+        start = drawn if near else drawn * self.method.contrast
+        return start if job.batch else start[None]
 
     def _answer(self, found: NewtonSolution, job: Job) -> Reconstruction:
         """Return a solution as the answer of gradient matching."""
-        certificate = found.certificate
-        ended = MatchStatus.CONVERGED if found.stuck else self.stopping.ended
-        status = MatchStatus.PROVED if certificate.proved else ended
-        if _explains(found) and status is MatchStatus.EXHAUSTED:
-            status = MatchStatus.CONVERGED
-        told = (found.inputs, found.labels, certificate.error)
-        x, y, error = told if job.batch else (None if one is None else one[0] for one in told)
-        return Reconstruction(
-            status, x, y, found.misfit**2, found.misfit, found.steps, certificate.reason, error,
-            certificate,
-        )  # fmt: skip
-
-
-def _explains(found: NewtonSolution) -> bool:
-    """Return whether a solution explains the share, so that its error could be predicted."""
-    return found.certificate.error is not None
+        answer = described(found, self.stopping)
+        if job.batch:
+            return answer
+        told = (answer.input, answer.label, answer.error)
+        x, y, error = (None if one is None else one[0] for one in told)
+        return replace(answer, input=x, label=y, error=error)
 
 
 def _apart(one: NewtonSolution, other: NewtonSolution) -> bool:

@@ -1,0 +1,57 @@
+"""This module tries Gauss–Newton from several starts and states what the best of them is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from softleak.matching.gauss_newton.newton_method import GaussNewton
+from softleak.matching.gauss_newton.newton_solver import NewtonSolution
+from softleak.matching.gauss_newton.share_equations import BatchKnowledge
+from softleak.matching.reconstruction import MatchStatus, Reconstruction
+from softleak.matching.stopping import Stopping
+from softleak.share import GradientShare
+from softleak.subject import Subject
+
+
+def solve_from_starts(
+    method: GaussNewton,
+    subject: Subject,
+    share: GradientShare,
+    known: BatchKnowledge,
+    starts: Iterable[Tensor],
+    stopping: Stopping,
+) -> NewtonSolution:
+    """Return the solution of least misfit over starts (B, …), tried until one explains the share.
+
+    Each start is an attempt of its own. There has to be one start at least.
+    """
+    found: list[NewtonSolution] = []
+    for attempt, start in enumerate(starts):
+        found.append(method.attempt(attempt).solve(subject, share, known, start, stopping))
+        if explains(_best(found)) or stopping.over:
+            break
+    return _best(found)
+
+
+def _best(found: list[NewtonSolution]) -> NewtonSolution:
+    return min(found, key=lambda one: one.misfit)
+
+
+def explains(found: NewtonSolution) -> bool:
+    """Return whether a solution explains the share, so that its error could be predicted."""
+    return found.certificate.error is not None
+
+
+def described(found: NewtonSolution, stopping: Stopping) -> Reconstruction:
+    """Return a solution for the inputs (B, …) as the answer of gradient matching."""
+    certificate = found.certificate
+    status = MatchStatus.CONVERGED if found.stuck else stopping.ended
+    if explains(found) and status is MatchStatus.EXHAUSTED:
+        status = MatchStatus.CONVERGED
+    return Reconstruction(
+        MatchStatus.PROVED if certificate.proved else status, found.inputs, found.labels,
+        found.misfit**2, found.misfit, found.steps, certificate.reason, certificate.error,
+        certificate,
+    )  # fmt: skip

@@ -10,6 +10,8 @@ from softleak.knowledge import Knowledge
 from softleak.labels.messages import describe_family
 from softleak.results import Recovery, Status
 
+WHOLE_SAMPLES = 1e-3  # relative: a number this near to a whole one may be a number of samples
+
 
 def of_reading(
     reading: HeadReading, samples: Sequence[Recovery], size: int, knowledge: Knowledge
@@ -41,10 +43,12 @@ def _of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
     times = reading.scale * size
     if knowledge.scale_unknown:
         return f"the share is {1 / reading.scale:.4g} times the mean gradient of {size} samples"
-    return (
-        f"the numbers are those of a sum over the samples divided by {times:.6g}, not by {size}: "
-        f"the batch has {times:.6g} samples, or the share was scaled"
+    numbers = (
+        f"the numbers are those of a sum over the samples divided by {times:.6g}, not by {size}"
     )
+    if abs(times - round(times)) > WHOLE_SAMPLES * times:
+        return f"{numbers}: the share was scaled, or the learning rate or optimiser is another"
+    return f"{numbers}: the batch has {times:.6g} samples, or the share was scaled"
 
 
 def of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> str:
@@ -58,6 +62,11 @@ def of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> st
         )
     if not tested:
         return "this label fits, but too few equations test it"
+    if error < knowledge.tolerance:
+        return (
+            "this label fits to within rounding, but it is not proved: the batch is not at the scale "
+            "or of the size that was said, or two of its samples are nearly alike"
+        )
     return (
         f"this label fits, but rounding leaves it open to within {error:.1g} in L1, more than "
         f"{knowledge.tolerance:.1g}: another sample is too much like this one"

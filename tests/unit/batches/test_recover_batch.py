@@ -101,6 +101,16 @@ def test_smoothing_the_own_predictions_is_not_read_as_flat_labels(lenet):
     assert "all classes alike" in found.samples[0].message
 
 
+def test_a_share_of_another_optimiser_is_not_called_a_part_of_a_sample(lenet):
+    """Nesterov's first step is 1.9 gradients: no batch has 1.58 samples."""
+    x, y = batch("one-hot", 3, seed=4)
+    share = sl.capture(lenet, x, y).scaled(1.9)
+    found = sl.recover_batch(lenet, sl.GradientShare(share.gradients, share.input_shape), size=3)
+    assert not found.proved
+    assert "the share was scaled, or the learning rate or optimiser is another" in found.message
+    assert "more than 0.001" not in found.samples[0].message
+
+
 def test_one_sample_gives_what_recover_label_gives(lenet):
     x, y = batch("smoothed", 1)
     share = sl.capture(lenet, x[0], y[0])

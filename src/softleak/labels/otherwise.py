@@ -57,8 +57,8 @@ def otherwise(subject: Subject, knowledge: Knowledge, share: GradientShare) -> R
         return Recovery(
             Status.AMBIGUOUS,
             "the head's gradient is a product as that of one sample is, but its rows do not add up "
-            "to zero: the label equals the model's own prediction to within rounding, or the loss "
-            "is not a cross-entropy",
+            "to zero: the label equals the model's own prediction to within rounding, the loss is "
+            "not a softmax cross-entropy, or rows were altered",
         )
     if G.shape[0] > OTHERWISE.most_classes:
         return _beyond_bounds(G)
@@ -77,14 +77,18 @@ def otherwise(subject: Subject, knowledge: Knowledge, share: GradientShare) -> R
 
 
 def _of_rounding(subject: Subject, knowledge: Knowledge, share: GradientShare) -> bool:
-    """Return whether the gradient is a usual feature times a ``p − y`` of rounding errors."""
+    """Return whether the gradient may be a feature times a ``p − y`` of rounding errors.
+
+    It has rank one then. Its size is compared with that of a usual feature where both are known.
+    """
     factors = factor(subject.head, [share])
-    if knowledge.scale_unknown or not bool(factors.rank_one):
+    if not bool(factors.rank_one):
         return False
+    if knowledge.scale_unknown:
+        return True
     typical = subject.once(Typical.of)  # it runs the model, which the other checks do not
-    return not math.isinf(typical.doubt) and float(factors.sigma) < OTHERWISE.indistinct * math.exp(
-        typical.length
-    )
+    usual = math.exp(typical.length)
+    return math.isinf(typical.doubt) or float(factors.sigma) < OTHERWISE.indistinct * usual
 
 
 def _of_signs(G: Tensor) -> Recovery:

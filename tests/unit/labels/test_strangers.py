@@ -252,6 +252,22 @@ def test_a_fresh_batch_norm_behind_a_convolution_is_no_alteration():
         assert label_error(recovery, y) <= recovery.error
 
 
+@pytest.mark.parametrize("evidence", [True, False])
+def test_rounding_errors_of_an_own_prediction_are_no_alteration(evidence):
+    """A label equal to the prediction leaves a ``p − y`` of rounding errors that do not cancel."""
+    model, x = network(), torch.randn(20)
+    feature = model[:-1](x).detach()
+    rounding = 2.0**-26 * torch.randint(-3, 4, (CLASSES,))
+    rounding[0] += 2.0**-24
+    share = sl.capture(model, x, torch.softmax(model(x), -1).detach())
+    sent = {**share.gradients, "2.weight": torch.outer(rounding, feature), "2.bias": rounding}
+    scaled = sl.GradientShare(sent, (20,), scale="unknown").scaled(1e-6)
+    found = sl.recover_label(model, scaled, evidence=evidence)
+    assert found.status is sl.Status.AMBIGUOUS
+    assert "own prediction" in found.message
+    assert "pruned" not in found.message
+
+
 @pytest.mark.parametrize("rate", [1e-3, 1e-4, 1e-5, 1e-6, 1e-7])
 def test_small_learning_rates_are_coarse_not_altered(trained, draw, rate):
     for sample in [*draw(data.Hard(), 2), *draw(data.Smoothing(), 2), *draw(data.Dirichlet(), 2)]:

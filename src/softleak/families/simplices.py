@@ -28,10 +28,14 @@ class Simplices:
         corners: (P, d + 1, C) the labels that each simplex mixes, in float64.
         concentration: (d + 1,) the Dirichlet prior's parameters, whole numbers from one on; ones
             make all members of a simplex equally likely.
+        faced: whether the face without the last corner has a probability of its own, as large as
+            that of all other members. Labels that nobody smoothed lie on such a face, and a
+            density alone would give them none.
     """
 
     corners: Tensor
     concentration: Tensor
+    faced: bool = False
 
     def __post_init__(self) -> None:
         shape, alpha = tuple(self.corners.shape), self.concentration
@@ -69,10 +73,11 @@ class Simplices:
         """
         sets = list(combinations(likely, min(k, len(likely))))
         corners = torch.eye(classes, dtype=torch.double)[torch.tensor(sets)]
-        if smoothed and k < classes:
+        faced = smoothed and k < classes
+        if faced:
             flat = torch.full((len(sets), 1, classes), 1 / classes, dtype=torch.double)
             corners = torch.cat([corners, flat], 1)
         concentration = torch.ones(corners.shape[1], dtype=torch.double)
         if smoothed and k == 1:
             concentration[0] = SMOOTHING_CONCENTRATION
-        return cls(corners, concentration)
+        return cls(corners, concentration, faced)

@@ -48,9 +48,12 @@ def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
     label = label / label.sum()
     tau = float(mine.quantile(mine.tau, 0.5))
     size = float(mine.quantile(mine.size, 0.5))
-    far = (draws.labels - label).abs().sum(-1)
     interval = draws.interval(ANSWER.held)
-    error = max(float(draws.quantile(far, ANSWER.held)), _to_the_edge(label, interval))
+    far = (
+        float(kind.quantile((kind.labels - label).abs().sum(-1), ANSWER.held))
+        for kind in draws.kinds(1 - ANSWER.held)
+    )
+    error = max(*far, _to_the_edge(label, interval))
     spread = float((mine.weight * (mine.tau / tau - 1).square()).sum())
     blur = signal.x_variance * len(signal.x) / signal.sigma**2
     return Recovery(

@@ -30,13 +30,15 @@ DRAWN = DrawSettings()
 class Draws:
     """R labels (R, C), their scalars τ, sizes |t| and weights, which sum to one.
 
-    The last three have the shape (R,), or (R, M) if every label was drawn with M scalars.
+    The last three have the shape (R,), or (R, M) if every label was drawn with M scalars. ``plain``
+    (R,) tells which labels are on the faces of their simplices: nobody smoothed them.
     """
 
     labels: Tensor
     tau: Tensor
     size: Tensor
     weight: Tensor
+    plain: Tensor
 
     @property
     def label_weight(self) -> Tensor:
@@ -49,17 +51,33 @@ class Draws:
         log = points.log + width.log()[:, None, None]
         weight = (log - log.max()).exp()
         s, p, k = (weight > DRAWN.light).nonzero(as_tuple=True)
-        simplices = posterior.simplices
-        mixed = (points.weights[s, p, k][:, None] @ simplices.directions.to(tau)[p])[:, 0]
-        kept = weight[s, p, k]
-        labels = (simplices.origin.to(tau)[p] + mixed).clamp_min(0.0)
-        return cls(labels, tau[s], points.size[s, p, k], kept / kept.sum())
+        simplices, kept = posterior.simplices, weight[s, p, k]
+        own = p % len(simplices.corners)  # faces follow the simplices that they belong to
+        mixed = (points.weights[s, p, k][:, None] @ simplices.directions.to(tau)[own])[:, 0]
+        labels = (simplices.origin.to(tau)[own] + mixed).clamp_min(0.0)
+        plain = p >= len(simplices.corners)
+        return cls(labels, tau[s], points.size[s, p, k], kept / kept.sum(), plain)
 
     def of_class(self, index: int) -> Draws:
         """Return the draws in which this class leads, with weights that sum to one again."""
-        mine = self.labels.argmax(-1) == index
+        return self._some(self.labels.argmax(-1) == index)
+
+    def kinds(self, least: float) -> list[Draws]:
+        """Return smoothed and unsmoothed labels apart, where they have this probability at least.
+
+        Which of both a client uses is a habit and not a matter of chance. What is said with a
+        probability has to hold for each that the numbers leave open.
+        """
+        parts = (self.plain, ~self.plain)
+        return [self._some(part) for part in parts if float(self.label_weight[part].sum()) >= least]
+
+    def _some(self, mine: Tensor) -> Draws:
+        """Return some of the draws (R,), with weights that sum to one again."""
         weight = self.weight[mine]
-        return Draws(self.labels[mine], self.tau[mine], self.size[mine], weight / weight.sum())
+        return Draws(
+            self.labels[mine], self.tau[mine], self.size[mine], weight / weight.sum(),
+            self.plain[mine],
+        )  # fmt: skip
 
     def classes(self) -> Tensor:
         """Return the probability (C,) of each class to lead the label."""
@@ -74,6 +92,14 @@ class Draws:
         return ordered[(reached < level).sum().clamp_max(len(ordered) - 1)]
 
     def interval(self, mass: float) -> Tensor:
+        """Return an interval (2, C) that holds each entry with this probability.
+
+        It holds the entries of each kind of label that the numbers leave open.
+        """
+        each = torch.stack([kind.shortest_interval(mass) for kind in self.kinds(1 - mass)])
+        return torch.stack([each[:, 0].amin(0), each[:, 1].amax(0)])
+
+    def shortest_interval(self, mass: float) -> Tensor:
         """Return the shortest interval (2, C) that holds each entry with this probability.
 
         The density of an entry may be highest at zero or at one, as that of a one-hot label is. The

@@ -58,6 +58,30 @@ def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]
     return mean, root, misfit, volume
 
 
+def without_last_weight(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return what ``weights_given`` does for the other weights, if the last one is zero.
+
+    Args:
+        mean: (…, d) the means of the weights.
+        root: (…, d, d) a root of their covariance.
+
+    Returns:
+        The mean (…, d − 1), a lower triangular root (…, d − 1, d − 1), what is added to the squared
+        misfit (…), and the logarithm (…) of the integral over the others.
+    """
+    covariance = root @ root.mT
+    variance = covariance[..., -1, -1].clamp_min(GAUSSIAN.floor**2)
+    slope = covariance[..., :-1, -1] / variance[..., None]
+    inner = covariance[..., :-1, :-1] - slope[..., None] * covariance[..., -1:, :-1]
+    size = inner.shape[-1]
+    # Rounding may leave a determined weight without any variance.
+    least = GAUSSIAN.ridge * covariance.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    kept = torch.linalg.cholesky(inner + least * torch.eye(size).to(root)) if size else inner
+    volume = kept.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size / 2 * math.log(2 * math.pi)
+    last = mean[..., -1]
+    return mean[..., :-1] - slope * last[..., None], kept, last.square() / variance, volume
+
+
 def sum_zero_part(rows: Tensor) -> Tensor:
     """Return the coordinates (…, C − 1) of rows (…, C) in a basis of the vectors that sum to zero.
 

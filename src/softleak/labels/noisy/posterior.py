@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from softleak.families import Simplices
@@ -25,6 +26,7 @@ from softleak.labels.noisy.gaussian import (
     sum_zero_covariance,
     sum_zero_part,
     weights_given,
+    without_last_weight,
 )
 from softleak.labels.noisy.signal import Signal
 from softleak.labels.noisy.truncated import draw_inside
@@ -39,7 +41,7 @@ LogLikelihood = Callable[[Tensor], Tensor]  # maps scalars τ (S,) to log likeli
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Labels at S scalars, with K draws in each of P simplices.
+    """Labels at S scalars, with K draws in each of P simplices, and then in each of their faces.
 
     Attributes:
         log: (S, P, K) the logarithm of each label's weight.
@@ -55,6 +57,18 @@ class Points:
     size: Tensor
     misfit: Tensor
     inside: Tensor
+
+    def beside(self, faces: Points) -> Points:
+        """Return these labels and those of faces, whose last weight is zero."""
+        weights = torch.cat([self.weights, F.pad(faces.weights, (0, 1))], 1)
+        log, size, misfit, inside = (
+            torch.cat(both, 1)
+            for both in (
+                (self.log, faces.log), (self.size, faces.size),
+                (self.misfit, faces.misfit), (self.inside, faces.inside),
+            )
+        )  # fmt: skip
+        return Points(log, weights, size, misfit, inside)
 
     @classmethod
     def joined(cls, parts: Sequence[Points]) -> Points:
@@ -137,12 +151,29 @@ class Posterior:
         u = self.signal.u * tau.sign()[:, None]
         target = p if self.scale_unknown else p - size[:, None] * u
         mean, w_root, misfit, volume = weights_given(*self._whitened(root, target, u))
-        top = p.new_tensor(LARGEST) if self.scale_unknown else None
-        w, mass, inside = draw_inside(mean, w_root, even_points(draws, mean.shape[-1]).to(p), top)
+        known = -root.diagonal(dim1=-2, dim2=-1).log().sum(-1)[:, None]
+        found = self._inside(mean, w_root, misfit, volume + known, size, draws)
+        if not self.simplices.faced:
+            return found
+        face, f_root, more, volume = without_last_weight(mean, w_root)
+        return found.beside(self._inside(face, f_root, misfit + more, volume + known, size, draws))
+
+    def _inside(
+        self,
+        mean: Tensor,
+        root: Tensor,
+        misfit: Tensor,
+        volume: Tensor,
+        size: Tensor,
+        draws: int,
+    ) -> Points:
+        """Draw labels from the Gaussian weights (S, P, d) of all simplices, or of all faces."""
+        top = size.new_tensor(LARGEST) if self.scale_unknown else None
+        points = even_points(draws, mean.shape[-1]).to(mean)
+        w, mass, inside = draw_inside(mean, root, points, top)
         scale, w = (w[..., 0], w[..., 1:]) if self.scale_unknown else (size[:, None, None], w)
         log = mass + self._prior(w) - math.log(draws) + self._volume(scale)
         log = log + (volume - misfit / 2)[..., None]
-        log = log - root.diagonal(dim1=-2, dim2=-1).log().sum(-1)[:, None, None]
         return Points(log, w, scale.expand(log.shape), misfit, inside)
 
     def _whitened(self, root: Tensor, target: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,7 +200,7 @@ class Posterior:
 
     def _prior(self, w: Tensor) -> Tensor:
         """Return the log density (…) of weights (…, d): Dirichlet, all simplices equally likely."""
-        alpha = self.simplices.concentration.to(w)
+        alpha = self.simplices.concentration[: w.shape[-1] + 1].to(w)
         every = torch.cat([1 - w.sum(-1, keepdim=True), w], -1).clamp_min(GAUSSIAN.floor)
         constant = torch.lgamma(alpha.sum()) - torch.lgamma(alpha).sum()
         count = len(self.simplices.origin)

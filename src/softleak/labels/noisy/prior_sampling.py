@@ -52,18 +52,19 @@ def draw_from_prior(posterior: Posterior) -> Draws:
     Raises:
         ArithmeticError: if no label has a likelihood above zero.
     """
-    labels = draw_labels(posterior)
+    labels, plain = draw_labels(posterior)
     noise = NoisyLogits.of(posterior, PRIOR_SAMPLING.seed)
     each = noise.count
     if labels.numel() * each > PRIOR_SAMPLING.entries:
         glance = weigh(posterior, labels, noise, PRIOR_SAMPLING.glance)
-        labels = labels[_with_weight(glance.log)]
+        some = _with_weight(glance.log)
+        labels, plain = labels[some], plain[some]
         each = max(min(PRIOR_SAMPLING.entries // labels.numel(), each), PRIOR_SAMPLING.glance)
     found = weigh(posterior, labels, noise, each)
     if not bool(found.log.isfinite().any()):
         raise ArithmeticError("no label drawn from the prior explains the gradient")
     weight = (found.log - found.log.max()).exp()
-    return Draws(labels, found.tau, found.size, weight / weight.sum())
+    return Draws(labels, found.tau, found.size, weight / weight.sum(), plain)
 
 
 def _with_weight(log: Tensor) -> Tensor:
@@ -77,9 +78,10 @@ def _with_weight(log: Tensor) -> Tensor:
     return reach >= highest.max() - PRIOR_SAMPLING.negligible
 
 
-def draw_labels(posterior: Posterior) -> Tensor:
+def draw_labels(posterior: Posterior) -> tuple[Tensor, Tensor]:
     """Return labels (R, C) drawn from the family's prior, equally many from every simplex.
 
+    The second tensor (R,) tells which of them are on a face that has a probability of its own.
     The gamma variables of a Dirichlet distribution with whole concentrations are sums of
     exponential variables.
     """
@@ -92,6 +94,10 @@ def draw_labels(posterior: Posterior) -> Tensor:
         .sum(0)
         for alpha in simplices.concentration
     ]
-    weights = torch.stack(parts, -1)
-    weights = (weights / weights.sum(-1, keepdim=True)).view(count, each, -1)
-    return (weights @ simplices.corners).flatten(0, 1).to(posterior.b)
+    weights = torch.stack(parts, -1).view(count, each, -1)
+    plain = torch.zeros(count, each, dtype=torch.bool)
+    plain[:, ::2] = simplices.faced  # as probable as the rest
+    weights[..., -1] *= ~plain
+    weights = weights / weights.sum(-1, keepdim=True)
+    labels = (weights @ simplices.corners).flatten(0, 1).to(posterior.b)
+    return labels, plain.flatten().to(labels.device)

@@ -27,7 +27,8 @@ def two_classes(first: float) -> Draws:
     """Labels of class 2 with this probability, and of class 4 else."""
     labels = torch.stack([smoothed(2, 0.8), smoothed(4, 0.6)])
     t = torch.tensor([0.7, 0.5], dtype=torch.double)
-    return Draws(labels, t, t, torch.tensor([first, 1 - first], dtype=torch.double))
+    weight = torch.tensor([first, 1 - first], dtype=torch.double)
+    return Draws(labels, t, t, weight, torch.zeros(2, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(("first", "status"), [(0.95, "PROBABLE"), (0.8, "GUESS")])

@@ -6,11 +6,15 @@ import torch
 from softleak.labels.noisy.draws import Draws
 
 
-def draws(labels: torch.Tensor, weight: torch.Tensor | None = None) -> Draws:
+def draws(
+    labels: torch.Tensor, weight: torch.Tensor | None = None, plain: torch.Tensor | None = None
+) -> Draws:
     if weight is None:
         weight = torch.ones(len(labels), dtype=torch.double)
     one = torch.ones(len(labels), dtype=torch.double)
-    return Draws(labels, one, one, weight / weight.sum())
+    if plain is None:
+        plain = torch.zeros(len(labels), dtype=torch.bool)
+    return Draws(labels, one, one, weight / weight.sum(), plain)
 
 
 def around(middle: list[float], count: int, spread: float = 0.02) -> torch.Tensor:
@@ -50,3 +54,14 @@ def test_classes_have_the_weight_of_the_labels_they_lead():
     mine = found.of_class(1)
     assert torch.equal(mine.labels, labels[1:])
     assert float(mine.weight.sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("part", "both"), [(0.3, True), (0.02, False)])
+def test_an_interval_holds_smoothed_labels_and_others_if_either_may_be(part, both):
+    """Nobody knows whether a client smooths: a prior between the two is not a chance."""
+    labels = torch.cat([around([0.9, 0.1], 400, 0.001), around([0.7, 0.3], 400, 0.001)])
+    plain = torch.arange(800) < 400
+    weight = torch.where(plain, 1 - part, part)
+    low, high = draws(labels, weight, plain).interval(0.9)
+    assert float(high[0]) == pytest.approx(0.9, abs=0.1)
+    assert (float(low[0]) < 0.71) == both

@@ -11,6 +11,7 @@ from softleak.labels.noisy.gaussian import (
     sum_zero_covariance,
     sum_zero_part,
     weights_given,
+    without_last_weight,
 )
 
 
@@ -43,6 +44,18 @@ def test_weights_are_those_of_least_squares():
     assert float(misfit) == pytest.approx(float((r - exact @ A).square().sum()), rel=1e-9)
     mass = 2 * math.pi / math.sqrt(float(torch.linalg.det(A @ A.T)))
     assert float(volume) == pytest.approx(math.log(mass), abs=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_last_weight_of_zero_leaves_the_problem_of_the_others(size):
+    A, r = torch.randn(4, size, 9, dtype=torch.double), torch.randn(4, 9, dtype=torch.double)
+    mean, root, misfit, _ = weights_given(A, r)
+    face, face_root, more, volume = without_last_weight(mean, root)
+    expected = weights_given(A[:, :-1], r)
+    torch.testing.assert_close(face, expected[0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(face_root @ face_root.mT, expected[1] @ expected[1].mT)
+    torch.testing.assert_close(misfit + more, expected[2])
+    torch.testing.assert_close(volume, expected[3])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -58,6 +58,14 @@ def test_for_smoothed_labels_it_is_the_integral_over_the_smoothing(part):
     assert float(found[2]) == pytest.approx(float(expected), abs=0.02)
 
 
+def test_labels_that_nobody_smoothed_have_a_probability_of_their_own():
+    """The faces of smoothed labels are the one-hot labels, each with its own Gaussian density."""
+    tau = torch.tensor([0.7, 1.1], dtype=torch.double)
+    smoothed_ones = posterior(CASE, sl.Smoothed(), 0.02).at(tau, 1)
+    one_hot = posterior(CASE, sl.OneHot(), 0.02).at(tau, 1)
+    assert torch.allclose(smoothed_ones.log[:, CLASSES:], one_hot.log, atol=1e-6)
+
+
 def test_without_noise_of_the_logits_the_moments_are_the_softmax():
     given = posterior(CASE, sl.OneHot(), 1e-9)
     tau = torch.tensor([0.5, -0.5], dtype=torch.double)

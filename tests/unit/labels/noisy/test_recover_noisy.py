@@ -56,6 +56,22 @@ def test_little_noise_leaves_the_label(case, kind, size):
     assert sum(label_error(r, y) for r, y in found) / len(found) < 100 * size
 
 
+def test_a_mix_that_nobody_smoothed_is_not_read_as_a_smoothed_one(case, draw):
+    """Its other entries are zero, which a density over smoothed mixes would never say."""
+    model, head, *_ = case
+    left, inside = [], 0
+    for index, sample in enumerate(draw(data.Hard(), 12)):
+        y = torch.zeros(10)
+        y[index % 10], y[(index + 3) % 10] = 0.6, 0.4
+        share = GaussianNoise(1e-3, index)(sl.capture(model, sample.x, y))
+        found = sl.recover_label(model, share, head=head, evidence=False)
+        left.append(float(found.label.masked_fill(y > 0, 0.0).sum()))
+        low, high = found.interval
+        inside += int(((low <= y) & (y <= high))[y > 0].sum())
+    assert sorted(left)[6] < 1e-4  # a density over smoothed mixes leaves 1e-3
+    assert inside >= 16  # of 24 at 90 % each, two by two: less often in one case of a hundred
+
+
 DEGENERATE = {
     "rows alike": (1.0, torch.ones(10, 8), "known", "all rows of the head's gradient are alike"),
     "a head of zeros": (0.0, torch.linspace(-1, 1, 80).sin().view(10, 8) ** 3, "unknown", ""),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from softleak.errors import MissingGradient, ShareError
-from softleak.head import CACHED_BLOCK, Head
+from softleak.head import CACHED_BLOCK, Head, product_and_sums
 from softleak.share import GradientShare
 
 
@@ -52,12 +52,13 @@ class Factors:
     absolute: Tensor
     tiny: float
     explained: Tensor  # the residual that the share's own known rounding leaves
+    sums: Tensor  # (N, I) over the columns of G
 
     def take(self, rows: Tensor) -> Factors:
         """Return the factors of some clients."""
         return Factors(
             self.u[rows], self.sigma[rows], self.v[rows], self.residual[rows],
-            self.relative, self.absolute[rows], self.tiny, self.explained[rows],
+            self.relative, self.absolute[rows], self.tiny, self.explained[rows], self.sums[rows],
         )  # fmt: skip
 
     def feature_error(self, client: int) -> float:
@@ -118,7 +119,7 @@ def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
     gradients = head_gradients(head, shares)
     clients = max(CACHED_BLOCK // head.W.numel(), 1)
     parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
-    u, sigma, v, residual = (torch.cat(part) for part in zip(*parts, strict=True))
+    u, sigma, v, residual, sums = (torch.cat(part) for part in zip(*parts, strict=True))
     # The coarsest of what the client computed in and what it sent.
     info = max(map(torch.finfo, (gradients[0].dtype, head.dtype)), key=lambda info: info.eps)
     relative = max(shares[0].resolution(head.weight_name, head.dtype), OWN)
@@ -131,12 +132,12 @@ def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
     # A feature is mostly positive after an activation: with v so, t > 0 in the usual case.
     sign = torch.where(v.sum(-1) < 0, -1.0, 1.0)[:, None]
     return Factors(
-        u * sign, sigma, v * sign, residual, relative, absolute + noise, info.tiny, explained
+        u * sign, sigma, v * sign, residual, relative, absolute + noise, info.tiny, explained, sums
     )
 
 
-def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return ``u``, ``σ``, ``v`` and the residual of N gradients of one size.
+def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return ``u``, ``σ``, ``v``, the residual and the column sums of N gradients of one size.
 
     Without noise the largest row is ``v`` up to rounding; with noise all rows have to vote.
     """
@@ -145,20 +146,23 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     probes = _directions(G)
     seen = [(G @ probe).double() for probe in probes]  # a random product tells the largest row
     v = _unit(G[torch.arange(len(G), device=G.device), seen[0].abs().argmax(-1)].double())
-    product, residual = _project(G, v, probes, seen)
+    product, sums = _products(G, v)
+    residual = _left(product, v, probes, seen)
     sigma: Tensor = torch.linalg.vector_norm(product, dim=-1)
     noisy = (residual > RANK.noisy * sigma).nonzero()[:, 0]
     if len(noisy):  # the others stay as they are, whoever is in their batch
         own, heard = G[noisy], [each[noisy] for each in seen]
         for _ in range(RANK.power_steps):
             v[noisy] = _unit(torch.einsum("nci,nc->ni", own.double(), product[noisy]))
-            product[noisy], residual[noisy] = _project(own, v[noisy], probes, heard)
+            product[noisy] = _products(own, v[noisy])[0]
+            residual[noisy] = _left(product[noisy], v[noisy], probes, heard)
         sigma = torch.linalg.vector_norm(product, dim=-1)
     return (
         product / sigma.clamp_min(SMALLEST_NORMAL)[:, None],
         sigma,
         v,
         residual / sigma.clamp_min(SMALLEST_NORMAL),
+        sums,
     )
 
 
@@ -173,28 +177,26 @@ def _drawn(entries: int) -> Tensor:
     return torch.randn(RANK.probes, entries, generator=generator)
 
 
-def _project(
-    G: Tensor, v: Tensor, probes: Sequence[Tensor], seen: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Return ``G v`` (N, C) in float64, and the norm (N,) of what ``v`` leaves of ``G``.
+def _products(G: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``G v`` (N, C) and the sums (N, I) over the columns of ``G``, both in float64."""
+    if G[0].numel() <= CACHED_BLOCK:
+        G = G.double()
+        return torch.bmm(G, v[:, :, None])[..., 0], G.sum(1)
+    both = [product_and_sums(one, own) for one, own in zip(G, v, strict=True)]
+    products, sums = zip(*both, strict=True)
+    return torch.stack(products), torch.stack(sums)
 
-    That norm is estimated from products with random directions, which cost less than the matrix.
+
+def _left(product: Tensor, v: Tensor, probes: Sequence[Tensor], seen: Sequence[Tensor]) -> Tensor:
+    """Return the norm (N,) of what ``v`` leaves of ``G``, of which ``product`` is ``G v``.
+
+    It is estimated from products with random directions, which cost less than the matrix.
     """
-    rows = (G,) if G.numel() <= CACHED_BLOCK else _blocks(G)
-    if len(G) == 1:  # a matrix-vector product runs at the speed of memory
-        product = torch.cat([torch.mv(block[0].double(), v[0]) for block in rows])[None]
-    else:
-        product = torch.cat([torch.bmm(b.double(), v[:, :, None])[..., 0] for b in rows], 1)
     rests = [
         whole - product * (v @ probe.double())[:, None]
         for whole, probe in zip(seen, probes, strict=True)
     ]
-    return product, torch.stack(rests).square().sum((0, 2)).div(RANK.probes).sqrt()
-
-
-def _blocks(G: Tensor) -> tuple[Tensor, ...]:
-    """Return the rows of N gradients in blocks that stay in the cache as float64."""
-    return torch.split(G, max(CACHED_BLOCK // (len(G) * G.shape[-1]), 1), dim=1)
+    return torch.stack(rests).square().sum((0, 2)).div(RANK.probes).sqrt()
 
 
 def _unit(x: Tensor) -> Tensor:

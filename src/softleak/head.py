@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,16 +25,53 @@ POWER = PowerIteration()
 
 SHORTEST = 1e-300  # keeps a quotient finite
 CACHED_BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
+KEPT_WEIGHTS = 1 << 22  # entries of a head that is kept in float64 as well, in 32 MiB at most
 
 
-def _blocks_of(matrix: Tensor) -> tuple[Tensor, ...]:
-    """Return the rows of a matrix (C, I) in blocks that stay in the cache as float64."""
-    return torch.split(matrix, max(CACHED_BLOCK // matrix.shape[1], 1))
+def float64_blocks(matrix: Tensor) -> Iterator[Tensor]:
+    """Yield the rows of a matrix (C, I) in float64, in blocks that stay in the cache.
+
+    All blocks share one buffer, so each is valid until the next is asked for. Fresh memory for
+    every block would take several times as long as the product that it is needed for.
+    """
+    rows = max(CACHED_BLOCK // max(matrix.shape[1], 1), 1)
+    if matrix.dtype is torch.double or len(matrix) <= rows:
+        yield matrix.double()
+        return
+    buffer = torch.empty(rows, matrix.shape[1], dtype=torch.double, device=matrix.device)
+    for block in torch.split(matrix, rows):
+        yield buffer[: len(block)].copy_(block)
+
+
+def times_vector(matrix: Tensor, x: Tensor) -> Tensor:
+    """Return ``M x`` (C,) in float64, of a matrix (C, I): it runs at the speed of memory."""
+    products = [torch.mv(block, x) for block in float64_blocks(matrix)]
+    return torch.cat(products) if len(products) > 1 else products[0]
+
+
+def vector_times(x: Tensor, matrix: Tensor) -> Tensor:
+    """Return ``xᵀ M`` (I,) in float64, of a matrix (C, I)."""
+    found, row = x.new_zeros(matrix.shape[1]), 0
+    for block in float64_blocks(matrix):
+        found.addmv_(block.T, x[row : row + len(block)])
+        row += len(block)
+    return found
+
+
+def product_and_sums(matrix: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``M x`` (C,) and the sums (I,) over the columns of ``M`` (C, I), in one pass."""
+    ones, sums = torch.ones(len(matrix)).to(x), x.new_zeros(matrix.shape[1])
+    products = []
+    for block in float64_blocks(matrix):
+        products.append(torch.mv(block, x))
+        sums.addmv_(block.T, ones[: len(block)])
+    return torch.cat(products), sums
 
 
 def column_sums(matrix: Tensor) -> Tensor:
     """Return the sums (I,) over the columns of a matrix (C, I), in float64."""
-    return torch.stack([block.double().sum(0) for block in _blocks_of(matrix)]).sum(0)
+    ones = torch.ones(len(matrix), dtype=torch.double, device=matrix.device)
+    return vector_times(ones, matrix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +97,11 @@ class Head:
     def largest_row(self) -> float:
         """Return the length of the longest row of ``W``."""
         return float(self.W.norm(dim=1).max())
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """Return ``W`` for products: in float64 unless that would take much memory."""
+        return self.W.double() if self.W.numel() <= KEPT_WEIGHTS else self.W
 
     @cached_property
     def column_sums(self) -> Tensor:
@@ -95,28 +138,21 @@ class Head:
         """Return the number of classes C."""
         return self.W.shape[0]
 
-    @cached_property
-    def _blocks(self) -> tuple[Tensor, ...]:
-        """Return the rows of ``W`` in blocks that stay in the cache as float64."""
-        return _blocks_of(self.W)
-
     def logits(self, x: Tensor) -> Tensor:
         """Return ``W x`` (N, C) in float64, of features (N, I), without the bias."""
-        rows = self._blocks
-        if len(x) == 1:  # a matrix-vector product runs at the speed of memory
-            return torch.cat([torch.mv(block.double(), x[0]) for block in rows])[None]
-        return torch.cat([x @ block.double().T for block in rows], 1)
+        if len(x) == 1:
+            return times_vector(self._weights, x[0])[None]
+        return torch.cat([x @ block.T for block in float64_blocks(self._weights)], 1)
 
     def back(self, delta: Tensor) -> Tensor:
         """Return ``Wᵀ δ`` (N, I) in float64, of ``δ`` (N, C)."""
-        blocks = self._blocks
-        pieces = torch.split(delta, len(blocks[0]), 1) if len(blocks) > 1 else (delta,)
-        parts = zip(blocks, pieces, strict=True)
         if len(delta) == 1:
-            products = [torch.mv(block.double().T, part[0])[None] for block, part in parts]
-        else:
-            products = [part @ block.double() for block, part in parts]
-        return torch.stack(products).sum(0) if len(products) > 1 else products[0]
+            return vector_times(delta[0], self._weights)[None]
+        found, row = delta.new_zeros(len(delta), self.W.shape[1]), 0
+        for block in float64_blocks(self._weights):
+            found.addmm_(delta[:, row : row + len(block)], block)
+            row += len(block)
+        return found
 
     @classmethod
     def of(cls, model: nn.Module, name: str | None = None) -> Head:

@@ -7,6 +7,7 @@ from torch import nn
 import softleak as sl
 from softleak import models
 from softleak.errors import HeadNotFound, ModelError
+from softleak.head import column_sums, product_and_sums, times_vector, vector_times
 from softleak.verify import find_head
 
 
@@ -32,6 +33,20 @@ def test_found_in_every_model(name):
     spec = models.MODELS[name]
     model = spec().eval()
     assert find_head(model, shape=spec.input_shape).W.shape[0] in (10, 17, 1000)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("rows", [3, 700])  # one block, and several of which the last is shorter
+def test_products_in_blocks_are_those_of_the_whole_matrix(dtype, rows):
+    M = torch.randn(rows, 1000).to(dtype)
+    x, y = torch.randn(1000, dtype=torch.double), torch.randn(rows, dtype=torch.double)
+    whole = M.double()
+    product, sums = product_and_sums(M, x)
+    for found, expected in (
+        (product, whole @ x), (sums, whole.sum(0)), (times_vector(M, x), whole @ x),
+        (vector_times(y, M), y @ whole), (column_sums(M), whole.sum(0)),
+    ):  # fmt: skip
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-11)
 
 
 def test_may_be_named():

@@ -46,8 +46,9 @@ def recover_input(
     attacks = INPUT_ATTACKS if recovery.feature is not None else INPUT_ATTACKS[:1]
     if isinstance(subject.input_shape, InputSpec):
         attacks = INPUT_ATTACKS[:1]  # words are not real numbers
-    product = bool(factor(subject.head, [share]).rank_one)  # most products have no decay in them
-    shares = [one.share for one in without_decay(subject, share, faint=product)] or [share]
+    factors = factor(subject.head, [share])
+    faint = factors.sums[0] if bool(factors.rank_one) else None  # most products have no decay
+    shares = [one.share for one in without_decay(subject, share, faint=faint)] or [share]
     best: InputFinding | None = None
     ended: list[Attempt] = []
     for name, attack in attacks:

@@ -1,8 +1,9 @@
-"""The contract of a label family: one method it must have, and three things it may offer.
+"""The contract of a label family: one method it must have, and four things it may offer.
 
-``project`` is all that is required, and a clean share needs no more. ``Nested``, ``Weighted`` and
-``Integrable`` are optional. Whoever needs one of them asks ``simpler_of``, ``nearest_of`` or
-``simplices_of``, which say what happens with a family that does not offer it.
+``project`` is all that is required, and a clean share needs no more. ``Nested``, ``Weighted``,
+``Measured`` and ``Integrable`` are optional. Whoever needs one of them asks ``simpler_of``,
+``nearest_of``, ``misfit_of`` or ``simplices_of``, which say what happens with a family that does
+not offer it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,18 @@ class Weighted(Family, Protocol):
         ...
 
 
+class Measured(Weighted, Protocol):
+    """A family that measures how far a label is from it in fewer steps than ``nearest`` takes."""
+
+    def misfit(self, y: Tensor, error: Tensor) -> Tensor:
+        """Return the distance (…) of ``y`` (…, C) from its nearest member in units of ``error``.
+
+        It is the root mean square over the entries that differ from those of the member, whose own
+        error counts as well.
+        """
+        ...
+
+
 @runtime_checkable
 class Integrable(Family, Protocol):
     """A family whose members are mixes of corners, so that a probability can be integrated."""
@@ -82,6 +95,15 @@ def nearest_of(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor
 
 def _weighs(family: Family) -> TypeGuard[Weighted]:
     return hasattr(family, "nearest")  # isinstance with a protocol takes ten times as long
+
+
+def misfit_of(family: Family, y: Tensor, error: Tensor) -> Tensor | None:
+    """Return the distance (…) that a family measures itself, or None if it does not."""
+    return family.misfit(y, error) if _measures(family) else None
+
+
+def _measures(family: Family) -> TypeGuard[Measured]:
+    return hasattr(family, "misfit")
 
 
 def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplices:

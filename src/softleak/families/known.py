@@ -81,6 +81,22 @@ class SmoothedMixed:
         member = torch.where(free, y.maximum(floor), floor)
         return member, torch.where(free, 0.0, best / total.sqrt())
 
+    def misfit(self, y: Tensor, error: Tensor) -> Tensor:
+        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square."""
+        least = _least(y, self.k)
+        free = y >= least
+        off = torch.where(free, torch.inf, error)
+        best = off.amin(-1, keepdim=True).clamp(SMALLEST_ERROR, 1 / SMALLEST_ERROR)
+        weight = (best / off).square_()
+        total = weight.sum(-1, keepdim=True).clamp_min(SMALLEST_ERROR)
+        floor = (weight.mul_(y).sum(-1, keepdim=True) / total).clamp_min(0.0)
+        apart = (y - floor).div_(off.add_(best / total.sqrt()))  # zero where an entry is free
+        if bool((least < floor).any()):  # the second of two free entries may be negative
+            apart += torch.where(free, (y - floor).clamp_max(0.0) / error, 0.0)
+        size: Tensor = torch.linalg.vector_norm(apart, dim=-1)
+        root: Tensor = torch.linalg.vector_norm(apart.sign(), dim=-1)  # of how many are apart
+        return size / root.clamp_min(1.0)
+
     def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
         """Return a simplex for every ``k`` likely classes and the flat label."""
         return Simplices.of_mixes(self.k, classes, likely, smoothed=True)
@@ -114,6 +130,10 @@ class Smoothed:
         """Return the same with the floor at the weighted mean, and the error of that mean."""
         return SmoothedMixed(1).nearest(y, error)
 
+    def misfit(self, y: Tensor, error: Tensor) -> Tensor:
+        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square."""
+        return SmoothedMixed(1).misfit(y, error)
+
     def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
         """Return the segment from each likely class to the flat label."""
         return Simplices.of_mixes(1, classes, likely, smoothed=True)
@@ -143,10 +163,14 @@ def _check_free(k: int) -> None:
 
 def _top(y: Tensor, k: int) -> Tensor:
     """Return a mask (…, C) of the ``k`` largest entries and of those equal to the least."""
-    if k >= y.shape[-1]:
-        return torch.ones_like(y, dtype=torch.bool)
-    least = y.amax(-1, keepdim=True) if k == 1 else y.topk(k, sorted=True).values[..., -1:]
-    return y >= least
+    return y >= _least(y, k)
+
+
+def _least(y: Tensor, k: int) -> Tensor:
+    """Return the ``k``-th largest entry (…, 1), or the smallest if there are fewer."""
+    if k == 1:
+        return y.amax(-1, keepdim=True)
+    return y.topk(min(k, y.shape[-1]), sorted=True).values[..., -1:]
 
 
 # The first of these that fits a label names it, so simpler families come first.

@@ -37,25 +37,79 @@ def sections(left: Tensor, right: Tensor, points: int) -> Tensor:
 
 
 def zoom(
-    loss: Callable[[Tensor], Tensor], left: Tensor, right: Tensor, levels: int
+    loss: Callable[[Tensor], Tensor], left: Tensor, right: Tensor, levels: int, *, many: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Cut brackets (K,) into sections around their lowest point, again and again."""
+    """Cut brackets (K,) into sections around their lowest point, again and again.
+
+    With ``many`` classes each level is taken in two steps of fewer points, since then points cost
+    more than steps.
+    """
     middle = left
-    for _ in range(levels):
-        points = sections(left, right, SEARCH.section)
+    count, steps = (SEARCH.fewer, 2 * levels) if many else (SEARCH.section, levels)
+    for _ in range(steps):
+        points = sections(left, right, count)
         best = loss(points).argmin(-1, keepdim=True)
-        around = torch.cat(
-            [(best - 1).clamp_min(0), best, (best + 1).clamp_max(SEARCH.section - 1)], 1
-        )
+        around = torch.cat([(best - 1).clamp_min(0), best, (best + 1).clamp_max(count - 1)], 1)
         left, middle, right = points.gather(1, around).unbind(1)
     return left, middle, right
 
 
-def edge_of(fits: Callable[[Tensor], Tensor], good: Tensor, bad: Tensor) -> Tensor:
-    """Return the last point that fits on the way from ``good`` to ``bad`` (K,)."""
+def descend(
+    loss: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor, levels: int
+) -> tuple[Tensor, Tensor]:
+    """Return the lowest points (K,) of brackets (K,), and the loss there.
+
+    Each is zoomed onto until it fits and falls no more.
+
+    ``loss`` is given which of the brackets are meant (A,), and scalars (A, S). A misfit that cannot
+    be brought down to what rounding explains takes all ``levels``.
+    """
+    lowest, least = left.clone(), torch.full_like(left, math.inf)
+    open_ = torch.arange(len(left), device=left.device)
+    before = least.clone()
+    for _ in range(levels):
+        if not len(open_):
+            break
+        points = sections(left, right, SEARCH.section)
+        best, at = loss(open_, points).min(-1, keepdim=True)
+        around = torch.cat([(at - 1).clamp_min(0), at, (at + 1).clamp_max(SEARCH.section - 1)], 1)
+        left, middle, right = points.gather(1, around).unbind(1)
+        lowest[open_], least[open_] = middle, best[:, 0]
+        going = (best[:, 0] > SEARCH.fit) | (best[:, 0] < SEARCH.falling * before)
+        open_, left, right, before = open_[going], left[going], right[going], best[going, 0]
+    return lowest, least
+
+
+def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor) -> Tensor:
+    """Return the first point (K,) that does not fit on the way from ``good`` to ``bad`` (K,).
+
+    ``loss`` is that of ``descend``. The first points double their distance from ``good`` again and
+    again, since an interval may be as narrow as rounding. The next ones lie around the place where
+    a straight line between the ends of the bracket says that the misfit is too large.
+    """
+    start, edge = good, bad.clone()
+    open_ = torch.arange(len(good), device=good.device)
+    bits = torch.linspace(-SEARCH.edge_bits, 0, SEARCH.section - 1, dtype=good.dtype)
+    steps = F.pad(bits.exp2(), (1, 0)).to(good.device).expand(len(good), -1)
     for _ in range(SEARCH.edge_levels):
-        points = sections(good, bad, SEARCH.section)
-        inside = fits(points).to(torch.int8).cummin(-1).values.sum(-1, keepdim=True)
-        inside = inside.clamp(1, SEARCH.section - 1)
-        good, bad = points.gather(1, torch.cat([inside - 1, inside], 1)).unbind(1)
-    return good
+        points = torch.lerp(good[:, None], bad[:, None], steps)
+        values = loss(open_, points)
+        inside = (values <= SEARCH.fit).to(torch.int8).cummin(-1).values.sum(-1, keepdim=True)
+        inside = inside.clamp(1, points.shape[1] - 1)
+        ends = torch.cat([inside - 1, inside], 1)
+        good, bad = points.gather(1, ends).unbind(1)
+        edge[open_] = bad
+        wide = (bad - good).abs() > SEARCH.edge_part * (bad - start[open_]).abs()
+        if not bool(wide.any()):
+            break
+        open_, good, bad = open_[wide], good[wide], bad[wide]
+        steps = _around_crossing(*values.gather(1, ends)[wide].unbind(1))
+    return edge
+
+
+def _around_crossing(below: Tensor, above: Tensor) -> Tensor:
+    """Return parts of brackets (K, S), in order, many of them where a line crosses what fits."""
+    at = ((SEARCH.fit - below) / (above - below)).nan_to_num(0.5, 0.5, 0.5)[:, None]
+    near = torch.tensor([2.0**-3, 2.0**-6, 2.0**-9, 2.0**-12], dtype=at.dtype, device=at.device)
+    whole = torch.linspace(0, 1, 5, dtype=at.dtype, device=at.device).expand(len(at), -1)
+    return torch.cat([at - near, at + near, whole], 1).clamp(0, 1).sort(-1).values

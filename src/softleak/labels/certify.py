@@ -54,8 +54,10 @@ def _describe(solutions: Solutions) -> Iterator[tuple[int, SolutionAt]]:
     scalar = size[:, 0] * tau.sign()
     ends = torch.stack([minima.low, minima.high]) * (scalar / minima.scalar)
     paths = _around(curve, minima, scalar / minima.scalar)
-    equations = _equations(solutions, label[:, 0])
-    spare = _spare(solutions, curve, scalar)
+    fitting = minima.fits.nonzero()[:, 0]  # the others prove nothing, whatever their equations
+    equations, spare = torch.zeros_like(scalar), torch.zeros_like(scalar)
+    equations[fitting] = _equations(solutions, label[fitting, 0])
+    spare[fitting] = _spare(solutions, curve.take(fitting), minima.scalar[fitting])
     rows = zip(
         minima.client.tolist(), scalar.tolist(), ends.amin(0).tolist(), ends.amax(0).tolist(),
         minima.misfit.tolist(), minima.fits.tolist(), label, tau.tolist(), rounding.tolist(),
@@ -80,8 +82,7 @@ def _spare(solutions: Solutions, curve: Curve, scalar: Tensor) -> Tensor:
     """Return the spare bits (K,) of minima, without limit where nothing is left to determine."""
     if solutions.unknowns < 1 or isinstance(solutions.family, AnyLabel):
         return torch.full_like(scalar, torch.inf)
-    minima = solutions.minima
-    return spare_bits(curve, solutions.family, minima.scalar, solutions.unknowns)
+    return spare_bits(curve, solutions.family, scalar, solutions.unknowns)
 
 
 def _around(curve: Curve, minima: Minima, gain: Tensor) -> dict[int, tuple[Tensor, Tensor]]:

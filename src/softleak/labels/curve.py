@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from softleak.families import Family
-from softleak.families.contract import nearest_of
+from softleak.families.contract import misfit_of, nearest_of
 
 ENTRIES_AT_ONCE = 1 << 22  # entries of labels that are evaluated at once
+CACHED_ENTRIES = 5 << 15  # entries of labels whose memory is used again from step to step
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ CURVE_GRID = CurveGrid()
 
 class Curve(Protocol):
     """Labels of N clients as a function of one scalar each: what a search runs along."""
+
+    @property
+    def points_at_once(self) -> int:
+        """Return how many scalars are best evaluated together: their labels fit in the cache."""
+        ...
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return labels ``y`` (N, S, C) at the scalars ``t`` (N, S), and ``‖p − y‖`` (N, S)."""
@@ -67,12 +73,15 @@ class Interval:
     def grids(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Return rows (R',) that need equally many points, and these (R', T), ascending in |t|.
 
-        They are evenly spaced in its logarithm. How many a row gets depends on that row alone, so
+        They are evenly spaced in its logarithm. How many a row gets depends on its client alone, so
         that no answer depends on what else is in its batch.
         """
         start, stop = self.smallest.log(), self.largest.log()
         wanted = ((stop - start) * self.density / CURVE_GRID.fewest).clamp_min(1.0)
         level = (wanted.log() / math.log(CURVE_GRID.size_factor)).ceil()
+        # Both signs of a client share one grid, and with it every step of the search.
+        most = torch.zeros(int(self.client.max()) + 1).to(level)
+        level = most.scatter_reduce(0, self.client, level, "amax")[self.client]
         for one in sorted(set(level.tolist())):
             rows = (level == one).nonzero()[:, 0]
             points = math.ceil(CURVE_GRID.fewest * CURVE_GRID.size_factor**one)
@@ -95,7 +104,25 @@ def spread(curve: Curve, family: Family, t: Tensor) -> Tensor:
     """Return the loss (N, S) of Eq. 5 made scale-free: the distance of ``ŷ/‖p − ŷ‖`` from the
     family.
     """
-    return spread_of(family, *curve.labels(t))
+    (found,) = in_pieces(lambda some, at: (spread_of(family, *some.labels(at)),), curve, t)
+    return found
+
+
+def in_pieces(
+    values: Callable[[Curve, Tensor], tuple[Tensor, ...]], curve: Curve, t: Tensor
+) -> tuple[Tensor, ...]:
+    """Return ``values`` (N, S) at scalars ``t`` (N, S), in pieces that stay in the cache."""
+    points = curve.points_at_once
+    if t.numel() <= points:
+        return values(curve, t)
+    rows = max(points // t.shape[1], 1)
+    columns = -(-t.shape[1] // -(-t.shape[1] // points))  # pieces of the same length
+    found = []
+    for part in torch.split(torch.arange(len(t), device=t.device), rows):
+        mine = curve.take(part)
+        row = [values(mine, some) for some in torch.split(t[part], columns, dim=1)]
+        found.append([torch.cat(pieces, 1) for pieces in zip(*row, strict=True)])
+    return tuple(torch.cat(pieces) for pieces in zip(*found, strict=True))
 
 
 def spread_of(family: Family, y: Tensor, size: Tensor) -> Tensor:
@@ -118,6 +145,12 @@ def root_mean_square(rest: Tensor, error: Tensor) -> Tensor:
     return ((rest / error).square().sum(-1) / count).sqrt()
 
 
+def unfit_of(family: Family, y: Tensor, error: Tensor) -> Tensor:
+    """Return the distance (…) of labels (…, C) from a family in units of their ``error``."""
+    found = misfit_of(family, y, error)
+    return root_mean_square(*distance(family, y, error)) if found is None else found
+
+
 def residual(curve: Curve, family: Family, t: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distance (N, S, C) from the family at scalars (N, S), and its rounding."""
     y, _ = curve.labels(t)
@@ -126,4 +159,10 @@ def residual(curve: Curve, family: Family, t: Tensor) -> tuple[Tensor, Tensor]:
 
 def misfit(curve: Curve, family: Family, t: Tensor) -> Tensor:
     """Return the distance (N, S) from the family in units of rounding error, root mean square."""
-    return root_mean_square(*residual(curve, family, t))
+
+    def values(some: Curve, at: Tensor) -> tuple[Tensor]:
+        y, _ = some.labels(at)
+        return (unfit_of(family, y, some.errors(at, y)),)
+
+    (found,) = in_pieces(values, curve, t)
+    return found

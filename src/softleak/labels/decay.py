@@ -43,7 +43,7 @@ class Undecayed:
 
 
 def without_decay(
-    subject: Subject, share: GradientShare, *, faint: bool = False
+    subject: Subject, share: GradientShare, *, faint: Tensor | None = None
 ) -> Iterator[Undecayed]:
     """Yield the share without weight decay: of all parameters, and of matrices only, as recipes
     have it.
@@ -51,9 +51,9 @@ def without_decay(
     Args:
         subject: the model the gradients were computed with.
         share: what was sent.
-        faint: whether the share is one sample's to within rounding. Its columns then sum to
-            ``x`` times the rounding of ``Σδ``, and only a decay that explains most of these sums
-            is one: of 180 clean shares it left 84 % or more.
+        faint: the sums (I,) over the columns of the head's gradient, if the share is one sample's
+            to within rounding. They are then ``x`` times the rounding of ``Σδ``, and only a decay
+            that explains most of them is one: of 180 clean shares it left 84 % or more.
     """
     head = subject.head
     weights = head.column_sums
@@ -61,10 +61,10 @@ def without_decay(
     if size == 0:
         return
     sent = share[head.weight_name].to(head.W.device)
-    sums = column_sums(sent)
+    sums = column_sums(sent) if faint is None else faint
     decay = float(sums @ weights) / size**2
     left = float((sums - decay * weights).norm())
-    if faint and left > DECAY.faint_left * float(sums.norm()):
+    if faint is not None and left > DECAY.faint_left * float(sums.norm()):
         return  # most clean shares end here
     G, relative = sent.double(), share.resolution(head.weight_name, head.dtype)
     # Each column sums to zero up to the rounding of its entries.

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torch import Tensor
+
 from softleak.factors import factor
 from softleak.knowledge import Knowledge
 from softleak.labels.decay import without_decay
@@ -25,9 +27,12 @@ def solve_single(subject: Subject, knowledge: Knowledge, share: GradientShare) -
 
 
 def undo_decay(
-    subject: Subject, knowledge: Knowledge, share: GradientShare, *, faint: bool = False
+    subject: Subject, knowledge: Knowledge, share: GradientShare, *, faint: Tensor | None = None
 ) -> Recovery | None:
-    """Return the recovery without the weight decay, if that is all that is wrong."""
+    """Return the recovery without the weight decay, if that is all that is wrong.
+
+    ``faint`` is that of ``without_decay``.
+    """
     found = [
         (answer, tried.decay)
         for tried in without_decay(subject, share, faint=faint)
@@ -41,15 +46,16 @@ def undo_decay(
 
 
 def allow_for_decay(
-    subject: Subject, knowledge: Knowledge, share: GradientShare, found: Recovery
+    subject: Subject, knowledge: Knowledge, share: GradientShare, sums: Tensor, found: Recovery
 ) -> Recovery:
     """Return the answer for a share that is one sample's to within rounding, decayed or not.
 
     A decay ``λ W`` that is hardly more than the rounding of ``G`` leaves it a product, but moves
-    ``u`` by ``λ W v``, of which the rounding of ``u`` knows nothing. The sums over columns show it
-    long before that. Its error then holds the label as it would be read with the decay, too.
+    ``u`` by ``λ W v``, of which the rounding of ``u`` knows nothing. The ``sums`` (I,) over columns
+    show it long before that. Its error then holds the label as it would be read with the decay,
+    too.
     """
-    undone = undo_decay(subject, knowledge, share, faint=True)
+    undone = undo_decay(subject, knowledge, share, faint=sums)
     if undone is None or undone.label is None:
         return found
     if found.label is None:

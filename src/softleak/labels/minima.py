@@ -16,9 +16,14 @@ class SearchTolerances:
     close: float = 1e5  # a misfit that a better scalar may yet bring down
     fit: float = 1.0  # a misfit that rounding explains, in units of its bound
     section: int = 33  # points that a bracket is cut into at each level of a zoom
+    fewer: int = 9  # the same with many classes, where a level takes two steps
+    many_points: int = 1000  # classes are many if fewer scalars than this are evaluated at once
     first_levels: int = 3  # levels of a 16-fold zoom for every minimum
     last_levels: int = 11  # levels of a 16-fold zoom for minima that may reach zero
-    edge_levels: int = 8  # levels of a 32-fold zoom onto the end of an interval
+    falling: float = 0.5  # of the misfit one level before: what still counts as falling
+    edge_bits: int = 48  # halvings of a cell: the narrowest interval whose end is looked for
+    edge_levels: int = 12  # levels onto the end of an interval, of which most need three
+    edge_part: float = 1e-4  # of the way to the end of an interval: how closely it is found
     nearly: float = 0.1  # a spread from a simpler family that may hide a solution in a cell
     float64_noise: float = 1e-9  # relative: what float64 leaves of a constant spread
     shallow: float = 100.0  # a misfit of which rounding, not the distance from a solution, decides

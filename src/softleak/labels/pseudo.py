@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from softleak.factors import Factors
 from softleak.head import Head
-from softleak.labels.curve import Interval, density_for
+from softleak.labels.curve import CACHED_ENTRIES, Interval, density_for
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,24 @@ class PseudoLabels:
 
     def probabilities(self, t: Tensor) -> Tensor:
         """Return softmax((σ/t) W v + b) at ``t`` (N, S), as (N, S, C)."""
-        return torch.softmax(self.a[:, None] / t[..., None] + self.b, dim=-1)
+        return torch.softmax(torch.addcdiv(self.b, self.a[:, None], t[..., None]), dim=-1)
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return self.probabilities(t) - t[..., None] * self.u[:, None], t.abs()
+        return self.probabilities(t).addcmul_(t[..., None], self.u[:, None], value=-1), t.abs()
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        return self.rounding(t, y + t[..., None] * self.u[:, None], y)
+        """Return ``rounding`` of labels of this curve: ``p − y`` is ``t u``, which saves passes."""
+        t, size = t[..., None], t.abs()[..., None]
+        p = torch.addcmul(y, t, self.u[:, None])
+        moved = self.reach[:, None, None] / size + self.offset
+        rounded = torch.addcmul(moved + self.relative * _summed(y.shape[-1]), p, moved, value=-1)
+        return rounded.mul_(p).addcmul_(size, self._rounding_of_u[:, None]).add_(self.tiny)
+
+    @cached_property
+    def _rounding_of_u(self) -> Tensor:
+        """Return the rounding (N, C) of ``u``'s entries."""
+        size: Tensor = torch.linalg.vector_norm(self.u, dim=-1, keepdim=True)
+        return self.relative * self.u.abs() + self.slack[:, None] * size
 
     def rounding(self, t: Tensor, p: Tensor, y: Tensor) -> Tensor:
         """Return the error of the entries of ``y``, given the probabilities it came from."""
@@ -83,6 +95,10 @@ class PseudoLabels:
         rounded = self.relative * (delta.abs() + _summed(p.shape[-1]) * p) + curved * moved
         size: Tensor = torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
         return rounded + self.slack[:, None, None] * size + self.tiny
+
+    @property
+    def points_at_once(self) -> int:
+        return max(CACHED_ENTRIES // self.u.shape[-1], 1)
 
     def logits(self) -> Tensor:
         return self.a

@@ -252,7 +252,7 @@ def _recover(
     rows = rows[~torch.isin(rows, rows.new_tensor(signs))]
     solved = solve(subject, knowledge, factors.take(rows), [shares[i] for i in rows.tolist()])
     answers = {
-        i: allow_for_decay(subject, knowledge, shares[i], found)
+        i: allow_for_decay(subject, knowledge, shares[i], factors.sums[i], found)
         for i, found in zip(rows.tolist(), solved, strict=True)
         if factors.balanced(i, found.scalar)
     }

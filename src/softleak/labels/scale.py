@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from softleak.families import Family
-from softleak.labels.curve import ENTRIES_AT_ONCE, Interval, density_for, misfit
+from softleak.labels.curve import CACHED_ENTRIES, Interval, density_for, misfit
 from softleak.labels.pseudo import LARGEST, PseudoLabels
 
 
@@ -72,6 +72,10 @@ class Segment:
         known = self.error[:, None] + self.relative * (self.p[:, None] - y).abs()
         return known + self.slack[:, None, None] * t[..., None]
 
+    @property
+    def points_at_once(self) -> int:
+        return max(CACHED_ENTRIES // self.u.shape[-1], 1)
+
     def logits(self) -> None:
         return None  # the prediction is known, and does not move
 
@@ -97,7 +101,7 @@ class Rescaled:
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         held = len(FACTOR_SEARCH.starts) * self.pseudo.u.shape[-1]
-        columns = max(ENTRIES_AT_ONCE // (held * len(t)), 1) if len(t) else t.shape[1]
+        columns = max(CACHED_ENTRIES // (held * len(t)), 1) if len(t) else t.shape[1]
         parts = [self._labels(part) for part in torch.split(t, max(columns, 1), 1)]
         y, s = zip(*parts, strict=True)
         return torch.cat(y, 1), torch.cat(s, 1)
@@ -135,6 +139,10 @@ class Rescaled:
         return replace(
             where, density=min(where.density, FACTOR_SEARCH.finest)
         )  # two unknowns have wide valleys
+
+    @property
+    def points_at_once(self) -> int:
+        return self.pseudo.points_at_once
 
     def logits(self) -> Tensor:
         return self.pseudo.a

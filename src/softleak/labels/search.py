@@ -16,18 +16,21 @@ from torch import Tensor
 
 from softleak.families import Family
 from softleak.families.contract import simpler_of
-from softleak.labels.brackets import Brackets, edge_of, local_minima, sections, zoom
+from softleak.labels.brackets import Brackets, descend, edge_of, local_minima, sections, zoom
 from softleak.labels.curve import (
-    ENTRIES_AT_ONCE,
     Curve,
     Interval,
-    distance,
+    in_pieces,
     misfit,
-    root_mean_square,
     spread,
     spread_of,
+    unfit_of,
 )
 from softleak.labels.minima import SEARCH, Minima
+
+Road = tuple[
+    Tensor, Tensor, Tensor
+]  # row, scalar and misfit of the minima that one way finds, (K,)
 
 
 def search(curve: Curve, family: Family, where: Interval) -> Minima:
@@ -41,20 +44,18 @@ def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple
     """Return the columns of ``Minima`` of curves searched on one ``grid`` (R, T)."""
     mine, simpler = curve.take(client), simpler_of(family)
     kinds = (family,) if simpler is None else (family, simpler)
-    unfit, far, *near = _in_chunks(lambda c, t: _levels(c, kinds, t), mine, grid)
+    unfit, far, *near = in_pieces(lambda c, t: _levels(c, kinds, t), mine, grid)
     cells = local_minima(
         far.masked_fill(unfit <= SEARCH.fit, 0.0), grid
     )  # what fits is a plateau, not noise
     found = [_refine(mine, family, *_cut(mine, family, cells))]
-    found.append(
-        _valleys(mine, family, local_minima(_up_to(SEARCH.close, unfit), grid, 2, SEARCH.slope))
-    )
+    hollows = local_minima(_up_to(SEARCH.close, unfit), grid, 2, SEARCH.slope)
+    found.append(_valleys(mine, family, hollows, *found[0]))
     if simpler is not None:
         found.append(_needles(mine, family, simpler, local_minima(near[0], grid)))
-    row, scalar = (torch.cat(parts) for parts in zip(*found, strict=True))
-    size = misfit(mine.take(row), family, scalar[:, None])[:, 0]
-    low, high = _fitting(mine, family, grid, unfit > SEARCH.fit, row, scalar, size <= SEARCH.fit)
-    alone = _distinct(Minima(row, scalar, low, high, size))
+    row, scalar, size = (torch.cat(parts) for parts in zip(*found, strict=True))
+    every = Minima(row, scalar, scalar, scalar, size)
+    alone = _distinct(_with_intervals(mine, family, grid, unfit > SEARCH.fit, every))
     settled = _settled(mine, family, alone)
     return (
         client[settled.client], settled.scalar, settled.low, settled.high, settled.misfit,
@@ -66,11 +67,23 @@ def _settled(curve: Curve, family: Family, minima: Minima) -> Minima:
     wide = minima.fits.nonzero()[:, 0]
     some, ends = curve.take(minima.client[wide]), minima.take(wide)
     scalar, size = minima.scalar.clone(), minima.misfit.clone()
-    scalar[wide] = zoom(
-        lambda t: misfit(some, family, t), ends.low, ends.high, SEARCH.first_levels
-    )[1]
-    size[wide] = misfit(some, family, scalar[wide, None])[:, 0]
+    scalar[wide], size[wide] = descend(
+        _misfits(some, family, len(wide)), ends.low, ends.high, SEARCH.first_levels
+    )
     return replace(minima, scalar=scalar, misfit=size)
+
+
+def _many(curve: Curve) -> bool:
+    return curve.points_at_once < SEARCH.many_points
+
+
+def _misfits(curve: Curve, family: Family, count: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the misfit (A, S) as a function of which of ``count`` curves (A,) and scalars."""
+
+    def loss(some: Tensor, t: Tensor) -> Tensor:
+        return misfit(curve if len(some) == count else curve.take(some), family, t)
+
+    return loss
 
 
 def _distinct(minima: Minima) -> Minima:
@@ -93,22 +106,26 @@ def _cut(curve: Curve, family: Family, cells: Brackets) -> Brackets:
     return row[inner], left, right
 
 
-def _valleys(curve: Curve, family: Family, cells: Brackets) -> tuple[Tensor, Tensor]:
-    """Return solutions that the spread does not show: row and scalar (K,).
+def _valleys(
+    curve: Curve, family: Family, cells: Brackets, known_row: Tensor, known: Tensor, size: Tensor
+) -> Road:
+    """Return solutions that the spread does not show.
 
     Where one entry's rounding outweighs all others together, the spread follows that entry and has
     its minima where the rounding put them; the misfit has one at the solution, and it is narrow.
+    Where a ``known`` minimum (K,) fits already, the valley around it would only lead there again.
     """
     row, left, right = cells
     finer = sections(left, right, SEARCH.valley_points)
-    (unfit,) = _in_chunks(lambda c, t: (misfit(c, family, t),), curve.take(row), finer)
-    unfit = _up_to(SEARCH.shallow, unfit)
+    unfit = _up_to(SEARCH.shallow, misfit(curve.take(row), family, finer))
     inner, left, right = local_minima(unfit, finer, depth=SEARCH.valley)
     row = row[inner]
-    every = curve.take(row)
-    return row, zoom(
-        lambda t: misfit(every, family, t), left, right, SEARCH.last_levels - SEARCH.first_levels
-    )[1]
+    low, high = torch.minimum(left, right)[:, None], torch.maximum(left, right)[:, None]
+    again = (row[:, None] == known_row) & (low <= known) & (known <= high) & (size <= SEARCH.fit)
+    new = ~again.any(-1)
+    row, left, right = row[new], left[new], right[new]
+    levels = SEARCH.last_levels - SEARCH.first_levels
+    return row, *descend(_misfits(curve.take(row), family, len(row)), left, right, levels)
 
 
 def _up_to(limit: float, misfit: Tensor) -> Tensor:
@@ -122,56 +139,41 @@ def _up_to(limit: float, misfit: Tensor) -> Tensor:
 def _levels(curve: Curve, families: tuple[Family, ...], t: Tensor) -> tuple[Tensor, ...]:
     """Return the misfit (R, T) of the first family and the spreads of all, from labels once."""
     y, size = curve.labels(t)
-    unfit = root_mean_square(*distance(families[0], y, curve.errors(t, y)))
+    unfit = unfit_of(families[0], y, curve.errors(t, y))
     return unfit, *(spread_of(family, y, size) for family in families)
 
 
-def _in_chunks(
-    values: Callable[[Curve, Tensor], tuple[Tensor, ...]], curve: Curve, grid: Tensor
-) -> tuple[Tensor, ...]:
-    """Return ``values`` (R, T) on the grid, in pieces that fit in memory."""
-    classes = curve.labels(grid[:, :1])[0].shape[-1]
-    rows = max(ENTRIES_AT_ONCE // (grid.shape[1] * classes), 1)
-    if rows >= len(grid):
-        return values(curve, grid)
-    parts = torch.split(torch.arange(len(grid), device=grid.device), rows)
-    found = [values(curve.take(part), grid[part]) for part in parts]
-    return tuple(torch.cat(column) for column in zip(*found, strict=True))
-
-
-def _refine(
-    curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tensor
-) -> tuple[Tensor, Tensor]:
+def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tensor) -> Road:
     """Return the best point of each bracket (K,).
 
     Of the spread, or the misfit if it may reach zero.
     """
     every = curve.take(row)
     near, scalar, far = zoom(
-        lambda t: spread(every, family, t), left, right, SEARCH.first_levels - 1
-    )
+        lambda t: spread(every, family, t), left, right, SEARCH.first_levels - 1,
+        many=_many(curve),
+    )  # fmt: skip
     lowest, *ends = spread(every, family, torch.stack([scalar, near, far], 1)).T
     # A minimum at zero is V-shaped at every scale; one above zero is flat by now.
     sharp = (lowest < 0.9 * torch.maximum(*ends)) | (lowest == 0)
-    some = curve.take(row[sharp])
     scalar = scalar.clone()
-    scalar[sharp] = zoom(
-        lambda t: misfit(some, family, t), left[sharp], right[sharp], SEARCH.last_levels
-    )[1]
-    return row, scalar
+    deepest = _misfits(curve.take(row[sharp]), family, int(sharp.sum()))
+    scalar[sharp] = descend(deepest, left[sharp], right[sharp], SEARCH.last_levels)[0]
+    return row, scalar, misfit(every, family, scalar[:, None])[:, 0]
 
 
-def _needles(
-    curve: Curve, family: Family, simpler: Family, cells: Brackets
-) -> tuple[Tensor, Tensor]:
-    """Return solutions close to a simpler family: row and scalar (K,).
+def _needles(curve: Curve, family: Family, simpler: Family, cells: Brackets) -> Road:
+    """Return solutions close to a simpler family.
 
     A mix with a very small second weight is the top two only within a sliver of ``t`` that falls
     between grid points. The simpler family has a broad minimum there, and it lies in the sliver.
     """
     row, left, right = _cut(curve, simpler, cells)
     every = curve.take(row)
-    scalar = zoom(lambda t: spread(every, simpler, t), left, right, 2 * SEARCH.first_levels)[1]
+    _, scalar, _ = zoom(
+        lambda t: spread(every, simpler, t), left, right, 2 * SEARCH.first_levels,
+        many=_many(curve),
+    )  # fmt: skip
     far, rest = (spread(every, kind, scalar[:, None])[:, 0] for kind in (simpler, family))
     close = (far < SEARCH.nearly) & (rest < far / 2)
     row, scalar = row[close], scalar[close]
@@ -182,18 +184,42 @@ def _needles(
     best = misfit(some, family, points).argmin(-1, keepdim=True)
     ends = torch.cat([(best - 1).clamp_min(0), (best + 1).clamp_max(len(steps) - 1)], 1)
     left, right = points.gather(1, ends).unbind(1)
-    return row, zoom(lambda t: misfit(some, family, t), left, right, SEARCH.last_levels)[1]
+    return row, *descend(_misfits(some, family, len(row)), left, right, SEARCH.last_levels)
 
 
-def _fitting(
-    curve: Curve, family: Family, grid: Tensor, unfit: Tensor,
-    row: Tensor, scalar: Tensor, good: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return how far one may go from each good minimum (K,), down and up, and still fit."""
-    low, high = scalar.clone(), scalar.clone()
-    row, start = row[good], scalar[good]
-    if not len(row):
-        return low, high
+def _with_intervals(
+    curve: Curve, family: Family, grid: Tensor, unfit: Tensor, minima: Minima
+) -> Minima:
+    """Return the minima with how far one may go from each that fits, and still fit.
+
+    Different roads lead to one solution. Minima inside the interval of another are dropped, so
+    that its ends are looked for only once.
+    """
+    order = minima.scalar.argsort()
+    found = minima.take(order[minima.client[order].argsort(stable=True)])
+    todo = found.fits.clone()
+    while bool(todo.any()):
+        # The first of each row that is left: rows come in order.
+        place = todo.nonzero()[:, 0]
+        row = found.client[place]
+        first = place[F.pad(row[1:] != row[:-1], (1, 0), value=True)]
+        ends = _ends(curve, family, grid, unfit, found.client[first], found.scalar[first])
+        found.low[first], found.high[first] = ends.amin(0), ends.amax(0)
+        todo[first] = False
+        mine = found.client[:, None] == found.client[first]
+        inside = (found.low[first] <= found.scalar[:, None]) & (
+            found.scalar[:, None] <= found.high[first]
+        )
+        covered = todo & (mine & inside).any(-1)
+        kept = ~covered
+        found, todo = found.take(kept.nonzero()[:, 0]), todo[kept]
+    return found
+
+
+def _ends(
+    curve: Curve, family: Family, grid: Tensor, unfit: Tensor, row: Tensor, start: Tensor
+) -> Tensor:
+    """Return how far one may go from scalars (K,) that fit, down and up (2, K), and still fit."""
     inside, mine, bad = curve.take(row), grid[row], unfit[row]
     outward = mine.abs() > start.abs()[:, None]
     index = torch.arange(grid.shape[1], device=grid.device)
@@ -207,8 +233,6 @@ def _fitting(
     near = torch.where(passed & (last == before), mine[twice, last], start[twice])
     far = mine[twice, beyond.clamp(0, len(index) - 1)]
     both = inside.take(twice)
-    edge = edge_of(lambda t: misfit(both, family, t) <= SEARCH.fit, near, far)
+    edge = edge_of(_misfits(both, family, len(twice)), near, far)
     edge = torch.where((beyond < 0) | (beyond == len(index)), near, edge)
-    ends = edge.view(2, -1)
-    low[good], high[good] = ends.amin(0), ends.amax(0)
-    return low, high
+    return edge.view(2, -1)

@@ -56,6 +56,10 @@ class Tempered:
         moved = moved + p * (1 - p) * shift[:, None, None]
         return moved / t.clamp_max(1.0)[..., None] + size  # the logits are divided by T
 
+    @property
+    def points_at_once(self) -> int:
+        return self.pseudo.points_at_once
+
     def logits(self) -> Tensor:
         return self.pseudo.a / self.tau[:, None] + self.pseudo.b
 

@@ -9,6 +9,7 @@ import softleak as sl
 from softleak.data import smooth
 from softleak.errors import LabelError
 from softleak.families import KNOWN_FAMILIES
+from softleak.labels.curve import distance, root_mean_square
 
 
 def mix(k: int, floor: float, classes: int = 10) -> torch.Tensor:
@@ -34,6 +35,20 @@ def test_members_are_their_own_nearest(family, member):
     y = member()
     torch.testing.assert_close(family.project(y), y, rtol=0, atol=1e-15)
     assert isinstance(family, sl.Family)
+
+
+@pytest.mark.parametrize("family", [sl.Smoothed(), sl.SmoothedMixed(2), sl.SmoothedMixed(3)])
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_a_family_measures_what_its_nearest_member_leaves(family, classes):
+    """In one go as in two: with ties, negative entries, and entries that are exact."""
+    generator = torch.Generator().manual_seed(classes)
+    y = torch.randn(200, classes, generator=generator, dtype=torch.double)
+    y[50:100] = y[50:100].round()  # many ties
+    y[100:150, 1:] = -y[100:150, 1:].abs()  # a second entry below the floor
+    error = torch.rand(200, classes, generator=generator, dtype=torch.double) + 1e-3
+    error[150:, 0] = 1e-300
+    expected = root_mean_square(*distance(family, y, error))
+    torch.testing.assert_close(family.misfit(y, error), expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("family", "member"), MEMBERS[:-1])

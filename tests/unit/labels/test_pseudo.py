@@ -46,6 +46,15 @@ def test_entries_sum_to_one_for_every_scalar(draw, dtype):
     assert ((labels.sum(-1) - 1).abs() <= t.abs() * rounding + 1e-14).all()
 
 
+def test_errors_are_the_rounding_of_the_labels_of_the_curve(trained, shares):
+    captured, _ = shares(Smoothing(), 5)
+    pseudo, _ = curve(trained, captured)
+    t = torch.logspace(-4, 0.1, 50, dtype=torch.double).expand(5, -1) * torch.tensor([[-1.0]])
+    labels, _ = pseudo.labels(t)
+    expected = pseudo.rounding(t, pseudo.probabilities(t), labels)
+    torch.testing.assert_close(pseudo.errors(t, labels), expected, rtol=1e-9, atol=1e-20)
+
+
 def test_the_spread_does_not_vanish_where_the_softmax_saturates(trained, shares):
     """Undivided, the loss goes to zero with t; that is why it is divided."""
     captured, _ = shares(Smoothing(), 5)

@@ -17,6 +17,7 @@ class Line:
 
     zeros: Tensor  # (N, Z)
     flat: float = 0.0  # below this |t| everything is zero: a plateau
+    points_at_once: int = 10_000
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         y = (t[..., None] - self.zeros[:, None]).prod(-1, keepdim=True)
@@ -26,7 +27,7 @@ class Line:
         return torch.full_like(y, 1e-9)
 
     def take(self, rows: Tensor) -> Line:
-        return Line(self.zeros[rows], self.flat)
+        return Line(self.zeros[rows], self.flat, self.points_at_once)
 
 
 class Zero:
@@ -61,6 +62,17 @@ def test_finds_every_zero_wherever_it_lies(zeros):
     torch.testing.assert_close(
         fits, torch.tensor(sorted(zeros), dtype=torch.double), rtol=1e-9, atol=0
     )
+
+
+@pytest.mark.parametrize("points", [7, 100, 1000])
+def test_pieces_of_any_size_find_the_same(points):
+    places = torch.tensor([[0.31, -0.29], [0.5, 0.55], [-1.0, 1.0]], dtype=torch.double)
+    whole, cut = (
+        search(Line(places, points_at_once=size), Zero(), both_signs(3))
+        for size in (10_000, points)
+    )
+    assert torch.equal(whole.client[whole.fits], cut.client[cut.fits])
+    torch.testing.assert_close(whole.scalar[whole.fits], cut.scalar[cut.fits], rtol=1e-9, atol=0)
 
 
 def test_clients_do_not_disturb_each_other():

@@ -63,12 +63,18 @@ class RecursionCurve:
         known = self._errors(t[:, three], y[:, three]).clamp_min(self.pseudo.tiny).log()
         at = torch.arange(points, device=t.device)
         left = (at >= three[1]).long()
-        part = ((at - three[left]) / (three[left + 1] - three[left])).to(t)
-        found = torch.lerp(known[:, left], known[:, left + 1], part[:, None]).exp()
+        begin, end = t[:, three[left]], t[:, three[left + 1]]
+        part = ((t - begin) / (end - begin)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)
+        found = torch.lerp(known[:, left], known[:, left + 1], part[..., None]).exp()
         outside = (y.amax(-1) >= LABEL_EQUATIONS.outside).any(-1).nonzero()[:, 0]
         if len(outside):
             found[outside] = self.take(outside)._errors(t[outside], y[outside])
         return found
+
+    @property
+    def points_at_once(self) -> int:
+        # Labels are found along all of a bracket at once, so it is not cut into small pieces.
+        return max(ENTRIES_AT_ONCE // self.pseudo.u.shape[-1], 1)
 
     def logits(self) -> Tensor:
         return self.pseudo.logits()

@@ -52,11 +52,16 @@ def moved_run(
     scale: float,
     generator: torch.Generator,
     far: float = 1.0,
+    errors: Tensor | None = None,
 ) -> Gradients:
-    """Return a simulation in the client's precision, inputs moved by about ``far`` roundings."""
-    eps = torch.finfo(next(own.parameters()).dtype).eps
+    """Return a simulation in the client's precision, inputs moved by about ``far`` errors.
+
+    Their errors are those of rounding, if no others are given.
+    """
+    rounding = torch.finfo(next(own.parameters()).dtype).eps * inputs.abs()
+    errors = rounding if errors is None else rounding.maximum(errors)
     moves = torch.randn(inputs.shape, generator=generator, dtype=torch.double)
-    moved = inputs * (1 + far * eps * moves.to(inputs.device))
+    moved = inputs + far * errors * moves.to(inputs.device)
     return simulated(own, moved, labels, share, scale)
 
 

@@ -121,6 +121,7 @@ def resimulate(
     inputs: Tensor,
     labels: Tensor,
     scale: float = 1.0,
+    errors: Tensor | None = None,
 ) -> Resimulation:
     """Compare every gradient of a share with the client's on a recovered batch.
 
@@ -130,6 +131,8 @@ def resimulate(
         inputs: the recovered inputs (B, …).
         labels: the recovered labels (B, C); they are brought into the simplex first.
         scale: the factor that the share was multiplied by.
+        errors: the standard errors of the inputs, where they exceed a rounding. What they do to the
+            gradients counts as rounding.
 
     Returns:
         How well each gradient fits. If the model cannot be run, it says why and agrees with
@@ -142,14 +145,17 @@ def resimulate(
     try:
         own, exact = subject.once(own_copy), subject.once(exact_copy)
         truth = simulated(exact, inputs, y, share, scale)
-        runs = [moved_run(own, inputs, y, share, scale, generator) for _ in range(SIMULATION.runs)]
+
+        def moved(far: float = 1.0) -> Gradients:
+            return moved_run(own, inputs, y, share, scale, generator, far, errors)
+
+        runs = [moved() for _ in range(SIMULATION.runs)]
         units = {name: _unit(name, truth, runs, share, own) for name in truth}
         best = min((_fits(share, run, units) for run in (truth, *runs)), key=_worst)
         for number in range(SIMULATION.more_runs):
             if best.agree or not best.layers:
                 break
-            far = SIMULATION.growth ** (number + 1)
-            run = moved_run(own, inputs, y, share, scale, generator, far)
+            run = moved(SIMULATION.growth ** (number + 1))
             best = min(best, _fits(share, run, units), key=_worst)
     except SoftleakError as error:
         return Resimulation(problem=str(error))

@@ -79,4 +79,5 @@ def tail_inputs(
 
 def _inputs(D: Tensor, G: Tensor) -> Tensor:
     """Return the inputs (B, n) whose products with ``D`` (B, m) come nearest to ``G`` (m, n)."""
-    return torch.linalg.lstsq(D.T, G).solution
+    nearest: Tensor = torch.linalg.lstsq(D.T, G).solution
+    return nearest

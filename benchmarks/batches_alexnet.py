@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data packs")
     parser.add_argument("--weights", type=Path, help="folder of trained weights")
     parser.add_argument("--batches", type=int, default=20, help="batches per row")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first batch")
     parser.add_argument("--only", default="", help="run rows whose title begins like this")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -103,7 +104,8 @@ def main() -> None:
         if not title.startswith(given.only):
             continue
         subject = Subject.of(build(shelf), (3, 224, 224))
-        scores = [measure(subject, *draw(images, number)) for number in range(given.batches)]
+        numbers = range(given.first, given.first + given.batches)
+        scores = [measure(subject, *draw(images, number)) for number in numbers]
         print(
             f"{title}: recovered {sum(s.recovered for s in scores)} of {len(scores)}  proved "
             f"{sum(s.proved for s in scores)}  wrong {sum(s.wrong for s in scores)}  worst L1 "

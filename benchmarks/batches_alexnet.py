@@ -1,6 +1,6 @@
 """Recover every label and feature of batches from AlexNet, whose end is fully connected.
 
-    python -m benchmarks.batches_alexnet --data DIR [--weights DIR] [--batches 20] [--only "train"]
+    python -m benchmarks.batches_alexnet --data DIR [--weights DIR] [--batches 20] [--only untrained]
 
 Images are of Flowers-17 at 224 pixels, labels come from a flat Dirichlet distribution over its 17
 classes, gradients are float32, batches have eight samples. A batch counts as recovered if every
@@ -95,13 +95,15 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="folder of trained weights")
     parser.add_argument("--batches", type=int, default=20, help="batches per row")
     parser.add_argument("--first", type=int, default=0, help="the number of the first batch")
-    parser.add_argument("--only", default="", help="run rows whose title begins like this")
+    parser.add_argument("--only", default="", help="run the row of this title alone")
     given = parser.parse_args()
     torch.set_num_threads(1)
     shelf = Shelf(given.data, given.weights)
     images = shelf.images(NETWORKS["alexnet"].source)
     for title, build in CELLS.items():
-        if not title.startswith(given.only):
+        if given.only not in ("", title):
+            continue
+        if title == "trained" and NETWORKS["alexnet trained"].lacking(shelf):
             continue
         subject = Subject.of(build(shelf), (3, 224, 224))
         numbers = range(given.first, given.first + given.batches)

@@ -1,6 +1,6 @@
 """Recover every label and feature of batches from AlexNet, whose end is fully connected.
 
-    python -m benchmarks.batches_alexnet --data DIR [--weights DIR] [--batches 20] [--only untrained]
+    python -m benchmarks.batches_alexnet --data DIR [--weights DIR] [--batches 20] [--only TITLE]
 
 Images are of Flowers-17 at 224 pixels, labels come from a flat Dirichlet distribution over its 17
 classes, gradients are float32, batches have eight samples. A batch counts as recovered if every

@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=25, help="batches per cell")
     parser.add_argument("--networks", nargs="*", default=["lenet trained", "resnet20 converged"])
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
+    parser.add_argument("--cases", nargs="*", default=list(CASES), help="only these cases")
     given = parser.parse_args()
     torch.set_num_threads(1)
     shelf = Shelf(given.data, given.weights)
@@ -176,7 +177,8 @@ def main() -> None:
         subject = Subject.of(model, network.input_shape)
         for kind in given.kinds:
             source = Source(network, model, images, kind)
-            for title, case in CASES.items():
+            for title in given.cases:
+                case = CASES[title]
                 sent = [case(source, number) for number in range(given.batches)]
                 counts = [count(one, subject) for one in sent]
                 samples, proved = sum(len(one.truth) for one in sent), sum(n for n, _ in counts)

@@ -109,12 +109,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, help=f"the folder that holds {FILE}")
     parser.add_argument("--batches", type=int, default=20, help="batches per cell")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first batch")
     parser.add_argument("--only", default="", help="run cells whose title contains this")
     given = parser.parse_args()
     images = data.load(given.data / FILE) if given.data else data.embedded()
+    numbers = range(given.first, given.first + given.batches)
     for width, size in CELLS:
         if given.only in f"m = {width} B = {size}":
-            scores = [measure(images, width, size, number) for number in range(given.batches)]
+            scores = [measure(images, width, size, number) for number in numbers]
             print(row(width, size, scores), flush=True)
 
 

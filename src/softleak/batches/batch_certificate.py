@@ -51,7 +51,7 @@ class BatchCertificate:
         bits: (R,) what the equations test beyond the unknowns, of all samples together or of each.
         label_errors: (R,) bounds of the L1 errors of the labels.
         feature_errors: (R,) bounds of the relative errors of the features.
-        regular: (R,) whether a sample's own errors are small beside it.
+        regular: (R,) whether errors are small beside the samples, of all together or of each.
     """
 
     bits: Tensor
@@ -86,7 +86,9 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
     of_c = spread[R * R : R * (R + K)].reshape(R, K) * sizes[R * R : R * (R + K)].reshape(R, K)
     labels = (system.supports.directions.abs() @ of_c[..., None])[..., 0].sum(-1)
     features = of_b.norm(dim=-1) + _outside(system, at)
-    regular = of_b.norm(dim=-1) < PROOF.deviations * PROOF.linear
+    # Where one sample is open by as much as itself, it may be anything, and so may those beside it:
+    # ``A = B⁻ᵀ`` has a pole there, and no linear error says how far the others move.
+    regular = (of_b.norm(dim=-1) < PROOF.deviations * PROOF.linear).all().expand(R)
     return BatchCertificate(torch.full_like(labels, bits), labels, features, regular)
 
 
@@ -118,7 +120,8 @@ def certify_alone(
     variances = torch.einsum("ncr,nrs,ncs->nc", slopes, covariances, slopes)
     labels = bounds * variances.clamp_min(0).sqrt().sum(-1)
     direct = errors.norm(dim=-1) * at.a.norm(dim=-1) * system.label_gains(found.kind)
-    regular = spread < PROOF.deviations * PROOF.linear
+    # A label that its own equations leave open along its flat is told by the whole batch alone.
+    regular = (spread < PROOF.deviations * PROOF.linear) & ~system.open_flats[found.kind]
     return BatchCertificate(bits, labels + bounds * direct, spread, regular), misfits
 
 

@@ -64,8 +64,8 @@ def of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> st
         return "this label fits, but too few equations test it"
     if error < knowledge.tolerance:
         return (
-            "this label fits to within rounding, but it is not proved: the batch is not at the scale "
-            "or of the size that was said, or two of its samples are nearly alike"
+            "this label fits to within rounding, but it is not proved: the batch is not at the "
+            "scale or of the size that was said, or two of its samples are nearly alike"
         )
     return (
         f"this label fits, but rounding leaves it open to within {error:.1g} in L1, more than "

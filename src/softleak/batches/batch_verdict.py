@@ -88,7 +88,7 @@ def judge(
     errors = known + weighing.label_errors(parts.delta)
     problems = list(_problems(inputs, parts, labels, known))
     if not problems:
-        problems += _disagreements(resimulate(subject, share, x, labels))
+        problems += disagreements(resimulate(subject, share, x, labels))
     proved = [not problems and float(error) < knowledge.tolerance for error in errors]
     samples = tuple(
         Recovery(
@@ -127,7 +127,8 @@ def _problems(inputs: Inputs, parts: Differences, labels: Tensor, errors: Tensor
         )
 
 
-def _disagreements(simulated: Resimulation) -> list[str]:
+def disagreements(simulated: Resimulation) -> list[str]:
+    """Return what a simulated client that sends something else says against the samples."""
     if simulated.agree:
         return []
     if simulated.problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -52,14 +53,49 @@ def moved_run(
     scale: float,
     generator: torch.Generator,
     far: float = 1.0,
+    errors: Tensor | None = None,
 ) -> Gradients:
-    """Return a simulation in the client's precision, inputs moved by about ``far`` roundings."""
-    eps = torch.finfo(next(own.parameters()).dtype).eps
+    """Return a simulation in the client's precision, inputs moved by about ``far`` errors.
+
+    Their errors are those of rounding, if no others are given.
+    """
+    rounding = torch.finfo(next(own.parameters()).dtype).eps * inputs.abs()
+    errors = rounding if errors is None else rounding.maximum(errors)
     moves = torch.randn(inputs.shape, generator=generator, dtype=torch.double)
-    moved = inputs * (1 + far * eps * moves.to(inputs.device))
+    moved = inputs + far * errors * moves.to(inputs.device)
     return simulated(own, moved, labels, share, scale)
 
 
 def root_mean_square(x: Tensor) -> Tensor:
     """Return the root of the mean square of all entries, zero if there is none."""
     return x.square().mean().sqrt() if x.numel() else x.new_zeros(())
+
+
+@dataclass(frozen=True)
+class RunSizes:
+    """These are root mean squares of one gradient of one run, which itself need not be kept.
+
+    Attributes:
+        own: that of the gradient.
+        exact: that of the exact gradient.
+        off_exact: that of its difference from the exact gradient.
+        off_sent: that of its difference from what was sent.
+    """
+
+    own: float
+    exact: float
+    off_exact: float
+    off_sent: float
+
+
+def run_sizes(share: GradientShare, truth: Gradients, run: Gradients) -> Mapping[str, RunSizes]:
+    """Return the sizes of every gradient of a run, beside the exact ones and what was sent."""
+    return {
+        name: RunSizes(
+            float(root_mean_square(run[name])),
+            float(root_mean_square(truth[name])),
+            float(root_mean_square(run[name] - truth[name])),
+            float(root_mean_square(share[name].double() - run[name])),
+        )
+        for name in truth
+    }

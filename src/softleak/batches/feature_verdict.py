@@ -1,8 +1,8 @@
 """This module says what of recovered features and labels is proved, where no input is known.
 
 The zeros of every feature outnumber what chance allows; no feature is negative; one scale for each
-sample explains the whole gradient of the bias before; the gradient of that layer's weight lies in
-the space of the samples' gradients before the ReLU; and the labels lie in the simplex.
+sample explains the whole gradient of the bias before; the labels lie in the simplex; and the fully
+connected layers, simulated from what the first of them read, send their gradients of the share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softleak.batches.feature_checks import misfit_before
+from softleak.batches.batch_verdict import disagreements
+from softleak.batches.feature_checks import resimulate_tail
 from softleak.batches.feature_fit import FeatureFit, FeatureProblem
 from softleak.batches.multiplicity import weigh
 from softleak.knowledge import Knowledge
@@ -64,7 +65,10 @@ def judge_features(
     errors = known + weighing.label_errors(fit.delta)
     size_of = fit.features.norm(dim=1)
     feature_errors = _largest([(m.features - fit.features).norm(dim=1) / size_of for m in moved])
-    problems = list(_problems(subject, share, problem, fit, labels, known))
+    problems = list(_problems(problem, fit, labels, known))
+    if not problems:
+        simulated = resimulate_tail(subject, share, problem, fit, labels)
+        problems += [] if simulated is None else disagreements(simulated)
     proved = [not problems and float(error) < knowledge.tolerance for error in errors]
     samples = tuple(
         Recovery(
@@ -111,12 +115,7 @@ def _rounding(problem: FeatureProblem, fit: FeatureFit) -> Tensor:
 
 
 def _problems(
-    subject: Subject,
-    share: GradientShare,
-    problem: FeatureProblem,
-    fit: FeatureFit,
-    labels: Tensor,
-    errors: Tensor,
+    problem: FeatureProblem, fit: FeatureFit, labels: Tensor, errors: Tensor
 ) -> Iterator[str]:
     """Yield what speaks against the samples, as sentences."""
     allowed = 8 * fit.scales.reciprocal().abs()[:, None] * problem.space.errors
@@ -127,9 +126,6 @@ def _problems(
             f"The scales leave {fit.misfit:.3g} standard errors of the gradient of the bias before "
             "the head."
         )
-    before = misfit_before(subject, share, problem, fit, FEATURE_VERDICT.seed)
-    if not before <= FEATURE_VERDICT.misfit:
-        yield "The gradient of the layer before the head is not that of these samples."
     outside = int((~(labels.amin(1) >= -errors)).sum())
     if outside:
         yield (

@@ -7,6 +7,7 @@ unknowns and the coefficients. Equations are weighed by their rounding.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -53,6 +54,18 @@ class JointSystem:
         p = torch.softmax(b @ self.space.logit_map.T + self.space.offset, -1)
         label = self.supports.origin + (self.supports.directions @ c[..., None])[..., 0]
         return SamplePoints(a, b, label, p)
+
+    def signal(self, x: Tensor) -> float:
+        """Return the root mean square of the differences ``U a``, in standard errors.
+
+        Where the scale is an unknown, a scale of zero with endless features fits any gradient: all
+        differences vanish, and the errors of the logits grow with the features. A known scale
+        leaves no such way out.
+        """
+        if self.scaled:
+            return math.inf
+        told = self.point(x).a @ self.space.U.T / self.errors
+        return float(told.square().mean().sqrt())
 
     def values(self, x: Tensor, kind: Tensor) -> Tensor:
         """Return the weighed residuals (1, E) of unknowns (1, U)."""

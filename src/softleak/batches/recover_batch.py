@@ -97,7 +97,7 @@ def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
     if not _balanced(space, subject):
         return _undecayed(subject, share, knowledge)
     read = _read(subject, space, knowledge)
-    return found if found is not None and len(found.proved) > len(read.proved) else read
+    return read if found is None else max(found, read, key=_worth)
 
 
 def _by_layers(
@@ -110,6 +110,11 @@ def _by_layers(
         if (one := attack(subject, share, knowledge, knowledge.samples)) is not None
     ]
     return max(found, key=lambda one: len(one.proved), default=None)
+
+
+def _worth(found: BatchRecovery) -> tuple[int, int]:
+    """Return how many samples are proved, and how many were found."""
+    return len(found.proved), len(found.samples)
 
 
 def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchRecovery:

@@ -16,16 +16,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 from torch import Tensor, nn
 
 from softleak.batches.client_runs import (
-    Gradients,
+    RunSizes,
     exact_copy,
     moved_run,
     own_copy,
-    root_mean_square,
+    run_sizes,
     simulated,
 )
 from softleak.errors import SoftleakError
@@ -121,6 +122,7 @@ def resimulate(
     inputs: Tensor,
     labels: Tensor,
     scale: float = 1.0,
+    errors: Tensor | None = None,
 ) -> Resimulation:
     """Compare every gradient of a share with the client's on a recovered batch.
 
@@ -130,6 +132,8 @@ def resimulate(
         inputs: the recovered inputs (B, …).
         labels: the recovered labels (B, C); they are brought into the simplex first.
         scale: the factor that the share was multiplied by.
+        errors: the standard errors of the inputs, where they exceed a rounding. What they do to the
+            gradients counts as rounding.
 
     Returns:
         How well each gradient fits. If the model cannot be run, it says why and agrees with
@@ -142,42 +146,42 @@ def resimulate(
     try:
         own, exact = subject.once(own_copy), subject.once(exact_copy)
         truth = simulated(exact, inputs, y, share, scale)
-        runs = [moved_run(own, inputs, y, share, scale, generator) for _ in range(SIMULATION.runs)]
-        units = {name: _unit(name, truth, runs, share, own) for name in truth}
-        best = min((_fits(share, run, units) for run in (truth, *runs)), key=_worst)
+
+        def moved(far: float = 1.0) -> Mapping[str, RunSizes]:
+            run = moved_run(own, inputs, y, share, scale, generator, far, errors)
+            return run_sizes(share, truth, run)
+
+        runs = [moved() for _ in range(SIMULATION.runs)]
+        units = {name: _unit(name, [run[name] for run in runs], share, own) for name in truth}
+        first = (run_sizes(share, truth, truth), *runs)
+        best = min((_fits(run, units) for run in first), key=_worst)
         for number in range(SIMULATION.more_runs):
             if best.agree or not best.layers:
                 break
-            far = SIMULATION.growth ** (number + 1)
-            run = moved_run(own, inputs, y, share, scale, generator, far)
-            best = min(best, _fits(share, run, units), key=_worst)
+            run = moved(SIMULATION.growth ** (number + 1))
+            best = min(best, _fits(run, units), key=_worst)
     except SoftleakError as error:
         return Resimulation(problem=str(error))
     return best
 
 
-def _unit(
-    name: str, truth: Gradients, runs: list[Gradients], share: GradientShare, own: nn.Module
-) -> float:
+def _unit(name: str, runs: list[RunSizes], share: GradientShare, own: nn.Module) -> float:
     """Return the root mean square that rounding and noise leave of a gradient's difference."""
     computed_in = next(own.parameters()).dtype
-    offs = torch.stack([root_mean_square(run[name] - truth[name]) for run in runs])
     # The client may have computed more coarsely than the model's dtype; rounding grows alike.
     coarser = share.resolution(name, computed_in) / (torch.finfo(computed_in).eps / 2)
     computing = coarser if share.precision is not None else 1.0
-    sent = torch.finfo(share[name].dtype).eps / 2 * float(root_mean_square(truth[name]))
-    return math.hypot(computing * float(offs.median()), sent, share.noise(name))
+    sent = torch.finfo(share[name].dtype).eps / 2 * runs[0].exact
+    return math.hypot(computing * median(run.off_exact for run in runs), sent, share.noise(name))
 
 
-def _fits(share: GradientShare, run: Gradients, units: Mapping[str, float]) -> Resimulation:
-    return Resimulation(tuple(_fit(share[name], run[name], name, units[name]) for name in run))
+def _fits(run: Mapping[str, RunSizes], units: Mapping[str, float]) -> Resimulation:
+    return Resimulation(tuple(_fit(name, sizes, units[name]) for name, sizes in run.items()))
 
 
-def _fit(sent: Tensor, simulated: Tensor, name: str, unit: float) -> LayerFit:
-    size = float(root_mean_square(simulated))
-    off = float(root_mean_square(sent.double() - simulated))
-    misfit = off / unit if unit else (math.inf if off else 0.0)
-    return LayerFit(name, misfit, unit / size if size else math.inf)
+def _fit(name: str, sizes: RunSizes, unit: float) -> LayerFit:
+    misfit = sizes.off_sent / unit if unit else (math.inf if sizes.off_sent else 0.0)
+    return LayerFit(name, misfit, unit / sizes.own if sizes.own else math.inf)
 
 
 def _worst(resimulation: Resimulation) -> float:

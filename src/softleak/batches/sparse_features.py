@@ -14,7 +14,7 @@ from softleak.batches.feature_fit import FeatureProblem
 from softleak.batches.feature_verdict import judge_features
 from softleak.batches.gradient_space import GradientSpace
 from softleak.batches.sparse_directions import sparse_directions
-from softleak.batches.sparse_layer import layer_before_head
+from softleak.batches.sparse_layer import layers_before_head
 from softleak.knowledge import Knowledge
 from softleak.results import BatchRecovery, Status
 from softleak.share import GradientShare
@@ -35,10 +35,11 @@ def recover_by_features(
     Returns:
         The samples without inputs, or None if the model or the share is not of this kind.
     """
-    head, before = subject.head, subject.once(layer_before_head)
+    head, layers = subject.head, subject.once(layers_before_head)
     size = knowledge.samples if size is None else size
-    if before is None or knowledge.head_only or head.weight_name not in share:
+    if not layers or knowledge.head_only or head.weight_name not in share:
         return None
+    before = layers[0]
     if f"{before}.bias" not in share:
         return None
     G = share[head.weight_name].double()

@@ -5,11 +5,11 @@ The model is run on random inputs and observed; nothing is read from its code.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from softleak.batches.client_runs import exact_copy
 from softleak.errors import SoftleakError
@@ -54,21 +54,38 @@ class Passed:
 
 def run_through(model: nn.Module, name: str, x: Tensor) -> Passed:
     """Run a model on inputs (B, …) and keep what enters and leaves one of its layers."""
-    kept: list[tuple[Tensor, Tensor]] = []
+    passed = run_layers(model, [name], x)
+    if name not in passed:
+        raise SoftleakError(f"the layer {name!r} is not used")
+    return passed[name]
+
+
+def run_layers(model: nn.Module, names: Iterable[str], x: Tensor) -> Mapping[str, Passed]:
+    """Run a model once and keep what enters and leaves these layers; unused ones are left out."""
+    kept: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    handles = [
+        model.get_submodule(name).register_forward_hook(_keeper(kept.setdefault(name, [])))
+        for name in names
+    ]
+    try:
+        with torch.enable_grad():
+            logits = forward_batch(model, x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: Passed(*calls[0], logits, len(calls)) for name, calls in kept.items() if calls}
+
+
+def _keeper(
+    kept: list[tuple[Tensor, Tensor]],
+) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+    """Return a hook that keeps what enters and leaves a layer."""
 
     def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         kept.append((inputs[0], output))
         return output.clone()  # an activation in place would overwrite what is kept
 
-    handle: RemovableHandle = model.get_submodule(name).register_forward_hook(keep)
-    try:
-        with torch.enable_grad():
-            logits = forward_batch(model, x)
-    finally:
-        handle.remove()
-    if not kept:
-        raise SoftleakError(f"the layer {name!r} is not used")
-    return Passed(kept[0][0], kept[0][1], logits, len(kept))
+    return keep
 
 
 def first_layer(subject: Subject) -> str | None:
@@ -79,9 +96,29 @@ def first_layer(subject: Subject) -> str | None:
     return next((name for name in _linears(subject) if _is_first(subject, name)), None)
 
 
-def layer_before_head(subject: Subject) -> str | None:
-    """Return the name of the fully connected layer whose ReLU is the feature, if there is one."""
-    return next((name for name in _linears(subject) if _is_before_head(subject, name)), None)
+def layers_before_head(subject: Subject) -> tuple[str, ...]:
+    """Return the fully connected layers before the head, its nearest first, with ReLUs between.
+
+    All layers are watched in one run, since dropout in train mode differs from run to run. Where
+    it lies between two layers, the chain ends.
+    """
+    names, after = _linears(subject), subject.head.name
+    if not names:
+        return ()
+    try:
+        model, x = subject.once(exact_copy), _random_inputs(subject)[:2]
+        run = run_layers(model, [*names, after], x)
+    except SoftleakError:
+        return ()
+    found: list[str] = []
+    while names and after in run:
+        before = [n for n in names if n in run and _feeds(model, n, run[n], run[after])]
+        if not before:
+            break
+        after = before[0]
+        names = [name for name in names if name != after]
+        found.append(after)
+    return tuple(found)
 
 
 def is_homogeneous(subject: Subject) -> bool:
@@ -127,18 +164,14 @@ def _is_first(subject: Subject, name: str) -> bool:
     return float((slopes == 0).double().mean()) >= LAYER_PROBE.fewest_zeros
 
 
-def _is_before_head(subject: Subject, name: str) -> bool:
-    model, x = subject.once(exact_copy), _random_inputs(subject)[:2]
-    try:
-        run, head = run_through(model, name, x), run_through(model, subject.head.name, x)
-    except SoftleakError:
-        return False
-    if run.calls != 1 or head.calls != 1 or run.left.shape != head.entered.shape:
+def _feeds(model: nn.Module, name: str, run: Passed, after: Passed) -> bool:
+    """Return whether what leaves a linear layer enters the next one behind a ReLU."""
+    if run.calls != 1 or after.calls != 1 or run.left.shape != after.entered.shape:
         return False
     linear = model.get_submodule(name)
     assert isinstance(linear, nn.Linear)
     expected = torch.nn.functional.linear(run.entered, linear.weight, linear.bias)
-    return _close(run.left, expected) and torch.equal(head.entered, run.left.clamp_min(0))
+    return _close(run.left, expected) and torch.equal(after.entered, run.left.clamp_min(0))
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:

@@ -42,8 +42,8 @@ class Whole:
 
     @property
     def explained(self) -> bool:
-        """Return whether rounding explains what is left."""
-        return self.misfit <= EXPLAINED
+        """Return whether rounding explains what is left, but not the gradient itself."""
+        return self.misfit <= EXPLAINED < self.system.signal(self.x)
 
 
 def find_batch(
@@ -81,7 +81,7 @@ def find_batch(
                 tried.add(tuple(members))
                 chosen = pool.take(members)
                 whole = solve_jointly(space, supports, chosen, scaled=scaled)
-                if whole.misfit <= CONVINCING:
+                if whole.explained and whole.misfit <= CONVINCING:
                     return whole, chosen
                 if whole.explained and (kept is None or whole.misfit < kept[0].misfit):
                     kept = whole, chosen

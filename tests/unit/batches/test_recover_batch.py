@@ -12,7 +12,9 @@ from softleak.batches.head_space import HeadSpace
 from softleak.batches.joint import JointSystem
 from softleak.batches.one_sample import SampleSystem
 from softleak.batches.supports import supports_of
+from softleak.batches.whole_batch import Whole
 from softleak.errors import LabelError
+from softleak.subject import Subject
 
 KINDS = {
     "one-hot": (data.Hard(), sl.OneHot()),
@@ -235,3 +237,20 @@ def test_as_many_equations_as_unknowns_test_nothing():
     rows = 1e9 * torch.rand(5, 5, dtype=torch.double)
     assert excess_bits(rows, redundant=0) == 0
     assert excess_bits(rows[:, :2], redundant=1) == pytest.approx(2 * 24, abs=6)
+
+
+@pytest.mark.parametrize("logarithm", [-800.0, -60.0])
+def test_a_scale_of_zero_is_no_reading(lenet, logarithm):
+    """With endless features and no differences, everything is within the errors of the logits."""
+    x, y = batch("smoothed", 3)
+    subject = Subject.of(lenet, (3, 32, 32))
+    space = HeadSpace.of(subject.head, sl.capture(lenet, x, y))
+    supports = supports_of(sl.Smoothed(), 10, list(range(10))).take(torch.zeros(3).long())
+    system = JointSystem(space, supports, torch.full((3, 10), 1e3), scaled=False)
+    b, c = 1e5 * torch.eye(3).flatten().double(), torch.ones(3, dtype=torch.double)
+    there = torch.cat([b, c, torch.tensor([logarithm], dtype=torch.double)])
+    assert float(system.values(there[None], torch.zeros(1).long()).abs().max()) < 1.0
+    assert not Whole(system, there, 0.4).explained
+    true = JointSystem(space, supports, torch.full((3, 10), 1e-6), scaled=False)
+    here = torch.cat([torch.eye(3).flatten().double(), c, torch.zeros(1, dtype=torch.double)])
+    assert Whole(true, here, 0.4).explained

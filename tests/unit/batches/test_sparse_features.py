@@ -6,8 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import softleak as sl
 from softleak import models
+from softleak.batches.direction_settings import DIRECTIONS
+from softleak.batches.feature_checks import tail_inputs
+from softleak.batches.feature_fit import FeatureFit, FeatureProblem
+from softleak.batches.gradient_space import GradientSpace
+from softleak.batches.sparse_directions import sparse_directions
 from softleak.batches.sparse_features import recover_by_features
+from softleak.batches.sparse_layer import layers_before_head
 from softleak.knowledge import Knowledge
 from softleak.results import BatchRecovery, Status
 from softleak.share import GradientShare
@@ -38,6 +45,16 @@ def attack(model: nn.Module, share: GradientShare, size: int | None) -> BatchRec
     found = recover_by_features(Subject.of(model, (3, 32, 32)), share, Knowledge(), size)
     assert found is not None
     return found
+
+
+def fitted(subject: Subject, share: GradientShare) -> tuple[FeatureProblem, FeatureFit]:
+    """The equations of the last two layers and their solution."""
+    head = subject.head
+    G = share[head.weight_name].double().T.contiguous()
+    space = GradientSpace.of(G, share.resolution(head.weight_name, head.dtype), 0.0)
+    zeros = sparse_directions(space.R, space.errors, DIRECTIONS).zeros
+    problem = FeatureProblem.of(subject, share, space, zeros, layers_before_head(subject)[0])
+    return problem, problem.solve()
 
 
 def check_no_false_proof(found: BatchRecovery, y: Tensor) -> None:
@@ -106,6 +123,63 @@ def test_a_share_without_the_bias_before_is_left_to_other_attacks():
     share = vouched(model, x, y).without("3.bias")
     subject = Subject.of(model, (3, 32, 32))
     assert recover_by_features(subject, share, Knowledge(), 3) is None
+
+
+def deep_network(dropout: float = 0.5) -> nn.Module:
+    """A convolution and three fully connected layers with dropout before two of them."""
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 5, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(dropout),
+        nn.Linear(8 * 14 * 14, 160),
+        nn.ReLU(inplace=True),
+        nn.Dropout(dropout),
+        nn.Linear(160, 120),
+        nn.ReLU(inplace=True),
+        nn.Linear(120, 20, bias=False),
+    )
+
+
+def test_the_tail_is_followed_down_to_what_it_reads():
+    model, (x, _), y = deep_network().eval(), drawn(4), labels(4)
+    subject, share = Subject.of(model, (3, 32, 32)), vouched(model, x, y)
+    assert layers_before_head(subject) == ("7", "4")
+    found = tail_inputs(subject, share, *fitted(subject, share))
+    assert found is not None
+    assert found.layers == ("4", "7")
+    with torch.no_grad():
+        true = model[:4](x).double()
+    off = torch.cdist(true, found.inputs).amin(1) / true.norm(dim=1)
+    assert float(off.max()) < 1e-4
+
+
+@pytest.mark.parametrize("mode", [False, True])
+def test_dropout_is_no_obstacle(mode):
+    model, (x, _), y = deep_network().train(mode), drawn(4), labels(4)
+    found = attack(model, vouched(model, x, y), 4)
+    assert found.status is Status.UNIQUE, found.message
+    check_no_false_proof(found, y)
+
+
+@pytest.mark.parametrize("name", ["4.weight", "4.bias", "7.weight"])
+def test_a_tail_that_sends_another_gradient_proves_nothing(name):
+    """The head and the bias before it are as they were, so that only the simulation can tell."""
+    model, (x, _), y = deep_network().eval(), drawn(4), labels(4)
+    share = vouched(model, x, y)
+    assert attack(model, share, 4).status is Status.UNIQUE
+    other = share.map(lambda own, g: g * 1.001 if own == name else g)
+    assert not attack(model, other, 4).proved
+
+
+def test_labels_that_no_one_vouches_for_are_returned_and_not_proved():
+    model, (x, _), y = network(), drawn(3), labels(3)
+    found = sl.recover_batch(model, sl.capture(model, x, y), size=3, family=sl.OneHot())
+    assert len(found.samples) == 3
+    assert not found.proved
+    nearest = torch.cdist(y.double(), torch.stack([s.label for s in found.samples]), p=1).amin(1)
+    assert float(nearest.max()) < 1e-5
 
 
 @pytest.mark.slow

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import nn
 
 import softleak as sl
 from benchmarks.batch_limits import is_open
+from softleak.batches.batch_certificate import certify
 from softleak.batches.head_space import HeadSpace
+from softleak.batches.joint import POLISH, polish
 from softleak.batches.leading import leading_points
-from softleak.batches.one_sample import SampleSystem
+from softleak.batches.one_sample import SamplePoints, SampleSystem
 from softleak.batches.recover_batch import read_batch
 from softleak.batches.supports import supports_of
 from softleak.knowledge import Knowledge
@@ -88,6 +93,27 @@ def test_two_samples_of_one_class_share_their_labels_out_in_more_than_one_way():
         torch.testing.assert_close(first[name], second[name], rtol=1e-10, atol=1e-13)
     found = read(model.float(), first, 2)
     assert not found.proved
+
+
+@pytest.mark.parametrize("left", [1e-6, 1e-9])
+def test_a_sample_whose_feature_runs_away_takes_the_proof_of_the_other_with_it(left):
+    """At the end of that valley a feature is endless, and the other label looks well determined."""
+    model = sure_head().double()
+    one, other, c = feature(3, 0.08, 1).double(), feature(3, 1.5, 2).double(), 0.5
+    y = torch.stack([smoothed(3, 0.2), smoothed(3, c)])
+    share = sl.capture(model, torch.stack([one, other]), y)
+    space = HeadSpace.of(Subject.of(model, (WIDTH,)).head, share).times(2.0)
+    moved = (c * other - (c - left) * one) / left
+    b = space.coordinates(torch.stack([one, moved]))
+    label = torch.stack([smoothed(3, 0.2 + c - left), smoothed(3, left)])
+    p = torch.softmax(b @ space.logit_map.T + space.offset, -1)
+    supports = supports_of(sl.Smoothed(), CLASSES, range(CLASSES)).take(torch.tensor([3, 3]))
+    at = SamplePoints(torch.linalg.inv(b).mT, b, label, p)
+    system, x = polish(space, supports, at, steps=replace(POLISH, iterations=0))
+    assert torch.cdist(system.point(x).label, y, p=1).amin() > 0.3
+    proof = certify(system, x, 1.0)
+    assert float(proof.label_errors.max()) < 1e-3
+    assert not proof.regular.any()
 
 
 def test_two_sure_samples_of_one_class_are_found_and_their_labels_are_open():

@@ -44,6 +44,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--data", type=Path, help="the folder of CIFAR-10 packs, for proportions")
     parser.add_argument("--samples", type=int, nargs="+", default=[50, 100, 200, 500])
+    parser.add_argument("--runs", type=int, default=60, help="simulated clients, for proportions")
+    parser.add_argument("--no-noise", action="store_true", help="fit no reader of noise")
     parser.add_argument("--clients", nargs="+", help="such as lr=0.01,steps=5, for images")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -53,7 +55,11 @@ def main() -> None:
     for name in given.networks:
         if given.table == "proportions":
             for samples in given.samples:
-                print(proportions(name, samples, given.shares, given.data, given.seed), flush=True)
+                words = proportions(
+                    name, samples, given.shares, given.data, given.seed, given.runs,
+                    not given.no_noise,
+                )  # fmt: skip
+                print(words, flush=True)
         elif given.table == "undeclared":
             undeclared(name, given)
         else:

@@ -115,3 +115,9 @@ def mean_gradient(subject: Subject, share: GradientShare, recipe: SgdSteps) -> G
     rounding = {name: error / total for name, error in share.rounding.items()}
     changed = {name: undo(name, update) for name, update in share.items()}
     return replace(share, gradients=changed, rounding=rounding, made_by=None)
+
+
+def mean_of_head(subject: Subject, share: GradientShare, recipe: SgdSteps) -> GradientShare:
+    """Return the mean gradient of the head alone, which costs far less than that of all layers."""
+    own = (subject.head.weight_name, subject.head.bias_name)
+    return mean_gradient(subject, share.without(*(n for n in share if n not in own)), recipe)

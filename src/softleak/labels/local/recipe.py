@@ -65,6 +65,27 @@ class SgdSteps:
         ahead = slope + self.momentum * memory if self.nesterov else memory
         return moved + self.lr * ahead, memory
 
+    def step_in_place(self, moved: Tensor, memory: Tensor | None, slope: Tensor) -> Tensor:
+        """Take one more step like ``step``, write it to ``moved``, and return the momentum.
+
+        The arguments are those of ``step``. Memory and slope are overwritten, which saves most of
+        the time where they are large.
+        """
+        if self.weight_decay:
+            slope.sub_(moved, alpha=self.weight_decay)
+        if not self.momentum:
+            moved.add_(slope, alpha=self.lr)
+            return slope
+        if memory is not None:
+            memory = memory.mul_(self.momentum).add_(slope, alpha=1 - self.dampening)
+        else:
+            memory = slope.clone() if self.nesterov else slope
+        if self.nesterov:
+            moved.add_(slope, alpha=self.lr).add_(memory, alpha=self.lr * self.momentum)
+        else:
+            moved.add_(memory, alpha=self.lr)
+        return memory
+
     @cached_property
     def kept(self) -> tuple[float, ...]:
         """Return the part of the first weights that is left before each step, and at the end."""

@@ -108,8 +108,8 @@ def features_of_noise(subject: Subject) -> Tensor:
     with torch.no_grad(), torch.random.fork_rng(devices):
         together = _features_together(model, head, drawn)
         if together is not None:
-            ends = torch.stack([_feature_alone(model, head, x) for x in (drawn[0], drawn[-1])])
-            if bool(_same(together[[0, -1]], ends).all()):
+            last = _feature_alone(model, head, drawn[-1])
+            if float((together[-1] - last).norm()) <= FEATURES.same * float(last.norm()):
                 return together
         return torch.stack([_feature_alone(model, head, one) for one in drawn])
 
@@ -126,7 +126,7 @@ def _features_together(model: nn.Module, head: Head, inputs: Sequence[Inputs]) -
     """Return the features (n, I) of one run on all inputs; None where that is not possible.
 
     A feature may depend on the others of its batch, as behind BatchNorm in train mode, so that the
-    caller has to compare some of them with those of inputs alone.
+    caller has to compare one of them with that of an input alone.
     """
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     if len(tensors) < len(inputs):
@@ -138,11 +138,6 @@ def _features_together(model: nn.Module, head: Head, inputs: Sequence[Inputs]) -
         return None
     features = entered[-1][0]
     return features.double() if features.shape == (len(tensors), head.W.shape[1]) else None
-
-
-def _same(some: Tensor, others: Tensor) -> Tensor:
-    """Return (n,) whether features (n, I) are the same but for rounding."""
-    return (some - others).norm(dim=1) <= FEATURES.same * others.norm(dim=1)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ It trains a small CNN with batches of 32, SGD with momentum 0.9 and one local ep
 images. The round's config says so, and the server's monitor reads it there. It says which classes
 each client's update proves. With ``--guard`` every client has a guard that is told to stop that,
 and with ``--preview`` it first simulates one step on its own batch. With ``--pack`` the clients
-share all images of a file instead, as many as the quickstart's have, in many steps.
+share all images of a file instead, and take many steps, as the quickstart's do.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_the_verdict_comes_first(opened):
     ]  # fmt: skip
     mixed = opened.locator("#share-3").inner_text()
     assert "2 OF 2" in mixed
-    assert "the exact labels of all 2 samples" in mixed
+    assert "the exact labels and the features before the last layer of both samples" in mixed
     assert opened.locator("#share-3 .sample").count() == 2
     assert "proved without the truth" in opened.locator("#share-3 .sample").first.inner_text()
 

@@ -13,6 +13,7 @@ from softleak.auditing.headline import headline, summary
 from softleak.auditing.rates import Response
 from softleak.auditing.reports import Audit, AuditReport
 from softleak.auditing.residual_risk import residual_risk
+from softleak.auditing.sample_text import features_words, inputs_words, sample_words
 from softleak.auditing.severity import severity_of_audit, severity_of_share
 from softleak.auditing.threat_model import ATTACKER, assumptions_of, knowledge_of
 from softleak.auditing.verdict_text import composition_words, label_words
@@ -84,7 +85,10 @@ def _attack(attack: CataloguedAttack, audit: Audit) -> dict[str, Any]:
         "aim": attack.aim.value,
         "method": attack.method,
         "outcomes": {o.value: n for o, n in tally(attack, audit.reports).items()},
-        "reasons": [{"outcome": o.value, "why": why, "updates": n} for (o, why), n in reasons],
+        "reasons": [
+            {"outcome": o.value, "why": why.removesuffix("."), "updates": n}
+            for (o, why), n in reasons
+        ],
     }
 
 
@@ -100,6 +104,12 @@ def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[
     if found.method.exact and found.leaked and found.psnr_predicted is not None:
         words = f"{found.message}; predicted PSNR {found.psnr_predicted:.0f} dB"
         yield _stated(report, "input", "predicted error", words)
+    for number, one in enumerate(report.samples.proved, 1):
+        yield _stated(report, "label", "proof", f"sample {number}: {sample_words(one, names)}")
+    if report.samples.features:
+        yield _stated(report, "feature", "proof", features_words(report.samples))
+    if report.samples.inputs:
+        yield _stated(report, "input", "proof", inputs_words(report.samples))
     if report.composition.present:
         words = composition_words(report, names)
         yield _stated(report, "composition", "proof", words)

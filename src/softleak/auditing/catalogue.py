@@ -21,6 +21,7 @@ from softleak.vocabulary import Leak
 Ending = tuple[Outcome, str]
 OWN_INPUT_ATTACKS = ("reading embeddings", "inversion", "matching")  # as an audit calls them
 SEVERAL_MIXED = (Outcome.NOT_APPLICABLE, "the update mixes several samples or steps")
+NO_CLIENT = (Outcome.NOT_APPLICABLE, "no local training was declared (--client)")
 SIGNS_ONLY = (Outcome.NOT_APPLICABLE, "the update is a pattern of signs, not a gradient")
 
 
@@ -92,10 +93,10 @@ def _label(report: AuditReport) -> Ending:
 def _evidence(report: AuditReport) -> Ending:
     pieces = report.label.recovery.evidence
     if not pieces:
-        return Outcome.NOT_APPLICABLE, "no other layer of this model tells the scalar of the label"
+        return Outcome.NOT_APPLICABLE, "no other layer of this model tells the missing number"
     agreed = [piece.parameter for piece in pieces if piece.agrees]
     if agreed:
-        return Outcome.SUCCEEDED, f"the scalar follows from {', '.join(agreed)}"
+        return Outcome.SUCCEEDED, f"the missing number follows from {', '.join(agreed)}"
     return Outcome.NO_SUCCESS, "other layers contradict each other or say nothing"
 
 
@@ -120,7 +121,7 @@ def _rereading(report: AuditReport) -> Ending:
 
 def _local(report: AuditReport) -> Ending:
     if report.knowledge.client is None:
-        return Outcome.NOT_APPLICABLE, "no local training was declared (--client)"
+        return NO_CLIENT
     known = report.label.known or report.label.class_index is not None
     return Outcome.of(known), report.label.recovery.message
 
@@ -132,7 +133,7 @@ def _feature(report: AuditReport) -> Ending:
         return SEVERAL_MIXED
     if report.feature.proved:
         return Outcome.SUCCEEDED, "every entry is known, to a relative error below 1 %"
-    return Outcome.NO_SUCCESS, "the scalar, and so the size of the feature, is not proved"
+    return Outcome.NO_SUCCESS, "the missing number, and so the size of the feature, is not proved"
 
 
 def _composition(report: AuditReport) -> Ending:
@@ -195,6 +196,12 @@ def _input(name: str) -> Callable[[AuditReport], Ending]:
     return judged
 
 
+def _trained(name: str) -> Callable[[AuditReport], Ending]:
+    """Return how an attack on the inputs of declared local training ended."""
+    noted = _input(name)
+    return lambda report: NO_CLIENT if report.knowledge.client is None else noted(report)
+
+
 def _elsewhere(words: str) -> Callable[[AuditReport], Ending]:
     """Return the ending of an attack that the audit never runs."""
     return lambda _: (Outcome.NOT_CARRIED_OUT, words)
@@ -203,12 +210,13 @@ def _elsewhere(words: str) -> Callable[[AuditReport], Ending]:
 CATALOGUE: list[CataloguedAttack] = [
     CataloguedAttack(
         "label-scalar", "Label from the last layer", Leak.LABEL,
-        "The gradient of the last layer leaves one scalar unknown; it is searched in a closed "
-        "interval, and uniqueness is certified.", _alone(_label),
+        "The gradient of the last layer leaves one number open. All its possible values are "
+        "searched, and it is certified whether only one of them fits.", _alone(_label),
     ),
     CataloguedAttack(
-        "label-evidence", "Scalar from other layers", Leak.LABEL,
-        "Gradients of biases and norms before the last layer tell the scalar for any label.",
+        "label-evidence", "Label from other layers", Leak.LABEL,
+        "Gradients of biases and norms before the last layer tell the missing number, whatever the "
+        "label.",
         _alone(_evidence),
     ),
     CataloguedAttack(
@@ -240,7 +248,7 @@ CATALOGUE: list[CataloguedAttack] = [
     ),
     CataloguedAttack(
         "feature", "Feature before the last layer", Leak.FEATURE,
-        "With the scalar the input of the last layer follows exactly.", _unsigned(_feature),
+        "With that number the input of the last layer follows exactly.", _unsigned(_feature),
     ),
     CataloguedAttack(
         "input-embeddings", "Input from gradients of embeddings", Leak.INPUT,
@@ -260,12 +268,12 @@ CATALOGUE: list[CataloguedAttack] = [
     CataloguedAttack(
         "input-local-first-layer", "Inputs behind local training, from the first layer",
         Leak.INPUT, "The update of a fully connected first layer is a sum over inputs that never "
-        "change; its sparse vectors separate them.", _input(LOCAL_INPUT_ATTACKS[0]),
+        "change; its sparse vectors separate them.", _trained(LOCAL_INPUT_ATTACKS[0]),
     ),
     CataloguedAttack(
         "input-local-matching", "Input behind local training, by matching", Leak.INPUT,
         "The declared client is run on guesses that follow what its update leaves.",
-        _input(LOCAL_INPUT_ATTACKS[1]),
+        _trained(LOCAL_INPUT_ATTACKS[1]),
     ),
     CataloguedAttack(
         "input-gauss-newton", "Input by Gauss–Newton", Leak.INPUT,

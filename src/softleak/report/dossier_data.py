@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,8 @@ from softleak.report.dossier_mapping import MAPPING
 from softleak.report.machine import finite
 
 DOSSIER_FORMAT = 1  # raised when a field changes its meaning
+SAID_IN_WORDS = ("verdict", "recommended_action", "threat_model", "attacks", "residual_risk")
+SHARE = re.compile(r"\bshare(?=s?\b)")
 MOST_REASONS = 5  # reasons that are listed per attack; the JSON of the audit has every share
 
 
@@ -59,7 +62,19 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
             {"section": m.section, "nist": m.nist, "edpb": m.edpb} for m in MAPPING
         ],
     }  # fmt: skip
-    return {key: finite(value) for key, value in data.items()}
+    data = {key: finite(value) for key, value in data.items()}
+    return {
+        key: _of_updates(value) if key in SAID_IN_WORDS else value for key, value in data.items()
+    }
+
+
+def _of_updates(value: Any) -> Any:  # noqa: ANN401
+    """Return sentences in which a share is called an update, as readers of a dossier know it."""
+    if isinstance(value, str):
+        return SHARE.sub("update", value)
+    if isinstance(value, dict):
+        return {key: _of_updates(one) for key, one in value.items()}
+    return [_of_updates(one) for one in value] if isinstance(value, list) else value
 
 
 def _pairs(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
@@ -71,7 +86,7 @@ def _update(report: AuditReport) -> dict[str, Any]:
         "name": report.name,
         "sha256": report.fingerprint or None,
         "severity": severity_of_share(report).value,
-        "verdict": headline(report),
+        "verdict": _of_updates(headline(report)),
         "states": {leak.value: state.value for leak, state in report.states.items()},
     }
 
@@ -116,7 +131,8 @@ def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[
 
 
 def _stated(report: AuditReport, what: str, kind: str, words: str) -> dict[str, str]:
-    return {"update": report.name, "of": what, "kind": kind, "statement": words}
+    words = words.replace(", proved without the truth", "")  # which is said of all of them
+    return {"update": report.name, "of": what, "kind": kind, "statement": _of_updates(words)}
 
 
 def _defences(audit: Audit) -> dict[str, Any] | None:

@@ -148,23 +148,23 @@ class Search:
     def weakest(self, within: int | None = None) -> Stopped | None:
         """Return the weakest setting of the grid that stops everything, None if none does.
 
-        Labels take less time to attack than inputs and more noise to hide, so they go first.
+        What is within reach is known in a moment, so that goes first. Labels take less time to
+        attack than inputs by a walk, and mostly more noise to hide, so they follow.
 
         Args:
             within: the number of settings to look at, from the weakest on; None for all.
         """
-        grid = self.grid[:within]
-        names = self.leaks - {Leak.INPUT}
-        if names:
+        grid, inputs = self.grid[:within], frozenset({Leak.INPUT})
+        narrowed = self.reach is not None and bool(self.leaks & inputs)
+        if narrowed:
+            grid = _from_first(grid, GRID.input_start, lambda setting: not self._reached(setting))
+        if names := self.leaks - inputs:
+            start = 0 if narrowed else GRID.class_start
+            grid = _from_first(grid, start, lambda setting: not self._hit(setting, names))
+        if self.leaks & inputs:
             grid = _from_first(
-                grid, GRID.class_start, lambda setting: not self._hit(setting, names)
+                grid, 0, lambda setting: not self._hit(setting, inputs, INPUT_TRIALS)
             )
-        if Leak.INPUT in self.leaks:
-            seen = frozenset({Leak.INPUT})
-            start = GRID.input_start if not names else 0
-            # What is within reach is known in a moment, so that only a walk or two is left.
-            grid = _from_first(grid, start, lambda setting: not self._reached(setting))
-            grid = _from_first(grid, 0, lambda setting: not self._hit(setting, seen, INPUT_TRIALS))
         return self.at(grid[0]) if grid else None
 
     def at(self, setting: float) -> Stopped:
@@ -185,6 +185,8 @@ class Search:
         """Return whether an attack succeeds in a trial of this setting."""
         seen = frozenset({Leak.INPUT})
         names, inputs = self.leaks - seen, self.leaks & seen
+        if inputs and self._reached(setting):
+            return True
         return self._hit(setting, names) or self._hit(setting, inputs, INPUT_TRIALS)
 
     def _hit(self, setting: float, leaks: frozenset[Leak], trials: int | None = None) -> bool:

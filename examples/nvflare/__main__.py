@@ -23,12 +23,16 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", type=int, default=16, help="height and width of an image")
-    parser.add_argument("--stop", default="input", help="leaks to stop, such as input,class")
+    parser.add_argument("--stop", default="input,label", help="leaks to stop, such as input,class")
     parser.add_argument("--seeds", type=int, default=2, help="trials per setting of the noise")
     parser.add_argument("--small", action="store_true", help="a fully connected network")
     parser.add_argument("--weights", action="store_true", help="send weights, not differences")
     parser.add_argument("--mixed", action="store_true", help="one federation with all three kinds")
     parser.add_argument("--only", choices=("without", "with", "fault"), help="one of the three")
+    parser.add_argument(
+        "--match-seconds", type=float, default=0.0, metavar="S",
+        help="how long the server matches gradients where it cannot compute the image",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("federation-nvflare"))
     given = parser.parse_args()
     plans = {
@@ -47,20 +51,25 @@ def main() -> None:
             stop=tuple(given.stop.split(",")),
             factory="small_network" if given.small else "network", seeds=given.seeds,
         )  # fmt: skip
-        print_scores(name, *simulate(run))
+        print_scores(name, *simulate(run, given.match_seconds))
 
 
-def simulate(run: FlareRun) -> tuple[dict[str, ClientScore], float]:
-    """Run a federation, and return what the server has of each kind of clients, and the time."""
+def simulate(run: FlareRun, matching: float) -> tuple[dict[str, ClientScore], float]:
+    """Run a federation, and return what the server has of each kind of clients, and the time.
+
+    Args:
+        run: the federation.
+        matching: the seconds in which the server matches the gradients of an image.
+    """
     job, start = run.write(), perf_counter()
     simulator = SimulatorRunner(
         job_folder=str(job), workspace=str(run.file("workspace")), n_clients=len(run.kinds),
-        threads=1, log_config="ERROR",
+        threads=len(run.kinds), log_config="ERROR",
     )  # fmt: skip
     if simulator.run():
         raise SystemExit("the simulator failed; its logs are in the folder of its workspace")
     seconds = perf_counter() - start
-    found = score(run)
+    found = score(run, matching)
     numbers = {kind: asdict(one) for kind, one in found.items()}
     run.file("scores.json").write_text(json.dumps({"seconds": seconds, **numbers}), "utf-8")
     return found, seconds

@@ -35,6 +35,7 @@ class ClientScore:
         images: the number of images at 20 dB or better.
         quality: the PSNR of every image that was found in dB.
         seconds: the time that the filter took for each update.
+        processor: the processor time that the filter took for each update.
         cosines: the cosine between what was sent and the update, as the filters say.
     """
 
@@ -45,6 +46,7 @@ class ClientScore:
     images: int = 0
     quality: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     cosines: list[float] = field(default_factory=list)
 
     @property
@@ -58,17 +60,23 @@ class ClientScore:
             said += f" (PSNR {min(self.quality):.1f} to {max(self.quality):.1f} dB)"
         if self.seconds:
             said += (
-                f"; the filter took {median(self.seconds):.2f} s per update (median), cosine to "
-                f"the update {min(self.cosines):.3f} to {max(self.cosines):.3f}"
+                f"; the filter took {median(self.seconds):.2f} s per update (median), "
+                f"{min(self.processor):.2f} to {max(self.processor):.2f} s of processor time; "
+                f"cosine to the update {min(self.cosines):.3f} to {max(self.cosines):.3f}"
             )
         return said
 
 
-def score(run: FlareRun) -> dict[str, ClientScore]:
-    """Attack all that the server saw, and return the score of each kind of clients."""
+def score(run: FlareRun, seconds: float = 0.0) -> dict[str, ClientScore]:
+    """Attack all that the server saw, and return the score of each kind of clients.
+
+    Args:
+        run: the federation.
+        seconds: the time for matching the gradients of an image that cannot be computed.
+    """
     found: dict[str, ClientScore] = defaultdict(ClientScore)
     model = built(run.model, {"size": run.size})
-    auditor = Auditor(model, Question(1, (3, run.size, run.size), NORM))
+    auditor = Auditor(model, Question(1, (3, run.size, run.size), NORM, seconds))
     x, y = Settings(clients=len(run.kinds), size=run.size).images()
     for number in range(run.rounds):
         for client, kind in enumerate(run.kinds):
@@ -96,8 +104,13 @@ def score(run: FlareRun) -> dict[str, ClientScore]:
             one.quality += [] if pixels is None else [quality]
             one.images += quality >= LEAK_THRESHOLDS.recognisable
     for name, kind, value in _numbers(run):
-        if name in ("guard-seconds", "guard-cosine"):
-            (found[kind].seconds if name == "guard-seconds" else found[kind].cosines).append(value)
+        one = found[kind]
+        kept = {
+            "guard-seconds": one.seconds, "guard-processor-seconds": one.processor,
+            "guard-cosine": one.cosines,
+        }  # fmt: skip
+        if name in kept:
+            kept[name].append(value)
     return dict(found)
 
 

@@ -57,7 +57,8 @@ def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = 
     if shape is None:
         raise ModelError(
             "could not tell which input the model takes, so its head cannot be verified; pass "
-            "input_shape, such as (3, 32, 32), or head=Head.of(model, name) if you vouch for it"
+            "input_shape, such as (3, 32, 32) (--input-shape 3,32,32 on the command line), or "
+            "head=Head.of(model, name) if you vouch for it"
         )
     runs = _runs(model, linears, shape)
     producers = [n for n in linears if all(_gives_logits(run, n) for run in runs)]

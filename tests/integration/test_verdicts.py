@@ -145,7 +145,10 @@ def test_every_sample_of_an_update_is_proved_if_their_number_is_said(case):
     labels = torch.tensor([one["label"] for one in found["each"]]).double()
     assert {int(index) for index in labels.argmax(1)} == {1, 4}
     assert float(labels.amax(1).min()) > 1 - 1e-3
-    assert "the exact labels of all 2 samples" in answer["verdict"]
+    assert (
+        "the exact labels and the features before the last layer of both samples"
+        in answer["verdict"]
+    )
 
 
 @pytest.mark.parametrize("leak", SINGLE)

@@ -32,6 +32,7 @@ def _advice(audit: Audit) -> Iterator[str]:
         return
     if leaked:
         yield f"Do not send {'this update as it is' if one else 'such updates as they are'}."
+        yield from _batches(audit)
         yield from _remedies(audit, frozenset(leaked))
         yield "Audit the defended update again before you rely on the defence."
     elif untried:
@@ -45,6 +46,20 @@ def _advice(audit: Audit) -> Iterator[str]:
     options = " ".join(f"--fail-on {leak.value}" for leak in named)
     if options:
         yield f"Let the pipeline stop such an update: softleak audit … {options}"
+
+
+def _batches(audit: Audit) -> Iterator[str]:
+    """Yield a warning about batches whose samples were told apart."""
+    found = [report.samples for report in audit.reports if report.samples.proved]
+    if not found:
+        return
+    samples, labels = sum(one.size for one in found), sum(len(one.proved) for one in found)
+    inputs = sum(one.inputs for one in found)
+    more = f" and the inputs of {inputs}" if inputs else ""
+    yield (
+        f"Do not rely on batching: of {samples} samples in {len(found)} mixed "
+        f"{'update' if len(found) == 1 else 'updates'} the labels of {labels}{more} were proved."
+    )
 
 
 def _remedies(audit: Audit, leaked: frozenset[Leak]) -> Iterator[str]:

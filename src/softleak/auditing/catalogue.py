@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from softleak.auditing.attack_outcome import Attempt, Outcome
-from softleak.auditing.findings import LabelLeak
+from softleak.auditing.findings import LabelLeak, Method
 from softleak.auditing.input_attack import INPUT_ATTACKS
 from softleak.auditing.reports import AuditReport
+from softleak.auditing.sample_text import features_words, inputs_words
 from softleak.auditing.trained_inputs import LOCAL_INPUT_ATTACKS
 from softleak.results import Status
 from softleak.vocabulary import Leak
@@ -20,6 +21,7 @@ from softleak.vocabulary import Leak
 Ending = tuple[Outcome, str]
 OWN_INPUT_ATTACKS = ("reading embeddings", "inversion", "matching")  # as an audit calls them
 SEVERAL_MIXED = (Outcome.NOT_APPLICABLE, "the update mixes several samples or steps")
+NO_CLIENT = (Outcome.NOT_APPLICABLE, "no local training was declared (--client)")
 SIGNS_ONLY = (Outcome.NOT_APPLICABLE, "the update is a pattern of signs, not a gradient")
 
 
@@ -70,11 +72,14 @@ def _alone(ending: Callable[[AuditReport], Ending]) -> Callable[[AuditReport], E
     """Return a reading that applies to the update of one sample only."""
 
     def judged(report: AuditReport) -> Ending:
-        if report.several:
-            return SEVERAL_MIXED
-        return SIGNS_ONLY if report.composition.signs else ending(report)
+        return SEVERAL_MIXED if report.several else _unsigned(ending)(report)
 
     return judged
+
+
+def _unsigned(ending: Callable[[AuditReport], Ending]) -> Callable[[AuditReport], Ending]:
+    """Return a reading that applies to a gradient, and not to its signs."""
+    return lambda report: SIGNS_ONLY if report.composition.signs else ending(report)
 
 
 def _label(report: AuditReport) -> Ending:
@@ -88,10 +93,10 @@ def _label(report: AuditReport) -> Ending:
 def _evidence(report: AuditReport) -> Ending:
     pieces = report.label.recovery.evidence
     if not pieces:
-        return Outcome.NOT_APPLICABLE, "no other layer of this model tells the scalar of the label"
+        return Outcome.NOT_APPLICABLE, "no other layer of this model tells the missing number"
     agreed = [piece.parameter for piece in pieces if piece.agrees]
     if agreed:
-        return Outcome.SUCCEEDED, f"the scalar follows from {', '.join(agreed)}"
+        return Outcome.SUCCEEDED, f"the missing number follows from {', '.join(agreed)}"
     return Outcome.NO_SUCCESS, "other layers contradict each other or say nothing"
 
 
@@ -116,15 +121,19 @@ def _rereading(report: AuditReport) -> Ending:
 
 def _local(report: AuditReport) -> Ending:
     if report.knowledge.client is None:
-        return Outcome.NOT_APPLICABLE, "no local training was declared (--client)"
+        return NO_CLIENT
     known = report.label.known or report.label.class_index is not None
     return Outcome.of(known), report.label.recovery.message
 
 
 def _feature(report: AuditReport) -> Ending:
+    if report.several and report.samples.attacked:
+        return Outcome.of(report.samples.features > 0), features_words(report.samples)
+    if report.several:
+        return SEVERAL_MIXED
     if report.feature.proved:
         return Outcome.SUCCEEDED, "every entry is known, to a relative error below 1 %"
-    return Outcome.NO_SUCCESS, "the scalar, and so the size of the feature, is not proved"
+    return Outcome.NO_SUCCESS, "the missing number, and so the size of the feature, is not proved"
 
 
 def _composition(report: AuditReport) -> Ending:
@@ -137,7 +146,39 @@ def _composition(report: AuditReport) -> Ending:
 def _samples(report: AuditReport) -> Ending:
     if not report.several:
         return Outcome.NOT_APPLICABLE, "the update is read as that of one sample"
-    return Outcome.NOT_CARRIED_OUT, "the audit does not run it; softleak.recover_batch does"
+    found = report.samples
+    if not found.attacked:
+        return Outcome.NOT_APPLICABLE, found.message.removeprefix("not attacked: ")
+    return Outcome.of(bool(found.proved)), found.message
+
+
+def _batch_inputs(report: AuditReport) -> Ending:
+    if not report.several:
+        return Outcome.NOT_APPLICABLE, "the update is read as that of one sample"
+    if report.samples.inputs:
+        return Outcome.SUCCEEDED, inputs_words(report.samples)
+    if not report.input.asked:
+        return Outcome.NOT_CARRIED_OUT, report.input.message
+    return Outcome.NOT_APPLICABLE, "no first layer of this model tells the inputs of this batch"
+
+
+def _matching(report: AuditReport) -> Ending:
+    if report.input.method == Method.SOLVING:
+        return Outcome.NOT_CARRIED_OUT, "Gauss–Newton had recovered the input already"
+    return _input(OWN_INPUT_ATTACKS[2])(report)
+
+
+def _solving(report: AuditReport) -> Ending:
+    """Return how Gauss–Newton ended, which an audit tries before it matches gradients."""
+    found = report.input
+    if found.method == Method.SOLVING:
+        return Outcome.of(found.leaked), found.message
+    if found.certificate is not None:
+        return Outcome.NO_SUCCESS, found.certificate.reason
+    outcome, why = _matching(report)
+    if outcome is Outcome.NO_SUCCESS or outcome is Outcome.SUCCEEDED:
+        return Outcome.NOT_APPLICABLE, "the network is not smooth, or its input is too large"
+    return outcome, why
 
 
 def _input(name: str) -> Callable[[AuditReport], Ending]:
@@ -155,6 +196,12 @@ def _input(name: str) -> Callable[[AuditReport], Ending]:
     return judged
 
 
+def _trained(name: str) -> Callable[[AuditReport], Ending]:
+    """Return how an attack on the inputs of declared local training ended."""
+    noted = _input(name)
+    return lambda report: NO_CLIENT if report.knowledge.client is None else noted(report)
+
+
 def _elsewhere(words: str) -> Callable[[AuditReport], Ending]:
     """Return the ending of an attack that the audit never runs."""
     return lambda _: (Outcome.NOT_CARRIED_OUT, words)
@@ -163,12 +210,13 @@ def _elsewhere(words: str) -> Callable[[AuditReport], Ending]:
 CATALOGUE: list[CataloguedAttack] = [
     CataloguedAttack(
         "label-scalar", "Label from the last layer", Leak.LABEL,
-        "The gradient of the last layer leaves one scalar unknown; it is searched in a closed "
-        "interval, and uniqueness is certified.", _alone(_label),
+        "The gradient of the last layer leaves one number open. All its possible values are "
+        "searched, and it is certified whether only one of them fits.", _alone(_label),
     ),
     CataloguedAttack(
-        "label-evidence", "Scalar from other layers", Leak.LABEL,
-        "Gradients of biases and norms before the last layer tell the scalar for any label.",
+        "label-evidence", "Label from other layers", Leak.LABEL,
+        "Gradients of biases and norms before the last layer tell the missing number, whatever the "
+        "label.",
         _alone(_evidence),
     ),
     CataloguedAttack(
@@ -194,8 +242,13 @@ CATALOGUE: list[CataloguedAttack] = [
         "Each sample of a batch solves the same small system of the last layer.", _samples,
     ),
     CataloguedAttack(
+        "batch-inputs", "Inputs of a batch, from the first layer", Leak.INPUT,
+        "Behind a fully connected layer with a ReLU each input of a batch follows from its zeros.",
+        _batch_inputs,
+    ),
+    CataloguedAttack(
         "feature", "Feature before the last layer", Leak.FEATURE,
-        "With the scalar the input of the last layer follows exactly.", _alone(_feature),
+        "With that number the input of the last layer follows exactly.", _unsigned(_feature),
     ),
     CataloguedAttack(
         "input-embeddings", "Input from gradients of embeddings", Leak.INPUT,
@@ -210,22 +263,21 @@ CATALOGUE: list[CataloguedAttack] = [
     CataloguedAttack(
         "input-matching", "Input by gradient matching", Leak.INPUT,
         "An image is sought from two starts whose gradient is the update.",
-        _input(OWN_INPUT_ATTACKS[2]),
+        _matching,
     ),
     CataloguedAttack(
         "input-local-first-layer", "Inputs behind local training, from the first layer",
         Leak.INPUT, "The update of a fully connected first layer is a sum over inputs that never "
-        "change; its sparse vectors separate them.", _input(LOCAL_INPUT_ATTACKS[0]),
+        "change; its sparse vectors separate them.", _trained(LOCAL_INPUT_ATTACKS[0]),
     ),
     CataloguedAttack(
         "input-local-matching", "Input behind local training, by matching", Leak.INPUT,
         "The declared client is run on guesses that follow what its update leaves.",
-        _input(LOCAL_INPUT_ATTACKS[1]),
+        _trained(LOCAL_INPUT_ATTACKS[1]),
     ),
     CataloguedAttack(
         "input-gauss-newton", "Input by Gauss–Newton", Leak.INPUT,
-        "All equations of a smooth network are solved together.",
-        _elsewhere("the audit does not run it; softleak.matching.GaussNewton does"),
+        "All equations of a smooth network are solved together.", _solving,
     ),
     CataloguedAttack(
         "label-earlier", "Earlier label attacks (iDLG, ratio of the bias)", Leak.LABEL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from softleak.auditing.audit_run import NamedShare
 from softleak.auditing.embedded_input import embeddings
 from softleak.auditing.findings import LEAK_THRESHOLDS, InputFinding, LabelFinding, LabelLeak
 from softleak.auditing.input_attack import recover_input
+from softleak.auditing.pixels import PixelMap
 from softleak.auditing.rates import Leak
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.utility import LossFall
@@ -48,6 +50,7 @@ class Target:
     classes: frozenset[int] = frozenset()  # that an attack may name as being in the update
     tokens: tuple[int | None, ...] = ()  # of a text
     samples: tuple[Tensor, ...] = ()  # the labels that were proved of an update of several
+    to_pixels: PixelMap | None = None  # how the input became pixels
 
     @classmethod
     def of(cls, share: NamedShare, report: AuditReport) -> Target:
@@ -61,7 +64,15 @@ class Target:
         index = report.label.class_index
         classes = {*report.composition.present, *([] if index is None else [index])}
         labels = tuple(one.label for one in report.samples.proved if one.label is not None)
-        return cls(share, label, pixels, frozenset(classes), _tokens(report), labels)
+        tokens, to_pixels = _tokens(report), found.to_pixels
+        return cls(share, label, pixels, frozenset(classes), tokens, labels, to_pixels)
+
+    @property
+    def input(self) -> Tensor | None:
+        """The input behind the share as the model takes it; None if it is not known."""
+        if self.pixels is None or self.to_pixels is None:
+            return None
+        return self.to_pixels.undo(self.pixels)
 
 
 def fall_of(subject: Subject, target: Target, options: Options) -> LossFall | None:
@@ -157,7 +168,9 @@ class Shot:
             return False
         exactly = replace(self.options, seconds=0.0)  # matching would take its time
         for subject in subjects:
-            found = recover_input(subject, self.public, recovery, exactly)
+            found = in_units_of(
+                self.target.to_pixels, recover_input(subject, self.public, recovery, exactly)
+            )
             if self._shows(found) or (believed and (found.leaked or found.doubtful)):
                 return True
             if (
@@ -174,6 +187,26 @@ class Shot:
         if found.pixels is None or true is None or found.pixels.shape != true.shape:
             return False
         return psnr(found.pixels, true) >= LEAK_THRESHOLDS.recognisable
+
+
+def in_units_of(units: PixelMap | None, found: InputFinding) -> InputFinding:
+    """Return a finding in other pixels.
+
+    Where nobody says how pixels became inputs, every image is stretched to its own range. Two
+    images can be compared, and their errors too, only if both are stretched alike.
+
+    Args:
+        units: how the input becomes pixels; None leaves the finding as it is.
+        found: what an attack found.
+    """
+    own = found.to_pixels
+    if units is None or own is None or found.pixels is None:
+        return found
+    told = found.psnr_predicted
+    if told is not None:
+        told += 20 * math.log10(float(own.scale.mean() / units.scale.mean()))
+    pixels = units(own.undo(found.pixels))
+    return replace(found, pixels=pixels, psnr_predicted=told, to_pixels=units)
 
 
 def _tokens(report: AuditReport) -> tuple[int | None, ...]:

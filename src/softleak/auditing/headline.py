@@ -29,7 +29,10 @@ OF_SAMPLES = (Leak.LABEL, Leak.FEATURE, Leak.INPUT)  # told apart for the sample
 
 def headline(report: AuditReport) -> str:
     """Return the verdict of one share in one or two sentences."""
-    parts = [_leaked(report, leak) for leak in _worth_saying(report)]
+    worth = _worth_saying(report)
+    apart = [leak for leak in worth if report.several and leak in OF_SAMPLES]
+    parts = leaked_of_samples(report.samples, apart)
+    parts += [_leaked(report, leak) for leak in worth if leak not in apart]
     if not parts and report.label.leak is LabelLeak.AMBIGUOUS:
         said = "This share narrows the label down to a set, and proves no more."
     elif not parts:
@@ -46,8 +49,6 @@ def headline(report: AuditReport) -> str:
 def _leaked(report: AuditReport, leak: Leak) -> str:
     """Return what leaked, in words. Of a label it says how much."""
     recovery = report.label.recovery
-    if report.several and leak in OF_SAMPLES:
-        return leaked_of_samples(report.samples, leak)
     if leak is Leak.INPUT and report.input.text is not None:
         return leaked_of_text(report.input.text)
     if leak is not Leak.LABEL or report.label.leak is LabelLeak.UNIQUE:

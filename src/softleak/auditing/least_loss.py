@@ -26,16 +26,18 @@ def least_loss(search: Search, treatments: Sequence[Treatment] = TREATMENTS) -> 
         The best that was found; None if nothing that was tried stops the attacks.
     """
     best: Stopped | None = None
+    most = 0.0  # the progress that is left behind the best, on average over the noise
     for treatment in treatments:
         tried = treated(search, treatment)
-        within = len(tried.grid) if best is None else _better(tried, _progress(best))
+        within = len(tried.grid) if best is None else _better(tried, most)
         # The strongest noise that would still be better is tried first. If the attacks succeed
         # behind it, they do behind all weaker ones.
         if best is not None and (within == 0 or tried.hit(tried.grid[within - 1])):
             continue
         found = tried.weakest(within)
-        if found is not None and (best is None or _progress(found) > _progress(best)):
-            best = found
+        left = 0.0 if found is None else expected_progress(tried, found.setting)
+        if found is not None and (best is None or left > most):
+            best, most = found, left
     return best
 
 
@@ -66,7 +68,3 @@ def expected_progress(search: Search, setting: float) -> float:
 def _better(search: Search, progress: float) -> int:
     """Return how many settings of the grid leave more progress than this, the weakest first."""
     return bisect_left(search.grid, True, key=lambda s: expected_progress(search, s) <= progress)
-
-
-def _progress(stopped: Stopped) -> float:
-    return 0.0 if stopped.utility is None else stopped.utility.progress

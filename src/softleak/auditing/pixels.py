@@ -35,3 +35,7 @@ class PixelMap:
     def __call__(self, x: Tensor) -> Tensor:
         """Return an input in pixels."""
         return x.detach().cpu().double() * self.scale + self.offset
+
+    def undo(self, pixels: Tensor) -> Tensor:
+        """Return pixels as an input."""
+        return (pixels.detach().cpu().double() - self.offset) / self.scale

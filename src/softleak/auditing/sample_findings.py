@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from softleak.auditing.composition import CompositionFinding
 from softleak.auditing.findings import LEAK_THRESHOLDS
 from softleak.auditing.pixels import PixelMap
 from softleak.batches.recover_batch import read_batch
+from softleak.batches.sparse_inputs import recover_by_inputs
 from softleak.errors import in_a_line
 from softleak.families import Family
 from softleak.knowledge import Knowledge
@@ -91,7 +92,7 @@ def read_samples(
         return SamplesFinding(message="not attacked: the update is a pattern of signs")
     knowledge, start = options.knowledge.of(share), time.perf_counter()
     try:
-        found = read_batch(subject, share, knowledge)
+        found = _with_inputs(subject, share, knowledge, read_batch(subject, share, knowledge))
     except Exception as error:  # the attack runs the model, and its code may raise anything
         return SamplesFinding(message=f"not attacked: {in_a_line(error)}")
     seconds = time.perf_counter() - start
@@ -99,6 +100,39 @@ def read_samples(
         return SamplesFinding(message=f"not attacked: {found.message}", seconds=seconds)
     pictures = _pictures(found, options) if options.inputs else ()
     return SamplesFinding(found, found.message, _assumed(knowledge), pictures, seconds)
+
+
+def _with_inputs(
+    subject: Subject, share: GradientShare, knowledge: Knowledge, found: BatchRecovery
+) -> BatchRecovery:
+    """Return the samples with their inputs, if the first layer tells them.
+
+    The first layer alone does not prove labels of a share whose scale nobody states. If the last
+    layer proved all of them, it proved the scale as well, and the first layer is asked again.
+    """
+    if found.status is not Status.UNIQUE or found.inputs is not None or knowledge.scale_unknown:
+        return found
+    again = recover_by_inputs(subject, share, replace(knowledge, scale="known"))
+    if again is None or again.status is not Status.UNIQUE or not _same_labels(found, again):
+        return found
+    return again
+
+
+def _same_labels(one: BatchRecovery, other: BatchRecovery) -> bool:
+    """Return whether two recoveries hold the same labels, in whatever order."""
+    left = [(sample.label, sample.error) for sample in other.proved]
+    for sample in one.proved:
+        near = [
+            pair
+            for pair in left
+            if sample.label is not None
+            and pair[0] is not None
+            and float((sample.label - pair[0]).abs().sum()) <= sample.error + pair[1]
+        ]
+        if not near:
+            return False
+        left = [pair for pair in left if pair is not near[0]]
+    return not left
 
 
 def _pictures(found: BatchRecovery, options: Options) -> tuple[Tensor, ...]:

@@ -6,23 +6,35 @@ from collections.abc import Sequence
 
 from softleak.auditing.rates import Leak
 from softleak.auditing.sample_findings import SamplesFinding
-from softleak.auditing.wording import FAILED, describe, written
+from softleak.auditing.wording import FAILED, describe, listed, written
 from softleak.results import Recovery, Status
 
 
-def leaked_of_samples(found: SamplesFinding, leak: Leak) -> str:
-    """Return what leaked of the samples of an update, for a headline."""
-    counts = {
-        Leak.LABEL: (len(found.proved), "the exact {}", "label", "labels"),
-        Leak.FEATURE: (found.features, "the {} before the last layer", "feature", "features"),
-        Leak.INPUT: (found.inputs, "the {} themselves", "inputs", "inputs"),
+def leaked_of_samples(found: SamplesFinding, leaks: Sequence[Leak]) -> list[str]:
+    """Return what leaked of the samples of an update, for a headline.
+
+    What leaked of the same number of samples is said together.
+
+    Args:
+        found: what was found of the samples.
+        leaks: what leaked of some of them.
+    """
+    known = {
+        Leak.LABEL: (len(found.proved), "the exact {}", "label"),
+        Leak.FEATURE: (found.features, "the {} before the last layer", "feature"),
+        Leak.INPUT: (found.inputs, "the {}", "input"),
     }
-    count, phrase, one, many = counts[leak]
-    return f"{phrase.format(one if count == 1 else many)} of {_part(count, found.size)}"
+    said: dict[int, list[str]] = {}
+    for leak in leaks:
+        count, phrase, noun = known[leak]
+        said.setdefault(count, []).append(phrase.format(noun if count == 1 else f"{noun}s"))
+    return [f"{listed(words)} of {_part(count, found.size)}" for count, words in said.items()]
 
 
 def _part(count: int, size: int) -> str:
-    return f"all {size} samples" if count == size else f"{count} of {size} samples"
+    if count != size:
+        return f"{count} of {size} samples"
+    return "both samples" if size == 2 else f"all {size} samples"
 
 
 def samples_words(found: SamplesFinding) -> str:

@@ -37,7 +37,7 @@ class Severity(Enum):
 
 
 _MEANING = {
-    Severity.CRITICAL: "the input itself, or a part of it, was recovered",
+    Severity.CRITICAL: "an input, or a part of one, was recovered",
     Severity.HIGH: "the label, or the feature before the last layer, was recovered",
     Severity.MEDIUM: "classes were recovered",
     Severity.LOW: "the label was narrowed down to a set",

@@ -22,6 +22,7 @@ from softleak.auditing.rates import Leak, Rate
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.treatments import PLAIN, Treatment
 from softleak.auditing.utility import Utility, mean_utility, utility
+from softleak.auditing.within_reach import InputReach
 from softleak.defenses import Defense, GaussianNoise, OnKept
 from softleak.defenses.noise import Source
 from softleak.errors import OptionError
@@ -40,7 +41,7 @@ class NoiseGrid:
     )  # powers of the factor, in units of the root mean square of the share
     factor: float = 2.0  # between one setting and the next
     class_start: int = 16  # the place in the grid where looking for a hidden class begins
-    input_start: int = 4  # the place in the grid where looking for a hidden input begins
+    input_start: int = 14  # the place in the grid where looking for a hidden input begins
 
 
 GRID = NoiseGrid()
@@ -96,6 +97,7 @@ class Search:
         make: the function that makes the noise of a standard deviation and a source.
         treatment: what is done to the share before the noise.
         known: the trials so far, by setting and seed.
+        reach: what could be estimated of the input behind a defence; None to carry out walks alone.
     """
 
     subject: Subject
@@ -106,6 +108,7 @@ class Search:
     make: Make = GaussianNoise
     treatment: Treatment = PLAIN
     known: dict[tuple[float, int], _Trial] = field(default_factory=dict)
+    reach: InputReach | None = None
 
     def __post_init__(self) -> None:
         check_search(self.leaks, self.seeds)
@@ -122,7 +125,9 @@ class Search:
         make: Make = GaussianNoise,
     ) -> Search:
         """Return a search on a share that was audited undefended."""
-        return cls(subject, Target.of(NamedShare("", share), report), options, leaks, seeds, make)
+        target = Target.of(NamedShare("", share), report)
+        reach = InputReach(subject, target)
+        return cls(subject, target, options, leaks, seeds, make, reach=reach)
 
     @cached_property
     def prepared(self) -> GradientShare:
@@ -143,22 +148,22 @@ class Search:
     def weakest(self, within: int | None = None) -> Stopped | None:
         """Return the weakest setting of the grid that stops everything, None if none does.
 
-        Labels take less time to attack than inputs and more noise to hide, so they go first.
+        What is within reach is known in a moment, so that goes first. Labels take less time to
+        attack than inputs by a walk, and mostly more noise to hide, so they follow.
 
         Args:
             within: the number of settings to look at, from the weakest on; None for all.
         """
-        grid = self.grid[:within]
-        names = self.leaks - {Leak.INPUT}
-        if names:
+        grid, inputs = self.grid[:within], frozenset({Leak.INPUT})
+        narrowed = self.reach is not None and bool(self.leaks & inputs)
+        if narrowed:
+            grid = _from_first(grid, GRID.input_start, lambda setting: not self._reached(setting))
+        if names := self.leaks - inputs:
+            start = 0 if narrowed else GRID.class_start
+            grid = _from_first(grid, start, lambda setting: not self._hit(setting, names))
+        if self.leaks & inputs:
             grid = _from_first(
-                grid, GRID.class_start, lambda setting: not self._hit(setting, names)
-            )
-        if Leak.INPUT in self.leaks:
-            seen = frozenset({Leak.INPUT})
-            start = GRID.input_start if not names else 0
-            grid = _from_first(
-                grid, start, lambda setting: not self._hit(setting, seen, INPUT_TRIALS)
+                grid, 0, lambda setting: not self._hit(setting, inputs, INPUT_TRIALS)
             )
         return self.at(grid[0]) if grid else None
 
@@ -180,6 +185,8 @@ class Search:
         """Return whether an attack succeeds in a trial of this setting."""
         seen = frozenset({Leak.INPUT})
         names, inputs = self.leaks - seen, self.leaks & seen
+        if inputs and self._reached(setting):
+            return True
         return self._hit(setting, names) or self._hit(setting, inputs, INPUT_TRIALS)
 
     def _hit(self, setting: float, leaks: frozenset[Leak], trials: int | None = None) -> bool:
@@ -187,7 +194,17 @@ class Search:
             self._leaks(trial, leaks) for trial in islice(self._trials(setting), trials)
         )
 
+    def _reached(self, setting: float) -> bool:
+        """Return whether the input is within reach in a trial of this setting."""
+        return any(trial.reached for trial in islice(self._trials(setting), INPUT_TRIALS))
+
     def _leaks(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
+        if leaks not in trial.answers:
+            trial.answers[leaks] = self._attacked(trial, leaks)
+        return trial.answers[leaks]
+
+    def _attacked(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
+        """Return whether an attack that is carried out, or an estimate of one, succeeds."""
         if Leak.COMPOSITION in leaks and self._composed(trial):
             return True
         if self.target.label is None and self.target.pixels is None:
@@ -201,7 +218,9 @@ class Search:
         wary = Leak.CLASS in names and self.treatment.prunes
         if wary and (self._guessed(trial) or self._composed(trial)):
             return True
-        walked = walks(self.subject) if Leak.INPUT in leaks else ()
+        if Leak.INPUT not in leaks or trial.reached:
+            return Leak.INPUT in leaks
+        walked = walks(self.subject)
         return any(shot.sees(trial.recovery, walked, believed=True) for shot in shots)
 
     def _guessed(self, trial: _Trial) -> bool:
@@ -238,6 +257,12 @@ class _Trial:
     search: Search
     sent: GradientShare
     setting: float
+    answers: dict[frozenset[Leak], bool] = field(default_factory=dict)
+
+    @cached_property
+    def reached(self) -> bool:
+        """Return whether the input is within reach of whoever estimates it from what is sent."""
+        return self.search.reach is not None and self.search.reach.shows(self.sent)
 
     @cached_property
     def recovery(self) -> Recovery:

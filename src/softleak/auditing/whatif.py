@@ -3,6 +3,9 @@
 Success is scored against what the undefended share gave away, or the truth if it is known. Where
 it ends the words are "this attack did not succeed": another attack may.
 
+An input counts as given away if a walk brings it, or if an estimate of the best attack's error
+puts it within reach: matching gradients at every setting would take hours.
+
 Leakage need not fall steadily: what a pruned share gives away can come back as more is pruned. So
 every setting of the grid is tried, an end has no success beyond it, and bisection only narrows the
 gap between the strongest setting that leaked and the next; failures before it are no end.
@@ -12,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from softleak.auditing.audit_options import Options
@@ -22,6 +25,7 @@ from softleak.auditing.embedded_input import embeddings
 from softleak.auditing.rates import Leak, Point, Rate, Response, WhatIf
 from softleak.auditing.sweeps import Asked, Sweep, sweeps
 from softleak.auditing.utility import LossFall, Utility, mean_utility, utility
+from softleak.auditing.within_reach import InputReach
 from softleak.labels.recover import recover
 from softleak.results import Recovery
 from softleak.subject import Subject
@@ -60,9 +64,10 @@ def what_if(
         asked: which defences are tried; the common ones if it is None.
     """
     norm = max(target.share.share.norm() for target in targets)
+    reaches = {id(target): InputReach(subject, target) for target in targets}
     responses = []
     for sweep in sweeps(norm, embeddings(subject), asked, subject.model):
-        trial = Trial(subject, tuple(targets), options, sweep, seeds)
+        trial = Trial(subject, tuple(targets), options, sweep, seeds, reaches)
         responses.append(trial.response(progress))
     return WhatIf(tuple(responses), len(targets), seeds)
 
@@ -82,6 +87,7 @@ class Trial:
     options: Options
     sweep: Sweep
     seeds: int
+    reaches: Mapping[int, InputReach] = field(default_factory=dict)  # by identity of a target
 
     def response(self, progress: Callable[[str], None]) -> Response:
         """Try every setting, then find the end of each attack by bisection."""
@@ -132,6 +138,9 @@ class Trial:
         """Return whether one attack succeeds: on a sample of several, or on the only one."""
         if shot.target.samples and leak is not Leak.INPUT:
             return shot.finds(leak, self.subject)
+        reach = self.reaches.get(id(shot.target)) if leak is Leak.INPUT else None
+        if reach is not None and reach.shows(shot.sent):
+            return True
         return shot.hits(leak, recovery, self._walks)
 
     @cached_property

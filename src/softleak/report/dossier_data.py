@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from softleak.auditing.headline import headline, summary
 from softleak.auditing.rates import Response
 from softleak.auditing.reports import Audit, AuditReport
 from softleak.auditing.residual_risk import residual_risk
+from softleak.auditing.sample_text import features_words, inputs_words, sample_words
 from softleak.auditing.severity import severity_of_audit, severity_of_share
 from softleak.auditing.threat_model import ATTACKER, assumptions_of, knowledge_of
 from softleak.auditing.verdict_text import composition_words, label_words
@@ -21,6 +23,8 @@ from softleak.report.dossier_mapping import MAPPING
 from softleak.report.machine import finite
 
 DOSSIER_FORMAT = 1  # raised when a field changes its meaning
+SAID_IN_WORDS = ("verdict", "recommended_action", "threat_model", "attacks", "residual_risk")
+SHARE = re.compile(r"\bshare(?=s?\b)")
 MOST_REASONS = 5  # reasons that are listed per attack; the JSON of the audit has every share
 
 
@@ -58,7 +62,19 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
             {"section": m.section, "nist": m.nist, "edpb": m.edpb} for m in MAPPING
         ],
     }  # fmt: skip
-    return {key: finite(value) for key, value in data.items()}
+    data = {key: finite(value) for key, value in data.items()}
+    return {
+        key: _of_updates(value) if key in SAID_IN_WORDS else value for key, value in data.items()
+    }
+
+
+def _of_updates(value: Any) -> Any:  # noqa: ANN401
+    """Return sentences in which a share is called an update, as readers of a dossier know it."""
+    if isinstance(value, str):
+        return SHARE.sub("update", value)
+    if isinstance(value, dict):
+        return {key: _of_updates(one) for key, one in value.items()}
+    return [_of_updates(one) for one in value] if isinstance(value, list) else value
 
 
 def _pairs(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
@@ -70,7 +86,7 @@ def _update(report: AuditReport) -> dict[str, Any]:
         "name": report.name,
         "sha256": report.fingerprint or None,
         "severity": severity_of_share(report).value,
-        "verdict": headline(report),
+        "verdict": _of_updates(headline(report)),
         "states": {leak.value: state.value for leak, state in report.states.items()},
     }
 
@@ -84,7 +100,10 @@ def _attack(attack: CataloguedAttack, audit: Audit) -> dict[str, Any]:
         "aim": attack.aim.value,
         "method": attack.method,
         "outcomes": {o.value: n for o, n in tally(attack, audit.reports).items()},
-        "reasons": [{"outcome": o.value, "why": why, "updates": n} for (o, why), n in reasons],
+        "reasons": [
+            {"outcome": o.value, "why": why.removesuffix("."), "updates": n}
+            for (o, why), n in reasons
+        ],
     }
 
 
@@ -100,13 +119,20 @@ def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[
     if found.method.exact and found.leaked and found.psnr_predicted is not None:
         words = f"{found.message}; predicted PSNR {found.psnr_predicted:.0f} dB"
         yield _stated(report, "input", "predicted error", words)
+    for number, one in enumerate(report.samples.proved, 1):
+        yield _stated(report, "label", "proof", f"sample {number}: {sample_words(one, names)}")
+    if report.samples.features:
+        yield _stated(report, "feature", "proof", features_words(report.samples))
+    if report.samples.inputs:
+        yield _stated(report, "input", "proof", inputs_words(report.samples))
     if report.composition.present:
         words = composition_words(report, names)
         yield _stated(report, "composition", "proof", words)
 
 
 def _stated(report: AuditReport, what: str, kind: str, words: str) -> dict[str, str]:
-    return {"update": report.name, "of": what, "kind": kind, "statement": words}
+    words = words.replace(", proved without the truth", "")  # which is said of all of them
+    return {"update": report.name, "of": what, "kind": kind, "statement": _of_updates(words)}
 
 
 def _defences(audit: Audit) -> dict[str, Any] | None:

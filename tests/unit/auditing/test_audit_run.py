@@ -89,9 +89,11 @@ def test_every_sample_of_an_update_of_two_is_proved(trained, draw):
     found = torch.stack([one.label for one in report.samples.proved])
     assert float(torch.cdist(y.double(), found, p=1).amin(1).max()) < 1e-4
     assert report.view is None
-    assert "the exact labels of all 2 samples" in headline(report)
+    assert "the exact labels and the features before the last layer of both samples" in headline(
+        report
+    )
     assert headline(report).endswith("Not attacked: input.")
-    assert "proved of all 2 samples" in label_words(report, ())
+    assert "proved of both samples" in label_words(report, ())
     assert any("2 samples, as was said" in said for said in report.assumptions)
 
 

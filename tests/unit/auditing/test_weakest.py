@@ -62,7 +62,7 @@ def test_the_share_itself_is_not_hidden(case):
 
 def test_what_nobody_knew_undefended_is_hidden_from_the_start(case):
     own = search(case, Leak.INPUT)
-    blind = replace(own, subject=own.subject.given(chain_of, NoChain("")))
+    blind = replace(own, subject=own.subject.given(chain_of, NoChain("")), reach=None)
     stopped = blind.weakest()
     assert stopped is not None
     assert stopped.setting == pytest.approx(root_mean_square(case[1]) * GRID.factor**-12)
@@ -76,10 +76,20 @@ def test_what_an_attacker_would_believe_counts_though_it_is_wrong(
         Method.INVERSION, "", torch.zeros(SHAPE), psnr_predicted=90.0, determined=determined
     )
     monkeypatch.setattr(defended_attack, "recover_input", lambda *_: wrong)
-    tried = search(case, Leak.INPUT)
+    tried = replace(search(case, Leak.INPUT), reach=None)
     assert tried.stops(case[1]) is hidden
     shot = defended_attack.Shot(tried.target, case[1], case[1], case[3], frozenset({Leak.INPUT}))
     assert not shot.hits(Leak.INPUT, case[2].label.recovery, (case[0],))
+
+
+def test_an_image_within_reach_counts_though_no_walk_brings_it(case, monkeypatch):
+    nothing = InputFinding(Method.INVERSION, "")
+    monkeypatch.setattr(defended_attack, "recover_input", lambda *_: nothing)
+    tried = search(case, Leak.INPUT)
+    weak, strong = tried.grid[0], tried.grid[-1]
+    assert not tried.stops(tried.send(weak, 0), weak)
+    assert tried.stops(tried.send(strong, 0), strong)
+    assert replace(tried, reach=None).stops(tried.send(weak, 0), weak)
 
 
 @pytest.mark.parametrize("start", [0, 3, 7, 20])

@@ -7,98 +7,49 @@ import xml.etree.ElementTree as ET
 
 import jsonschema
 import pytest
+from jsonschema.protocols import Validator
+from junitparser import JUnitXml
 
 from softleak.report.junit import junit, write_junit
 from softleak.report.sarif import sarif, write_sarif
 from softleak.vocabulary import Leak, State
+from tests.unit.report.sarif_schema import official_schema
 
-TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"minLength": 1}}}
-LEVEL = {"enum": ["none", "note", "warning", "error"]}
-LOCATION = {
-    "type": "object",
-    "required": ["physicalLocation"],
-    "properties": {
-        "physicalLocation": {
-            "required": ["artifactLocation"],
-            "properties": {
-                "artifactLocation": {
-                    "required": ["uri"],
-                    "properties": {"uri": {"pattern": "^[A-Za-z0-9%._~/-]+$"}},
-                }
-            },
-        }
-    },
-}
-RULE = {
-    "required": ["id", "shortDescription", "defaultConfiguration"],
-    "properties": {"shortDescription": TEXT, "fullDescription": TEXT},
-}
-RESULT = {
-    "required": ["ruleId", "ruleIndex", "kind", "level", "message", "locations"],
-    "properties": {
-        "kind": {"enum": ["pass", "open", "informational", "notApplicable", "review", "fail"]},
-        "level": LEVEL,
-        "message": TEXT,
-        "locations": {"type": "array", "items": LOCATION},
-        "partialFingerprints": {"additionalProperties": {"type": "string"}},
-    },
-    # 3.27.10 of the standard: a result that is not a failure has no level.
-    "if": {"properties": {"kind": {"const": "fail"}}},
-    "else": {"properties": {"level": {"const": "none"}}},
-}
-# What SARIF 2.1.0 asks of the fields that are used here.
-SUBSET = {
-    "type": "object",
-    "required": ["version", "runs"],
-    "properties": {
-        "version": {"const": "2.1.0"},
-        "runs": {
-            "type": "array",
-            "items": {
-                "required": ["tool", "results", "invocations"],
-                "properties": {
-                    "tool": {
-                        "required": ["driver"],
-                        "properties": {
-                            "driver": {
-                                "required": ["name", "rules"],
-                                "properties": {"rules": {"type": "array", "items": RULE}},
-                            }
-                        },
-                    },
-                    "invocations": {
-                        "items": {
-                            "required": ["executionSuccessful"],
-                            "properties": {
-                                "executionSuccessful": {"type": "boolean"},
-                                "endTimeUtc": {"pattern": "Z$"},
-                                "toolExecutionNotifications": {
-                                    "items": {
-                                        "required": ["message"],
-                                        "properties": {"level": LEVEL},
-                                    }
-                                },
-                            },
-                        }
-                    },
-                    "results": {"type": "array", "items": RESULT},
-                },
-            },
-        },
-    },
-}
+
+@pytest.fixture(scope="module")
+def standard() -> Validator:
+    """The official schema of SARIF 2.1.0, formats included."""
+    kind = jsonschema.Draft7Validator
+    kind.check_schema(official_schema())
+    return kind(official_schema(), format_checker=kind.FORMAT_CHECKER)
 
 
 @pytest.mark.parametrize("name", ["small_audit", "empty_audit"])
-def test_sarif_has_what_the_standard_asks_for(name, request, tmp_path):
+def test_sarif_follows_the_official_schema(name, request, tmp_path, standard):
     audit = request.getfixturevalue(name)
     write_sarif(tmp_path / "a.sarif", audit)
     log = json.loads((tmp_path / "a.sarif").read_text())
-    jsonschema.validate(log, SUBSET)
+    standard.validate(log)
     (run,) = log["runs"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in run["results"])
     assert run["invocations"][0]["executionSuccessful"] is False  # a file was refused
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"), [("kind", "leaked"), ("level", "high"), ("message", {}), ("strange", 1)]
+)
+def test_the_official_schema_notices_mistakes(small_audit, standard, field, wrong):
+    log = sarif(small_audit)
+    assert standard.is_valid(log)
+    log["runs"][0]["results"][0][field] = wrong
+    assert not standard.is_valid(log)
+
+
+def test_a_result_that_is_no_failure_has_no_level(small_audit):
+    """The schema does not say so, but 3.27.10 of the standard does."""
+    for result in sarif(small_audit)["runs"][0]["results"]:
+        assert (result["level"] == "none") == (result["kind"] != "fail")
 
 
 def test_sarif_tells_leaks_from_failures_and_from_what_was_not_attacked(small_audit):
@@ -111,6 +62,7 @@ def test_sarif_tells_leaks_from_failures_and_from_what_was_not_attacked(small_au
 
 def counted(text: str) -> dict[str, int]:
     """Check a JUnit file as its readers do, and count its endings."""
+    read = JUnitXml.fromstring(text.encode())  # as pipelines read it
     root = ET.fromstring(text)
     assert root.tag == "testsuites"
     (suite,) = root
@@ -126,6 +78,10 @@ def counted(text: str) -> dict[str, int]:
         assert case.get("name")
         assert float(case.get("time")) >= 0
         assert len(case) <= 1
+    assert (read.tests, read.failures, read.errors, read.skipped) == (len(cases), *counts.values())
+    (held,) = read
+    ended = [bool(case.result) for case in held]
+    assert ended == [bool(len(case)) for case in cases]
     return {"tests": len(cases), **counts}
 
 

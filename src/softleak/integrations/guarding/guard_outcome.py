@@ -21,6 +21,7 @@ class GuardOutcome:
         stopped: the defence that was chosen.
         left: what is left of the update in what is sent.
         refusal: why it is not sent; empty if it is.
+        processor: the processor time in seconds that the guard took.
     """
 
     found: ClientAudit
@@ -28,6 +29,7 @@ class GuardOutcome:
     stopped: Stopped | None = None
     left: Utility | None = None
     refusal: str = ""
+    processor: float = 0.0
 
     def words(self, stop: frozenset[Leak]) -> str:
         """Return what became of the update, in sentences.
@@ -79,4 +81,5 @@ class GuardOutcome:
             "guard-cosine": 1.0 if self.left is None else self.left.cosine,
             "guard-class-bound": 1.0 if self.stopped is None else self.stopped.class_bound,
             "guard-seconds": seconds,
+            "guard-processor-seconds": self.processor,
         }

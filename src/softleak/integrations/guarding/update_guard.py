@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from time import process_time
 
 import numpy as np
 from torch import nn
@@ -87,6 +88,13 @@ class UpdateGuard:
         Raises:
             SoftleakError: if the step cannot be audited.
         """
+        start = process_time()
+        found = self._outcome(step, node, last, generator)
+        return replace(found, processor=process_time() - start)
+
+    def _outcome(
+        self, step: OwnStep, node: int, last: Stopped | None, generator: np.random.Generator
+    ) -> GuardOutcome:
         policy, inputs = self.policy, Leak.INPUT in self.policy.stop
         subject = self._auditor.subject(step.received)
         client = step.client or self.question.client

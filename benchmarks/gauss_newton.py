@@ -110,7 +110,8 @@ def cells() -> Iterator[NewtonCell]:
     yield from (NewtonCell(kind) for kind in ALONE)
     yield from (NewtonCell(kind, batch=2) for kind in ALONE[:2])
     yield from (NewtonCell(ALONE[0], batch=size) for size in (4, 8))
-    yield from (NewtonCell(ALONE[0], noise=noise) for noise in (1e-5, 1e-4, 1e-3))
+    for kind in (ALONE[0], "LeNet, sigmoid"):
+        yield from (NewtonCell(kind, noise=noise) for noise in (1e-5, 1e-4, 1e-3))
     yield from (NewtonCell(kind, 32, start=20.0) for kind in LARGE)
     yield from (NewtonCell(kind, 32) for kind in LARGE)
     yield from (NewtonCell(kind, 64, start=20.0) for kind in (ALONE[0], "LeNet, sigmoid"))

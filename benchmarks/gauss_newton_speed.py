@@ -72,15 +72,15 @@ def main() -> None:
     own = GaussNewton().model(subject, tuple(share), tuple(x.shape))
     equations = ShareEquations.of(own.exact, share, BatchKnowledge(y.double()), torch.float32)
     z = own.exact.pack(0.9 * x.double(), y.double())
-    products, kept = own.products(torch.float32), own.kept()
+    products = own.products(torch.float32)
 
     held: list[Tensor] = []
 
     def ours() -> object:
         r = equations.residual(z)
-        jacobian = products.jacobian(z, equations.weight, kept, held[0] if held else None)
+        jacobian, r = products.reduced(z, r, equations.weight, held[0] if held else None)
         held[:] = [jacobian]
-        return NormalEquations.of(jacobian, r if kept is None else r[kept]).step(STEP_DAMPING)
+        return NormalEquations.of(jacobian, r).step(STEP_DAMPING)
 
     quick = timed(ours, given.repeats)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

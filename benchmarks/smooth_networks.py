@@ -242,11 +242,14 @@ SIX = ((1, 1), (2, 2), (4, 2))  # blocks by width and stride: seven convolutions
 TWELVE = ((1, 1), (1, 1), (2, 2), (2, 1), (4, 2))  # eleven convolutions and a head
 PLAIN_SIX = ((1, 1), (2, 2))  # five convolutions on the way and a head
 PLAIN_EIGHT = ((1, 1), (1, 1), (2, 2))  # seven convolutions on the way and a head
+PLAIN_TWELVE = ((1, 1), (1, 1), (1, 1), (2, 2), (2, 1))  # eleven convolutions and a head
 KINDS: dict[str, Callable[[int], nn.Module]] = {
     "residual 6, no BatchNorm, SiLU": lambda size: PlainResidual(nn.SiLU, PLAIN_SIX, size),
     "residual 6, no BatchNorm, GELU": lambda size: PlainResidual(nn.GELU, PLAIN_SIX, size),
     "residual 8, no BatchNorm, SiLU": lambda size: PlainResidual(nn.SiLU, PLAIN_EIGHT, size),
     "residual 8, no BatchNorm, GELU": lambda size: PlainResidual(nn.GELU, PLAIN_EIGHT, size),
+    "residual 12, no BatchNorm, SiLU": lambda size: PlainResidual(nn.SiLU, PLAIN_TWELVE, size),
+    "residual 12, no BatchNorm, GELU": lambda size: PlainResidual(nn.GELU, PLAIN_TWELVE, size),
     "residual 8, SiLU": lambda size: ResidualNet(nn.SiLU, SIX),
     "residual 8, GELU": lambda size: ResidualNet(nn.GELU, SIX),
     "residual 12, SiLU": lambda size: ResidualNet(nn.SiLU, TWELVE),

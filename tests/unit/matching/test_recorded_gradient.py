@@ -107,3 +107,64 @@ def test_what_cannot_be_recorded_still_has_a_jacobian():
     assert not products.recorded
     v = torch.rand(function.unknowns, dtype=torch.double)
     assert torch.allclose(v @ jacobian, products.along(z, v) * weight)
+
+
+class Thin(nn.Module):
+    """Layers with more channels than places, and a bias whose gradient is always zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 6, 3, 2, 1)
+        self.second = nn.Conv2d(6, 30, 3, 2, 1)
+        self.within = nn.Linear(30, 26)
+        self.mix = nn.Linear(4, 4)
+        self.level = nn.LayerNorm(26)
+        self.head = nn.Linear(26, 5)
+
+    def forward(self, x):
+        x = F.silu(self.second(F.gelu(self.first(x))))
+        tokens = self.within(x.flatten(2).transpose(1, 2))
+        # The bias of the mixture is the same for all channels, and the norm takes it away.
+        mixed = self.level(self.mix(tokens.transpose(1, 2)).transpose(1, 2))
+        return self.head(torch.tanh(mixed).mean(1))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_fewer_rows_have_the_same_normal_equations(batch):
+    function = model_of(Thin, (batch, 2, 8, 8)).exact
+    products = TangentProducts(function, 1 << 24)
+    generator = torch.Generator().manual_seed(1)
+    z = torch.randn(function.unknowns, generator=generator, dtype=torch.double)
+    sizes = list(function.sizes.values())
+    r = torch.randn(sum(sizes), generator=generator, dtype=torch.double)
+    weight = torch.cat([torch.full((size,), 1.0 + k).double() for k, size in enumerate(sizes)])
+    whole = products.jacobian(z, weight, None)
+    few, left = products.reduced(z, r, weight)
+    assert products.recorded
+    assert few.shape[1] == len(left) < 0.6 * whole.shape[1]
+    assert torch.allclose(few @ few.T, whole @ whole.T)
+    assert torch.allclose(few @ left, whole @ r)
+
+
+def test_a_gradient_used_twice_keeps_all_of_its_rows():
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.twice = nn.Linear(12, 12)
+            self.head = nn.Linear(12, 9)
+
+        def forward(self, x):
+            return self.head(torch.tanh(self.twice(torch.tanh(self.twice(x)))))
+
+    function = model_of(Shared, (1, 12)).exact
+    products = TangentProducts(function, 1 << 24)
+    z = torch.rand(function.unknowns, dtype=torch.double)
+    r, weight = torch.rand(2, sum(function.sizes.values()), dtype=torch.double)
+    weight = torch.ones_like(weight)
+    whole = products.jacobian(z, weight, None)
+    few, left = products.reduced(z, r, weight)
+    # The head's gradient has rank one, that of the other layer is a sum of two products.
+    assert products.recorded
+    assert whole.shape[1] - few.shape[1] == 12 * 9 - (12 + 9 - 1)
+    assert torch.allclose(few @ few.T, whole @ whole.T)
+    assert torch.allclose(few @ left, whole @ r)

@@ -170,9 +170,12 @@ class NewtonRun:
         def linearised(z: Tensor, r: Tensor, dtype: torch.dtype) -> NormalEquations:
             out = held.pop(dtype, None)
             held.clear()  # what another precision left behind
-            jacobian = model.products(dtype).jacobian(z, equations.weight, kept, out)
-            held[dtype] = jacobian
-            found = NormalEquations.of(jacobian, r if kept is None else r[kept])
+            if kept is None:
+                held[dtype], r = model.products(dtype).reduced(z, r, equations.weight, out)
+            else:
+                held[dtype] = model.products(dtype).jacobian(z, equations.weight, kept, out)
+                r = r[kept]
+            found = NormalEquations.of(held[dtype], r)
             return found.measured_by(metric, model.exact.pixels)
 
         walk = self.descent(equations, z, linearised, stopping)

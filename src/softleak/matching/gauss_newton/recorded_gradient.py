@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,13 +19,9 @@ from torch._decomp import get_decompositions
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from softleak.matching.gauss_newton.tangent_rules import (
-    CONSTANT,
-    RULES,
-    Carry,
-    Operation,
-    carry_by_jvp,
-)
+from softleak.matching.gauss_newton.factored_rows import FactoredRows, factored_parts
+from softleak.matching.gauss_newton.recorded_operation import Carry, Operation, carry_by_jvp
+from softleak.matching.gauss_newton.tangent_rules import CONSTANT, RULES, thin_basis
 
 aten = torch.ops.aten
 # These consist of pointwise operations, sums and products, which pass tangents on quickly.
@@ -79,11 +75,13 @@ class LinearRows:
         source: the node of the unknowns.
         steps: what is computed, in order.
         parts: the nodes of the parts of the rows; None for a part that is constant.
+        thin: the parts that are written in a basis of fewer rows, by number.
     """
 
     source: fx.Node
     steps: list[TangentStep] = field(default_factory=list)
     parts: list[fx.Node | None] = field(default_factory=list)
+    thin: dict[int, FactoredRows] = field(default_factory=dict)
 
     def __call__(self, tangents: Tensor) -> list[Tensor | None]:
         """Return the tangents (K, …) of every part of the rows, for tangents (K, n)."""
@@ -106,13 +104,19 @@ class Linearisation:
 
     A pointwise operation is not a step. Its tangents are a sum of factors times tangents of nodes
     before it, the blend. The sum is only computed where another operation needs it.
+
+    Args:
+        graph: the recorded operations.
+        z: the iterate (n,).
+        thin: whether gradients that are products of thin matrices are written with fewer rows.
     """
 
-    def __init__(self, graph: fx.Graph, z: Tensor) -> None:
+    def __init__(self, graph: fx.Graph, z: Tensor, thin: bool = False) -> None:
         self.values: dict[fx.Node, Any] = {}
         self.blends: dict[fx.Node, dict[fx.Node, Factor]] = {}
         first = next(node for node in graph.nodes if node.op == "placeholder")
         self.rows = LinearRows(first)
+        self.products = factored_parts(graph) if thin else {}
         self.values[first], self.blends[first] = z, {first: 1.0}
         with torch.no_grad():
             for node in graph.nodes:
@@ -136,6 +140,9 @@ class Linearisation:
         if not sources or name in CONSTANT or not _differentiable(value):
             return
         operation = Operation(node, self.values, value, sources)
+        if node in self.products and (basis := thin_basis(operation)):
+            self.rows.thin[self.products[node]] = basis
+            operation = replace(operation, thin=basis)
         if torch.Tag.pointwise in getattr(node.target, "tags", ()):
             self._blend(operation)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch.func import jvp, vjp, vmap
 
 from softleak.matching.gauss_newton.batch_function import BatchFunction
+from softleak.matching.gauss_newton.factored_rows import FactoredRows
 from softleak.matching.gauss_newton.recorded_gradient import Linearisation, record_operations
 
 Product = Callable[[Tensor], Sequence[Tensor | None]]
@@ -32,6 +33,7 @@ class TangentProducts:
         copies: how many times its rows and the outputs of all layers a tangent holds while it is
             carried through the network.
         alike: how far the recording may be from ``jvp``, in roundings.
+        floor: the part of the usual size that a group of smaller tangents counts as.
     """
 
     function: BatchFunction
@@ -39,6 +41,7 @@ class TangentProducts:
     most: int = 256
     copies: int = 6
     alike: float = 1e4
+    floor: float = 0.1
     _recorded: fx.Graph | None = field(default=None, init=False, repr=False)
     _tried: bool = field(default=False, init=False, repr=False)
 
@@ -68,13 +71,43 @@ class TangentProducts:
             kept: the indices (R',) of the rows to keep; None means all.
             out: a Jacobian (n, R') of before whose memory is used again, if there is one.
         """
+        like = self.function.model.like
+        groups = list(self._groups(weight.to(like), kept))
+        return self._filled(self._at(z.to(like))[0], groups, out)
+
+    def reduced(
+        self, z: Tensor, r: Tensor, weight: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return a transposed Jacobian (n, R') and residuals (R',) with the same normal equations.
+
+        Gradients that are products of thin matrices are written in a basis of fewer rows.
+
+        Args:
+            z: the unknowns (n,).
+            r: the weighted residuals (R,) there.
+            weight: the weight (R,) of each row, the same for all entries of a gradient.
+            out: a Jacobian of before whose memory is used again, if there is one.
+        """
+        like = self.function.model.like
+        product, thin = self._at(z.to(like), thin=True)
+        parts = list(r.to(like).split_with_sizes(list(self.function.sizes.values())))
+        groups = list(self._groups(weight.to(like), None))
+        for number, basis in thin.items():
+            parts[number] = basis(parts[number].view(1, *basis.shape))[0]
+            groups[number] = (groups[number][0][: basis.count], None)
+        return self._filled(product, groups, out), torch.cat(parts)
+
+    def _filled(
+        self,
+        product: Product,
+        groups: Sequence[tuple[Tensor, Tensor | None]],
+        out: Tensor | None,
+    ) -> Tensor:
+        """Return the transposed Jacobian (n, R') of groups of rows, chunk by chunk."""
         like, n, chunk = self.function.model.like, self.function.unknowns, self.chunk
-        z, weight = z.to(like), weight.to(like)
-        groups = list(self._groups(weight, kept))
         if out is None:
             out = like.new_empty(n, sum(len(own) for own, _ in groups))
         with torch.no_grad():
-            product = self._at(z)
             for begin in range(0, n, chunk):
                 end = min(begin + chunk, n)
                 tangents = like.new_zeros(end - begin, n)
@@ -115,13 +148,17 @@ class TangentProducts:
         back = vjp(self.function.rows, z.to(like))[1]
         return lambda u: back(u.to(like))[0]
 
-    def _at(self, z: Tensor) -> Product:
-        """Return the product of chunks of tangents (K, n) with the Jacobian, group by group."""
+    def _at(self, z: Tensor, thin: bool = False) -> tuple[Product, Mapping[int, FactoredRows]]:
+        """Return the product of chunks of tangents (K, n) with the Jacobian, group by group.
+
+        The groups whose number is in the second result are written in a basis of fewer rows.
+        """
         if not self._tried:
             self._tried, self._recorded = True, self._record(z)
         if self._recorded is not None:
-            return Linearisation(self._recorded, z).rows
-        return lambda tangents: self._vectorised(z, tangents)
+            rows = Linearisation(self._recorded, z, thin).rows
+            return rows, rows.thin
+        return lambda tangents: self._vectorised(z, tangents), {}
 
     def _record(self, z: Tensor) -> fx.Graph | None:
         """Return the operations of the function, if tangents through them are those of ``jvp``."""
@@ -132,11 +169,13 @@ class TangentProducts:
             found = Linearisation(graph, z).rows(v[None])
         except Exception:  # control flow by data, an operation that cannot be recorded
             return None
-        known = self.along(z, v).split_with_sizes(list(self.function.sizes.values()))
-        limit = self.alike * torch.finfo(z.dtype).eps
-        for one, own in zip(found, known, strict=True):
+        known = self.along(z, v)
+        limit, usual = self.alike * torch.finfo(z.dtype).eps, _size(known)
+        parts = known.split_with_sizes(list(self.function.sizes.values()))
+        for one, own in zip(found, parts, strict=True):
             off = own if one is None else own - one.reshape(-1)
-            if not float(off.norm()) <= limit * float(own.norm()):
+            # A gradient that is always zero has a tangent of mere rounding.
+            if not _size(off) <= limit * max(_size(own), self.floor * usual):
                 return None
         return graph
 
@@ -150,3 +189,8 @@ class TangentProducts:
         except Exception:  # control flow by data, an operation without a batched form
             each = [one(v) for v in tangents]
             return [torch.stack(group) for group in zip(*each, strict=True)]
+
+
+def _size(part: Tensor) -> float:
+    """Return the root mean square of tangents."""
+    return float(part.square().mean().sqrt())

@@ -41,10 +41,9 @@ class KernelShape:
             delta: the sensitivities of the outputs, (K, B, out, H', W').
             x: the input (B, in, H, W) that all have in common.
         """
-        patches = F.unfold(x, self.size, self.dilation, self.padding, self.stride)
-        right = patches.view(len(x), self.groups, -1, patches.shape[2]).permute(1, 0, 3, 2)
-        found = self._joined(delta) @ right.reshape(self.groups, -1, right.shape[3])
-        found = found.view(self.groups, len(delta), -1, right.shape[3]).transpose(0, 1)
+        right = self.patches(x)
+        found = self.side_by_side(delta) @ right
+        found = found.view(self.groups, len(delta), -1, right.shape[2]).transpose(0, 1)
         return found.reshape(len(delta), delta.shape[2], -1, *self.size)
 
     def of_input(self, x: Tensor, delta: Tensor) -> Tensor:
@@ -57,12 +56,22 @@ class KernelShape:
         patches = self._patches_around(delta, (x.shape[3], x.shape[4]))
         places = patches.shape[-1]
         right = patches.reshape(len(delta), self.groups, -1, places).permute(1, 0, 3, 2)
-        found = self._joined(x) @ right.reshape(self.groups, -1, right.shape[3])
+        found = self.side_by_side(x) @ right.reshape(self.groups, -1, right.shape[3])
         own = delta.shape[1] // self.groups
         found = found.view(self.groups, len(x), -1, own, *self.size).permute(1, 0, 3, 2, 4, 5)
         return found.flatten(1, 2)
 
-    def _joined(self, many: Tensor) -> Tensor:
+    def patches(self, x: Tensor) -> Tensor:
+        """Return what the kernel sees of inputs (B, in, H, W) at each place.
+
+        Returns:
+            One matrix (B · places, in / groups · h · w) for each group.
+        """
+        found = F.unfold(x, self.size, self.dilation, self.padding, self.stride)
+        found = found.view(len(x), self.groups, -1, found.shape[2]).permute(1, 0, 3, 2)
+        return found.reshape(self.groups, -1, found.shape[3])
+
+    def side_by_side(self, many: Tensor) -> Tensor:
         """Return (K, B, C, H, W) as matrices (groups, K · C / groups, B · H · W)."""
         k, batch, channels = many.shape[:3]
         places = many.reshape(k, batch, self.groups, channels // self.groups, -1)

@@ -5,14 +5,16 @@ A model that branches is refused, and the message names the node.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
+from torch import Tensor, fx, nn
 
 from softleak.errors import ModelError
 from softleak.forward import forward_one
 from softleak.inversion.step import REMEDY
 
+SHAPE = "softleak_shape"  # where a node that gives a tensor holds its shape
 MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
@@ -32,7 +34,7 @@ def path_back(model: nn.Module, input_shape: tuple[int, ...]) -> list[fx.Node]:
     like = next(model.parameters())
     with torch.no_grad():
         forward_one(model, torch.zeros(input_shape))  # it names a wrong shape
-        ShapeProp(graph).propagate(like.new_zeros(1, *input_shape))
+        _Shapes(graph).run(like.new_zeros(1, *input_shape))
     node = next(n for n in graph.graph.nodes if n.op == "output")
     path = []
     while node.op != "placeholder":
@@ -43,7 +45,8 @@ def path_back(model: nn.Module, input_shape: tuple[int, ...]) -> list[fx.Node]:
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     """Return the shape of a node's tensor, without the batch."""
-    return tuple(node.meta["tensor_meta"].shape[1:])
+    shape: tuple[int, ...] = node.meta[SHAPE][1:]
+    return shape
 
 
 def check_mode(name: str, module: nn.Module) -> None:
@@ -53,6 +56,21 @@ def check_mode(name: str, module: nn.Module) -> None:
             f"cannot walk back through {name} ({type(module).__name__}) in train mode; if the "
             f"client computed its gradient in eval mode call model.eval(), else {REMEDY}"
         )
+
+
+class _Shapes(fx.Interpreter):
+    """This runs a graph and notes the shape of every tensor, of a tuple that of the first one.
+
+    PyTorch's own class for it loads a library for symbolic mathematics, which takes two seconds.
+    """
+
+    def run_node(self, n: fx.Node) -> Any:  # noqa: ANN401 - whatever a model computes
+        found = super().run_node(n)
+        several = found if isinstance(found, tuple | list) else (found,)
+        tensors = [one for one in several if isinstance(one, Tensor)]
+        if tensors:
+            n.meta[SHAPE] = tuple(tensors[0].shape)
+        return found
 
 
 class _Tracer(fx.Tracer):
@@ -78,7 +96,7 @@ def _only_input(node: fx.Node) -> fx.Node:
     Sizes and the model's own tensors do not count.
     """
     inputs, users = (
-        [n for n in some if n.op == "output" or (n.op != "get_attr" and "tensor_meta" in n.meta)]
+        [n for n in some if n.op == "output" or (n.op != "get_attr" and SHAPE in n.meta)]
         for some in (node.all_input_nodes, node.users)
     )
     if len(inputs) != 1 or len(users) > 1:

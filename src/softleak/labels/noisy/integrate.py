@@ -105,20 +105,30 @@ def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tenso
     """
     last = QUADRATURE.section - 1
     steps = torch.linspace(0, 1, QUADRATURE.section, dtype=left.dtype)
+    known = torch.tensor([0, last // 2, last])  # the ends of a bracket and the point between them
+    new = torch.tensor([i for i in range(last + 1) if i not in known.tolist()])
     top = torch.full_like(left, -torch.inf)
     rows = torch.arange(len(left))
+    heights = log(torch.lerp(left[:, None], right[:, None], steps[known]).flatten()).view(-1, 3)
     for _ in range(QUADRATURE.zooms):
         t = torch.lerp(left[rows, None], right[rows, None], steps)
-        height = log(t.flatten()).view_as(t)
+        height = torch.empty_like(t)
+        height[:, known] = heights
+        height[:, new] = log(t[:, new].flatten()).view(len(rows), -1)
         top[rows], best = height.max(1)
         each = torch.arange(len(rows))
-        left[rows], right[rows] = (
-            t[each, (best - 1).clamp_min(0)],
-            t[each, (best + 1).clamp_max(last)],
-        )
+        below, above = (best - 1).clamp_min(0), (best + 1).clamp_max(last)
+        left[rows], right[rows] = t[each, below], t[each, above]
+        # At an end of the bracket the next one is shorter, and its middle has not been seen.
+        at_end = (above - below < 2).nonzero()[:, 0]
+        heights = height[each[:, None], torch.stack([below, best, above], 1)]
         rise = top[rows] - height.amin(1)
         hopeless = top[rows] + rise < top.max() - QUADRATURE.negligible
-        rows = rows[~(hopeless | (rise < QUADRATURE.level))]
+        going = ~(hopeless | (rise < QUADRATURE.level))
+        at_end = at_end[going[at_end]]
+        if len(at_end):
+            heights[at_end, 1] = log((left[rows[at_end]] + right[rows[at_end]]) / 2)
+        rows, heights = rows[going], heights[going]
         if not len(rows):
             break
     return (left + right) / 2, top

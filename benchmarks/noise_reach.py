@@ -1,4 +1,4 @@
-"""Compare what an attacker may reach behind noise, by a guard's estimate, with what matching does.
+"""Compare what an attacker may reach behind noise, by the estimate, with what matching reaches.
 
 python -m benchmarks.noise_reach [--images 3] [--size 16] [--steps 1000]
 """

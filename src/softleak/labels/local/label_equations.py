@@ -1,8 +1,8 @@
-"""This module solves the recursion of the head for its label, at many scalars in a row.
+"""This module solves the recursion of the head for its label, at scalars that are given.
 
-At every scalar the label solves C equations. Some scalars are solved by Newton's method, with a
-matrix of derivatives for each step. The others begin near these and take over the nearest matrix,
-so that their steps cost no derivative. What does not settle so, Newton's method solves.
+At every scalar the label solves C equations. Newton's method computes a matrix of derivatives for
+each of its steps. Near a scalar that is solved its matrix serves again, and steps cost no
+derivative. ``labels_along.py`` chooses between the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class LabelEquations:
     solved: float = 1e-7  # L1: the length of a Newton step after which the next would be rounding
     longest: float = 4.0  # L1: the largest step of Newton's method, labels being at most 2 apart
     outside: float = 1e3  # the entries of a label that stands for no solution
-    stride: int = 8  # of so many scalars in a row, one is solved first, and the others start near
+    stride: int = 8  # of so many scalars in a row at least, one is solved first
+    apart: float = 1 / 8  # of |t|: the distance of scalars that are solved first
     fewest: int = 8  # scalars in a row below which every one is solved by itself
     narrow: float = 1 / 32  # of |t|: a bracket on which one matrix serves all scalars
     repeated: int = 8  # steps with a matrix taken over
@@ -63,68 +64,15 @@ class Sloped(Protocol):
     def slope(self) -> Tensor: ...
 
 
-def narrow(t: Tensor) -> bool:
-    """Return whether the scalars (N, S) of every row lie close together."""
-    size = t.abs()
-    return bool((size.amax(1) <= (1 + LABEL_EQUATIONS.narrow) * size.amin(1)).all())
+def no_labels(y: Tensor) -> Tensor:
+    """Return labels (N, C) that stand for no solution: none is near any family."""
+    found = torch.full_like(y, LABEL_EQUATIONS.outside)
+    found[:, ::2] *= -1
+    found[:, -1] = LABEL_EQUATIONS.outside
+    return found
 
 
-def solve_along(curve: Recursion, t: Tensor, start: Tensor) -> Tensor:
-    """Return the labels (N, S, C) at the scalars ``t`` (N, S), ordered in every row.
-
-    Args:
-        curve: the recursions of N clients.
-        t: the scalars.
-        start: labels (N, S, C) to begin with. A label that is not found is ``outside``.
-    """
-    count, classes = t.shape[1], start.shape[-1]
-    row = torch.arange(len(t), device=t.device).repeat_interleave(count)
-    flat, begin = t.reshape(-1), start.reshape(-1, classes)
-    if not len(flat):
-        return start
-    if count < 2 * LABEL_EQUATIONS.fewest:
-        return _newton(curve, row, flat, begin)[0].reshape(start.shape)
-    knots = _knots(count, narrow(t), t.device)
-    own, (n, k) = row.view(t.shape)[:, knots].reshape(-1), (len(t), len(knots))
-    known, back = _newton(curve, own, t[:, knots].reshape(-1), start[:, knots].reshape(-1, classes))
-    line, solved = _between(known.view(n, k, classes), knots, count)
-    begin = torch.where(solved[..., None], line, start).reshape(-1, classes)
-    at = torch.arange(count, device=t.device)
-    nearest = (at[:, None] - knots).abs().argmin(1)
-    place = (torch.arange(n, device=t.device)[:, None] * k + nearest).reshape(-1)
-    hopeful = solved.reshape(-1).nonzero()[:, 0]
-    found, settled = begin.clone(), torch.zeros(len(flat), dtype=torch.bool, device=t.device)
-    for some in torch.split(hopeful, LABEL_EQUATIONS.entries // classes**2 + 1):
-        y, done = _chord(curve.take(row[some]), flat[some], begin[some], back[place[some]])
-        found[some], settled[some] = y, done
-    rest = (~settled).nonzero()[:, 0]
-    if len(rest):
-        found[rest] = _newton(curve, row[rest], flat[rest], begin[rest])[0]
-    return found.reshape(start.shape)
-
-
-def _knots(count: int, one: bool, device: torch.device) -> Tensor:
-    """Return which of so many scalars are solved first: the middle, or some and the last."""
-    if one:
-        return torch.tensor([count // 2], device=device)
-    knots = torch.arange(0, count, LABEL_EQUATIONS.stride, device=device)
-    last = knots.new_tensor([count - 1])
-    return knots if int(knots[-1]) == count - 1 else torch.cat([knots, last])
-
-
-def _between(known: Tensor, knots: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return labels (N, S, C) on the lines between those solved (N, K, C), and where they are."""
-    inside = known.amax(-1) < LABEL_EQUATIONS.outside
-    if len(knots) == 1:
-        return known.expand(-1, count, -1), inside.expand(-1, count)
-    at = torch.arange(count, device=known.device)
-    left = (torch.searchsorted(knots, at, right=True) - 1).clamp_max(len(knots) - 2)
-    part = ((at - knots[left]) / (knots[left + 1] - knots[left])).to(known)
-    line = torch.lerp(known[:, left], known[:, left + 1], part[:, None])
-    return line, inside[:, left] & inside[:, left + 1]
-
-
-def _chord(curve: Recursion, t: Tensor, y: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
+def chord(curve: Recursion, t: Tensor, y: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
     """Return labels (N, C) after steps with one inverse derivative (N, C, C), and which settled."""
     found, settled = y.clone(), torch.zeros(len(y), dtype=torch.bool, device=y.device)
     left, before = torch.arange(len(y), device=y.device), y.new_full((len(y),), torch.inf)
@@ -146,7 +94,7 @@ def _chord(curve: Recursion, t: Tensor, y: Tensor, back: Tensor) -> tuple[Tensor
     return found, settled
 
 
-def _newton(curve: Recursion, row: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def newton(curve: Recursion, row: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the labels (K, C) of clients ``row`` at scalars ``t``, and inverse derivatives."""
     size = LABEL_EQUATIONS.entries // y.shape[-1] ** 2 + 1
     everyone = torch.arange(len(t), device=t.device)
@@ -157,9 +105,7 @@ def _newton(curve: Recursion, row: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor
 
 def _newton_of(curve: Recursion, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the labels (N, C) at one scalar (N,) each, from labels that are near or not."""
-    found = torch.full_like(y, LABEL_EQUATIONS.outside)
-    found[:, ::2] *= -1
-    found[:, -1] = LABEL_EQUATIONS.outside
+    found = no_labels(y)
     inverse = y.new_zeros(*y.shape, y.shape[-1])
     left = torch.arange(len(y), device=t.device)
     for _ in range(LABEL_EQUATIONS.iterations):

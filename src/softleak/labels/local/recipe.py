@@ -65,6 +65,27 @@ class SgdSteps:
         ahead = slope + self.momentum * memory if self.nesterov else memory
         return moved + self.lr * ahead, memory
 
+    def step_in_place(self, moved: Tensor, memory: Tensor | None, slope: Tensor) -> Tensor:
+        """Take one more step like ``step``, write it to ``moved``, and return the momentum.
+
+        The arguments are those of ``step``. Memory and slope are overwritten, which saves most of
+        the time where they are large.
+        """
+        if self.weight_decay:
+            slope.sub_(moved, alpha=self.weight_decay)
+        if not self.momentum:
+            moved.add_(slope, alpha=self.lr)
+            return slope
+        if memory is not None:
+            memory = memory.mul_(self.momentum).add_(slope, alpha=1 - self.dampening)
+        else:
+            memory = slope.clone() if self.nesterov else slope
+        if self.nesterov:
+            moved.add_(slope, alpha=self.lr).add_(memory, alpha=self.lr * self.momentum)
+        else:
+            moved.add_(memory, alpha=self.lr)
+        return memory
+
     @cached_property
     def kept(self) -> tuple[float, ...]:
         """Return the part of the first weights that is left before each step, and at the end."""
@@ -115,3 +136,9 @@ def mean_gradient(subject: Subject, share: GradientShare, recipe: SgdSteps) -> G
     rounding = {name: error / total for name, error in share.rounding.items()}
     changed = {name: undo(name, update) for name, update in share.items()}
     return replace(share, gradients=changed, rounding=rounding, made_by=None)
+
+
+def mean_of_head(subject: Subject, share: GradientShare, recipe: SgdSteps) -> GradientShare:
+    """Return the mean gradient of the head alone, which costs far less than that of all layers."""
+    own = (subject.head.weight_name, subject.head.bias_name)
+    return mean_gradient(subject, share.without(*(n for n in share if n not in own)), recipe)

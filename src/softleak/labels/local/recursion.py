@@ -11,13 +11,14 @@ and ``x = (σ/t) v``: for every scalar ``t`` the label solves C equations, by Ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from softleak.labels.curve import ENTRIES_AT_ONCE, Interval
-from softleak.labels.local.label_equations import LABEL_EQUATIONS, narrow, solve_along
+from softleak.labels.local.label_equations import LABEL_EQUATIONS
+from softleak.labels.local.labels_along import Solved, narrow, solve_along
 from softleak.labels.local.recipe import SgdSteps
 from softleak.labels.pseudo import PseudoLabels
 
@@ -41,15 +42,17 @@ class RecursionCurve:
         squared: (N,) σ², so that ``‖x‖² = σ²/t²``.
         recipe: the steps.
         bias_trained: whether the head's bias takes part.
+        last: the labels that were found last, which the next search begins with.
     """
 
     pseudo: PseudoLabels
     squared: Tensor
     recipe: SgdSteps
     bias_trained: bool
+    last: Solved = field(default_factory=Solved, init=False, repr=False)
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return solve_along(self, t, self.pseudo.labels(t)[0]), t.abs()
+        return solve_along(self, t, self.pseudo.labels(t)[0], self.last), t.abs()
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
         """Return what rounding leaves in the labels (N, S, C) at the scalars (N, S).
@@ -108,8 +111,8 @@ class RecursionCurve:
         for p in (step.T[..., None] for step in steps):
             # The derivative of p by the label: p ⊙ (dz − p·dz), with dz = −length dA.
             bent = turned * -length
-            slope = (bent - p.mT @ bent).mul_(p).sub_(eye)
-            turned, lag = self.recipe.step(turned, lag, slope)
+            slope = bent.sub_(p.mT @ bent).mul_(p).sub_(eye)
+            lag = self.recipe.step_in_place(turned, lag, slope)
         every = torch.stack(steps)
         most, curved = every.amax(0).T, (every * (1 - every)).amax(0).T
         return Run(self._sum(steps).T - y, turned / self.recipe.total, most, curved)

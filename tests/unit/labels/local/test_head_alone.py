@@ -9,9 +9,12 @@ import torch
 
 import softleak as sl
 from softleak import data, models
+from softleak.factors import factor
 from softleak.families import SmoothedMixed
 from softleak.labels.local.best_fit import best_fitting
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.recursion import RecursionCurve
+from softleak.labels.pseudo import PseudoLabels
 from softleak.local_training import UNKNOWN, LocalTraining, read_settings
 from softleak.results import Candidate
 
@@ -45,6 +48,36 @@ def test_sgd_is_linear_in_its_gradients():
         optimiser.step()
     moved = (1 - recipe.kept[-1]) * weight + torch.tensor(recipe.weights).double() @ slopes
     torch.testing.assert_close(weight - parameter.detach(), moved)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_steps_in_place_are_the_same_steps(momentum, nesterov):
+    recipe = SgdSteps(4, 0.1, momentum, 0.0 if nesterov else 0.2, 0.01, nesterov)
+    moved, memory = torch.zeros(3).double(), None
+    there, held = torch.zeros(3).double(), None
+    for slope in torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).double():
+        moved, memory = recipe.step(moved, memory, slope)
+        held = recipe.step_in_place(there, held, slope.clone())
+        torch.testing.assert_close(there, moved)
+
+
+def test_labels_within_a_bracket_do_not_depend_on_what_was_solved_before(probing):
+    taken = sample(data.Mixup(), 5)
+    client = sl.Client(lr=0.01, steps=5, momentum=0.9, weight_decay=5e-4)
+    subject, recipe = sl.Subject.of(probing, (3, 32, 32)), SgdSteps.of(client.training)
+    mean = mean_gradient(subject, client.share(probing, taken.x, taken.y), recipe)
+    factors = factor(subject.head, [mean])
+    pseudo = PseudoLabels.of(subject.head, factors)
+    curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, False)
+    middle = recovered(probing, client.share(probing, taken.x, taken.y)).scalar
+    for width in (0.02, 1e-3, 1e-6):  # the same curve remembers, the other begins anew
+        t = middle * torch.linspace(1 - width / 2, 1 + width / 2, 33, dtype=torch.double)[None]
+        for some in (t, t.flip(1)):
+            new = RecursionCurve(pseudo, factors.sigma.square(), recipe, False)
+            torch.testing.assert_close(
+                curve.labels(some)[0], new.labels(some)[0], atol=1e-9, rtol=0
+            )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import pickle
 
 import numpy as np
@@ -148,6 +149,14 @@ def test_non_finite_gradients_are_named(bad):
 
 def test_an_overflowing_sum_is_not_called_infinite():
     sl.GradientShare({"w": torch.full((4,), 3e38)}).check_finite()
+
+
+def test_the_largest_entry_is_absolute_and_shows_what_is_not_finite():
+    held = {"a": torch.tensor([1.0, -3.0]), "b": torch.tensor([1.0, float("nan"), 2.0]),
+            "c": torch.tensor([-float("inf"), 0.0]), "d": torch.zeros(0)}  # fmt: skip
+    share = sl.GradientShare(held)
+    assert [share.largest(name) for name in "acd"] == [3.0, float("inf"), 0.0]
+    assert math.isnan(share.largest("b"))
 
 
 def test_noise_has_a_size():

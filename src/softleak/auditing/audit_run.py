@@ -85,7 +85,7 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
     # Two checkpoints have running statistics as well, whose difference is no gradient.
     share = share.without(*(share.keys() - parameters.keys()))
     share.check_finite()
-    huge = [n for n, g in share.items() if g.numel() and float(g.abs().max()) > LARGEST_ENTRY]
+    huge = [name for name in share if share.largest(name) > LARGEST_ENTRY]
     if huge:
         raise ShareError(
             f"the gradient {min(huge)!r} has entries above {LARGEST_ENTRY:.0e}, as no "
@@ -127,7 +127,7 @@ def audit_shares(
         gradient = as_gradient(subject, named.share)
         composition = _composition(subject, gradient, recovery, _countable(named.share, options))
         composition = _with_parts(subject, named.share, composition, options)
-        yield _report(subject, named, LabelFinding(recovery, each), composition, options)
+        yield _report(subject, named, gradient, LabelFinding(recovery, each), composition, options)
 
 
 def _countable(share: GradientShare, options: Options) -> Options:
@@ -153,13 +153,13 @@ def is_one_step(training: LocalTraining | None, recovery: Recovery) -> bool:
 def _report(
     subject: Subject,
     named: NamedShare,
+    gradient: GradientShare,
     label: LabelFinding,
     composition: CompositionFinding,
     options: Options,
 ) -> AuditReport:
     """Return the report of one share. The truth is read here, after the answer."""
-    recovery, truth = label.recovery, named.truth
-    gradient, training = as_gradient(subject, named.share), named.share.made_by
+    recovery, truth, training = label.recovery, named.truth, named.share.made_by
     one_step = is_one_step(training, recovery)
     share, followed = _followed(subject, gradient, recovery, options)
     found = (

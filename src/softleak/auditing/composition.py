@@ -77,7 +77,7 @@ def read_composition(
         return _by_signs(reader, share)
     whole = None if knowledge.scale_unknown else samples
     share, batch = _read(subject, share, whole)
-    counts, doubt = _counts(reader, share, batch, whole)
+    counts, doubt = _bounded(reader, share, batch, whole)
     flipped = () if declared or not batch.present else reader.read(share.scaled(-1)).present
     said = [batch.message, *([doubt] if doubt else [])]
     if samples is not None and whole is None:
@@ -128,7 +128,28 @@ def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
     return CompositionFinding(1, present, None, message, attacked, signs=True)
 
 
-def _counts(
+def counted(
+    subject: Subject, share: GradientShare, found: CompositionFinding, samples: int
+) -> CompositionFinding:
+    """Return a finding with the number of samples of each class.
+
+    Args:
+        subject: the model the gradients were computed with.
+        share: the mean gradient of one plain step on all samples, which somebody has to know.
+        found: the classes that were proved to be behind it.
+        samples: how many samples there are.
+    """
+    if found.signs:
+        return found
+    reader = subject.once(BatchReader.of)
+    estimated = reader.counts(share, found.present, samples)
+    batch = Batch(found.samples, found.present, estimated, found.message)
+    counts, doubt = _bounded(reader, share, batch, samples)
+    message = f"{found.message}; {doubt}" if doubt else found.message
+    return replace(found, counts=counts, message=message)
+
+
+def _bounded(
     reader: BatchReader, share: GradientShare, batch: Batch, samples: int | None
 ) -> tuple[Counts | None, str]:
     """Return the counts, or why none are claimed."""

@@ -37,17 +37,26 @@ def check_not_weights(subject: Subject, share: GradientShare) -> None:
 
     Weights after a step are near those before it; a gradient is not.
     """
-    own = {n: p.detach() for n, p in subject.model.named_parameters() if n in share}
-    size = math.hypot(*(float(p.double().norm()) for p in own.values()))
-    off = (float((share[n].to(p.device).double() - p.double()).norm()) for n, p in own.items())
-    distance = math.hypot(*off)
-    if size > 0 and distance < DIAGNOSIS.near_weights * size:
+    sizes = {n: size for n, size in subject.once(_parameter_sizes).items() if n in share}
+    size, distance = math.hypot(*sizes.values()), 0.0
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        weight = subject.parameters[name].detach()
+        off = float((share[name].to(weight.device).double() - weight.double()).norm())
+        distance = math.hypot(distance, off)
+        if distance >= DIAGNOSIS.near_weights * size:
+            return  # mostly after the largest layer
+    if size > 0:
         raise ShareError(
             "the share equals the model's own weights "
             f"{'exactly' if not distance else f'to within {distance / size:.2g} of their size'}: "
             "the file holds weights, not gradients; say --kind weights to audit the step from "
             "--weights to it"
         )
+
+
+def _parameter_sizes(subject: Subject) -> dict[str, float]:
+    """Return the length of every parameter."""
+    return {n: float(p.detach().double().norm()) for n, p in subject.parameters.items()}
 
 
 def notes(subject: Subject, share: GradientShare, recovery: Recovery) -> tuple[str, ...]:

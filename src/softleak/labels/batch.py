@@ -83,7 +83,7 @@ class BatchReader:
             )
         least = self._rank(share, G)
         present = self._present(share, G, error)
-        counts = None if samples is None else self._counts(share, G, present, samples)
+        counts = None if samples is None else self.counts(share, present, samples)
         how = "" if present else f": {self._why_none(share)}"
         return Batch(
             least,
@@ -120,10 +120,15 @@ class BatchReader:
         edge = sum(side**0.5 for side in G.shape) * share.noise(self.head.weight_name)
         return max(int((values > RANK.second_value * relative * values[0] + 2 * edge).sum()), 1)
 
-    def _counts(
-        self, share: GradientShare, G: Tensor, present: tuple[int, ...], samples: int
-    ) -> Tensor | None:
-        """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c."""
+    def counts(self, share: GradientShare, present: tuple[int, ...], samples: int) -> Tensor | None:
+        """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c.
+
+        Args:
+            share: the mean gradient of one step.
+            present: the classes that are proved to be there.
+            samples: B, the number of samples.
+        """
+        G = head_gradients(self.head, [share])[0].double()
         delta = self._mean_delta(share, G)
         if delta is None:
             return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.factors import factor, numerical_rank
+from softleak.factors import Factors, numerical_rank
 from softleak.knowledge import Knowledge
 from softleak.labels.decayed import solve_single, undo_decay
 from softleak.labels.noisy.features import Typical
@@ -42,8 +42,17 @@ OTHERWISE = OtherwiseSettings()
 BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
 
-def otherwise(subject: Subject, knowledge: Knowledge, share: GradientShare) -> Recovery:
-    """Return the answer for a share whose head gradient is not that of one clean sample."""
+def otherwise(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, factors: Factors
+) -> Recovery:
+    """Return the answer for a share whose head gradient is not that of one clean sample.
+
+    Args:
+        subject: the model the gradients were computed with.
+        knowledge: what is assumed of the share.
+        share: what was sent.
+        factors: the head gradient of this share alone, factored.
+    """
     head = subject.head
     G = share[head.weight_name].to(head.W.device).double()
     if not G.any():
@@ -53,7 +62,7 @@ def otherwise(subject: Subject, knowledge: Knowledge, share: GradientShare) -> R
     explained = undo_decay(subject, knowledge, share) or _mended(subject, knowledge, share, G)
     if explained is not None:
         return explained
-    if _of_rounding(subject, knowledge, share):
+    if _of_rounding(subject, knowledge, factors):
         return Recovery(
             Status.AMBIGUOUS,
             "the head's gradient is a product as that of one sample is, but its rows do not add up "
@@ -76,9 +85,8 @@ def otherwise(subject: Subject, knowledge: Knowledge, share: GradientShare) -> R
     return _several(min(spectrum.samples, numerical_rank(head, share, relative)))
 
 
-def _of_rounding(subject: Subject, knowledge: Knowledge, share: GradientShare) -> bool:
+def _of_rounding(subject: Subject, knowledge: Knowledge, factors: Factors) -> bool:
     """Return whether the gradient is a usual feature times a ``p − y`` of rounding errors."""
-    factors = factor(subject.head, [share])
     if knowledge.scale_unknown or not bool(factors.rank_one):
         return False
     typical = subject.once(Typical.of)  # it runs the model, which the other checks do not
@@ -125,6 +133,10 @@ def _mended(
     subject: Subject, knowledge: Knowledge, share: GradientShare, G: Tensor
 ) -> Recovery | None:
     """Return the recovery without the noise of a single row, if that is all that is wrong."""
+    relative = share.resolution(subject.head.weight_name, subject.head.dtype)
+    rounding = share.noise(subject.head.weight_name) * G.numel() ** 0.5
+    if float(G.sum(0).norm()) <= math.hypot(relative * float(G.norm()), rounding):
+        return None  # the columns add up to zero: no row carries noise of its own
     found = without_noisy_row(G)
     if found is None:
         return None

@@ -256,6 +256,8 @@ def _recover(
         for i, found in zip(rows.tolist(), solved, strict=True)
         if factors.balanced(i, found.scalar)
     }
+    every = torch.arange(len(shares), device=rows.device)
     return [
-        answers.get(i) or otherwise(subject, knowledge, share) for i, share in enumerate(shares)
+        answers.get(i) or otherwise(subject, knowledge, share, factors.take(every[i : i + 1]))
+        for i, share in enumerate(shares)
     ]

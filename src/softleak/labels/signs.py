@@ -26,6 +26,8 @@ def is_sign_pattern(gradient: Tensor) -> bool:
     small numbers instead.
     """
     sizes = gradient.detach().double().abs().flatten()
+    if _spread_out(sizes):
+        return False
     sizes = sizes[sizes > 0]
     large = sizes[sizes > sizes.max() / 2] if len(sizes) else sizes
     if len(large) < SIGN_PATTERN.fewest:
@@ -35,3 +37,16 @@ def is_sign_pattern(gradient: Tensor) -> bool:
     nothing = ratios < SIGN_PATTERN.alike
     none_larger = float(ratios.max()) < 1 + SIGN_PATTERN.alike
     return none_larger and float((alike | nothing).double().mean()) >= SIGN_PATTERN.most
+
+
+def _spread_out(sizes: Tensor) -> bool:
+    """Return whether so many entries lie between zero and the largest that no pattern is left.
+
+    It is a necessary condition without a median, at which nearly all gradients end.
+    """
+    if not sizes.numel():
+        return False
+    largest, slack = float(sizes.max()), SIGN_PATTERN.alike
+    low, high = slack * largest, (1 - slack) / (1 + slack) * largest
+    between = int(((sizes > low) & (sizes < high)).sum())
+    return between > (1 - SIGN_PATTERN.most) * sizes.numel()

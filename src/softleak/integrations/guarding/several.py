@@ -11,7 +11,7 @@ from functools import cached_property
 
 from softleak.auditing.audit_options import Options
 from softleak.auditing.class_parts import parts_in_words
-from softleak.auditing.composition import read_composition
+from softleak.auditing.composition import counted
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.sample_findings import read_samples
 from softleak.integrations.guarding.client_update import Update
@@ -52,7 +52,7 @@ class SeveralReader:
         reason = self._uncounted(update, share)
         if not reason and update.samples is not None:
             known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
-            found = read_composition(self.subject, share, known)
+            found = counted(self.subject, share, report.composition, update.samples)
             report = replace(report, composition=found)
             if update.samples >= self.subject.head.classes:  # more than the head's rows tell apart
                 return report

@@ -11,7 +11,8 @@ import torch
 from softleak.factors import RANK, factor
 from softleak.families import AnyLabel
 from softleak.labels.local.head_alone import trains_head_alone
-from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.moving_features import rows_seen
+from softleak.labels.local.recipe import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.signs import is_sign_pattern
 from softleak.results import Recovery, Status
 from softleak.share import GradientShare
@@ -44,11 +45,18 @@ class Unexplained:
         share: the update.
         decay: the weight decay that its columns show, if they show one.
         single: whether it is a product as that of one sample is, with that decay or without.
+        least_steps: a single sample on which all layers are trained leaves no such update in fewer
+            steps without weight decay; 1 if the head alone was trained.
     """
 
     share: GradientShare
     decay: float | None
     single: bool
+    least_steps: int
+
+    def excludes(self, recipe: SgdSteps) -> bool:
+        """Return whether the rank of the update alone rules out the steps on one sample."""
+        return not recipe.weight_decay and recipe.steps < self.least_steps
 
 
 def would_fit(
@@ -67,7 +75,7 @@ def would_fit(
     words: dict[int, str] = {
         i: signs for i, one in enumerate(shares) if is_sign_pattern(one[subject.head.weight_name])
     }
-    left = {i: _seen(subject, one, said) for i, one in enumerate(shares) if i not in words}
+    left = _seen(subject, {i: one for i, one in enumerate(shares) if i not in words}, said)
     factors = _factors_of(subject, {i: one.share for i, one in left.items() if one.single},
                           said, plain)  # fmt: skip
     words |= {i: found for i, (proved, found) in factors.items() if proved}
@@ -85,14 +93,27 @@ def would_fit(
     return [words[i] for i in range(len(shares))]
 
 
-def _seen(subject: Subject, share: GradientShare, said: SgdSteps) -> Unexplained:
-    decay = decay_of(subject, share, said)
-    decays = {said.weight_decay, 0.0, decay or 0.0}
-    single = any(
-        bool(factor(subject.head, [mean_gradient(subject, share, one)]).rank_one)
-        for one in (replace(said, weight_decay=some) for some in decays)
-    )
-    return Unexplained(share, decay, single)
+def _seen(
+    subject: Subject, shares: Mapping[int, GradientShare], said: SgdSteps
+) -> dict[int, Unexplained]:
+    """Return what updates show before any client is tried; all are factored at once."""
+    decays = {i: decay_of(subject, one, said) for i, one in shares.items()}
+    tried = [
+        (i, replace(said, weight_decay=some))
+        for i, own in decays.items()
+        for some in {said.weight_decay, 0.0, own or 0.0}
+    ]
+    means = [mean_of_head(subject, shares[i], one) for i, one in tried]
+    products = factor(subject.head, means).rank_one.tolist() if means else []
+    single = {i for (i, _), product in zip(tried, products, strict=True) if product}
+    return {
+        i: Unexplained(one, decays[i], i in single, _least_steps(subject, one))
+        for i, one in shares.items()
+    }
+
+
+def _least_steps(subject: Subject, share: GradientShare) -> int:
+    return 1 if trains_head_alone(subject, share) else rows_seen(subject, share)
 
 
 def _other_steps(
@@ -110,9 +131,11 @@ def _other_steps(
     alone = all(trains_head_alone(subject, one.share) for one in left.values())
     most = None if alone else OTHER_CLIENTS.most_of_all_layers - tried
     for recipe in islice(_others(said), most):
-        open_ = [i for i in left if i not in found]
-        if not open_:
+        if len(found) == len(left):
             break
+        open_ = [i for i, one in left.items() if i not in found and not one.excludes(recipe)]
+        if not open_:
+            continue
         answers = again([left[i].share for i in open_], recipe)
         found |= {i: recipe for i, a in zip(open_, answers, strict=True) if _explains(a)}
     return found

@@ -14,7 +14,7 @@ from softleak.labels.certify import certify
 from softleak.labels.curve import misfit
 from softleak.labels.evidence.combine import CombinedEvidence, combine
 from softleak.labels.evidence.head_bias import HeadBias
-from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.minima import Minima
 from softleak.labels.pseudo import PseudoLabels
@@ -51,7 +51,7 @@ def recover_head_alone(
         as that of one sample is.
     """
     head = subject.head
-    ready = [mean_gradient(subject, share, recipe) for share in shares]
+    ready = [mean_of_head(subject, share, recipe) for share in shares]
     factors = factor(head, ready)
     rows = (factors.rank_one & ~factors.zero).nonzero()[:, 0]
     answers: list[Recovery | None] = [None] * len(shares)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import jacfwd, vmap
 
 from softleak.families import Family
-from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
@@ -67,13 +67,13 @@ class MovingHead:
     ) -> MovingHead | None:
         """Return the equations of an update; None if it cannot be that of one sample."""
         head = subject.head
-        mean = mean_gradient(subject, share, recipe)
+        mean = mean_of_head(subject, share, recipe)
         moved = mean[head.weight_name].double() * recipe.total
         noise = _noise(subject, share, head.weight_name)
         columns, sizes, rows = torch.linalg.svd(moved, full_matrices=False)
         if not float(sizes[0]) or float(sizes[1]) > MOVING.second * float(sizes[0]):
             return None
-        seen = int((sizes > noise * sum(n**0.5 for n in moved.shape)).sum())
+        seen = _above(noise, sizes, moved)
         if seen > recipe.steps:  # one sample leaves one row for each step
             return None
         basis = rows[: max(min(seen, len(sizes) - 1), 1)]
@@ -152,6 +152,18 @@ class MovingHead:
 
         found: Tensor = vmap(one)(z)
         return found
+
+
+def rows_seen(subject: Subject, share: GradientShare) -> int:
+    """Return how many steps of one sample an update of the head without weight decay needs."""
+    moved = share[subject.head.weight_name].double()
+    noise = _noise(subject, share, subject.head.weight_name)
+    return _above(noise, torch.linalg.svdvals(moved), moved)
+
+
+def _above(noise: float, sizes: Tensor, moved: Tensor) -> int:
+    """Return how many singular values of an update (C, I) stand out of noise on every entry."""
+    return int((sizes > noise * sum(n**0.5 for n in moved.shape)).sum())
 
 
 def trains_bias(subject: Subject, share: GradientShare) -> bool:

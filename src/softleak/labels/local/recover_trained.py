@@ -15,7 +15,7 @@ from softleak.knowledge import Knowledge
 from softleak.labels.local.best_fit import best_fitting
 from softleak.labels.local.fitting_clients import Plain, would_fit
 from softleak.labels.local.head_alone import recover_head_alone, trains_head_alone
-from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.recipe import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.local.whole_head import recover_by_head
 from softleak.labels.local.whole_network import recover_whole
 from softleak.labels.minima import SEARCH
@@ -223,7 +223,7 @@ def _doubted(
             "any update would have such a label: nothing bears out the steps, rate and momentum"
         )
         return replace(answer, status=Status.AMBIGUOUS, message=words, complete=False)
-    factors = factor(subject.head, [mean_gradient(subject, share, recipe)])
+    factors = factor(subject.head, [mean_of_head(subject, share, recipe)])
     tau = torch.tensor([(answer.scalar or 1.0) * answer.scale], dtype=torch.double)
     tau = tau.to(factors.sigma.device)
     segment = Segment.at(PseudoLabels.of(subject.head, factors), tau, 0 * tau)

@@ -16,7 +16,7 @@ from softleak.labels.certify import simplest_family
 from softleak.labels.curve import spread_of
 from softleak.labels.local.label_equations import LABEL_EQUATIONS
 from softleak.labels.local.moving_features import MovingHead, descend, trains_bias
-from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.solve import WIDEST
@@ -75,7 +75,7 @@ def _starts(
     The scalars at which the label of a feature that stays comes nearest to the family are each
     tried with several ways of the feature.
     """
-    factors = factor(subject.head, [mean_gradient(subject, share, recipe)])
+    factors = factor(subject.head, [mean_of_head(subject, share, recipe)])
     pseudo = PseudoLabels.of(subject.head, factors)
     curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, trains_bias(subject, share))
     where, found = curve.interval(), []

@@ -119,6 +119,8 @@ def recover_whole(
         The recovery, UNIQUE only if a run of the client on it gives the update of every layer;
         None if the first layer does not give the input of one sample.
     """
+    if subject.once(first_linear) is None:
+        return None
     mean = mean_gradient(subject, share, recipe)
     found = read_input(subject, mean)
     if found is None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from softleak.forward import forward_one, row_of_logits
+from softleak.errors import ModelError
+from softleak.forward import forward_batch, forward_one, row_of_logits
 from softleak.head import Head
 from softleak.input_shapes import random_input
+from softleak.input_spec import Inputs
 from softleak.subject import Subject
 
 
@@ -24,12 +28,15 @@ class FeatureSettings:
             longer or shorter than those of random ones.
         opposed: the prior log probability of a feature that points away from the usual ones.
         seed: the seed of the random inputs.
+        same: the relative difference up to which a feature counts as the same in a batch and
+            alone; rounding leaves far less.
     """
 
     inputs: int = 16
     doubt: float = 0.5
     opposed: float = math.log(1e-3)
     seed: int = 0
+    same: float = 1e-3
 
 
 FEATURES = FeatureSettings()
@@ -95,22 +102,54 @@ def features_of_noise(subject: Subject) -> Tensor:
     model, head, shape = subject.model, subject.head, subject.input_shape
     if shape is None:
         return torch.zeros(0, head.W.shape[1], dtype=torch.double)
+    generator = torch.Generator().manual_seed(FEATURES.seed)
+    drawn = [random_input(shape, index, generator) for index in range(FEATURES.inputs)]
+    devices = [head.W.device] if head.W.is_cuda else []
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        together = _features_together(model, head, drawn)
+        if together is not None:
+            last = _feature_alone(model, head, drawn[-1])
+            if float((together[-1] - last).norm()) <= FEATURES.same * float(last.norm()):
+                return together
+        return torch.stack([_feature_alone(model, head, one) for one in drawn])
+
+
+def _feature_alone(model: nn.Module, head: Head, x: Inputs) -> Tensor:
+    """Return the feature (I,) of one input, in float64."""
     # An input may be tried with and without a batch dimension: only the last feature counts.
+    with _watched(model, head) as entered:
+        logits, _ = forward_one(model, x)
+    return row_of_logits(*entered[-1], logits)[0][0].double()
+
+
+def _features_together(model: nn.Module, head: Head, inputs: Sequence[Inputs]) -> Tensor | None:
+    """Return the features (n, I) of one run on all inputs; None where that is not possible.
+
+    A feature may depend on the others of its batch, as behind BatchNorm in train mode, so that the
+    caller has to compare one of them with that of an input alone.
+    """
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    if len(tensors) < len(inputs):
+        return None
+    try:
+        with _watched(model, head) as entered:
+            forward_batch(model, torch.stack(tensors))
+    except ModelError:
+        return None
+    features = entered[-1][0]
+    return features.double() if features.shape == (len(tensors), head.W.shape[1]) else None
+
+
+@contextmanager
+def _watched(model: nn.Module, head: Head) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Yield a list to which every run of the model adds what enters and what leaves the head."""
     entered: list[tuple[Tensor, Tensor]] = []
-    seen: list[Tensor] = []
 
     def look(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Record what enters and leaves the head."""
-        entered[:] = [(inputs[0].detach(), output.detach())]
+        entered.append((inputs[0].detach(), output.detach()))
 
     handle = model.get_submodule(head.name).register_forward_hook(look)
-    generator = torch.Generator().manual_seed(FEATURES.seed)
-    devices = [head.W.device] if head.W.is_cuda else []
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices):
-            for index in range(FEATURES.inputs):
-                logits, _ = forward_one(model, random_input(shape, index, generator))
-                seen += [row_of_logits(*one, logits)[0][0].double() for one in entered]
+        yield entered
     finally:
         handle.remove()
-    return torch.stack(seen)

@@ -35,6 +35,20 @@ def test_equal_seeds_give_equal_features_and_leave_the_generator_alone(subject):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+class Mixing(nn.Module):
+    """A layer that subtracts the mean of its batch, as BatchNorm does in train mode."""
+
+    def forward(self, x):
+        return x - x.mean(0) if len(x) > 1 else x
+
+
+def test_all_inputs_at_once_have_the_features_that_each_has_alone(subject):
+    layers = list(subject.model)
+    mixing = nn.Sequential(*layers[:2], Mixing(), *layers[2:])
+    alone = features_of_noise(Subject(mixing, sl.Head.of(mixing), (3, 4, 4)))
+    torch.testing.assert_close(features_of_noise(subject), alone, atol=1e-6, rtol=1e-5)
+
+
 def test_without_an_input_shape_nothing_is_known():
     model = nn.Sequential(nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 3))
     typical = Typical.unknown(sl.Head.of(model))

@@ -10,7 +10,16 @@ from pathlib import Path
 import torch
 
 import softleak as sl
-from benchmarks.local_training.cells import EXACT, Cell, measure, network, off, shares_of, told
+from benchmarks.local_training.cells import (
+    EXACT,
+    Cell,
+    drawn,
+    measure,
+    network,
+    off,
+    share_of,
+    told,
+)
 from benchmarks.local_training.pictures_of_steps import batches, single
 from benchmarks.local_training.skewed import proportions
 from softleak.labels.recover import recover
@@ -44,6 +53,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--data", type=Path, help="the folder of CIFAR-10 packs, for proportions")
     parser.add_argument("--samples", type=int, nargs="+", default=[50, 100, 200, 500])
+    parser.add_argument("--runs", type=int, default=60, help="simulated clients, for proportions")
+    parser.add_argument("--no-noise", action="store_true", help="fit no reader of noise")
     parser.add_argument("--clients", nargs="+", help="such as lr=0.01,steps=5, for images")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -53,7 +64,11 @@ def main() -> None:
     for name in given.networks:
         if given.table == "proportions":
             for samples in given.samples:
-                print(proportions(name, samples, given.shares, given.data, given.seed), flush=True)
+                words = proportions(
+                    name, samples, given.shares, given.data, given.seed, given.runs,
+                    not given.no_noise,
+                )  # fmt: skip
+                print(words, flush=True)
         elif given.table == "undeclared":
             undeclared(name, given)
         else:
@@ -75,11 +90,14 @@ def cells(name: str, given: argparse.Namespace) -> None:
     """Measure every cell of one network."""
     subject, _ = network(name, given.table == "head")
     done: list[Cell] = []
-    settings = product(given.steps, given.rates, given.momenta, given.decays, given.labels)
-    for steps, lr, momentum, decay, kind in settings:
+    samples = {kind: drawn(subject, kind, given.shares, given.seed) for kind in given.labels}
+    for steps, lr, momentum, decay in product(
+        given.steps, given.rates, given.momenta, given.decays
+    ):
         client = sl.Client(steps=steps, lr=lr, momentum=momentum, weight_decay=decay)
-        done.append(measure(name, subject, client, kind, given.shares, given.seed))
-        print(done[-1], flush=True)
+        cells = measure(name, subject, client, samples)
+        done += cells
+        print(*cells, sep="\n", flush=True)
     sums = [sum(getattr(c, n) for c in done)
             for n in ("exact_stable", "stable", "exact", "shares", "unique", "wrong")]  # fmt: skip
     print(
@@ -95,15 +113,15 @@ def undeclared(name: str, given: argparse.Namespace) -> None:
         counts: Counter[str] = Counter()
         for kind in given.labels:
             client, assumed = sl.Client.parse(true), sl.Client.parse(said)
-            drawn = list(shares_of(subject, client, kind, given.shares, given.seed))
-            sent = [told(share, assumed) for share, _, _ in drawn]
+            samples = drawn(subject, kind, given.shares, given.seed)
+            sent = [told(share_of(subject, client, one), assumed) for one in samples]
             found = recover(subject, sent, sl.Knowledge())
-            for answer, (_, y, _) in zip(found, drawn, strict=True):
+            for answer, one in zip(found, samples, strict=True):
                 unique = answer.status is sl.Status.UNIQUE
                 counts["shares"] += 1
                 counts["named"] += words in answer.message
                 counts["unique"] += unique
-                counts["wrong"] += unique and off(answer, y) > EXACT
+                counts["wrong"] += unique and off(answer, one.y) > EXACT
         print(f"{name} undeclared {cause}: {dict(counts)}", flush=True)
 
 

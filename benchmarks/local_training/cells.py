@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -43,7 +43,7 @@ class Cell:
         return (
             f"{self.name:58s} exact {self.exact_stable}/{self.stable} of the stable, "
             f"{self.exact}/{self.shares} of all; UNIQUE {self.unique}, wrong {self.wrong}; "
-            f"{self.seconds:.1f} s"
+            f"{self.seconds:.1f} s of processor time"
         )
 
 
@@ -59,52 +59,76 @@ def network(name: str, head_alone: bool) -> tuple[sl.Subject, nn.Module]:
     return subject, model
 
 
-def shares_of(
-    subject: sl.Subject, client: sl.Client, kind: str, count: int, seed: int
-) -> Iterator[tuple[sl.GradientShare, torch.Tensor, bool]]:
-    """Yield updates with the true label, and whether the steps of the head are stable.
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """One sample of a client, with the feature that the network makes of it at first."""
 
-    Where the head alone is trained, features never change: the client runs on them, once computed.
-    """
+    x: torch.Tensor
+    y: torch.Tensor
+    feature: torch.Tensor
+
+    def stable(self, client: sl.Client) -> bool:
+        """Return whether the steps of the head are."""
+        rate = float(client.lr) if isinstance(client.lr, float) else 0.0
+        return rate * float(self.feature.square().sum()) < STABLE
+
+
+def drawn(subject: sl.Subject, kind: str, count: int, seed: int) -> list[Drawn]:
+    """Return samples with one kind of label; each is run through the network once."""
     seen: list[torch.Tensor] = []
     layer = subject.model.get_submodule(subject.head.name)
-    alone = [n for n, p in subject.model.named_parameters() if p.requires_grad]
-    probed = all(n in (subject.head.weight_name, subject.head.bias_name) for n in alone)
+    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    found = []
     for one in data.samples(data.embedded(), LABELS[kind], count, seed, data.CIFAR10_NORM):
-        seen.clear()
-        hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
         with torch.no_grad():
             subject.model(one.x if one.x.ndim == 4 else one.x[None])
-        hook.remove()
-        if probed:
-            share = client.share(layer, seen[0], one.y)
-            share = share.renamed({n: f"{subject.head.name}.{n}" for n in share})
-            share = replace(share, input_shape=SHAPE)
-        else:
-            share = client.share(subject.model, one.x, one.y)
-        rate = float(client.lr) if isinstance(client.lr, float) else 0.0
-        yield share, one.y, rate * float(seen[0].square().sum()) < STABLE
+        found.append(Drawn(one.x, one.y, seen[-1]))
+    hook.remove()
+    return found
+
+
+def share_of(subject: sl.Subject, client: sl.Client, one: Drawn) -> sl.GradientShare:
+    """Return the update of a client.
+
+    Where the head alone is trained, features never change: the client runs on them.
+    """
+    head = subject.head
+    alone = [n for n, p in subject.model.named_parameters() if p.requires_grad]
+    if any(n not in (head.weight_name, head.bias_name) for n in alone):
+        return client.share(subject.model, one.x, one.y)
+    share = client.share(subject.model.get_submodule(head.name), one.feature, one.y)
+    share = share.renamed({n: f"{head.name}.{n}" for n in share})
+    return replace(share, input_shape=SHAPE)
 
 
 def measure(
-    name: str, subject: sl.Subject, client: sl.Client, kind: str, count: int, seed: int
-) -> Cell:
-    """Recover the labels of one cell and count."""
-    drawn = list(shares_of(subject, client, kind, count, seed))
-    start = time.perf_counter()
-    found = recovered(subject, [share for share, _, _ in drawn])
-    errors = [off(f, y) for f, (_, y, _) in zip(found, drawn, strict=True)]
-    unique = [f.status is sl.Status.UNIQUE for f in found]
-    return Cell(
-        f"{name} {kind} {client}",
-        count,
-        sum(stable for _, _, stable in drawn),
-        sum(e < EXACT and stable for e, (_, _, stable) in zip(errors, drawn, strict=True)),
-        sum(e < EXACT for e in errors),
-        sum(unique),
-        sum(u and e > EXACT for u, e in zip(unique, errors, strict=True)),
-        time.perf_counter() - start,
-    )
+    name: str, subject: sl.Subject, client: sl.Client, samples: Mapping[str, Sequence[Drawn]]
+) -> list[Cell]:
+    """Recover the labels of one client's settings, all kinds at once, and count each kind."""
+    pairs = [(kind, one) for kind, some in samples.items() for one in some]
+    shares = [share_of(subject, client, one) for _, one in pairs]
+    start = time.process_time()
+    found = recovered(subject, shares)
+    spent = (time.process_time() - start) / len(pairs)
+    cells = []
+    for kind, some in samples.items():
+        mine = [f for f, (its, _) in zip(found, pairs, strict=True) if its == kind]
+        stable = [one.stable(client) for one in some]
+        exact = [off(f, one.y) < EXACT for f, one in zip(mine, some, strict=True)]
+        unique = [f.status is sl.Status.UNIQUE for f in mine]
+        cells.append(
+            Cell(
+                f"{name} {kind} {client}",
+                len(some),
+                sum(stable),
+                sum(e and s for e, s in zip(exact, stable, strict=True)),
+                sum(exact),
+                sum(unique),
+                sum(u and not e for u, e in zip(unique, exact, strict=True)),
+                spent * len(some),
+            )
+        )
+    return cells
 
 
 def off(found: sl.Recovery, y: torch.Tensor) -> float:

@@ -31,19 +31,37 @@ def stand_ins(path: Path) -> StandIns:
     return StandIns(data.CIFAR10_NORM.apply(pixels).float(), images.labels)
 
 
-def proportions(name: str, samples: int, clients: int, folder: Path, seed: int) -> str:
-    """Read the proportions of many clients, and return errors and how often intervals hold."""
+def proportions(
+    name: str, samples: int, clients: int, folder: Path, seed: int, runs: int, noise: bool
+) -> str:
+    """Read the proportions of many clients, and return errors and how often intervals hold.
+
+    Args:
+        name: the network.
+        samples: the number of samples of every client.
+        clients: the number of clients that are read.
+        folder: the folder of the CIFAR-10 packs.
+        seed: the seed of the clients.
+        runs: the number of simulated clients that a reader is fitted to.
+        noise: whether a second reader is fitted to clients with noise for images.
+    """
     subject, _ = network(name, False)
     public = stand_ins(folder / "cifar10_train10k.npz")
     own = stand_ins(folder / "cifar10_test.npz")
-    readers = {"images": ProportionReader.of(subject, CLIENT, samples, public),
-               "noise": ProportionReader.of(subject, CLIENT, samples)}  # fmt: skip
+    settings = replace(PROPORTIONS, runs=runs)
+    kinds: dict[str, StandIns | None] = {"images": public}
+    if noise:
+        kinds["noise"] = None
+    readers = {
+        kind: ProportionReader.of(subject, CLIENT, samples, held, settings)
+        for kind, held in kinds.items()
+    }
     baseline = BatchReader.of(subject)
     steps = len(CLIENT.batches(samples, torch.device("cpu")))
     one_by_one = replace(CLIENT.training, epochs=None, steps=steps)
     random, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-    off: dict[str, list[float]] = {"images": [], "noise": [], "baseline": []}
-    held: dict[str, list[float]] = {"images": [], "noise": []}
+    off: dict[str, list[float]] = {kind: [] for kind in (*readers, "baseline")}
+    held: dict[str, list[float]] = {kind: [] for kind in readers}
     for _ in range(clients):
         x, y = _draw(subject, _draw_counts(random, 10, samples, PROPORTIONS), own, generator)
         true = torch.bincount(y, minlength=10).double() / samples
@@ -59,4 +77,7 @@ def proportions(name: str, samples: int, clients: int, folder: Path, seed: int) 
             off["baseline"].append(float((counts / samples - true).abs().sum()))
     errors = ", ".join(f"{kind} {np.mean(v):.3f}" for kind, v in off.items() if v)
     holds = ", ".join(f"{kind} {100 * np.mean(v):.0f} %" for kind, v in held.items())
-    return f"{name} {samples} samples, {clients} clients: mean L1 {errors}; intervals hold {holds}"
+    return (
+        f"{name} {samples} samples, {runs} simulated and {clients} real clients: "
+        f"mean L1 {errors}; intervals hold {holds}"
+    )

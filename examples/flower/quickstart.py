@@ -1,11 +1,13 @@
 """Run a federation with the settings of Flower's PyTorch quickstart.
 
 python -m examples.flower.quickstart [--guard] [--preview] [--clients 5] [--rounds 2] [--out DIR]
+    [--pack FILE]
 
 It trains a small CNN with batches of 32, SGD with momentum 0.9 and one local epoch on the embedded
 images. The round's config says so, and the server's monitor reads it there. It says which classes
 each client's update proves. With ``--guard`` every client has a guard that is told to stop that,
-and with ``--preview`` it first simulates one step on its own batch.
+and with ``--preview`` it first simulates one step on its own batch. With ``--pack`` the clients
+share all images of a file instead, and take many steps, as the quickstart's do.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -70,6 +73,14 @@ def network(seed: int = 0) -> Net:
         return Net()
 
 
+@cache
+def pixels_of(pack: Path) -> tuple[Tensor, Tensor]:
+    """Return the images (N, 3, 32, 32) of a file, from −1 to 1, and their classes (N,)."""
+    held = data.load_pack(pack)
+    x = torch.stack([held.pixels(index) for index in range(len(held))])
+    return 2 * x - 1, held.labels
+
+
 @dataclass(frozen=True)
 class Client:
     """A client whose images are all of two classes, as in a skewed partition.
@@ -77,10 +88,14 @@ class Client:
     Attributes:
         number: the number of the client, which decides its classes.
         samples: the number of its images, at most the 40 that are embedded of two classes.
+        pack: a file of images to use instead of the embedded ones.
+        clients: the number of clients that the images of the file are dealt to, of all classes.
     """
 
     number: int
     samples: int = 32
+    pack: Path | None = None
+    clients: int = 1
 
     @property
     def classes(self) -> tuple[int, int]:
@@ -89,6 +104,9 @@ class Client:
 
     def images(self) -> tuple[Tensor, Tensor]:
         """Return its images (N, 3, 32, 32) and their classes (N,)."""
+        if self.pack is not None:
+            x, y = pixels_of(self.pack)
+            return x[self.number :: self.clients], y[self.number :: self.clients]
         held = data.embedded()
         mine = (held.labels[:, None] == torch.tensor(self.classes)).any(1).nonzero()[:, 0]
         chosen = held.subset(mine[: self.samples])
@@ -172,6 +190,7 @@ def main() -> None:
     parser.add_argument("--preview", action="store_true", help="simulate one step beforehand")
     parser.add_argument("--clients", type=int, default=5, help="the number of clients")
     parser.add_argument("--rounds", type=int, default=2, help="the number of rounds")
+    parser.add_argument("--pack", type=Path, help="a file of CIFAR-10 images, dealt to the clients")
     parser.add_argument(
         "--out", type=Path, default=Path("quickstart"), help="the folder of the page"
     )
@@ -181,7 +200,8 @@ def main() -> None:
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
-        return Client(int(context.node_config["partition-id"])).train(message, context)
+        number = int(context.node_config["partition-id"])
+        return Client(number, pack=given.pack, clients=given.clients).train(message, context)
 
     @server.main()
     def serve(grid: Grid, _: Context) -> None:

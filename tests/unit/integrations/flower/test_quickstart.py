@@ -73,6 +73,15 @@ def test_counts_are_claimed_of_one_step_and_of_no_more(tmp_path):
     assert "it is not one plain step" in second["verdict"]
 
 
+def test_clients_share_the_images_of_a_file(tmp_path):
+    pack, count = tmp_path / "images.npz", 7
+    x = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    np.savez(pack, x=x, y=np.arange(count))
+    dealt = [Client(number, pack=pack, clients=2).images() for number in range(2)]
+    assert [y.tolist() for _, y in dealt] == [[0, 2, 4, 6], [1, 3, 5]]
+    assert all(float(images.min()) >= -1 and float(images.max()) <= 1 for images, _ in dealt)
+
+
 def test_the_metrics_count_it_and_have_no_zero_for_what_was_not_attacked(watched):
     said = watched
     assert said["softleak-composition"] == 1.0

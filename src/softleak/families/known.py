@@ -43,9 +43,7 @@ class Mixed:
 
 @dataclass(frozen=True)
 class SmoothedMixed:
-    """This is labels of ``k`` classes in any proportion above one floor that all others share
-    (timm).
-    """
+    """Labels of ``k`` classes in any proportion, above one floor that all others share (timm)."""
 
     k: int = 2
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class GaussianSettings:
-    """This is numerical limits of the Gaussian computations.
+    """The numerical limits of the Gaussian computations.
 
     Attributes:
         draws: the number of draws of the logits' noise, at least.

@@ -139,7 +139,8 @@ def test_batches_and_local_steps_give_their_classes_away(case, labels, steps):
 
 def test_every_sample_of_an_update_is_proved_if_their_number_is_said(case):
     update = ("--before", case.weights, "--after", case.batch([1, 4]), "--lr", 0.1, *SHAPE)
-    answer = case.audited(*update, "--samples", 2, "--fail-on", "label", code=3)
+    said = ("--samples", 2, "--match-seconds", 0)  # inputs: tests/unit/auditing/test_samples.py
+    answer = case.audited(*update, *said, "--fail-on", "label", code=3)
     found = only(answer)["samples"]
     assert found["proved"] == 2
     labels = torch.tensor([one["label"] for one in found["each"]]).double()

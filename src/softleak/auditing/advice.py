@@ -54,7 +54,7 @@ def _batches(audit: Audit) -> Iterator[str]:
     if not found:
         return
     samples, labels = sum(one.size for one in found), sum(len(one.proved) for one in found)
-    inputs = sum(one.inputs for one in found)
+    inputs = sum(one.proved_inputs for one in found)
     more = f" and the inputs of {inputs}" if inputs else ""
     yield (
         f"Do not rely on batching: of {samples} samples in {len(found)} mixed "

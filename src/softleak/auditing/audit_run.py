@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from softleak.auditing.audit_options import Options
+from softleak.auditing.batch_inputs import batch_input
 from softleak.auditing.class_parts import parts_in_words
 from softleak.auditing.composition import CompositionFinding, mixes, read_composition
 from softleak.auditing.diagnosis import check_not_weights, notes
@@ -162,10 +163,13 @@ def _report(
     recovery, truth, training = label.recovery, named.truth, named.share.made_by
     one_step = is_one_step(training, recovery)
     share, followed = _followed(subject, gradient, recovery, options)
-    found = (
-        _input(subject, share, followed, composition, options) if one_step
-        else trained_input(subject, named.share, options)
-    )  # fmt: skip
+    samples = NO_SAMPLES
+    if one_step:
+        samples = _samples(subject, gradient, recovery, composition, options)
+        found = _input(subject, share, followed, composition, samples, options)
+        samples = samples.with_inputs(found)
+    else:
+        found = trained_input(subject, named.share, options)
     return AuditReport(
         named.name,
         label,
@@ -178,7 +182,7 @@ def _report(
         composition,
         notes(subject, gradient, recovery),
         options.tokens,
-        _samples(subject, gradient, recovery, composition, options) if one_step else NO_SAMPLES,
+        samples,
     )
 
 
@@ -231,14 +235,15 @@ def _input(
     share: GradientShare,
     recovery: Recovery,
     composition: CompositionFinding,
+    samples: SamplesFinding,
     options: Options,
 ) -> InputFinding:
-    """Return the input, unless nobody asks for it or there is no single one."""
+    """Return the input, or those of several samples, unless nobody asks for it."""
     if not options.inputs:
         return InputFinding(Method.NONE, "inputs were not asked for", asked=False)
     text = isinstance(subject.input_shape, InputSpec)  # several texts still show their words
     if mixes(recovery, composition) and not text:
-        return InputFinding(Method.NONE, "the update mixes several samples or steps")
+        return batch_input(subject, share, samples, options)
     if composition.signs:
         return InputFinding(Method.NONE, "the update is a pattern of signs, not a gradient")
     return recover_input(subject, share, recovery, options)

@@ -155,7 +155,7 @@ def _samples(report: AuditReport) -> Ending:
 def _batch_inputs(report: AuditReport) -> Ending:
     if not report.several:
         return Outcome.NOT_APPLICABLE, "the update is read as that of one sample"
-    if report.samples.inputs:
+    if report.samples.inputs and report.samples.searched is None:
         return Outcome.SUCCEEDED, inputs_words(report.samples)
     if not report.input.asked:
         return Outcome.NOT_CARRIED_OUT, report.input.message
@@ -191,7 +191,7 @@ def _input(name: str) -> Callable[[AuditReport], Ending]:
             return noted[name].outcome, noted[name].why
         if not found.asked:
             return Outcome.NOT_CARRIED_OUT, found.message
-        return Outcome.NOT_APPLICABLE, found.message
+        return SEVERAL_MIXED if found.batch else (Outcome.NOT_APPLICABLE, found.message)
 
     return judged
 

@@ -184,6 +184,7 @@ class InputFinding:
     text: Text | None = None  # the words, if the input is a text
     attempts: tuple[Attempt, ...] = ()  # how each attack on the input ended
     certificate: Certificate | None = None  # of Gauss–Newton, if it was tried
+    batch: tuple[Tensor, ...] = ()  # the pixels of every input, if there are several
 
     @property
     def assumptions(self) -> tuple[str, ...]:

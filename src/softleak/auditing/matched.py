@@ -12,8 +12,8 @@ from torch import Tensor
 from softleak.auditing.audit_options import Options
 from softleak.auditing.findings import InputFinding, Method
 from softleak.auditing.pixels import PixelMap
-from softleak.matching import Adam, Matching, Noise, Reconstruction
-from softleak.results import Recovery
+from softleak.matching import Adam, Matching, Noise, Reconstruction, usual_objective
+from softleak.results import BatchRecovery, Recovery
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
@@ -38,14 +38,23 @@ class TimedMatching:
     fewest_steps: int = 50
 
     def __call__(
-        self, subject: Subject, share: GradientShare, recovery: Recovery, seconds: float
+        self,
+        subject: Subject,
+        share: GradientShare,
+        recovery: Recovery | BatchRecovery,
+        seconds: float,
     ) -> tuple[Reconstruction, ...]:
         """Return one reconstruction per start."""
         subject = replace(subject, said_shape=subject.input_shape)
-        count = len(self.starts)
+        count, objective = len(self.starts), usual_objective(recovery)
 
         def run(steps: int, left: float) -> tuple[Reconstruction, ...]:
-            matching = Matching(start=self.starts, optimiser=Adam(steps=steps), seconds=left)
+            matching = Matching(
+                objective=objective,
+                start=self.starts,
+                optimiser=Adam(steps=steps),
+                seconds=left,
+            )
             return matching(subject, [share] * count, [recovery] * count)
 
         begin = last = time.perf_counter()
@@ -89,9 +98,11 @@ def agreement_of(one: Tensor, other: Tensor) -> float:
 
 
 def match_input(
-    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
     """Search for an input whose gradient is near the share's, from two starts.
+
+    The inputs of a batch are searched for together, and agree as well as the worst of them does.
 
     Args:
         subject: the model made ready, with a shape of its inputs.
@@ -110,14 +121,22 @@ def match_input(
     if best.input is None:
         return InputFinding(Method.NONE, f"matching could not be carried out: {best.message}")
     to_pixels = PixelMap.of(best.input, options.normalisation)
-    pixels = [to_pixels(one.input) for one in found if one.input is not None]
-    agreement = agreement_of(*pixels) if len(pixels) > 1 else None
+    several = isinstance(recovery, BatchRecovery)
+    pixels = [_rows(to_pixels(one.input), several) for one in found if one.input is not None]
+    agreed = [agreement_of(*pair) for pair in zip(*pixels, strict=True) if len(pair) > 1]
+    agreement = min(agreed, default=None)
     said = "" if agreement is None else f", and two starts agree to {agreement:.0f} dB"
     message = (
-        f"gradients were matched: that of this image differs from the share's by {best.misfit:.0%}"
-        f"{said}"
+        f"gradients were matched: that of {'these images' if several else 'this image'} differs "
+        f"from the share's by {best.misfit:.0%}{said}"
     )
+    shown = _rows(to_pixels(best.input), several)
     return InputFinding(
-        Method.MATCHING, message, to_pixels(best.input), to_pixels=to_pixels, misfit=best.misfit,
-        agreement=agreement,
+        Method.MATCHING, message, shown[0], to_pixels=to_pixels, misfit=best.misfit,
+        agreement=agreement, batch=shown if several else (),
     )  # fmt: skip
+
+
+def _rows(pixels: Tensor, several: bool) -> tuple[Tensor, ...]:
+    """Return the inputs of a batch one by one, or the only one."""
+    return tuple(pixels) if several else (pixels,)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from softleak.data import Normalisation
 
+IMAGE_DIMENSIONS = 3  # (C, H, W); a batch has one more
 LIKE_PIXELS = (-0.1, 1.1)  # an input within these is taken for pixels if nobody says
 
 
@@ -21,9 +22,14 @@ class PixelMap:
 
     @classmethod
     def of(cls, x: Tensor, normalisation: Normalisation | None) -> PixelMap:
-        """Return the inverse of a normalisation, or else a stretch to the input's own range."""
+        """Return the inverse of a normalisation, or else a stretch to the input's own range.
+
+        Args:
+            x: an input, or the inputs (B, …) of a batch, which then have one range.
+            normalisation: how pixels became inputs, if that is known.
+        """
         if normalisation is not None:
-            zero = torch.zeros(x.shape, dtype=torch.double)
+            zero = torch.zeros(x.shape[-IMAGE_DIMENSIONS:], dtype=torch.double)
             std = zero.new_tensor(normalisation.std).reshape(-1, 1, 1)
             return cls(std, normalisation.invert(zero))
         low, high = float(x.min()), float(x.max())

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from softleak.auditing.audit_options import Options
 from softleak.auditing.composition import CompositionFinding
-from softleak.auditing.findings import LEAK_THRESHOLDS
+from softleak.auditing.findings import LEAK_THRESHOLDS, InputFinding
 from softleak.auditing.pixels import PixelMap
 from softleak.batches.recover_batch import read_batch
 from softleak.batches.sparse_inputs import recover_by_inputs
@@ -34,6 +34,7 @@ class SamplesFinding:
         assumed: what the attack assumed of the client, in one sentence.
         pictures: the inputs in pixels, in the order of the samples, where a layer gives them.
         seconds: how long the attack took.
+        searched: how the search for all inputs ended, if no layer gave them and one was made.
     """
 
     found: BatchRecovery | None = None
@@ -41,6 +42,7 @@ class SamplesFinding:
     assumed: str = ""
     pictures: tuple[Tensor, ...] = ()
     seconds: float = 0.0
+    searched: InputFinding | None = None
 
     @property
     def attacked(self) -> bool:
@@ -69,9 +71,22 @@ class SamplesFinding:
 
     @property
     def inputs(self) -> int:
-        """Return the number of inputs that are proved, which is all of them or none."""
+        """Return the number of inputs that are given away, which is all of them or none."""
+        if self.searched is not None:
+            return len(self.pictures) if self.searched.leaked else 0
         whole = self.found is not None and self.found.status is Status.UNIQUE
         return len(self.pictures) if whole else 0
+
+    @property
+    def proved_inputs(self) -> int:
+        """Return the number of inputs that are proved; a matched one is a candidate."""
+        return self.inputs if self.searched is None or self.searched.method.exact else 0
+
+    def with_inputs(self, searched: InputFinding) -> SamplesFinding:
+        """Return the samples with the inputs that a search found of them."""
+        if not searched.batch:
+            return self
+        return replace(self, pictures=searched.batch, searched=searched)
 
 
 NO_SAMPLES = SamplesFinding()

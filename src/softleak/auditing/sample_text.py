@@ -58,8 +58,13 @@ def features_words(found: SamplesFinding) -> str:
 
 
 def inputs_words(found: SamplesFinding) -> str:
-    """Return what is known of the inputs, if the layers gave them."""
-    return f"the inputs of {_part(found.inputs, found.size)}, computed from the update and proved"
+    """Return what is known of the inputs, if they are given away."""
+    part = f"the inputs of {_part(found.inputs, found.size)}"
+    if found.searched is None:
+        return f"{part}, computed from the update and proved"
+    predicted = found.searched.psnr_predicted
+    quality = "" if predicted is None else f"predicted {predicted:.0f} dB, "
+    return f"{part}, {quality}by {found.searched.method.value}: {found.searched.message}"
 
 
 def sample_words(one: Recovery, names: Sequence[str]) -> str:

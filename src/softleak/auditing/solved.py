@@ -12,7 +12,7 @@ from softleak.auditing.matched import match_input
 from softleak.auditing.pixels import PixelMap
 from softleak.errors import in_a_line
 from softleak.matching import GaussNewton, Matching, Reconstruction
-from softleak.results import Recovery
+from softleak.results import BatchRecovery, Recovery
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
@@ -36,9 +36,11 @@ SOLVING = SolveSettings()
 
 
 def search_input(
-    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
     """Solve for the input of a smooth network; match gradients if that proves nothing.
+
+    The inputs of a batch are searched for together.
 
     Args:
         subject: the model made ready, with a shape of its inputs.
@@ -48,7 +50,7 @@ def search_input(
     """
     began = time.perf_counter()
     found, why = _solved(subject, share, recovery, options)
-    if found is not None and found.proved and (proved := _described(found, options)):
+    if found is not None and found.proved and (proved := _described(found, recovery, options)):
         return proved
     left = max(options.seconds - (time.perf_counter() - began), 0.0)
     if options.seconds > 0:
@@ -62,11 +64,14 @@ def search_input(
 
 
 def _solved(
-    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> tuple[Reconstruction | None, str]:
     """Return what Gauss–Newton found and why it is not proved; None if it does not apply."""
     shape, method = subject.input_shape, SOLVING.method
-    if options.seconds <= 0 or not isinstance(shape, tuple) or math.prod(shape) > method.dense:
+    inputs = recovery.size if isinstance(recovery, BatchRecovery) else 1
+    if options.seconds <= 0 or not isinstance(shape, tuple):
+        return None, ""
+    if inputs * math.prod(shape) > method.dense:
         return None, ""
     try:
         if method.roughness(subject, shape):
@@ -82,22 +87,26 @@ def _solved(
     return found, "" if found.proved else found.message
 
 
-def _described(found: Reconstruction, options: Options) -> InputFinding | None:
+def _described(
+    found: Reconstruction, recovery: Recovery | BatchRecovery, options: Options
+) -> InputFinding | None:
     """Return an image as a finding, with the PSNR that its certificate predicts, if it has both."""
     if found.input is None or found.certificate is None:
         return None
     to_pixels = PixelMap.of(found.input, options.normalisation)
+    several, pixels = isinstance(recovery, BatchRecovery), to_pixels(found.input)
     message = (
-        "the equations of all layers determine every pixel, and this image fulfils them to within "
-        "rounding"
+        "the equations of all layers determine every pixel, and "
+        f"{'these images fulfil' if several else 'this image fulfils'} them to within rounding"
     )
     return InputFinding(
         Method.SOLVING,
         message,
-        to_pixels(found.input),
+        pixels[0] if several else pixels,
         found.certificate.psnr_predicted(to_pixels.scale),
         determined=True,
         to_pixels=to_pixels,
         misfit=found.misfit,
         certificate=found.certificate,
+        batch=tuple(pixels) if several else (),
     )

@@ -14,7 +14,7 @@ from softleak.matching.label_sources import (
 )
 from softleak.matching.lbfgs import LBFGS
 from softleak.matching.line_search import WolfeSearch
-from softleak.matching.method import Matching, MatchingSettings
+from softleak.matching.method import Matching, MatchingSettings, usual_objective
 from softleak.matching.minimum import Optimiser
 from softleak.matching.objectives import L2, Cosine, Objective
 from softleak.matching.priors import Box, Prior, TotalVariation
@@ -54,4 +54,5 @@ __all__ = [
     "reconstruct",
     "reconstruct_batch",
     "reconstruct_many",
+    "usual_objective",
 ]

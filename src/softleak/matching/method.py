@@ -33,6 +33,11 @@ from softleak.share import GradientShare
 from softleak.subject import Subject
 
 
+def usual_objective(recovery: Recovery | BatchRecovery | None) -> Cosine:
+    """Return the default objective. Samples of a batch are told apart by their features."""
+    return Cosine(beta=2.0) if isinstance(recovery, BatchRecovery) else Cosine()
+
+
 class MatchingSettings(TypedDict, total=False):
     """The fields of ``Matching``, as ``reconstruct`` takes them by keyword."""
 

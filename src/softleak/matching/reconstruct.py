@@ -14,8 +14,7 @@ from softleak.errors import ModelError, OptionError
 from softleak.head import Head
 from softleak.input_spec import Layout
 from softleak.matching.arguments import expect
-from softleak.matching.method import Matching, MatchingSettings
-from softleak.matching.objectives import Cosine
+from softleak.matching.method import Matching, MatchingSettings, usual_objective
 from softleak.matching.reconstruction import Reconstruction
 from softleak.matching.stopping import Watch
 from softleak.results import BatchRecovery, Recovery
@@ -65,8 +64,7 @@ def reconstruct(
             "reconstruct_many(model, shares, recoveries) for several shares"
         )
     expect(share, GradientShare, "a GradientShare")
-    if isinstance(recovery, BatchRecovery):
-        settings.setdefault("objective", Cosine(beta=2.0))
+    settings.setdefault("objective", usual_objective(recovery))
     (found,) = reconstruct_many(
         model, [share], [recovery], head=head, input_shape=input_shape, watch=watch, **settings
     )

@@ -116,14 +116,15 @@ def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[
     if report.feature.proved:
         error = written(report.feature.error)
         yield _stated(report, "feature", "proof", f"known to a relative error of {error}")
-    if found.method.exact and found.leaked and found.psnr_predicted is not None:
+    alone = not report.samples.inputs
+    if alone and found.method.exact and found.leaked and found.psnr_predicted is not None:
         words = f"{found.message}; predicted PSNR {found.psnr_predicted:.0f} dB"
         yield _stated(report, "input", "predicted error", words)
     for number, one in enumerate(report.samples.proved, 1):
         yield _stated(report, "label", "proof", f"sample {number}: {sample_words(one, names)}")
     if report.samples.features:
         yield _stated(report, "feature", "proof", features_words(report.samples))
-    if report.samples.inputs:
+    if report.samples.proved_inputs:
         yield _stated(report, "input", "proof", inputs_words(report.samples))
     if report.composition.present:
         words = composition_words(report, names)

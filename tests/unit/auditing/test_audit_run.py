@@ -81,7 +81,7 @@ def test_every_sample_of_an_update_of_two_is_proved(trained, draw):
     x, y = torch.stack([s.x for s in samples]), torch.stack([s.y for s in samples])
     share = sl.capture(trained, x.reshape(2, 3, 32, 32), y)
     assert audit(trained, share).leaks == {Leak.COMPOSITION}  # several samples can look like one
-    report = audit(trained, share, options=Options(Knowledge(samples=2)))
+    report = audit(trained, share, options=Options(Knowledge(samples=2), seconds=0.0))
     assert report.label.leak is LabelLeak.NOTHING
     assert report.leaks == frozenset(Leak) - {Leak.INPUT}
     assert report.unattacked == {Leak.INPUT}

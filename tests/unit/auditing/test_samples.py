@@ -7,11 +7,14 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak import data
 from softleak.auditing import Audit, Leak, Options
 from softleak.auditing.advice import advice
 from softleak.auditing.attack_outcome import Outcome
 from softleak.auditing.catalogue import attempts
+from softleak.auditing.findings import Method
 from softleak.auditing.headline import headline
+from softleak.auditing.verdict_text import input_words
 from softleak.knowledge import Knowledge
 from softleak.report import dossier_data
 
@@ -61,3 +64,50 @@ def test_a_dossier_certifies_every_sample_and_warns_of_batching(pair):
     ]
     reasons = [r["why"] for a in dossier_data(audit)["attacks"] for r in a["reasons"]]
     assert not any(why.endswith(".") for why in reasons)
+
+
+@pytest.fixture(scope="module")
+def smooth_pair():
+    """A convolutional network without ReLUs, two inputs, and the audit of their mean gradient."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.SiLU(),
+        nn.Conv2d(8, 12, 3, stride=2, padding=1),
+        nn.SiLU(),
+        nn.Flatten(),
+        nn.Linear(108, 8),
+    )
+    x, y = torch.rand(2, 1, 6, 6), 0.9 * torch.eye(8)[[2, 5]] + 0.1 / 8
+    share = sl.capture(model, x, y)
+    options = Options(Knowledge(samples=2), views=False, seconds=120.0)  # seconds if undisturbed
+    return x, sl.audit(model, share, options=options)
+
+
+def test_the_inputs_of_a_batch_of_a_smooth_network_are_solved_for_together(smooth_pair):
+    x, report = smooth_pair
+    assert report.input.method == Method.SOLVING
+    assert report.samples.proved_inputs == report.samples.inputs == 2
+    found = torch.stack(report.samples.pictures).reshape(2, -1)
+    assert float(torch.cdist(x.double().reshape(2, -1), found).amin(1).max()) < 1e-3
+    assert "the inputs of both samples" in headline(report)
+    assert "Gauss–Newton" in input_words(report)
+    stated = [(c["of"], c["kind"]) for c in dossier_data(Audit((report,)))["certificates"]]
+    assert stated.count(("input", "proof")) == 1
+    ended = {one.attack: one.outcome for one in attempts(report)}
+    assert ended["input-gauss-newton"] is Outcome.SUCCEEDED
+    assert ended["input-inversion"] is ended["batch-inputs"] is Outcome.NOT_APPLICABLE
+
+
+def test_matched_inputs_of_a_batch_are_candidates_and_no_proof(trained, draw):
+    samples = draw(data.Smoothing(), 2)
+    x = torch.stack([s.x.reshape(3, 32, 32) for s in samples])
+    share = sl.capture(trained, x, torch.stack([s.y.flatten() for s in samples]))
+    options = Options(Knowledge(samples=2), views=False, seconds=1.0)
+    report = sl.audit(trained, share, options=options)
+    assert report.input.method == Method.MATCHING
+    assert len(report.samples.pictures) == 2
+    assert report.samples.proved_inputs == 0
+    assert Leak.INPUT not in report.unattacked
+    ended = {one.attack: one.outcome for one in attempts(report)}
+    assert ended["input-matching"] is Outcome.of(report.input.leaked)

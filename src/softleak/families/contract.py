@@ -2,7 +2,7 @@
 
 ``project`` is all that is required, and a clean share needs no more. ``Nested``, ``Weighted``,
 ``Measured`` and ``Integrable`` are optional. Whoever needs one of them asks ``simpler_of``,
-``nearest_of``, ``misfit_of`` or ``simplices_of``, which say what happens with a family that does
+``nearest_of``, ``misfit_of``, ``distance_of`` or ``simplices_of``, which say what happens with a family that does
 not offer it.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeGuard, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from softleak.errors import LabelError
@@ -60,6 +61,10 @@ class Measured(Weighted, Protocol):
         """
         ...
 
+    def distance(self, y: Tensor) -> Tensor:
+        """Return the length (…) of ``y − project(y)``."""
+        ...
+
 
 @runtime_checkable
 class Integrable(Family, Protocol):
@@ -102,8 +107,16 @@ def misfit_of(family: Family, y: Tensor, error: Tensor) -> Tensor | None:
     return family.misfit(y, error) if _measures(family) else None
 
 
+def distance_of(family: Family, y: Tensor) -> Tensor:
+    """Return the length (…) of what a projection onto a family takes from labels (…, C)."""
+    if _measures(family):
+        return family.distance(y)
+    found: Tensor = torch.linalg.vector_norm(y - family.project(y), dim=-1)
+    return found
+
+
 def _measures(family: Family) -> TypeGuard[Measured]:
-    return hasattr(family, "misfit")
+    return hasattr(family, "misfit") and hasattr(family, "distance")
 
 
 def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplices:

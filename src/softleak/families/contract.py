@@ -2,8 +2,8 @@
 
 ``project`` is all that is required, and a clean share needs no more. ``Nested``, ``Weighted``,
 ``Measured`` and ``Integrable`` are optional. Whoever needs one of them asks ``simpler_of``,
-``nearest_of``, ``misfit_of``, ``distance_of`` or ``simplices_of``, which say what happens with a family that does
-not offer it.
+``nearest_of``, ``misfit_of``, ``distance_of`` or ``simplices_of``, which say what happens with a
+family that does not offer it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Weighted(Family, Protocol):
 
 
 class Measured(Weighted, Protocol):
-    """A family that measures how far a label is from it in fewer steps than ``nearest`` takes."""
+    """A family that measures how far a label is from it in fewer steps than others need."""
 
     def misfit(self, y: Tensor, error: Tensor) -> Tensor:
         """Return the distance (…) of ``y`` (…, C) from its nearest member in units of ``error``.
@@ -83,7 +83,8 @@ class Integrable(Family, Protocol):
 
 def simpler_of(family: Family) -> Family | None:
     """Return the simpler family that a family offers, or None."""
-    return family.simpler if isinstance(family, Nested) else None
+    found: Family | None = getattr(family, "simpler", None)
+    return found
 
 
 def nearest_of(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:

@@ -87,12 +87,12 @@ class SmoothedMixed:
         least, rest = _rest(y, self.k)
         off = error / rest  # infinite where an entry is free
         best = off.amin(-1, keepdim=True).clamp(SMALLEST_ERROR, 1 / SMALLEST_ERROR)
-        weight = (best / off).square_()
+        weight = torch.div(best, off, out=rest).square_()  # memory that is at hand is used again
         total = weight.sum(-1, keepdim=True).clamp_min(SMALLEST_ERROR)
         floor = (weight.mul_(y).sum(-1, keepdim=True) / total).clamp_min(0.0)
-        apart = (y - floor).div_(off.add_(best / total.sqrt()))  # zero where an entry is free
+        apart = torch.sub(y, floor, out=weight).div_(off.add_(best / total.sqrt()))
         if bool((least < floor).any()):  # the second of two free entries may be negative
-            apart += (y - floor).clamp_max_(0.0).mul_(1 - rest).div_(error)
+            apart += torch.where(y >= least, (y - floor).clamp_max_(0.0) / error, 0.0)
         size: Tensor = torch.linalg.vector_norm(apart, dim=-1)
         root: Tensor = torch.linalg.vector_norm(apart.sign_(), dim=-1)  # of how many are apart
         return size / root.clamp_min_(1.0)

@@ -25,6 +25,7 @@ class EquationSettings:
 EQUATIONS = EquationSettings()
 
 
+@torch.inference_mode()
 def count_equations(family: Family, y: Tensor) -> Tensor:
     """Return (K,) the rank of what ``project`` takes away around labels (K, C), less what is
     automatic.
@@ -42,6 +43,7 @@ def count_equations(family: Family, y: Tensor) -> Tensor:
     return (1 - kept).sum(-1).round().clamp(max=classes - 1)
 
 
+@torch.inference_mode()
 def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> Tensor:
     """Return (K,) how much the equations test beyond what the unknowns absorb, in bits.
 

@@ -34,7 +34,6 @@ from softleak.labels.pseudo import LARGEST
 from softleak.labels.scale import segment_end
 
 
-
 @dataclass(frozen=True)
 class PosteriorBlocks:
     """How much is computed together. More at once means fewer steps, but leaves the cache.

@@ -105,7 +105,8 @@ class SmoothedMixed:
         apart = (y - floor).mul_(rest)
         if bool((least < floor).any()):
             apart += (y - floor).clamp_max_(0.0).mul_(1 - rest)
-        return torch.linalg.vector_norm(apart, dim=-1)
+        length: Tensor = torch.linalg.vector_norm(apart, dim=-1)
+        return length
 
     def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
         """Return a simplex for every ``k`` likely classes and the flat label."""

@@ -2,8 +2,8 @@
 
 ``project`` is all that is required, and a clean share needs no more. ``Nested``, ``Weighted``,
 ``Measured`` and ``Integrable`` are optional. Whoever needs one of them asks ``simpler_of``,
-``nearest_of``, ``misfit_of`` or ``simplices_of``, which say what happens with a family that does
-not offer it.
+``nearest_of``, ``misfit_of``, ``distance_of`` or ``simplices_of``, which say what happens with a
+family that does not offer it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeGuard, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from softleak.errors import LabelError
@@ -50,7 +51,7 @@ class Weighted(Family, Protocol):
 
 
 class Measured(Weighted, Protocol):
-    """A family that measures how far a label is from it in fewer steps than ``nearest`` takes."""
+    """A family that measures how far a label is from it in fewer steps than others need."""
 
     def misfit(self, y: Tensor, error: Tensor) -> Tensor:
         """Return the distance (…) of ``y`` (…, C) from its nearest member in units of ``error``.
@@ -58,6 +59,10 @@ class Measured(Weighted, Protocol):
         It is the root mean square over the entries that differ from those of the member, whose own
         error counts as well.
         """
+        ...
+
+    def distance(self, y: Tensor) -> Tensor:
+        """Return the length (…) of ``y − project(y)``."""
         ...
 
 
@@ -78,7 +83,8 @@ class Integrable(Family, Protocol):
 
 def simpler_of(family: Family) -> Family | None:
     """Return the simpler family that a family offers, or None."""
-    return family.simpler if isinstance(family, Nested) else None
+    found: Family | None = getattr(family, "simpler", None)
+    return found
 
 
 def nearest_of(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,8 +108,16 @@ def misfit_of(family: Family, y: Tensor, error: Tensor) -> Tensor | None:
     return family.misfit(y, error) if _measures(family) else None
 
 
+def distance_of(family: Family, y: Tensor) -> Tensor:
+    """Return the length (…) of what a projection onto a family takes from labels (…, C)."""
+    if _measures(family):
+        return family.distance(y)
+    found: Tensor = torch.linalg.vector_norm(y - family.project(y), dim=-1)
+    return found
+
+
 def _measures(family: Family) -> TypeGuard[Measured]:
-    return hasattr(family, "misfit")
+    return hasattr(family, "misfit") and hasattr(family, "distance")
 
 
 def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplices:

@@ -80,20 +80,33 @@ class SmoothedMixed:
         return member, torch.where(free, 0.0, best / total.sqrt())
 
     def misfit(self, y: Tensor, error: Tensor) -> Tensor:
-        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square."""
-        least = _least(y, self.k)
-        free = y >= least
-        off = torch.where(free, torch.inf, error)
+        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square.
+
+        The errors have to be above zero.
+        """
+        least, rest = _rest(y, self.k)
+        off = error / rest  # infinite where an entry is free
         best = off.amin(-1, keepdim=True).clamp(SMALLEST_ERROR, 1 / SMALLEST_ERROR)
-        weight = (best / off).square_()
+        weight = torch.div(best, off, out=rest).square_()  # memory that is at hand is used again
         total = weight.sum(-1, keepdim=True).clamp_min(SMALLEST_ERROR)
         floor = (weight.mul_(y).sum(-1, keepdim=True) / total).clamp_min(0.0)
-        apart = (y - floor).div_(off.add_(best / total.sqrt()))  # zero where an entry is free
+        apart = torch.sub(y, floor, out=weight).div_(off.add_(best / total.sqrt()))
         if bool((least < floor).any()):  # the second of two free entries may be negative
-            apart += torch.where(free, (y - floor).clamp_max(0.0) / error, 0.0)
+            apart += torch.where(y >= least, (y - floor).clamp_max_(0.0) / error, 0.0)
         size: Tensor = torch.linalg.vector_norm(apart, dim=-1)
-        root: Tensor = torch.linalg.vector_norm(apart.sign(), dim=-1)  # of how many are apart
-        return size / root.clamp_min(1.0)
+        root: Tensor = torch.linalg.vector_norm(apart.sign_(), dim=-1)  # of how many are apart
+        return size / root.clamp_min_(1.0)
+
+    def distance(self, y: Tensor) -> Tensor:
+        """Return how far ``y`` (…, C) is from ``project``, as the length (…) of the difference."""
+        least, rest = _rest(y, self.k)
+        count = rest.sum(-1, keepdim=True).clamp_min_(1.0)
+        floor = ((y * rest).sum(-1, keepdim=True) / count).clamp_min_(0.0)
+        apart = (y - floor).mul_(rest)
+        if bool((least < floor).any()):
+            apart += (y - floor).clamp_max_(0.0).mul_(1 - rest)
+        length: Tensor = torch.linalg.vector_norm(apart, dim=-1)
+        return length
 
     def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
         """Return a simplex for every ``k`` likely classes and the flat label."""
@@ -132,6 +145,10 @@ class Smoothed:
         """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square."""
         return SmoothedMixed(1).misfit(y, error)
 
+    def distance(self, y: Tensor) -> Tensor:
+        """Return how far ``y`` (…, C) is from ``project``, as the length (…) of the difference."""
+        return SmoothedMixed(1).distance(y)
+
     def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
         """Return the segment from each likely class to the flat label."""
         return Simplices.of_mixes(1, classes, likely, smoothed=True)
@@ -162,6 +179,16 @@ def _check_free(k: int) -> None:
 def _top(y: Tensor, k: int) -> Tensor:
     """Return a mask (…, C) of the ``k`` largest entries and of those equal to the least."""
     return y >= _least(y, k)
+
+
+def _rest(y: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the ``k``-th largest entry (…, 1), and one where an entry (…, C) is less, else zero.
+
+    Numbers instead of a mask: products with them take half the time of a choice.
+    """
+    least = _least(y, k)
+    below = least - y
+    return least, (below if k == 1 else below.clamp_min_(0.0)).sign_()
 
 
 def _least(y: Tensor, k: int) -> Tensor:

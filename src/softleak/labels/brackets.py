@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -32,26 +33,34 @@ def local_minima(loss: Tensor, grid: Tensor, reach: int = 1, depth: float = 0.0)
 
 def sections(left: Tensor, right: Tensor, points: int) -> Tensor:
     """Return brackets (K,) cut into as many ``points`` (K, points), their ends among them."""
-    steps = torch.linspace(0, 1, points, dtype=left.dtype, device=left.device)
+    steps = _even_steps(points, left.dtype, left.device)
     return torch.lerp(left[:, None], right[:, None], steps)
+
+
+@lru_cache(maxsize=16)
+def _even_steps(points: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return as many ``points`` from zero to one."""
+    return torch.linspace(0, 1, points, dtype=dtype, device=device)
 
 
 def zoom(
     loss: Callable[[Tensor], Tensor], left: Tensor, right: Tensor, levels: int, *, many: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Cut brackets (K,) into sections around their lowest point, again and again.
 
-    With ``many`` classes each level is taken in two steps of fewer points, since then points cost
-    more than steps.
+    Return that point between its neighbours (3, K), and the loss at the three (3, K). With ``many``
+    classes each level is taken in two steps of fewer points, since then points cost more than
+    steps.
     """
-    middle = left
     count, steps = (SEARCH.fewer, 2 * levels) if many else (SEARCH.section, levels)
     for _ in range(steps):
         points = sections(left, right, count)
-        best = loss(points).argmin(-1, keepdim=True)
+        values = loss(points)
+        best = values.argmin(-1, keepdim=True)
         around = torch.cat([(best - 1).clamp_min(0), best, (best + 1).clamp_max(count - 1)], 1)
-        left, middle, right = points.gather(1, around).unbind(1)
-    return left, middle, right
+        three = points.gather(1, around).T
+        left, _, right = three
+    return three, values.gather(1, around).T
 
 
 def descend(
@@ -74,9 +83,12 @@ def descend(
         best, at = loss(open_, points).min(-1, keepdim=True)
         around = torch.cat([(at - 1).clamp_min(0), at, (at + 1).clamp_max(SEARCH.section - 1)], 1)
         left, middle, right = points.gather(1, around).unbind(1)
-        lowest[open_], least[open_] = middle, best[:, 0]
-        going = (best[:, 0] > SEARCH.fit) | (best[:, 0] < SEARCH.falling * before)
-        open_, left, right, before = open_[going], left[going], right[going], best[going, 0]
+        best = best[:, 0]
+        lowest[open_], least[open_] = middle, best
+        going = (best > SEARCH.fit) | (best < SEARCH.falling * before)
+        before = best
+        if not bool(going.all()):
+            open_, left, right, before = open_[going], left[going], right[going], best[going]
     return lowest, least
 
 

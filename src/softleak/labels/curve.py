@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from softleak.families import Family
-from softleak.families.contract import misfit_of, nearest_of
+from softleak.families.contract import distance_of, misfit_of, nearest_of
 
 ENTRIES_AT_ONCE = 1 << 22  # entries of labels that are evaluated at once
 CACHED_ENTRIES = 5 << 15  # entries of labels whose memory is used again from step to step
@@ -127,8 +127,7 @@ def in_pieces(
 
 def spread_of(family: Family, y: Tensor, size: Tensor) -> Tensor:
     """Return the spread (N, S) of labels (N, S, C) whose ``‖p − y‖`` is ``size`` (N, S)."""
-    far: Tensor = torch.linalg.vector_norm(y - family.project(y), dim=-1)
-    return far / size
+    return distance_of(family, y) / size
 
 
 def distance(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,7 @@ class EquationSettings:
 EQUATIONS = EquationSettings()
 
 
+@torch.inference_mode()
 def count_equations(family: Family, y: Tensor) -> Tensor:
     """Return (K,) the rank of what ``project`` takes away around labels (K, C), less what is
     automatic.
@@ -35,12 +36,14 @@ def count_equations(family: Family, y: Tensor) -> Tensor:
     classes = y.shape[-1]
     # Beside the label, where no two entries are equal and it is plain which are free.
     beside = family.project(y) + EQUATIONS.beside * torch.linspace(1, 2, classes).to(y)
-    moves = EQUATIONS.step * torch.eye(classes, dtype=y.dtype, device=y.device)[: EQUATIONS.entries]
+    looked_at = min(EQUATIONS.entries, classes)
+    moves = EQUATIONS.step * torch.eye(looked_at, classes, dtype=y.dtype, device=y.device)
     moved = family.project(beside[:, None] + moves) - family.project(beside)[:, None]
     kept = moved.diagonal(dim1=-2, dim2=-1) / EQUATIONS.step
     return (1 - kept).sum(-1).round().clamp(max=classes - 1)
 
 
+@torch.inference_mode()
 def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> Tensor:
     """Return (K,) how much the equations test beyond what the unknowns absorb, in bits.
 

@@ -49,6 +49,7 @@ class PseudoLabels:
     offset: float  # and at any t
 
     @classmethod
+    @torch.inference_mode()
     def of(cls, head: Head, factors: Factors) -> PseudoLabels:
         """Return the curves behind a batch of head gradients."""
         a = factors.sigma[:, None] * head.logits(factors.v)
@@ -73,17 +74,18 @@ class PseudoLabels:
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
         """Return ``rounding`` of labels of this curve: ``p − y`` is ``t u``, which saves passes."""
-        t, size = t[..., None], t.abs()[..., None]
+        t = t[..., None]
+        size = t.abs()
         p = torch.addcmul(y, t, self.u[:, None])
         moved = self.reach[:, None, None] / size + self.offset
         rounded = torch.addcmul(moved + self.relative * _summed(y.shape[-1]), p, moved, value=-1)
-        return rounded.mul_(p).addcmul_(size, self._rounding_of_u[:, None]).add_(self.tiny)
+        return rounded.mul_(p).addcmul_(size, self._rounding_of_u).add_(self.tiny)
 
     @cached_property
     def _rounding_of_u(self) -> Tensor:
-        """Return the rounding (N, C) of ``u``'s entries."""
+        """Return the rounding (N, 1, C) of ``u``'s entries."""
         size: Tensor = torch.linalg.vector_norm(self.u, dim=-1, keepdim=True)
-        return self.relative * self.u.abs() + self.slack[:, None] * size
+        return (self.relative * self.u.abs() + self.slack[:, None] * size)[:, None]
 
     def rounding(self, t: Tensor, p: Tensor, y: Tensor) -> Tensor:
         """Return the error of the entries of ``y``, given the probabilities it came from."""
@@ -104,10 +106,12 @@ class PseudoLabels:
         return self.a
 
     def take(self, rows: Tensor) -> PseudoLabels:
-        return PseudoLabels(
+        taken = PseudoLabels(
             self.a[rows], self.b, self.u[rows], self.relative, self.tiny,
             self.slack[rows], self.reach[rows], self.offset,
         )  # fmt: skip
+        vars(taken)["_rounding_of_u"] = self._rounding_of_u[rows]  # known, and need not be again
+        return taken
 
     def interval(self, largest: Tensor | None = None) -> Interval:
         """Return the scalars ``t`` of both signs, from where the softmax is one-hot to the last bit

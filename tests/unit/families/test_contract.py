@@ -6,6 +6,7 @@ import torch
 import softleak as sl
 from softleak.errors import LabelError
 from softleak.families import nearest_of, simpler_of, simplices_of
+from softleak.families.contract import distance_of, misfit_of
 
 
 class Bare:
@@ -22,6 +23,8 @@ def test_project_is_all_that_is_required():
     nearest, moved = nearest_of(Bare(), y, torch.full_like(y, 0.1))
     assert torch.allclose(nearest, torch.full_like(y, 0.3))
     assert torch.allclose(moved, torch.full_like(y, 0.1))
+    assert misfit_of(Bare(), y, torch.full_like(y, 0.1)) is None
+    assert float(distance_of(Bare(), y)) == pytest.approx(0.1 * 2**0.5)
 
 
 def test_what_a_family_offers_is_used():

@@ -49,6 +49,8 @@ def test_a_family_measures_what_its_nearest_member_leaves(family, classes):
     error[150:, 0] = 1e-300
     expected = root_mean_square(*distance(family, y, error))
     torch.testing.assert_close(family.misfit(y, error), expected, rtol=1e-9, atol=1e-9)
+    far = torch.linalg.vector_norm(y - family.project(y), dim=-1)
+    torch.testing.assert_close(family.distance(y), far, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("family", "member"), MEMBERS[:-1])

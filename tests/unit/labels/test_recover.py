@@ -44,6 +44,17 @@ def test_arbitrary_labels_need_evidence_and_get_it(trained, shares):
         assert recovery.feature is None
 
 
+@pytest.mark.parametrize("evidence", [True, False])
+def test_what_is_recovered_can_be_differentiated_through(trained, shares, evidence):
+    """The search runs without gradients, of which nothing may be left in its answers."""
+    (captured,), _ = shares(data.Smoothing(), 1)
+    found = sl.recover_label(trained, captured, evidence=evidence)
+    for tensor in (found.label, found.feature, *(one.label for one in found.candidates)):
+        weight = torch.ones_like(tensor, requires_grad=True)
+        (weight * tensor).sum().backward()
+        assert torch.equal(weight.grad, tensor)
+
+
 def test_the_simplest_family_is_named(trained, shares):
     for augmentation, family in KINDS:
         captured, _ = shares(augmentation, 3)

@@ -70,6 +70,7 @@ class CombinedEvidence:
         return tuple(piece for piece in self.pieces[client] if piece.refutes)
 
 
+@torch.inference_mode()
 def combine(
     relations: Sequence[Relation], shares: Sequence[GradientShare], head: Head, factors: Factors
 ) -> CombinedEvidence:

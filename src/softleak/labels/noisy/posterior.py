@@ -33,8 +33,23 @@ from softleak.labels.noisy.truncated import draw_inside
 from softleak.labels.pseudo import LARGEST
 from softleak.labels.scale import segment_end
 
-# The noise of this many logits is looked at together: as much as a processor's cache holds.
-LOGITS_AT_ONCE = 2**17
+
+@dataclass(frozen=True)
+class PosteriorBlocks:
+    """How much is computed together. More at once means fewer steps, but leaves the cache.
+
+    Attributes:
+        logits: entries of the logits' noise, of which moments are taken.
+        covariances: entries of the covariances that labels are fitted with,
+        scalars: for no more scalars than this, unless the logits of more fit.
+    """
+
+    logits: int = 2**17
+    covariances: int = 2**19
+    scalars: int = 48
+
+
+BLOCKS = PosteriorBlocks()
 
 LogLikelihood = Callable[[Tensor], Tensor]  # maps scalars τ (S,) to log likelihoods (S,)
 
@@ -99,6 +114,13 @@ class Posterior:
 
     def moments(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (S, C) and covariance (S, C, C) of ``p`` over the noise of ``a``."""
+        parts = [self._moments(part) for part in torch.split(tau, self._logits_together)]
+        if len(parts) == 1:
+            return parts[0]
+        mean, covariance = zip(*parts, strict=True)
+        return torch.cat(mean), torch.cat(covariance)
+
+    def _moments(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         p = torch.addcdiv(self.b, self._logits, tau[:, None, None]).softmax(-1)
         mean = p.mean(1)
         off = p.sub_(mean[:, None])
@@ -110,8 +132,14 @@ class Posterior:
 
     def at(self, tau: Tensor, draws: int) -> Points:
         """Return labels with their unnormalised weights at scalars τ (S,)."""
-        together = max(LOGITS_AT_ONCE // self._logits.numel(), 1)
+        fitted = min(BLOCKS.covariances // len(self.b) ** 2, BLOCKS.scalars)
+        together = max(self._logits_together, fitted)
         return Points.joined([self._at(part, draws) for part in torch.split(tau, together)])
+
+    @property
+    def _logits_together(self) -> int:
+        """Return the number of scalars whose noisy logits are held at once."""
+        return max(BLOCKS.logits // self._logits.numel(), 1)
 
     @cached_property
     def _logits(self) -> Tensor:
@@ -128,13 +156,14 @@ class Posterior:
     def _at(self, tau: Tensor, draws: int) -> Points:
         """Return what ``at`` does, for as many scalars as are looked at together."""
         p, covariance = self.moments(tau)
+        inner = sum_zero_covariance(covariance)
         size = tau.abs()
         if self.scale_unknown:
             size = segment_end(p, self.signal.u * tau.sign()[:, None])
-            rough = self._fit(tau, p, covariance, size, 1)
+            rough = self._fit(tau, p, inner, size, 1)
             best = rough.log.flatten(1).argmax(1, keepdim=True)
             size = rough.size.flatten(1).gather(1, best)[:, 0]
-        found = self._fit(tau, p, covariance, size, draws)
+        found = self._fit(tau, p, inner, size, draws)
         along = tau.new_tensor(max(self.signal.along, self.signal.noise))
         prior = self.typical.log_prior(along, self.signal.noise, tau)
         for piece in self.evidence:
@@ -143,11 +172,20 @@ class Posterior:
         log = log.nan_to_num(nan=-math.inf, neginf=-math.inf)  # An undefined label has no weight.
         return replace(found, log=log)
 
-    def _fit(self, tau: Tensor, p: Tensor, covariance: Tensor, size: Tensor, draws: int) -> Points:
-        """Draw from the Gaussian over a simplex's weights, and over |t| if that is unknown."""
-        spread = covariance + size.square()[:, None, None] * self.signal.u_covariance
-        inner = sum_zero_covariance(spread)
-        root = torch.linalg.cholesky(inner + GAUSSIAN.floor * torch.eye(inner.shape[-1]).to(p))
+    @cached_property
+    def _noise_of_u(self) -> tuple[Tensor, Tensor]:
+        """Return the covariance of ``u`` and the floor of a label's, where entries sum to zero."""
+        inner = sum_zero_covariance(self.signal.u_covariance)
+        return inner, GAUSSIAN.floor * torch.eye(len(inner)).to(inner)
+
+    def _fit(self, tau: Tensor, p: Tensor, noise: Tensor, size: Tensor, draws: int) -> Points:
+        """Draw from the Gaussian over a simplex's weights, and over |t| if that is unknown.
+
+        ``noise`` (S, C − 1, C − 1) is the covariance of ``p`` where entries sum to zero.
+        """
+        of_u, floor = self._noise_of_u
+        spread = torch.addcmul(noise, size.square()[:, None, None], of_u)
+        root = torch.linalg.cholesky(spread.add_(floor))
         u = self.signal.u * tau.sign()[:, None]
         target = p if self.scale_unknown else p - size[:, None] * u
         mean, w_root, misfit, volume = weights_given(*self._whitened(root, target, u))
@@ -177,14 +215,18 @@ class Posterior:
         return Points(log, w, scale.expand(log.shape), misfit, inside)
 
     def _whitened(self, root: Tensor, target: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Return every simplex's directions (S, P, d, C − 1) and the target (S, P, C − 1), seen
-        from its first corner, in units of the noise with this root (S, C − 1, C − 1).
+        """Return every simplex's directions (S, P, d, n) and the target (S, P, n), seen from its
+        first corner, in units of the noise with this root (S, C − 1, C − 1).
 
-        Simplices share corners, and each is whitened once.
+        Simplices share corners, and each is whitened once. With more classes than vectors, these
+        are seen in a basis of their own, since only their lengths and angles count.
         """
         corners, which = self._corners
         rows = torch.cat([target[:, None], u[:, None], corners.expand(len(u), -1, -1)], 1)
-        white = torch.linalg.solve_triangular(root, sum_zero_part(rows).mT, upper=False).mT
+        white = torch.linalg.solve_triangular(root, sum_zero_part(rows).mT, upper=False)
+        if white.shape[-1] < white.shape[-2]:
+            white = torch.linalg.qr(white, mode="r").R
+        white = white.mT.contiguous()
         target, u, corners = white[:, :1], white[:, 1:2], white[:, 2:]
         first = corners[:, which[:, 0]]
         columns = corners[:, which[:, 1:]] - first[:, :, None]

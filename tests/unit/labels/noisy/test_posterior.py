@@ -7,6 +7,7 @@ import torch
 from torch.distributions import Beta, MultivariateNormal
 
 import softleak as sl
+from softleak.labels.noisy import posterior as blocks
 from softleak.labels.noisy.draws import Draws
 from softleak.labels.noisy.gaussian import GAUSSIAN, sum_zero_part
 from softleak.labels.noisy.integrate import quadrature
@@ -43,6 +44,27 @@ def test_for_single_labels_the_density_is_the_gaussian_itself():
     for row, t in zip(found, tau, strict=True):
         expected = gaussian(given, t, torch.eye(CLASSES).double()) - math.log(CLASSES)
         assert torch.allclose(row, expected, atol=1e-6)
+
+
+def test_it_is_so_with_more_classes_than_vectors_to_compare():
+    """They are then seen in a basis of their own, which keeps lengths and angles."""
+    few, t = [2, 3], torch.tensor(0.7, dtype=torch.double)
+    simplices = sl.OneHot().simplices(CLASSES, few)
+    given = Posterior(CASE.signal(0.02, 0), CASE.head.b, simplices, False, CASE.typical)
+    expected = gaussian(given, t, torch.eye(CLASSES).double()[few]) - math.log(len(few))
+    assert torch.allclose(given.at(t[None], 1).log[0, :, 0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_scalars_are_the_same_alone_and_together(monkeypatch, unknown):
+    simplices = sl.SmoothedMixed(2).simplices(CLASSES, range(CLASSES))
+    given = Posterior(CASE.signal(0.02, 0), CASE.head.b, simplices, unknown, CASE.typical)
+    tau = torch.linspace(0.3, 1.2, 7, dtype=torch.double)
+    together = given.at(tau, 4)
+    monkeypatch.setattr(blocks, "BLOCKS", blocks.PosteriorBlocks(1, 2 * CLASSES**2, 2))
+    apart = given.at(tau, 4)
+    torch.testing.assert_close(apart.log, together.log, rtol=0, atol=1e-6)
+    torch.testing.assert_close(apart.weights, together.weights, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("part", [0.95, 1.0, 1.05])

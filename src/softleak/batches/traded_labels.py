@@ -44,7 +44,7 @@ TRADES = TradeSettings()
 
 @dataclass(frozen=True, eq=False)
 class Trade:
-    """This is a trade of sample ``i`` with sample ``s``: the flat that ``i`` moves to, and ``t``."""
+    """This is a trade of sample ``i`` with ``s``: the flat that ``i`` moves to, and ``t``."""
 
     i: int
     s: int

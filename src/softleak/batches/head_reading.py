@@ -14,7 +14,7 @@ from softleak.batches.head_search import SAMPLE_SEARCH, SearchSettings
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.one_sample import SamplePoints
 from softleak.batches.supports import Supports, joined_supports, supports_of
-from softleak.batches.traded_labels import without_traded
+from softleak.batches.traded_labels import without_other_labels, without_traded
 from softleak.batches.whole_batch import Whole, find_batch
 from softleak.families import Family, Mixed, Smoothed, SmoothedMixed
 
@@ -144,6 +144,7 @@ def _reading(
     if not len(part) or not scaled:
         return None
     proof, misfits = certify_alone(space, supports, part)
+    proof = without_other_labels(proof, space, supports, part)
     rows = (misfits <= 4.0).nonzero()[:, 0]
     if not len(rows):
         return None

@@ -16,8 +16,11 @@ import torch
 from torch import Tensor
 
 from softleak.batches.batch_certificate import BatchCertificate
+from softleak.batches.candidates import FoundSamples
+from softleak.batches.head_space import HeadSpace
 from softleak.batches.joint import THOROUGH, JointSystem, polish
-from softleak.batches.one_sample import SamplePoints
+from softleak.batches.one_sample import SamplePoints, SampleSystem
+from softleak.batches.rounding import equation_errors, row_errors
 from softleak.batches.supports import Supports
 
 
@@ -68,6 +71,35 @@ def without_traded(
         labels = _labels_after(system, at, supports, trade)
         if labels is not None:
             regular &= (labels - at.label).abs().sum(-1) <= proof.label_errors
+    return replace(proof, regular=regular)
+
+
+def without_other_labels(
+    proof: BatchCertificate, space: HeadSpace, supports: Supports, found: FoundSamples
+) -> BatchCertificate:
+    """Return a certificate in which no label counts as proved beside another with its feature.
+
+    Where not all samples are known, nothing says whether the others can pay for such a label.
+
+    Args:
+        proof: what each sample's own equations prove.
+        space: the factors of the head's gradient.
+        supports: all flats that labels may lie on.
+        found: the samples that were found.
+    """
+    identity = torch.eye(space.rank, dtype=space.U.dtype, device=space.U.device)
+    system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]), scaled=False)
+    at, regular = found.at, proof.regular.clone()
+    errors = equation_errors(space, row_errors(space), at.a, at.b, at.p)
+    kinds = torch.arange(len(supports), device=identity.device)
+    for i, b in enumerate(at.b):
+        many = b.expand(len(kinds), -1)
+        others = system.point(many, kinds)
+        left = system.values(many, kinds) * others.a.norm(dim=-1, keepdim=True) / errors[i]
+        fits = left.square().mean(-1).sqrt() <= TRADES.misfit
+        fits &= others.label.amin(-1) >= -TRADES.negative
+        fits &= (others.label - at.label[i]).abs().sum(-1) > proof.label_errors[i]
+        regular[i] &= ~fits.any()
     return replace(proof, regular=regular)
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import softleak as sl
+from softleak.batches.batch_certificate import certify_alone
+from softleak.batches.candidates import FoundSamples
+from softleak.batches.head_space import HeadSpace
+from softleak.batches.one_sample import SamplePoints
 from softleak.batches.recover_batch import read_batch
+from softleak.batches.supports import supports_of
+from softleak.batches.traded_labels import without_other_labels
 from softleak.knowledge import Knowledge
 from softleak.subject import Subject
 
@@ -55,6 +62,27 @@ def test_mixes_without_a_common_class_are_proved_beside_a_sure_sample():
     assert found.status is sl.Status.UNIQUE
     off = torch.cdist(y, torch.stack([one.label for one in found.samples]), p=1)
     assert float(off.amin(1).max()) < 1e-4
+
+
+@pytest.mark.parametrize(("common", "told"), [(3, False), (6, True)])
+def test_a_sample_alone_is_not_proved_beside_another_label_with_its_feature(common, told):
+    """Its own equations hold for both labels, if a sure sample has their difference."""
+    model = sure_head().double()
+    x = torch.stack([feature(5, 0.02, 1), feature(3, 1.5, 2), feature(7, 0.03, 3)]).double()
+    y = torch.stack([mixed(2, common, 0.1), mixed(3, 4, 0.4), mixed(0, 9, 0.3)])
+    share = sl.capture(model, x, y)
+    space = HeadSpace.of(Subject.of(model, (WIDTH,)).head, share).times(3.0)
+    supports = supports_of(sl.Mixed(), CLASSES, range(CLASSES))
+    assert supports is not None
+    b = space.coordinates(x)
+    p = torch.softmax(b @ space.logit_map.T + space.offset, -1)
+    kind = torch.tensor([supports.classes.index(pair) for pair in ((2, common), (3, 4), (0, 9))])
+    found = FoundSamples(SamplePoints((p - y) @ space.U, b, y, p), kind)
+    proof, _ = certify_alone(space, supports, found)
+    assert bool(proof.regular[0])
+    checked = without_other_labels(proof, space, supports, found)
+    assert bool(checked.regular[0]) is told
+    assert bool(checked.regular[2]) is bool(proof.regular[2])
 
 
 def test_a_solution_with_a_negative_label_proves_no_sample():

@@ -9,8 +9,8 @@ the sum over the classes of the smaller of the true and the estimated count, ove
 
 "iLRG" is the baseline of this package. "Proportions" are estimates of clients simulated on noise,
 or on other images of the same data set, which is more knowledge than iLRG needs. "Samples" counts
-the labels that ``recover_batch`` finds, where there are more classes than samples. "Even" counts
-every class alike, and "none" counts no class at all: they show what the figures are worth.
+the labels that ``recover_batch`` finds, where classes outnumber samples (``--one-by-one``). "Even"
+counts every class alike, and "none" counts no class at all: they show what the figures are worth.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ CASES: Mapping[str, Callable[[Shelf], CountCase]] = {
     "lenet trained": lambda shelf: ten_classes("lenet trained", shelf),
     "resnet20 converged": lambda shelf: ten_classes("resnet20 converged", shelf),
     "resnet18_cifar trained": lambda shelf: ten_classes("resnet18_cifar trained", shelf),
-    "resnet20, head of 100 classes": lambda shelf: hundred_classes("resnet20 converged", shelf),
+    "lenet, head of 100 classes": lambda shelf: hundred_classes("lenet trained", shelf),
 }
 
 
-def readers(case: CountCase, size: int, runs: int) -> Mapping[str, Counts]:
+def readers(case: CountCase, size: int, runs: int, one_by_one: bool) -> Mapping[str, Counts]:
     """Return what estimates the counts of a batch of this size, by title."""
     subject, classes = case.subject, case.subject.head.classes
     baseline, none = BatchReader.of(subject), torch.zeros(classes, dtype=torch.double)
@@ -128,7 +128,7 @@ def readers(case: CountCase, size: int, runs: int) -> Mapping[str, Counts]:
     for title, held in (("noise", None), ("images", case.public)):
         reader = ProportionReader.of(subject, client, size, held, settings)
         found[f"proportions from {title}"] = partial(_of_proportions, reader, size)
-    if size < classes - 1:
+    if one_by_one and size < classes - 1:
         found["samples"] = partial(_of_samples, subject, size)
     return found
 
@@ -175,6 +175,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=50, help="batches per row")
     parser.add_argument("--sizes", type=int, nargs="+", default=[24, 64], help="batch sizes")
     parser.add_argument("--runs", type=int, default=60, help="simulated clients of a reader")
+    parser.add_argument("--one-by-one", action="store_true", help="find every sample: slow")
     parser.add_argument("--only", default="", help="run this network alone")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -190,7 +191,7 @@ def main() -> None:
         case = build(shelf)
         for size in given.sizes:
             found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-            reading = readers(case, size, given.runs)
+            reading = readers(case, size, given.runs, given.one_by_one)
             for title, right, recall in scores(case, size, given.batches, reading):
                 found[title].append((right, recall))
             for title, rows in found.items():

@@ -80,7 +80,7 @@ def hundred_classes(name: str, shelf: Shelf) -> CountCase:
     *parents, last = name.split(".")
     setattr(model.get_submodule(".".join(parents)), last, nn.Identity())
     with torch.no_grad():
-        features = torch.cat([model(part) for part in public.images.split(100)])
+        features = torch.cat([model(part) for part in public.images.chunk(FITTED // 100)])
     setattr(model.get_submodule(".".join(parents)), last, _fitted(features, public.classes))
     freeze_all_but_head(model, network)
     return CountCase(network, model, public, own)
@@ -94,7 +94,8 @@ def _fitted(features: Tensor, classes: Tensor) -> nn.Linear:
     adam = torch.optim.Adam(head.parameters(), lr=0.02, weight_decay=1e-4)
     for _ in range(HEAD_STEPS):
         adam.zero_grad()
-        nn.functional.cross_entropy(head(features), classes).backward()
+        loss = nn.functional.cross_entropy(head(features), classes)
+        loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
     return head
 

@@ -75,7 +75,8 @@ def cells() -> Iterator[Cell]:
             yield Cell("lenet trained", kind, size)
             yield Cell("resnet18_cifar", kind, size)
             yield Cell("resnet18_cifar trained", kind, size)
-        yield Cell("lenet trained", kind, 6)
+        for size in (6, 8):
+            yield Cell("lenet trained", kind, size)
         for size in (2, 4):
             yield Cell("resnet20 converged", kind, size)
             yield Cell("resnet56 converged", kind, size)
@@ -85,6 +86,7 @@ def cells() -> Iterator[Cell]:
         for size in (16, 32):
             yield Cell("lenet on cifar100", kind, size)
         yield Cell("resnet18 on cifar100", kind, 8)
+        yield Cell("resnet50 on imagenet", kind, 8)
 
 
 def freeze_all_but_head(model: nn.Module, network: Network) -> None:

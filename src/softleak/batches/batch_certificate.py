@@ -88,7 +88,10 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
     features = of_b.norm(dim=-1) + _outside(system, at)
     # Where one sample is open by as much as itself, it may be anything, and so may those beside it:
     # ``A = B⁻ᵀ`` has a pole there, and no linear error says how far the others move.
-    regular = (of_b.norm(dim=-1) < PROOF.deviations * PROOF.linear).all().expand(R)
+    regular = of_b.norm(dim=-1) < PROOF.deviations * PROOF.linear
+    # A solution with negative entries of a label is not one of the batch, in no part of it.
+    regular &= at.label.amin(-1) >= -(labels + system.space.relative)
+    regular = regular.all().expand(R)
     return BatchCertificate(torch.full_like(labels, bits), labels, features, regular)
 
 

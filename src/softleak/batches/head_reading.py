@@ -14,6 +14,7 @@ from softleak.batches.head_search import SAMPLE_SEARCH, SearchSettings
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.one_sample import SamplePoints
 from softleak.batches.supports import Supports, joined_supports, supports_of
+from softleak.batches.traded_labels import without_other_labels, without_traded
 from softleak.batches.whole_batch import Whole, find_batch
 from softleak.families import Family, Mixed, Smoothed, SmoothedMixed
 
@@ -137,12 +138,13 @@ def _reading(
         system, x = whole.system, whole.x
         if scaled and not said:
             system, x = replace(system, scaled=False), torch.cat([x, torch.zeros_like(x[:1])])
-        proof = certify(system, x, whole.misfit)
+        proof = without_traded(certify(system, x, whole.misfit), system, x, supports)
         scale = float(whole.system.unpack(whole.x)[2])
         return HeadReading(space, at, proof, True, whole.misfit, family, scale)
     if not len(part) or not scaled:
         return None
     proof, misfits = certify_alone(space, supports, part)
+    proof = without_other_labels(proof, space, supports, part)
     rows = (misfits <= 4.0).nonzero()[:, 0]
     if not len(rows):
         return None

@@ -16,7 +16,7 @@ from softleak.batches.direction_settings import DirectionSettings
 from softleak.batches.exact_zeros import Directions, exact_directions, joined_directions
 from softleak.batches.sharpen import draw, fit_smallest, sharpen
 from softleak.batches.sparse_climb import climb, distinct, rounded_cloud, starts
-from softleak.batches.sparse_lines import lone_lines
+from softleak.batches.sparse_lines import line_duals, lone_lines
 
 Way = Callable[[Tensor, Tensor, DirectionSettings], Tensor]  # from nearly sparse to sparse vectors
 
@@ -43,12 +43,13 @@ def _beside_lines(
     """Return the sparse vectors, where ``lines`` (K, B) are the rows of units of K samples alone.
 
     The vectors of the other samples are orthogonal to all lines, and that of one of the K samples
-    to all lines but its own: both searches are in fewer dimensions.
+    to all lines but its own: both searches are in fewer dimensions. There, the other samples no
+    longer count, so that more units are of one sample alone and new lines appear.
     """
     missing = R.shape[1] - len(lines)
     rest = torch.linalg.svd(lines)[2][len(lines) :].T  # (B, B − K)
     if missing:
-        others = _search(R @ rest, errors, R[:0, :missing], settings).vectors @ rest.T
+        others = sparse_directions(R @ rest, errors, settings).vectors @ rest.T
         if len(others) != missing:
             return Directions.none(R)
     else:
@@ -57,7 +58,9 @@ def _beside_lines(
     for own in torch.linalg.pinv(lines).T:
         if missing:
             basis = torch.linalg.qr(torch.cat([own[None], others]).T)[0]
-            more = _search(R @ basis, errors, others @ basis, settings)
+            within = R @ basis
+            near = torch.cat([others @ basis, line_duals(lone_lines(within, errors))])
+            more = _search(within, errors, near, settings)
             if len(more) != missing + 1:
                 return Directions.none(R)
             own = (more.vectors @ basis.T)[-1]
@@ -74,16 +77,17 @@ def _alive(R: Tensor, errors: Tensor, settings: DirectionSettings) -> Tensor:
 
 
 def _search(R: Tensor, errors: Tensor, known: Tensor, settings: DirectionSettings) -> Directions:
-    """Return the sparse vectors of the space of ``R`` (m, B), those that are known first."""
+    """Return the sparse vectors of the space of ``R`` (m, B), those near to known ones first."""
     generator = torch.Generator().manual_seed(settings.seed)
     B, alive = R.shape[1], _alive(R, errors, settings)
     if B == 1:  # one sample is left, and the space is its own
         return Directions(R.new_ones(1, 1), ~alive[None], R.new_tensor([torch.inf]))
-    found = exact_directions(R, errors, alive, known, settings)
     if int(alive.sum()) < B + settings.margin:
-        return found
+        return exact_directions(R, errors, alive, known, settings)
     points, T = rounded_cloud(R[alive], settings)
     inverse = torch.linalg.inv(T)
+    exact = exact_directions(R, errors, alive, known, settings)
+    found = joined_directions(Directions.none(R), exact, inverse)
     for number in range(settings.rounds):
         if len(found) >= B:
             break

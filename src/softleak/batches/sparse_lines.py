@@ -63,6 +63,18 @@ def lone_lines(R: Tensor, errors: Tensor) -> Tensor:
     return torch.stack(lines) if lines else R.new_zeros(0, R.shape[1])
 
 
+def line_duals(lines: Tensor) -> Tensor:
+    """Return vectors (N, B) that are orthogonal to B − 1 of the unit vectors ``lines`` (K, B).
+
+    They are the sparse vectors if each line is that of one sample: all B of them if K is B, that of
+    the sample without a line if K is B − 1, and none if there are fewer lines.
+    """
+    count, size = lines.shape
+    if count == size:
+        return torch.as_tensor(torch.linalg.pinv(lines).T)
+    return torch.as_tensor(torch.linalg.svd(lines)[2][count:]) if count == size - 1 else lines[:0]
+
+
 def _parallel(unit: Tensor, blunt: Tensor) -> Tensor:
     """Return which pairs of unit rows (n, B) are parallel, but for their errors (n,)."""
     cosine = (unit @ unit.T).clamp(-1, 1)

@@ -140,7 +140,7 @@ class BatchReader:
         n = torch.linalg.lstsq(A, right[:, None], driver="gelsd").solution[:, 0]
         least = torch.zeros(len(G), dtype=torch.double)
         least[list(present)] = 1
-        return _whole(n.clamp_min(0).maximum(least), least, samples)
+        return whole_counts(n.clamp_min(0).maximum(least), least, samples)
 
     def _mean_delta(self, share: GradientShare, G: Tensor) -> Tensor | None:
         """Return (C,) the mean of p − y: the bias's gradient, or that of the usual feature."""
@@ -167,7 +167,7 @@ def _rounding(share: GradientShare, name: str, head: Head) -> float:
     return PRESENT_ROUNDINGS * (size + share.noise(name))
 
 
-def _whole(n: Tensor, least: Tensor, samples: int) -> Tensor:
+def whole_counts(n: Tensor, least: Tensor, samples: int) -> Tensor:
     """Return whole numbers nearest to n that sum to ``samples``, by largest remainders."""
     if int(least.sum()) >= samples:
         return least.long()

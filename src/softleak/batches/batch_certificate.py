@@ -105,7 +105,8 @@ def certify_alone(
     system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]))
     values, J = system.jacobian(at.b, found.kind)
     n = row_errors(space)
-    errors = equation_errors(space, n, at.a, at.b, at.p) / at.a.norm(dim=-1, keepdim=True)
+    errors = equation_errors(space, n, at.a, at.b, at.p) * space.rows
+    errors = errors / at.a.norm(dim=-1, keepdim=True)
     product = errors.norm(dim=-1, keepdim=True) * at.b.norm(dim=-1, keepdim=True)
     weights = torch.cat([errors, product], 1).clamp_min(space.relative)
     sizes = (at.b * space.S).norm(dim=-1, keepdim=True) / space.S
@@ -163,7 +164,7 @@ def _outside(system: JointSystem, at: SamplePoints) -> Tensor:
     space = system.space
     features = space.divided(at.b)
     n = entry_errors(space, at.p - at.label, features)
-    back = (n * (at.b @ space.U.T)).norm(dim=-1)
+    back = (n * space.rows * (at.b @ space.U.T)).norm(dim=-1)
     width = features.shape[1] ** 0.5
     lengths = features.norm(dim=-1).clamp_min(SHORTEST_VECTOR)
     return torch.div(PROOF.deviations * space.factor * width * back, lengths)

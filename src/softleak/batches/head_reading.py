@@ -142,7 +142,8 @@ def _reading(
         return HeadReading(space, at, proof, True, whole.misfit, family, scale)
     if not len(part) or not scaled:
         return None
-    proof, misfits = certify_alone(space, supports, part)
+    own = supports.opened() if space.is_levelled else supports
+    proof, misfits = certify_alone(space, own, part)
     rows = (misfits <= 4.0).nonzero()[:, 0]
     if not len(rows):
         return None

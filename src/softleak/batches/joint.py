@@ -64,7 +64,7 @@ class JointSystem:
         """
         if self.scaled:
             return math.inf
-        told = self.point(x).a @ self.space.U.T / self.errors
+        told = self.point(x).a @ self.space.spread.T / self.errors
         return float(told.square().mean().sqrt())
 
     def values(self, x: Tensor, kind: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class JointSystem:
         return self._residuals(self.point(x[0]))[None]
 
     def _residuals(self, at: SamplePoints) -> Tensor:
-        rest = ((at.p - at.label - at.a @ self.space.U.T) / self.errors).flatten()
+        rest = ((at.p - at.label - at.a @ self.space.spread.T) / self.errors).flatten()
         if self.space.constraint is None:
             return rest
         told = (at.b @ self.space.constraint - 1) / self._constraint_errors(at.b)
@@ -85,7 +85,7 @@ class JointSystem:
     def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
         """Return the residuals (1, E) and their derivatives (1, E, U)."""
         at, R, C = self.point(x[0]), self.space.rank, self.space.classes
-        M, U = self.space.logit_map, self.space.U
+        M, U = self.space.logit_map, self.space.spread
         K = self.supports.unknowns
         # dA = −A dBᵀ A / scale: the a of one sample moves with the b of every other.
         Ua = (at.a @ U.T).mT / self.unpack(x[0])[2]  # (C, R): column j is what moves with b_j
@@ -119,7 +119,7 @@ def polish(
     steps: LevenbergSettings = POLISH,
 ) -> tuple[JointSystem, Tensor]:
     """Solve for all samples together from where each was found; return the system and its point."""
-    T, label = supports.directions, found.p - found.a @ space.U.T
+    T, label = supports.directions, found.p - found.a @ space.spread.T
     c = torch.linalg.pinv(T) @ (label - supports.origin)[..., None]
     parts = [found.b.flatten(), c.flatten()]
     if not scaled:

@@ -90,14 +90,27 @@ def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
         return _alone(subject, share, knowledge)
     space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)
     if space.rank <= 1:
-        return _alone(subject, share, knowledge)
+        return _faint(subject, share, space, knowledge) or _alone(subject, share, knowledge)
     found = None if knowledge.head_only else _by_layers(subject, share, knowledge)
     if found is not None and found.status is Status.UNIQUE:
         return found
     if not _balanced(space, subject):
         return _undecayed(subject, share, knowledge)
     read = _read(subject, space, knowledge)
+    if read.status is not Status.UNIQUE:
+        faint = _faint(subject, share, space, knowledge)
+        read = read if faint is None else max(faint, read, key=_worth)
     return read if found is None else max(found, read, key=_worth)
+
+
+def _faint(
+    subject: Subject, share: GradientShare, space: HeadSpace, knowledge: Knowledge
+) -> BatchRecovery | None:
+    """Read a batch with samples whose gradient is faint beside that of others, by its rows."""
+    levelled, size = space.levelled(), knowledge.samples or space.rank
+    if not 1 < levelled.rank <= size or not _balanced(space, subject):
+        return None
+    return _read(subject, levelled, knowledge)
 
 
 def _by_layers(

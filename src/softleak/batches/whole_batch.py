@@ -65,16 +65,17 @@ def find_batch(
     """
     generator = torch.Generator().manual_seed(settings.seed)
     pool = saturated_samples(space, supports)
+    searched = supports.opened() if space.is_levelled else supports
     known = pool.at.a[: space.rank - 1]
     tried: set[tuple[int, ...]] = set()
     unsolved: list[tuple[float, FoundSamples]] = []
     kept: tuple[Whole, FoundSamples] | None = None
     for number in range(settings.rounds):
         own = settings.of_round(number, len(supports))
-        fresh = explore(space, supports, features, known, generator, scaled=scaled, settings=own)
+        fresh = explore(space, searched, features, known, generator, scaled=scaled, settings=own)
         pool = joined(pool, fresh)
         sets = compatible(pool, space.rank) + likely_sets(
-            space, supports, pool, scaled=scaled, alike=number > 0
+            space, searched, pool, scaled=scaled, alike=number > 0
         )
         for members in sets:
             if len(members) == space.rank and tuple(members) not in tried:

@@ -18,7 +18,7 @@ from softleak.batches.candidates import FoundSamples
 from softleak.batches.head_space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.joint import JointSystem
 from softleak.batches.one_sample import SamplePoints, SampleSystem
-from softleak.batches.rounding import entry_errors, equation_errors, row_errors
+from softleak.batches.rounding import as_sent, entry_errors, equation_errors, row_errors
 from softleak.batches.supports import Supports
 
 
@@ -32,12 +32,14 @@ class BatchProofSettings:
         deviations: an error bound is so many standard errors.
         linear: the largest relative standard error of an unknown sample, beyond which the errors
             are not those of a linear problem.
+        logits: the largest error bound of a difference of logits where faint probabilities count.
     """
 
     lost_bits: float = 6.0
     needed_bits: float = 48.0
     deviations: float = 6.0
     linear: float = 0.05
+    logits: float = 1.0
 
 
 PROOF = BatchProofSettings()
@@ -89,6 +91,14 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
     # Where one sample is open by as much as itself, it may be anything, and so may those beside it:
     # ``A = B⁻ᵀ`` has a pole there, and no linear error says how far the others move.
     regular = (of_b.norm(dim=-1) < PROOF.deviations * PROOF.linear).all().expand(R)
+    if system.space.is_levelled:
+        whole = torch.zeros_like(told.mT @ told)
+        whole[used[:, None] & used] = covariance.flatten()
+        whole = whole * sizes * sizes[:, None]
+        own = torch.stack([whole[i : i + R, i : i + R] for i in range(0, R * R, R)])
+        regular = (
+            regular & (deviations * _logit_errors(system.space, at.p, own) < PROOF.logits).all()
+        )
     return BatchCertificate(torch.full_like(labels, bits), labels, features, regular)
 
 
@@ -123,6 +133,9 @@ def certify_alone(
     direct = errors.norm(dim=-1) * at.a.norm(dim=-1) * system.label_gains(found.kind)
     # A label that its own equations leave open along its flat is told by the whole batch alone.
     regular = (spread < PROOF.deviations * PROOF.linear) & ~system.open_flats[found.kind]
+    if space.is_levelled:
+        own = covariances * sizes[:, None] * sizes[..., None]
+        regular &= bounds * _logit_errors(space, at.p, own) < PROOF.logits
     return BatchCertificate(bits, labels + bounds * direct, spread, regular), misfits
 
 
@@ -159,11 +172,27 @@ def _covariance(told: Tensor) -> Tensor:
     return torch.mm(half, half.T)
 
 
+def _logit_errors(space: HeadSpace, p: Tensor, covariances: Tensor) -> Tensor:
+    """Return the largest standard error (N,) of a logit beside that of the class that leads.
+
+    Where rows are levelled, faint probabilities are the evidence: they follow a linear error of the
+    feature only as long as their logits hardly move.
+
+    Args:
+        space: the factors of the head's gradient.
+        p: (N, C) the probabilities of samples.
+        covariances: (N, R, R) those of their ``b``.
+    """
+    beside = space.logit_map - space.logit_map[p.argmax(-1)][:, None]
+    variances = torch.einsum("ncr,nrs,ncs->nc", beside, covariances, beside)
+    return variances.clamp_min(0).amax(-1).sqrt()
+
+
 def _outside(system: JointSystem, at: SamplePoints) -> Tensor:
     """Return the relative error (R,) that rounding of the gradient leaves outside of ``V``."""
     space = system.space
     features = space.divided(at.b)
-    n = entry_errors(space, at.p - at.label, features)
+    n = entry_errors(space, as_sent(space, at), features)
     back = (n * space.rows * (at.b @ space.U.T)).norm(dim=-1)
     width = features.shape[1] ** 0.5
     lengths = features.norm(dim=-1).clamp_min(SHORTEST_VECTOR)

@@ -34,6 +34,7 @@ class SearchSettings:
         lead: the largest lead of one logit over the others at a starting point.
         surest: the same where rows are levelled, so that fainter samples are told.
         misfit: a solution may miss its equations by so many standard errors.
+        faintest: a sample is longer than so many standard errors where rows are levelled.
         negative: no entry of a label may be below minus this.
         seed: the seed of the starting points.
         steps: the settings of each local search. A solution is known by steps that promise to lower
@@ -50,6 +51,7 @@ class SearchSettings:
     lead: float = 25.0
     surest: float = 45.0
     misfit: float = 30.0
+    faintest: float = 6.0
     negative: float = 1e-4
     seed: int = 0
     steps: LevenbergSettings = SEARCH_STEPS
@@ -142,7 +144,8 @@ def _fitting(
     size = at.a.norm(dim=-1)
     allowed = settings.misfit * errors * (1 / size + at.b.norm(dim=-1) / (1 + size))
     product = (at.a * at.b).sum(-1)
-    sizeable = (size > settings.misfit * errors) | system.open_flats[found.kind]
+    least = settings.faintest if space.is_levelled else settings.misfit
+    sizeable = (size > least * errors) | system.open_flats[found.kind]
     fits = (cost.sqrt() < allowed) & sizeable
     fits &= (at.label.amin(-1) > -settings.negative) & (product > 0)
     rows = fits.nonzero()[:, 0]

@@ -151,7 +151,7 @@ class HeadSpace:
         U, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
         rounding = self.relative * float(gradient.square().mean().sqrt())
         noise = LEVELLED_EDGE * rounding + 2 * self.absolute * float(rows.max())
-        rank = int((S > noise * (classes**0.5 + inputs**0.5)).sum())
+        rank = int((noise * (classes**0.5 + inputs**0.5) < S).sum())
         return replace(self, U=U[:, :rank], S=S[:rank], V=Vh[:rank].T, rows=rows, is_levelled=True)
 
     def times(self, factor: float) -> HeadSpace:

@@ -16,7 +16,7 @@ from torch import Tensor
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.levenberg import LevenbergSettings, minimise
 from softleak.batches.one_sample import SamplePoints
-from softleak.batches.rounding import entry_errors, equation_errors
+from softleak.batches.rounding import as_sent, entry_errors, equation_errors
 from softleak.batches.supports import Supports
 
 POLISH = LevenbergSettings(iterations=12, damping=1e-6, checkpoints=())
@@ -50,22 +50,24 @@ class JointSystem:
     def point(self, x: Tensor) -> SamplePoints:
         """Return the samples of unknowns (U,)."""
         b, c, scale = self.unpack(x)
-        a = scale * torch.linalg.inv(b).mT
+        a = scale * torch.linalg.inv_ex(b)[0].mT
         p = torch.softmax(b @ self.space.logit_map.T + self.space.offset, -1)
         label = self.supports.origin + (self.supports.directions @ c[..., None])[..., 0]
         return SamplePoints(a, b, label, p)
 
     def signal(self, x: Tensor) -> float:
-        """Return the root mean square of the differences ``U a``, in standard errors.
+        """Return the root mean square of the differences ``δ``, in standard errors.
 
         Where the scale is an unknown, a scale of zero with endless features fits any gradient: all
         differences vanish, and the errors of the logits grow with the features. A known scale
-        leaves no such way out.
+        leaves no such way out. Where rows are levelled, a faint sample with the feature of another
+        fits as well, with errors beyond its own size: there the least sample counts.
         """
-        if self.scaled:
+        if self.scaled and not self.space.is_levelled:
             return math.inf
-        told = self.point(x).a @ self.space.spread.T / self.errors
-        return float(told.square().mean().sqrt())
+        told = (self.point(x).a @ self.space.spread.T / self.errors).square()
+        told = told.mean(-1).amin() if self.space.is_levelled else told.mean()
+        return float(told.sqrt())
 
     def values(self, x: Tensor, kind: Tensor) -> Tensor:
         """Return the weighed residuals (1, E) of unknowns (1, U)."""
@@ -129,7 +131,7 @@ def polish(
     kind = torch.zeros(1, dtype=torch.long)
     at = system.point(x[0])
     for _ in range(REWEIGHTED):
-        n = entry_errors(space, at.p - at.label, space.divided(at.b))
+        n = entry_errors(space, as_sent(space, at), space.divided(at.b))
         errors = equation_errors(space, n, at.a, at.b, at.p)
         system = replace(system, errors=errors)
         x, cost, _ = minimise(system, x, kind, steps)

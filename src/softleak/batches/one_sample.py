@@ -20,6 +20,8 @@ from torch import Tensor
 from softleak.batches.head_space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.supports import Supports
 
+EXPLAINED_WHOLLY = 1e-12  # an entry of which so little is left has no residual
+
 
 @dataclass(frozen=True, eq=False)
 class SamplePoints:
@@ -147,7 +149,7 @@ class SampleSystem:
     def error_sizes(self, errors: Tensor, kind: Tensor) -> Tensor:
         """Return the size (N,) of residuals that errors (N, C) of ``p − y − δ`` leave."""
         explained = self._flats[0].square().sum(-1)[kind] + self.space.U.square().sum(-1)
-        left = (1 - explained).clamp_min(0).sqrt()
+        left = (1 - explained).where(explained < 1 - EXPLAINED_WHOLLY, 0.0).sqrt()
         return torch.linalg.vector_norm(errors * self.space.rows * left, dim=-1)
 
     def label_gains(self, kind: Tensor) -> Tensor:

@@ -90,7 +90,11 @@ def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
         return _alone(subject, share, knowledge)
     space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)
     if space.rank <= 1:
-        return _faint(subject, share, space, knowledge) or _alone(subject, share, knowledge)
+        faint = _faint(subject, share, space, knowledge)
+        if faint is not None and faint.status is Status.UNIQUE:
+            return faint
+        alone = _alone(subject, share, knowledge)
+        return alone if faint is None else max(faint, alone, key=_worth)
     found = None if knowledge.head_only else _by_layers(subject, share, knowledge)
     if found is not None and found.status is Status.UNIQUE:
         return found
@@ -107,7 +111,9 @@ def _faint(
     subject: Subject, share: GradientShare, space: HeadSpace, knowledge: Knowledge
 ) -> BatchRecovery | None:
     """Read a batch with samples whose gradient is faint beside that of others, by its rows."""
-    levelled, size = space.levelled(), knowledge.samples or space.rank
+    if knowledge.samples is None or not len(space.S):
+        return None
+    levelled, size = space.levelled(), knowledge.samples
     if not 1 < levelled.rank <= size or not _balanced(space, subject):
         return None
     return _read(subject, levelled, knowledge)
@@ -203,7 +209,9 @@ def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Batc
         return BatchRecovery(answer.status, answer.message, max(answer.samples, 1), found)
     status = Status.AMBIGUOUS if answer.status is Status.UNIQUE else answer.status
     size = knowledge.samples or 1
-    return BatchRecovery(status, of_several_as_one(size, bool(found)), size, found)
+    message = of_several_as_one(size, bool(found))
+    found = tuple(replace(one, status=status, message=message) for one in found)
+    return BatchRecovery(status, message, size, found)
 
 
 def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:

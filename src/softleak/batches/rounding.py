@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from softleak.batches.head_space import HeadSpace
+from softleak.batches.one_sample import SamplePoints
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,14 @@ class RoundingSettings:
 
 
 ROUNDING = RoundingSettings()
+
+
+def as_sent(space: HeadSpace, at: SamplePoints) -> Tensor:
+    """Return the sizes (N, C) of the differences that the client multiplied with features.
+
+    It had rounded them: a difference far below the rounding of its label may have been zero.
+    """
+    return torch.minimum((at.p - at.label).abs(), (at.a @ space.spread.T).abs())
 
 
 def entry_errors(space: HeadSpace, differences: Tensor, features: Tensor) -> Tensor:

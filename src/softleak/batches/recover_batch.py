@@ -101,7 +101,7 @@ def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
     if not _balanced(space, subject):
         return _undecayed(subject, share, knowledge)
     read = _read(subject, space, knowledge)
-    if read.status is not Status.UNIQUE:
+    if len(read.proved) < (knowledge.samples or space.rank):
         faint = _faint(subject, share, space, knowledge)
         read = read if faint is None else max(faint, read, key=_worth)
     return read if found is None else max(found, read, key=_worth)

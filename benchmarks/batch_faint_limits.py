@@ -53,7 +53,7 @@ def gradients(head: Head, features: Tensor, classes: Tensor) -> Tensor:
 def distances(sent: Tensor, exact: Tensor) -> Tensor:
     """Return how far gradients (N, C, I) are from what was sent, in parts of each row's length."""
     lengths = sent.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float).tiny)
-    return torch.linalg.vector_norm((exact - sent) / lengths, dim=(-2, -1))
+    return ((exact - sent) / lengths).square().sum((-2, -1)).sqrt()
 
 
 def rivals_of(
@@ -113,7 +113,7 @@ def main() -> None:
         own, true, sent = seen[number]
         ratios = {
             c: rivals_of(head, sent, own, true, row, features[classes == c], c)
-            for c in classes.unique().tolist()
+            for c in sorted(set(classes.tolist()))
             if c != int(true[row])
         }
         near = sorted(c for c, ratio in ratios.items() if ratio < AS_NEAR)

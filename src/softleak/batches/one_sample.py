@@ -150,7 +150,7 @@ class SampleSystem:
         """Return the size (N,) of residuals that errors (N, C) of ``p − y − δ`` leave."""
         explained = self._flats[0].square().sum(-1)[kind] + self.space.U.square().sum(-1)
         left = (1 - explained).where(explained < 1 - EXPLAINED_WHOLLY, 0.0).sqrt()
-        return torch.linalg.vector_norm(errors * self.space.rows * left, dim=-1)
+        return (errors * self.space.rows * left).square().sum(-1).sqrt()
 
     def label_gains(self, kind: Tensor) -> Tensor:
         """Return how far the labels (N,) move in L1 per unit of error of ``p − y − U a`` in L2."""

@@ -210,8 +210,8 @@ def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Batc
     status = Status.AMBIGUOUS if answer.status is Status.UNIQUE else answer.status
     size = knowledge.samples or 1
     message = of_several_as_one(size, bool(found))
-    found = tuple(replace(one, status=status, message=message) for one in found)
-    return BatchRecovery(status, message, size, found)
+    samples = tuple(replace(one, status=status, message=message) for one in found)
+    return BatchRecovery(status, message, size, samples)
 
 
 def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:

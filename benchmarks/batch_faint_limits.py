@@ -47,13 +47,14 @@ def gradients(head: Head, features: Tensor, classes: Tensor) -> Tensor:
     others = (p * (1 - own)).sum(-1, keepdim=True)
     delta = torch.where(own > 0, -others, p)
     widened = torch.cat([features, torch.ones_like(features[..., :1])], -1)
-    return delta.mT @ widened / features.shape[-2]
+    return torch.matmul(delta.mT, widened).div(features.shape[-2])
 
 
 def distances(sent: Tensor, exact: Tensor) -> Tensor:
     """Return how far gradients (N, C, I) are from what was sent, in parts of each row's length."""
     lengths = sent.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float).tiny)
-    return ((exact - sent) / lengths).square().sum((-2, -1)).sqrt()
+    parts = (exact - sent) / lengths
+    return parts.square().sum((-2, -1)).sqrt()
 
 
 def rivals_of(

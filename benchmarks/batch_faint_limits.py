@@ -53,7 +53,7 @@ def gradients(head: Head, features: Tensor, classes: Tensor) -> Tensor:
 def distances(sent: Tensor, exact: Tensor) -> Tensor:
     """Return how far gradients (N, C, I) are from what was sent, in parts of each row's length."""
     lengths = sent.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float).tiny)
-    parts = (exact - sent) / lengths
+    parts = torch.div(exact - sent, lengths)
     return parts.square().sum((-2, -1)).sqrt()
 
 

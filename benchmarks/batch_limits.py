@@ -152,7 +152,7 @@ def main() -> None:
         truth = y.double()
         off = torch.cdist(truth, torch.stack(labels or [truth[0] + 1]), p=1).amin(1)
         missed = (off >= RIGHT).nonzero()[:, 0].tolist()
-        seen = _features(model, subject.head, x) if missed else truth
+        seen = features_of(model, subject.head, x) if missed else truth
         opened = [is_open(subject.head, share, seen, truth, row) for row in missed]
         counts += torch.tensor([given.size, len(missed), sum(opened)])
         if missed:
@@ -161,7 +161,7 @@ def main() -> None:
     print(f"{counts[0]} samples, {counts[1]} missed, of these {counts[2]} are not in the data")
 
 
-def _features(model: torch.nn.Module, head: Head, x: Tensor) -> Tensor:
+def features_of(model: torch.nn.Module, head: Head, x: Tensor) -> Tensor:
     """Return the features (B, I) in float64."""
     seen: list[Tensor] = []
     place = model.get_submodule(head.name)

@@ -87,6 +87,12 @@ class GradientShare(Mapping[str, Tensor]):
         said = ROUNDOFF[self.precision] if self.precision else 0.0
         return max(torch.finfo(sent_in).eps / 2, torch.finfo(computed_in).eps / 2, said)
 
+    def smallest(self, name: str, computed_in: torch.dtype) -> float:
+        """Return the size below which entries of a gradient are less exact than ``resolution``."""
+        said = torch.finfo(torch.float16).tiny if self.precision == "float16" else 0.0
+        formats = (self.gradients[name].dtype, computed_in)
+        return max(said, *(torch.finfo(one).tiny for one in formats))
+
     def expecting(self, noise: float) -> GradientShare:
         """Return the share, known to carry noise of this standard deviation on everything."""
         if not noise >= 0:

@@ -18,7 +18,7 @@ from softleak.batches.candidates import FoundSamples
 from softleak.batches.head_space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.joint import JointSystem
 from softleak.batches.one_sample import SamplePoints, SampleSystem
-from softleak.batches.rounding import entry_errors, equation_errors, row_errors
+from softleak.batches.rounding import as_sent, entry_errors, equation_errors, row_errors
 from softleak.batches.supports import Supports
 
 
@@ -32,12 +32,14 @@ class BatchProofSettings:
         deviations: an error bound is so many standard errors.
         linear: the largest relative standard error of an unknown sample, beyond which the errors
             are not those of a linear problem.
+        logits: the largest error bound of a difference of logits where faint probabilities count.
     """
 
     lost_bits: float = 6.0
     needed_bits: float = 48.0
     deviations: float = 6.0
     linear: float = 0.05
+    logits: float = 1.0
 
 
 PROOF = BatchProofSettings()
@@ -92,6 +94,14 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
     # A solution with negative entries of a label is not one of the batch, in no part of it.
     regular &= at.label.amin(-1) >= -(labels + system.space.relative)
     regular = regular.all().expand(R)
+    if system.space.is_levelled:
+        whole = torch.zeros_like(told.mT @ told)
+        whole[used[:, None] & used] = covariance.flatten()
+        whole = whole * sizes * sizes[:, None]
+        own = torch.stack([whole[i : i + R, i : i + R] for i in range(0, R * R, R)])
+        regular = (
+            regular & (deviations * _logit_errors(system.space, at.p, own) < PROOF.logits).all()
+        )
     return BatchCertificate(torch.full_like(labels, bits), labels, features, regular)
 
 
@@ -108,7 +118,8 @@ def certify_alone(
     system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]))
     values, J = system.jacobian(at.b, found.kind)
     n = row_errors(space)
-    errors = equation_errors(space, n, at.a, at.b, at.p) / at.a.norm(dim=-1, keepdim=True)
+    errors = equation_errors(space, n, at.a, at.b, at.p) * space.rows
+    errors = errors / at.a.norm(dim=-1, keepdim=True)
     product = errors.norm(dim=-1, keepdim=True) * at.b.norm(dim=-1, keepdim=True)
     weights = torch.cat([errors, product], 1).clamp_min(space.relative)
     sizes = (at.b * space.S).norm(dim=-1, keepdim=True) / space.S
@@ -125,6 +136,9 @@ def certify_alone(
     direct = errors.norm(dim=-1) * at.a.norm(dim=-1) * system.label_gains(found.kind)
     # A label that its own equations leave open along its flat is told by the whole batch alone.
     regular = (spread < PROOF.deviations * PROOF.linear) & ~system.open_flats[found.kind]
+    if space.is_levelled:
+        own = covariances * sizes[:, None] * sizes[..., None]
+        regular &= bounds * _logit_errors(space, at.p, own) < PROOF.logits
     return BatchCertificate(bits, labels + bounds * direct, spread, regular), misfits
 
 
@@ -161,12 +175,28 @@ def _covariance(told: Tensor) -> Tensor:
     return torch.mm(half, half.T)
 
 
+def _logit_errors(space: HeadSpace, p: Tensor, covariances: Tensor) -> Tensor:
+    """Return the largest standard error (N,) of a logit beside that of the class that leads.
+
+    Where rows are levelled, faint probabilities are the evidence: they follow a linear error of the
+    feature only as long as their logits hardly move.
+
+    Args:
+        space: the factors of the head's gradient.
+        p: (N, C) the probabilities of samples.
+        covariances: (N, R, R) those of their ``b``.
+    """
+    beside = space.logit_map - space.logit_map[p.argmax(-1)][:, None]
+    variances = torch.einsum("ncr,nrs,ncs->nc", beside, covariances, beside)
+    return variances.clamp_min(0).amax(-1).sqrt()
+
+
 def _outside(system: JointSystem, at: SamplePoints) -> Tensor:
     """Return the relative error (R,) that rounding of the gradient leaves outside of ``V``."""
     space = system.space
     features = space.divided(at.b)
-    n = entry_errors(space, at.p - at.label, features)
-    back = (n * (at.b @ space.U.T)).norm(dim=-1)
+    n = entry_errors(space, as_sent(space, at), features)
+    back = (n * space.rows * (at.b @ space.U.T)).norm(dim=-1)
     width = features.shape[1] ** 0.5
     lengths = features.norm(dim=-1).clamp_min(SHORTEST_VECTOR)
     return torch.div(PROOF.deviations * space.factor * width * back, lengths)

@@ -99,7 +99,12 @@ def read_head(
 
 
 def _likely(space: HeadSpace, features: Tensor) -> list[int]:
-    """Return the classes that labels may hold: those whose logits the batch raises most."""
+    """Return the classes that labels may hold: those whose logits the batch raises most.
+
+    A class that the network predicts of many samples is lowered in the mean even if one of them has
+    its label. Its probabilities sum to more than one then, so fewer than R classes can be of that
+    kind, and they are those that the batch lowers most.
+    """
     if space.classes <= NARROW.all_classes:
         return list(range(space.classes))
     if space.with_bias:
@@ -109,7 +114,8 @@ def _likely(space: HeadSpace, features: Tensor) -> list[int]:
     else:
         raised = space.gradient.sum(1)
     count = max(NARROW.at_least, NARROW.per_sample * space.rank)
-    return raised.argsort()[:count].tolist()
+    order = raised.argsort().tolist()
+    return order[:count] + order[count:][-(space.rank - 1) :]
 
 
 def _families(
@@ -143,8 +149,9 @@ def _reading(
         return HeadReading(space, at, proof, True, whole.misfit, family, scale)
     if not len(part) or not scaled:
         return None
-    proof, misfits = certify_alone(space, supports, part)
-    proof = without_other_labels(proof, space, supports, part)
+    own = supports.opened() if space.is_levelled else supports
+    proof, misfits = certify_alone(space, own, part)
+    proof = without_other_labels(proof, space, own, part)
     rows = (misfits <= 4.0).nonzero()[:, 0]
     if not len(rows):
         return None

@@ -32,7 +32,9 @@ class SearchSettings:
         stretch: the range of factors that starting features are multiplied by.
         scatter: the size of the random part of a starting point, relative to usual features.
         lead: the largest lead of one logit over the others at a starting point.
+        surest: the same where rows are levelled, so that fainter samples are told.
         misfit: a solution may miss its equations by so many standard errors.
+        faintest: a sample is longer than so many standard errors where rows are levelled.
         negative: no entry of a label may be below minus this.
         seed: the seed of the starting points.
         steps: the settings of each local search. A solution is known by steps that promise to lower
@@ -47,7 +49,9 @@ class SearchSettings:
     stretch: tuple[float, float] = (0.5, 2.0)
     scatter: float = 0.5
     lead: float = 25.0
+    surest: float = 45.0
     misfit: float = 30.0
+    faintest: float = 6.0
     negative: float = 1e-4
     seed: int = 0
     steps: LevenbergSettings = SEARCH_STEPS
@@ -125,7 +129,8 @@ def _starts(
     near = usual[drawn] * factor.to(usual.device) + spread * noise.to(usual.device)
     near = (near - system.start) @ system.basis
     leaders = torch.randint(space.classes, (count,), generator=generator)
-    leads = settings.lead * torch.rand(count, generator=generator, dtype=torch.double)
+    lead = settings.surest if space.is_levelled else settings.lead
+    leads = lead * torch.rand(count, generator=generator, dtype=torch.double)
     return torch.cat([near, leading_points(system, leaders, leads)])
 
 
@@ -134,11 +139,13 @@ def _fitting(
 ) -> FoundSamples:
     """Return the solutions whose residuals are explained by rounding, the best first."""
     space, at = system.space, found.at
-    errors = equation_errors(space, row_errors(space), at.a, at.b, at.p).norm(dim=-1)
+    errors = equation_errors(space, row_errors(space), at.a, at.b, at.p)
+    errors = system.error_sizes(errors, found.kind)
     size = at.a.norm(dim=-1)
     allowed = settings.misfit * errors * (1 / size + at.b.norm(dim=-1) / (1 + size))
     product = (at.a * at.b).sum(-1)
-    sizeable = (size > settings.misfit * errors) | system.open_flats[found.kind]
+    least = settings.faintest if space.is_levelled else settings.misfit
+    sizeable = (size > least * errors) | system.open_flats[found.kind]
     fits = (cost.sqrt() < allowed) & sizeable
     fits &= (at.label.amin(-1) > -settings.negative) & (product > 0)
     rows = fits.nonzero()[:, 0]

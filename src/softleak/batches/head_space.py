@@ -23,6 +23,7 @@ from softleak.share import GradientShare
 SHORTEST_VECTOR = 1e-300  # keeps a quotient by the length of a vector finite
 INDISTINCT = 1e-5  # a direction of labels this close to the span of ``U`` counts as within it
 SHORTEST_COLUMN = 0.1  # columns shorter than this part of the longest are divided by that part
+LEVELLED_EDGE = 4.0  # a singular value above so many times what rounding leaves is a sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,22 +32,27 @@ class HeadSpace:
 
     Where the gradient ``g = (1/B) Σ δ_i`` of the head's bias was sent, it stands beside ``G`` as
     the column of a further feature, which is one for every sample. Rounding is a part of every
-    entry, so columns are divided by their lengths: then all of them are equally exact.
+    entry, so columns are divided by their lengths: then all of them are equally exact. The same
+    holds of rows, which ``levelled`` divides as well.
 
     Attributes:
-        U: (C, R) the left singular vectors. They span the differences ``δ_i = p_i − y_i``.
+        U: (C, R) the left singular vectors. They span the differences ``δ_i = p_i − y_i``, times
+            ``rows``.
         S: (R,) the singular values that stand above rounding.
         V: (I, R) the right singular vectors, with a further row if the bias is used.
         weights: (C, I) the head's weights in terms of the divided features, with a further column
             if the bias is used.
         columns: (I,) what features are multiplied by: one over the length of each column.
+        rows: (C,) what differences are multiplied by: one, or one over the length of each row.
         offset: (C,) what logits hold beside ``weights``: the head's bias, or zero if it is used.
         with_bias: whether there is a further feature.
         factor: what ``V S b`` is multiplied by to give a feature: the number of samples, if the
             share is the mean gradient itself.
-        gradient: (C, I) the gradient in float64, divided, with the further column.
+        gradient: (C, I) the gradient in float64, columns divided, with the further column.
         relative: the rounding of an entry relative to its size.
         absolute: the rounding of an entry whatever its size.
+        smallest: entries below this are less exact than ``relative``.
+        is_levelled: whether rows are divided.
     """
 
     U: Tensor
@@ -54,12 +60,15 @@ class HeadSpace:
     V: Tensor
     weights: Tensor
     columns: Tensor
+    rows: Tensor
     offset: Tensor
     with_bias: bool
     factor: float
     gradient: Tensor
     relative: float
     absolute: float
+    smallest: float
+    is_levelled: bool = False
 
     @property
     def rank(self) -> int:
@@ -75,6 +84,15 @@ class HeadSpace:
     def logit_map(self) -> Tensor:
         """Return ``M`` (C, R), so that the logits of a sample are ``M b + offset``."""
         return self.factor * (self.weights @ self.V) * self.S
+
+    @cached_property
+    def spread(self) -> Tensor:
+        """Return the map (C, R) from ``a`` to the difference ``δ``."""
+        return self.U / self.rows[:, None]
+
+    def left(self, differences: Tensor) -> Tensor:
+        """Return ``a`` (…, R) of differences (…, C): of their part in the span of ``U``."""
+        return (differences * self.rows) @ self.U
 
     @cached_property
     def constraint(self) -> Tensor | None:
@@ -120,6 +138,22 @@ class HeadSpace:
             features = torch.cat([features, torch.ones_like(features[:, :1])], 1)
         return features * self.columns
 
+    def levelled(self) -> HeadSpace:
+        """Return the space of the gradient whose rows are divided by their lengths too.
+
+        A network that is sure of its samples sends rows of very different size, each of them
+        exact to a part of its own: a sample far below the others in one row can lead another.
+        """
+        classes, inputs = self.gradient.shape
+        least = max(self.absolute, self.smallest) * inputs**0.5
+        rows = 1 / self.gradient.norm(dim=1).clamp_min(least)
+        gradient = self.gradient * rows[:, None]
+        U, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
+        rounding = self.relative * float(gradient.square().mean().sqrt())
+        noise = LEVELLED_EDGE * rounding + 2 * self.absolute * float(rows.max())
+        rank = int((noise * (classes**0.5 + inputs**0.5) < S).sum())
+        return replace(self, U=U[:, :rank], S=S[:rank], V=Vh[:rank].T, rows=rows, is_levelled=True)
+
     def times(self, factor: float) -> HeadSpace:
         """Return the same space for a share whose scale is another one."""
         return replace(self, factor=factor)
@@ -144,8 +178,11 @@ class HeadSpace:
         gradient, weights = gradient * columns, weights / columns
         U, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
         relative = max(share.resolution(head.weight_name, head.dtype), OWN)
-        absolute = absolute * float(columns.square().mean().sqrt())
+        usual = float(columns.square().mean().sqrt())
+        absolute, smallest = (
+            size * usual for size in (absolute, share.smallest(head.weight_name, head.dtype))
+        )
         edge = 2 * sum(side**0.5 for side in gradient.shape) * absolute
         rank = int((RANK.second_value * relative * S[0] + edge < S).sum())
-        space = (U[:, :rank], S[:rank], Vh[:rank].T, weights, columns, offset, with_bias)
-        return cls(*space, float(rank), gradient, relative, absolute)
+        space = (U[:, :rank], S[:rank], Vh[:rank].T, weights, columns, torch.ones_like(offset))
+        return cls(*space, offset, with_bias, float(rank), gradient, relative, absolute, smallest)

@@ -16,7 +16,7 @@ from torch import Tensor
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.levenberg import LevenbergSettings, minimise
 from softleak.batches.one_sample import SamplePoints
-from softleak.batches.rounding import entry_errors, equation_errors
+from softleak.batches.rounding import as_sent, entry_errors, equation_errors
 from softleak.batches.supports import Supports
 
 POLISH = LevenbergSettings(iterations=12, damping=1e-6, checkpoints=())
@@ -50,29 +50,31 @@ class JointSystem:
     def point(self, x: Tensor) -> SamplePoints:
         """Return the samples of unknowns (U,)."""
         b, c, scale = self.unpack(x)
-        a = scale * torch.linalg.inv(b).mT
+        a = scale * torch.linalg.inv_ex(b)[0].mT
         p = torch.softmax(b @ self.space.logit_map.T + self.space.offset, -1)
         label = self.supports.origin + (self.supports.directions @ c[..., None])[..., 0]
         return SamplePoints(a, b, label, p)
 
     def signal(self, x: Tensor) -> float:
-        """Return the root mean square of the differences ``U a``, in standard errors.
+        """Return the root mean square of the differences ``δ``, in standard errors.
 
         Where the scale is an unknown, a scale of zero with endless features fits any gradient: all
         differences vanish, and the errors of the logits grow with the features. A known scale
-        leaves no such way out.
+        leaves no such way out. Where rows are levelled, a faint sample with the feature of another
+        fits as well, with errors beyond its own size: there the least sample counts.
         """
-        if self.scaled:
+        if self.scaled and not self.space.is_levelled:
             return math.inf
-        told = self.point(x).a @ self.space.U.T / self.errors
-        return float(told.square().mean().sqrt())
+        told = (self.point(x).a @ self.space.spread.T / self.errors).square()
+        told = told.mean(-1).amin() if self.space.is_levelled else told.mean()
+        return float(told.sqrt())
 
     def values(self, x: Tensor, kind: Tensor) -> Tensor:
         """Return the weighed residuals (1, E) of unknowns (1, U)."""
         return self._residuals(self.point(x[0]))[None]
 
     def _residuals(self, at: SamplePoints) -> Tensor:
-        rest = ((at.p - at.label - at.a @ self.space.U.T) / self.errors).flatten()
+        rest = ((at.p - at.label - at.a @ self.space.spread.T) / self.errors).flatten()
         if self.space.constraint is None:
             return rest
         told = (at.b @ self.space.constraint - 1) / self._constraint_errors(at.b)
@@ -85,7 +87,7 @@ class JointSystem:
     def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
         """Return the residuals (1, E) and their derivatives (1, E, U)."""
         at, R, C = self.point(x[0]), self.space.rank, self.space.classes
-        M, U = self.space.logit_map, self.space.U
+        M, U = self.space.logit_map, self.space.spread
         K = self.supports.unknowns
         # dA = −A dBᵀ A / scale: the a of one sample moves with the b of every other.
         Ua = (at.a @ U.T).mT / self.unpack(x[0])[2]  # (C, R): column j is what moves with b_j
@@ -119,7 +121,7 @@ def polish(
     steps: LevenbergSettings = POLISH,
 ) -> tuple[JointSystem, Tensor]:
     """Solve for all samples together from where each was found; return the system and its point."""
-    T, label = supports.directions, found.p - found.a @ space.U.T
+    T, label = supports.directions, found.p - found.a @ space.spread.T
     c = torch.linalg.pinv(T) @ (label - supports.origin)[..., None]
     parts = [found.b.flatten(), c.flatten()]
     if not scaled:
@@ -129,7 +131,7 @@ def polish(
     kind = torch.zeros(1, dtype=torch.long)
     at = system.point(x[0])
     for _ in range(REWEIGHTED):
-        n = entry_errors(space, at.p - at.label, space.divided(at.b))
+        n = entry_errors(space, as_sent(space, at), space.divided(at.b))
         errors = equation_errors(space, n, at.a, at.b, at.p)
         system = replace(system, errors=errors)
         x, cost, _ = minimise(system, x, kind, steps)

@@ -20,6 +20,8 @@ from torch import Tensor
 from softleak.batches.head_space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.supports import Supports
 
+EXPLAINED_WHOLLY = 1e-12  # an entry of which so little is left has no residual
+
 
 @dataclass(frozen=True, eq=False)
 class SamplePoints:
@@ -63,13 +65,6 @@ class SampleSystem:
         return self._map, self._offset
 
     @cached_property
-    def _left(self) -> Tensor:
-        """Return an orthonormal basis (C, R + 1) of what ``U a`` and a constant can explain."""
-        U = self.space.U
-        flat = torch.full_like(U[:, :1], len(U) ** -0.5)
-        return torch.cat([U, flat], 1)
-
-    @cached_property
     def _flats(self) -> tuple[Tensor, Tensor]:
         """Return orthonormal directions (N, C, K) of what remains of each flat, and their labels.
 
@@ -78,12 +73,11 @@ class SampleSystem:
         T = self.supports.directions
         if not T.shape[-1]:
             return T, T
-        rest = T - self._left @ (self._left.T @ T)
-        u, s, vh = torch.linalg.svd(rest, full_matrices=False)
+        u, s, labels = beyond(self.space, T)
         # A direction that ``U a`` explains as well is left to the other equations.
         least = self.space.indistinct
         told = torch.where(s > least, 1 / s.clamp_min(least), 0.0)
-        return u * (told > 0)[:, None, :], (T @ vh.mT) * told[:, None, :]
+        return u * (told > 0)[:, None, :], labels * told[:, None, :]
 
     @cached_property
     def open_flats(self) -> Tensor:
@@ -95,17 +89,17 @@ class SampleSystem:
         return (self._flats[0].abs().sum(1) > 0).sum(-1) < own
 
     def _without(self, x: Tensor) -> Tensor:
-        return x - (x @ self._left) @ self._left.T
+        return x - (x @ self.space.U) @ self.space.U.T
 
     def _explain(self, p: Tensor, kind: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what is left of ``p`` (N, C), ``a`` (N, R) and the labels (N, C)."""
         origin = self.supports.origin[kind]
         across, along = self._flats
-        rest = self._without(p - origin)
+        rest = self._without((p - origin) * self.space.rows)
         c = torch.einsum("nc,nck->nk", rest, across[kind])
         rest = rest - torch.einsum("nk,nck->nc", c, across[kind])
         label = origin + torch.einsum("nk,nck->nc", c, along[kind])
-        return rest, (p - label) @ self.space.U, label
+        return rest, self.space.left(p - label), label
 
     def point(self, beta: Tensor, kind: Tensor) -> SamplePoints:
         """Return the samples that points ``β`` (N, K) of these flats (N,) stand for."""
@@ -130,10 +124,11 @@ class SampleSystem:
         size = a.norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
         across, along = self._flats
         dp = p[..., None] * (self._map - (p @ self._map)[:, None, :])
-        left = dp - self._left @ (self._left.T @ dp)
+        rows, U = self.space.rows[:, None], self.space.U
+        left = rows * dp - U @ (U.T @ (rows * dp))
         dc = across[kind].mT @ left
         left = left - across[kind] @ dc
-        da = self.space.U.T @ (dp - along[kind] @ dc)
+        da = U.T @ (rows * (dp - along[kind] @ dc))
         shrink = (a[:, None, :] @ da) / size[..., None].square()
         values = rest / size
         J = left / size[..., None] - values[..., None] * shrink
@@ -149,12 +144,32 @@ class SampleSystem:
         p = torch.softmax(beta @ self._map.T + self._offset, -1)
         across, along = self._flats
         dp = p[..., None] * (self._map - (p @ self._map)[:, None, :])
-        return along[kind] @ (across[kind].mT @ dp)
+        return along[kind] @ (across[kind].mT @ (self.space.rows[:, None] * dp))
+
+    def error_sizes(self, errors: Tensor, kind: Tensor) -> Tensor:
+        """Return the size (N,) of residuals that errors (N, C) of ``p − y − δ`` leave."""
+        explained = self._flats[0].square().sum(-1)[kind] + self.space.U.square().sum(-1)
+        left = (1 - explained).where(explained < 1 - EXPLAINED_WHOLLY, 0.0).sqrt()
+        return (errors * self.space.rows * left).square().sum(-1).sqrt()
 
     def label_gains(self, kind: Tensor) -> Tensor:
         """Return how far the labels (N,) move in L1 per unit of error of ``p − y − U a`` in L2."""
         _, along = self._flats
         return along[kind].abs().sum((-2, -1))
+
+
+def beyond(space: HeadSpace, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what flats of labels with directions (N, C, K) hold beyond the span of ``U``.
+
+    Returns:
+        Orthonormal directions (N, C, K) of what is left of the flats, times ``rows``; how much of
+        each is left (N, K), the most first; and the labels' directions (N, C, K) that leave it.
+    """
+    T = space.rows[:, None] * directions
+    lengths = T.norm(dim=1, keepdim=True).clamp_min(SHORTEST_VECTOR)
+    T = T / lengths
+    u, s, vh = torch.linalg.svd(T - space.U @ (space.U.T @ T), full_matrices=False)
+    return u, s, (directions / lengths) @ vh.mT
 
 
 def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -90,14 +90,33 @@ def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
         return _alone(subject, share, knowledge)
     space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)
     if space.rank <= 1:
-        return _alone(subject, share, knowledge)
+        faint = _faint(subject, share, space, knowledge)
+        if faint is not None and faint.status is Status.UNIQUE:
+            return faint
+        alone = _alone(subject, share, knowledge)
+        return alone if faint is None else max(faint, alone, key=_worth)
     found = None if knowledge.head_only else _by_layers(subject, share, knowledge)
     if found is not None and found.status is Status.UNIQUE:
         return found
     if not _balanced(space, subject):
         return _undecayed(subject, share, knowledge)
     read = _read(subject, space, knowledge)
+    if len(read.proved) < (knowledge.samples or space.rank):
+        faint = _faint(subject, share, space, knowledge)
+        read = read if faint is None else max(faint, read, key=_worth)
     return read if found is None else max(found, read, key=_worth)
+
+
+def _faint(
+    subject: Subject, share: GradientShare, space: HeadSpace, knowledge: Knowledge
+) -> BatchRecovery | None:
+    """Read a batch with samples whose gradient is faint beside that of others, by its rows."""
+    if knowledge.samples is None or not len(space.S):
+        return None
+    levelled, size = space.levelled(), knowledge.samples
+    if not 1 < levelled.rank <= size or not _balanced(space, subject):
+        return None
+    return _read(subject, levelled, knowledge)
 
 
 def _by_layers(
@@ -190,7 +209,9 @@ def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Batc
         return BatchRecovery(answer.status, answer.message, max(answer.samples, 1), found)
     status = Status.AMBIGUOUS if answer.status is Status.UNIQUE else answer.status
     size = knowledge.samples or 1
-    return BatchRecovery(status, of_several_as_one(size, bool(found)), size, found)
+    message = of_several_as_one(size, bool(found))
+    samples = tuple(replace(one, status=status, message=message) for one in found)
+    return BatchRecovery(status, message, size, samples)
 
 
 def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:

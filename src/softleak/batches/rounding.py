@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from softleak.batches.head_space import HeadSpace
+from softleak.batches.one_sample import SamplePoints
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,14 @@ class RoundingSettings:
 
 
 ROUNDING = RoundingSettings()
+
+
+def as_sent(space: HeadSpace, at: SamplePoints) -> Tensor:
+    """Return the sizes (N, C) of the differences that the client multiplied with features.
+
+    It had rounded them: a difference far below the rounding of its label may have been zero.
+    """
+    return torch.minimum((at.p - at.label).abs(), (at.a @ space.spread.T).abs())
 
 
 def entry_errors(space: HeadSpace, differences: Tensor, features: Tensor) -> Tensor:
@@ -49,14 +58,15 @@ def entry_errors(space: HeadSpace, differences: Tensor, features: Tensor) -> Ten
 def row_errors(space: HeadSpace) -> Tensor:
     """Return the same from the gradient alone, before any sample is known."""
     sizes = space.gradient.square().mean(1).sqrt()
-    return ROUNDING.summed * space.relative * (sizes + sizes.mean() / 8) + space.absolute
+    hidden = (space.rows * sizes).mean() / space.rows  # what cancels in a row
+    return ROUNDING.summed * space.relative * (sizes + hidden / 8) + space.absolute
 
 
 def equation_errors(space: HeadSpace, n: Tensor, a: Tensor, b: Tensor, p: Tensor) -> Tensor:
     """Return the standard error (N, C) of ``p − y − U a`` for samples ``a``, ``b`` and ``p``."""
     of_differences = n * (a / space.S).norm(dim=-1, keepdim=True)
     lengths = space.weight_lengths
-    back = (n * (b @ space.U.T)).norm(dim=-1, keepdim=True)
+    back = (n * space.rows * (b @ space.U.T)).norm(dim=-1, keepdim=True)
     sizes = space.factor * (b * space.S).norm(dim=-1, keepdim=True)
     typical = sizes * lengths / space.weights.shape[1] ** 0.5
     of_logits = space.factor * lengths * back + ROUNDING.summed * space.relative * typical
@@ -65,6 +75,6 @@ def equation_errors(space: HeadSpace, n: Tensor, a: Tensor, b: Tensor, p: Tensor
     shared = (p * of_logits).norm(dim=-1, keepdim=True)
     of_p = p * (of_logits.square() + shared.square() + own.square()).sqrt()
     # A label's own entries are rounded as well, to within those of the difference.
-    labels = (p - a @ space.U.T).abs()
+    labels = (p - a @ space.spread.T).abs()
     of_labels = ROUNDING.least * space.relative * labels
     return torch.sqrt(of_differences.square() + of_p.square() + of_labels.square())

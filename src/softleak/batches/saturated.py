@@ -16,7 +16,7 @@ from torch import Tensor
 
 from softleak.batches.candidates import FoundSamples
 from softleak.batches.head_space import SHORTEST_VECTOR, HeadSpace
-from softleak.batches.one_sample import SamplePoints
+from softleak.batches.one_sample import SamplePoints, beyond
 from softleak.batches.supports import Supports
 
 
@@ -48,22 +48,22 @@ def saturated_samples(space: HeadSpace, supports: Supports) -> FoundSamples:
 
     There ``p`` is one-hot and ``δ = p − y`` has the direction of the flat, in either sense.
     """
-    T, U = supports.directions, space.U
+    T = supports.directions
     kinds, deltas = [], []
     own = (T.abs().sum(1) > 0).sum(-1)  # how many directions a flat has; the others are zero
     for count in range(1, T.shape[-1] + 1):
         rows = (own == count).nonzero()[:, 0]
-        flats = T[rows][..., :count]
-        _, s, vh = torch.linalg.svd(flats - U @ (U.T @ flats), full_matrices=False)
+        _, s, flats = beyond(space, T[rows][..., :count])
         within = s[:, -1] < space.indistinct
-        direction = (flats[within] @ vh[within][:, -1, :, None])[..., 0]
+        direction = flats[within][..., -1]
+        direction = direction / direction.norm(dim=-1, keepdim=True).clamp_min(SETS.singular)
         kinds += [rows[within], rows[within]]
         deltas += [SETS.weight * direction, -SETS.weight * direction]
     if not kinds:
         return FoundSamples.none(space)
     kind, delta = torch.cat(kinds), torch.cat(deltas)
     label = supports.origin[kind] - delta
-    a = delta @ U
+    a = space.left(delta)
     b = a / a.square().sum(-1, keepdim=True).clamp_min(SETS.singular)
     return FoundSamples(SamplePoints(a, b, label, supports.origin[kind]), kind)
 
@@ -78,7 +78,7 @@ def biorthogonal(space: HeadSpace, at: SamplePoints, *, scaled: bool = True) -> 
     if not scaled:
         scale = (at.a * at.b).sum(-1).mean(-1)[..., None, None]
     elif space.with_bias:
-        total = space.factor * (space.U.T @ space.mean_difference)
+        total = space.factor * space.left(space.mean_difference)
         lengths = torch.linalg.solve_ex(a.mT, total.expand(*a.shape[:-2], -1)[..., None])[0]
         usable = (lengths > 0).all(-2, keepdim=True) & lengths.isfinite().all(-2, keepdim=True)
         a = torch.where(usable, a * lengths, a)
@@ -131,14 +131,14 @@ def unexplained(
 
     Residuals are divided by their ``errors`` (…, R, C), or by the lengths of ``a`` without them.
     """
-    sizes = whole.a.norm(dim=-1, keepdim=True) if errors is None else errors
+    sizes = whole.a.norm(dim=-1, keepdim=True) / space.rows if errors is None else errors
     sizes = sizes.clamp_min(SHORTEST_VECTOR)
-    rest = (whole.p - whole.a @ space.U.T - supports.origin[kind]) / sizes
+    rest = (whole.p - whole.a @ space.spread.T - supports.origin[kind]) / sizes
     T = supports.directions
     if T.shape[-1]:
-        q = torch.linalg.qr(T)[0][kind]
+        q = torch.linalg.qr(space.rows[:, None] * T)[0][kind]
         if errors is not None:
-            q, _ = torch.linalg.qr(q / sizes[..., None])
+            q, _ = torch.linalg.qr(T[kind] / sizes[..., None])
         rest = rest - (q @ (q.mT @ rest[..., None]))[..., 0]
     return torch.nan_to_num(rest.square().sum((-2, -1)), nan=torch.inf)
 

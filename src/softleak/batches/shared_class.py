@@ -50,7 +50,7 @@ def _best_shares(
     c = torch.linspace(0, 1, SHARES, dtype=T.dtype, device=T.device)
     label = supports.origin[kind[row]] + c[:, None] * T
     a = at.a.expand(SHARES, -1, -1).clone()
-    a[:, row] = (at.p[row] - label) @ space.U
+    a[:, row] = space.left(at.p[row] - label)
     many = SamplePoints(a, *(part.expand(SHARES, -1, -1) for part in (at.b, at.label, at.p)))
     whole = biorthogonal(space, many, scaled=scaled)
     errors = equation_errors(space, row_errors(space), whole.a, whole.b, whole.p)

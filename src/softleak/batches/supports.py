@@ -7,7 +7,7 @@ each family is a union of such flats, and only their coefficients ``c`` are unkn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
@@ -37,6 +37,15 @@ class Supports:
     def unknowns(self) -> int:
         """Return K, the number of coefficients of a label."""
         return self.directions.shape[-1]
+
+    def opened(self) -> Supports:
+        """Return the flats of one class with that class's own entry open.
+
+        Where a network is sure of the class, the client's rounding of ``p − y`` hides that entry.
+        """
+        alone = torch.tensor([len(names) == 1 for names in self.classes]).to(self.origin)
+        further = self.origin * alone[:, None]
+        return replace(self, directions=torch.cat([self.directions, further[..., None]], -1))
 
     def take(self, rows: Tensor) -> Supports:
         """Return some of the flats."""

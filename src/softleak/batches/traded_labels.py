@@ -90,7 +90,7 @@ def without_other_labels(
     identity = torch.eye(space.rank, dtype=space.U.dtype, device=space.U.device)
     system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]), scaled=False)
     at, regular = found.at, proof.regular.clone()
-    errors = equation_errors(space, row_errors(space), at.a, at.b, at.p)
+    errors = equation_errors(space, row_errors(space), at.a, at.b, at.p) * space.rows
     kinds = torch.arange(len(supports), device=identity.device)
     for i, b in enumerate(at.b):
         many = b.expand(len(kinds), -1)

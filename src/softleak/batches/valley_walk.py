@@ -40,7 +40,7 @@ def walk_valley(
     points, misfits = [], []
     for c in torch.linspace(0, 1, VALLEY_STEPS, dtype=at.a.dtype, device=at.a.device):
         a = at.a.clone()
-        a[row] = (at.p[row] - _held(own, row, c).origin[row]) @ space.U
+        a[row] = space.left(at.p[row] - _held(own, row, c).origin[row])
         start = biorthogonal(space, replace(at, a=a), scaled=scaled)
         misfit, point = _solved_with(space, own, start, row, c, scaled=scaled)
         at = point if bool(misfit.isfinite()) else at

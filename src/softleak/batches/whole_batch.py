@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,16 +65,17 @@ def find_batch(
     """
     generator = torch.Generator().manual_seed(settings.seed)
     pool = saturated_samples(space, supports)
+    searched = supports.opened() if space.is_levelled else supports
     known = pool.at.a[: space.rank - 1]
     tried: set[tuple[int, ...]] = set()
     unsolved: list[tuple[float, FoundSamples]] = []
     kept: tuple[Whole, FoundSamples] | None = None
     for number in range(settings.rounds):
         own = settings.of_round(number, len(supports))
-        fresh = explore(space, supports, features, known, generator, scaled=scaled, settings=own)
+        fresh = explore(space, searched, features, known, generator, scaled=scaled, settings=own)
         pool = joined(pool, fresh)
         sets = compatible(pool, space.rank) + likely_sets(
-            space, supports, pool, scaled=scaled, alike=number > 0
+            space, searched, pool, scaled=scaled, alike=number > 0
         )
         for members in sets:
             if len(members) == space.rank and tuple(members) not in tried:
@@ -116,7 +117,10 @@ def solve_jointly(
     space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
 ) -> Whole:
     """Solve for as many samples as the space has dimensions, from where each was found."""
-    starts = [found, *shared_out(space, supports, found, scaled=scaled)]
+    together = replace(found, at=biorthogonal(space, found.at, scaled=scaled))
+    starts = [together, *shared_out(space, supports, found, scaled=scaled)]
+    if space.is_levelled:  # There each sample's own faint probabilities tell its ``b`` best.
+        starts = [found, *starts]
     best = _solved(space, supports, starts[0], scaled=scaled)
     for start in starts[1:]:
         if best.explained:
@@ -138,8 +142,8 @@ def _solved(
     A point that rounding explains need not be the solution yet, and errors are those of a solution:
     a search that still creeps there is led to the bottom of its valley.
     """
-    own, at = supports.take(found.kind), biorthogonal(space, found.at, scaled=scaled)
-    whole = _ended(polish(space, own, at, scaled=scaled, steps=steps))
+    own = supports.take(found.kind)
+    whole = _ended(polish(space, own, found.at, scaled=scaled, steps=steps))
     if not whole.explained:
         return whole
     for _ in range(DESCENTS if supports.unknowns else 0):

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import softleak as sl
-from benchmarks.batch_limits import is_open
+from benchmarks.batch_faint_limits import rivals_of, sent_by
+from benchmarks.batch_limits import AS_NEAR, is_open
 from softleak.batches.batch_certificate import certify
 from softleak.batches.head_space import HeadSpace
 from softleak.batches.joint import POLISH, polish
@@ -17,6 +18,7 @@ from softleak.batches.leading import leading_points
 from softleak.batches.one_sample import SamplePoints, SampleSystem
 from softleak.batches.recover_batch import read_batch
 from softleak.batches.supports import supports_of
+from softleak.batches.whole_batch import Whole
 from softleak.knowledge import Knowledge
 from softleak.subject import Subject
 
@@ -194,3 +196,84 @@ def test_sixteen_samples_that_look_like_three_are_not_proved_to_be_three():
     share = sl.capture(model, x, torch.tensor([0, 2, 2, 5] * 4))
     for size in (None, 16):
         assert not sl.recover_batch(model, share, size=size).proved
+
+
+def faint_pair(second: float) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Make a head and two samples that it predicts: the second has a feature of this size.
+
+    The probabilities of the first range from a half down to 1e-9, those of the second do not.
+    """
+    model = sure_head(10.0)
+    x = torch.stack([feature(3, 0.1, 1), feature(8, second, 2)])
+    x[0, :CLASSES] -= torch.linspace(0, 2, CLASSES)
+    x[0, 3] = 0.1
+    return model, x, torch.tensor([3, 8])
+
+
+@pytest.mark.parametrize("second", [1.6, 2.0])
+def test_a_faint_sample_beside_a_bright_one_is_told_by_the_rows_it_leads(second):
+    """Its gradient is 1e-6 to 1e-8 of the other's, but each row is exact to a part of its own."""
+    model, x, y = faint_pair(second)
+    share = sl.capture(model, x, y)
+    subject = Subject.of(model, (WIDTH,))
+    found = read_batch(subject, share, Knowledge(sl.OneHot(), samples=2))
+    assert HeadSpace.of(subject.head, share).rank == 1
+    assert found.status is sl.Status.UNIQUE
+    assert {one.class_index for one in found.samples} == {3, 8}
+
+
+def test_two_samples_that_the_network_is_sure_of_are_proved_from_their_faint_probabilities():
+    """``p − 1`` is rounded to 6e-8 and tells nothing of a sample at 1e-9; the others are exact."""
+    model = sure_head(10.0)
+    x = torch.stack([feature(3, 2.2, 1), feature(8, 1.9, 2)])
+    p = torch.softmax(model.double()(x.double()).detach(), -1)
+    assert float((1 - p.amax(1)).max()) < 6e-8
+    share = sl.capture(model.float(), x, torch.tensor([3, 8]))
+    found = read_batch(Subject.of(model, (WIDTH,)), share, Knowledge(sl.OneHot(), samples=2))
+    assert found.status is sl.Status.UNIQUE
+    assert {one.class_index for one in found.samples} == {3, 8}
+
+
+def test_a_sample_below_the_rounding_of_the_other_has_rivals_of_every_class():
+    """The counter-example: samples of other classes leave the numbers that are sent as they are."""
+    model, x, y = faint_pair(6.0)
+    share = sl.capture(model, x, y)
+    for index in (0, 1, 5, 9):
+        other = torch.stack([x[0], feature(index, 6.0, 7)])
+        rival = sl.capture(model, other, torch.tensor([3, index]))
+        for name in share:
+            torch.testing.assert_close(share[name], rival[name], rtol=1e-6, atol=0.0)
+    head = Subject.of(model, (WIDTH,)).head
+    sent, pool = sent_by(head, share), feature(5, 6.0, 7).double()[None]
+    assert rivals_of(head, sent, x.double(), y, 1, pool, 5) < AS_NEAR
+    found = read_batch(Subject.of(model, (WIDTH,)), share, Knowledge(sl.OneHot(), samples=2))
+    assert not found.proved
+    seen = faint_pair(1.0)
+    told = sent_by(head, sl.capture(*seen))
+    assert rivals_of(head, told, seen[1].double(), seen[2], 1, pool, 5) > AS_NEAR
+
+
+@pytest.mark.parametrize("second", [3.2, 3.6])
+def test_a_sample_at_the_edge_of_rounding_is_not_proved_to_be_of_another_class(second):
+    """Labels of several classes fit there, so that what is found of it may be wrong."""
+    model, x, _ = faint_pair(0.0)
+    x[1] = feature(3, second, 2)
+    share = sl.capture(model, x, torch.tensor([3, 3]))
+    found = read_batch(Subject.of(model, (WIDTH,)), share, Knowledge(sl.OneHot(), samples=2))
+    assert {one.class_index for one in found.proved} <= {3}
+    assert 3 in {one.class_index for one in found.samples}
+
+
+def test_a_faint_sample_that_is_smaller_than_its_errors_explains_nothing():
+    """A fit once gave a faint sample the feature of the other, a wrong class and endless errors."""
+    model, x, y = faint_pair(1.6)
+    share = sl.capture(model, x, y)
+    space = HeadSpace.of(Subject.of(model, (WIDTH,)).head, share).levelled().times(2.0)
+    b = space.coordinates(x.double())
+    p = torch.softmax(b @ space.logit_map.T + space.offset, -1)
+    own = supports_of(sl.OneHot(), CLASSES, range(CLASSES)).take(y)
+    system, z = polish(space, own, SamplePoints(torch.linalg.inv(b).mT, b, own.origin, p))
+    assert Whole(system, z, 0.3).explained
+    errors = system.errors.clone()
+    errors[1] = 10 * (p - own.origin)[1].abs().max()
+    assert not Whole(replace(system, errors=errors), z, 0.3).explained

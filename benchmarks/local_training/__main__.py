@@ -17,6 +17,7 @@ from benchmarks.local_training.cells import (
     measure,
     network,
     off,
+    recovered,
     share_of,
     told,
 )
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="+", default=[50, 100, 200, 500])
     parser.add_argument("--runs", type=int, default=60, help="simulated clients, for proportions")
     parser.add_argument("--no-noise", action="store_true", help="fit no reader of noise")
+    parser.add_argument("--no-cause", action="store_true", help="look for no undeclared cause")
     parser.add_argument("--clients", nargs="+", help="such as lr=0.01,steps=5, for images")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -115,7 +117,10 @@ def undeclared(name: str, given: argparse.Namespace) -> None:
             client, assumed = sl.Client.parse(true), sl.Client.parse(said)
             samples = drawn(subject, kind, given.shares, given.seed)
             sent = [told(share_of(subject, client, one), assumed) for one in samples]
-            found = recover(subject, sent, sl.Knowledge())
+            found = (
+                recovered(subject, sent) if given.no_cause else
+                recover(subject, sent, sl.Knowledge())
+            )  # fmt: skip
             for answer, one in zip(found, samples, strict=True):
                 unique = answer.status is sl.Status.UNIQUE
                 counts["shares"] += 1

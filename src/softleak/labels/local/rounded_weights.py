@@ -10,7 +10,6 @@ vector, which counts all entries alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,7 +32,7 @@ class RoundedWeightSettings:
     """These settings find the common parts of the intervals, and the label they mean."""
 
     rounds: int = 50  # times at most that each factor is found from the other
-    settled: float = 0.05  # of an interval's length: a move of the factor that ends the rounds
+    settled: float = 0.01  # of an interval's length: a move of the factor that ends the rounds
     arithmetic: float = 4.0  # roundings of a gradient and its momentum in every step
     levels: int = 5  # times that the bracket of scalars is cut
 
@@ -119,7 +118,9 @@ def by_rounding(
     curve: Curve = pseudo
     if recipe.steps > 1:
         curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, trained)
-    t = _nearest(lambda some: spread(curve, family, some), best.low, best.high)
+    low, high = factors.sigma.new_tensor([[best.low], [best.high]])
+    _, t, _ = zoom(lambda t: spread(curve, family, t), low, high, ROUNDED.levels, many=False)
+    t = t[:, None]
     label = family.project(curve.labels(t)[0])[0, 0].clamp_min(0)
     label = (label / label.sum()).to(answer.label)
     return replace(
@@ -129,10 +130,3 @@ def by_rounding(
         scalar=float(t),
         error=answer.error + float((label - answer.label).abs().sum()),
     )
-
-
-def _nearest(loss: Callable[[Tensor], Tensor], low: float, high: float) -> Tensor:
-    """Return the scalar (1, 1) from ``low`` to ``high`` at which the loss is smallest."""
-    ends = torch.tensor([[low], [high]], dtype=torch.double)
-    _, middle, _ = zoom(loss, ends[0], ends[1], ROUNDED.levels, many=False)
-    return middle[:, None]

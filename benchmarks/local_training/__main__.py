@@ -22,12 +22,13 @@ from benchmarks.local_training.cells import (
     told,
 )
 from benchmarks.local_training.pictures_of_steps import batches, single
+from benchmarks.local_training.same_weights import limits
 from benchmarks.local_training.skewed import proportions
 from softleak.labels.recover import recover
 
 STEPS, RATES = (1, 2, 5, 10), (0.001, 0.01, 0.1)
 MOMENTA, DECAYS = (0.0, 0.9), (0.0, 5e-4)
-TABLES = ("head", "whole", "undeclared", "proportions", "batches", "images")
+TABLES = ("head", "whole", "undeclared", "proportions", "batches", "images", "limits")
 BATCHES = tuple(
     f"steps=20,batch_size=4,{rest}" for rest in ("lr=0.01", "lr=0.01,momentum=0.9", "lr=0.1")
 )
@@ -73,6 +74,9 @@ def main() -> None:
                 print(words, flush=True)
         elif given.table == "undeclared":
             undeclared(name, given)
+        elif given.table == "limits":
+            for kind, lr in product(given.labels, given.rates):
+                print(limits(name, kind, lr, given.shares, given.seed), flush=True)
         else:
             cells(name, given)
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import softleak as sl
+from benchmarks.local_training.same_weights import differing
 from softleak.factors import factor
 from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.rounded_weights import RoundedUpdate
@@ -94,3 +95,15 @@ def test_what_is_no_product_or_not_rounded_as_said_is_left_as_it_is(model):
     assert RoundedUpdate.of(subject, share.scaled(1.1), recipe) is None
     two = client.share(model, torch.stack([x, other]), torch.stack([y, label]))
     assert RoundedUpdate.of(subject, two, recipe).factors(first) is None
+
+
+def test_another_label_leads_to_the_same_weights_only_if_it_is_very_near(model):
+    before = model[0].weight.detach()
+    for x, y in drawn(3, 2):
+        delta = torch.softmax(before.double() @ x.double(), 0) - y
+        after = (before.double() - 0.001 * torch.outer(delta, x.double())).float()
+        flat = torch.full_like(y, 1 / CLASSES)
+        labels = torch.stack([y, torch.lerp(y, flat, 1e-7), torch.lerp(y, flat, 0.1)])
+        unlike = differing(before, torch.zeros(CLASSES).double(), after, 0.001, labels, x.double())
+        assert unlike[:2].tolist() == [0, 0]
+        assert int(unlike[2]) > 0.01 * before.numel()

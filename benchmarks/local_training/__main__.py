@@ -17,16 +17,18 @@ from benchmarks.local_training.cells import (
     measure,
     network,
     off,
+    recovered,
     share_of,
     told,
 )
 from benchmarks.local_training.pictures_of_steps import batches, single
+from benchmarks.local_training.same_weights import limits
 from benchmarks.local_training.skewed import proportions
 from softleak.labels.recover import recover
 
 STEPS, RATES = (1, 2, 5, 10), (0.001, 0.01, 0.1)
 MOMENTA, DECAYS = (0.0, 0.9), (0.0, 5e-4)
-TABLES = ("head", "whole", "undeclared", "proportions", "batches", "images")
+TABLES = ("head", "whole", "undeclared", "proportions", "batches", "images", "limits")
 BATCHES = tuple(
     f"steps=20,batch_size=4,{rest}" for rest in ("lr=0.01", "lr=0.01,momentum=0.9", "lr=0.1")
 )
@@ -55,6 +57,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="+", default=[50, 100, 200, 500])
     parser.add_argument("--runs", type=int, default=60, help="simulated clients, for proportions")
     parser.add_argument("--no-noise", action="store_true", help="fit no reader of noise")
+    parser.add_argument("--no-cause", action="store_true", help="look for no undeclared cause")
     parser.add_argument("--clients", nargs="+", help="such as lr=0.01,steps=5, for images")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -71,6 +74,9 @@ def main() -> None:
                 print(words, flush=True)
         elif given.table == "undeclared":
             undeclared(name, given)
+        elif given.table == "limits":
+            for kind, lr in product(given.labels, given.rates):
+                print(limits(name, kind, lr, given.shares, given.seed), flush=True)
         else:
             cells(name, given)
 
@@ -115,7 +121,10 @@ def undeclared(name: str, given: argparse.Namespace) -> None:
             client, assumed = sl.Client.parse(true), sl.Client.parse(said)
             samples = drawn(subject, kind, given.shares, given.seed)
             sent = [told(share_of(subject, client, one), assumed) for one in samples]
-            found = recover(subject, sent, sl.Knowledge())
+            found = (
+                recovered(subject, sent) if given.no_cause else
+                recover(subject, sent, sl.Knowledge())
+            )  # fmt: skip
             for answer, one in zip(found, samples, strict=True):
                 unique = answer.status is sl.Status.UNIQUE
                 counts["shares"] += 1

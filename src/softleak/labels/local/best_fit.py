@@ -2,17 +2,20 @@
 
 The weights of a checkpoint are rounded, and at a small learning rate their rounding is a thousandth
 of the update. A range of scalars then fits to within rounding. The middle of their labels has the
-smallest possible error, but the true label is far more often at the scalar that fits best.
+smallest possible error, but the true label is far more often at the scalar that fits best: the one
+at which the update is most likely. Near the end of the stable steps rounding may move a label by
+more than labels can differ. Any scalar fits there, and none of them is likely.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 
 from softleak.families import Family
-from softleak.results import Recovery, Status
+from softleak.results import Candidate, Recovery, Status
 
 
 @dataclass(frozen=True)
@@ -20,9 +23,23 @@ class BestFitSettings:
     """These settings say of which answers the label moves."""
 
     same_scale: float = 1e-6  # relative: the share counts as the gradient itself
+    least_rounding: float = 1e-12  # L1: labels are not known better
 
 
 BEST_FIT = BestFitSettings()
+
+
+def is_open(answer: Recovery) -> bool:
+    """Return whether several labels fit, and neither a factor nor another layer decides."""
+    if answer.status is not Status.AMBIGUOUS or not answer.solutions:
+        return False
+    decided = any(evidence.holds for evidence in answer.evidence)
+    return abs(answer.scale - 1) <= BEST_FIT.same_scale and not decided
+
+
+def _unlikely(one: Candidate) -> float:
+    """Return how unlikely a candidate makes the update, if its errors are those of rounding."""
+    return one.misfit**2 / 2 + math.log(max(one.rounding, BEST_FIT.least_rounding))
 
 
 def best_fitting(answer: Recovery, family: Family) -> Recovery:
@@ -34,12 +51,9 @@ def best_fitting(answer: Recovery, family: Family) -> Recovery:
         answer: what was recovered.
         family: the family that was searched.
     """
-    open_ = answer.status is Status.AMBIGUOUS and bool(answer.solutions)
-    if not open_ or answer.feature is None or answer.scalar is None:
+    if not is_open(answer) or answer.feature is None or answer.scalar is None:
         return answer
-    if abs(answer.scale - 1) > BEST_FIT.same_scale or any(e.holds for e in answer.evidence):
-        return answer  # the scalar is that of a factor, or another layer gave it
-    best = min(answer.solutions, key=lambda one: one.misfit)
+    best = min(answer.solutions, key=_unlikely)
     label = family.project(best.label).clamp_min(0)
     label = label / label.sum()
     every = torch.cat([one.labels for one in answer.solutions])

@@ -12,10 +12,11 @@ import torch
 from softleak.factors import factor
 from softleak.families import AnyLabel, SmoothedMixed
 from softleak.knowledge import Knowledge
-from softleak.labels.local.best_fit import best_fitting
+from softleak.labels.local.best_fit import best_fitting, is_open
 from softleak.labels.local.fitting_clients import Plain, would_fit
 from softleak.labels.local.head_alone import recover_head_alone, trains_head_alone
 from softleak.labels.local.recipe import SgdSteps, mean_gradient, mean_of_head
+from softleak.labels.local.rounded_weights import by_rounding
 from softleak.labels.local.whole_head import recover_by_head
 from softleak.labels.local.whole_network import recover_whole
 from softleak.labels.minima import SEARCH
@@ -126,7 +127,13 @@ def attempt(
             for share in shares
         ]
     family = knowledge.family or WIDEST
-    return [best_fitting(one or _not_read(recipe), family) for one in found]
+    answers = [best_fitting(one or _not_read(recipe), family) for one in found]
+    if not trains_head_alone(subject, shares[0]):
+        return answers
+    return [
+        by_rounding(subject, share, recipe, one, family) if is_open(one) else one
+        for share, one in zip(shares, answers, strict=True)
+    ]
 
 
 def _not_read(recipe: SgdSteps) -> Recovery:

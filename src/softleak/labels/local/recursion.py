@@ -111,17 +111,19 @@ class RecursionCurve:
     def run(self, t: Tensor, y: Tensor) -> Run:
         """Return ``mean`` with its derivative by the label, and what p did on the way."""
         steps = self._predictions(t, y)
-        length = (self.squared / t.square() + float(self.bias_trained))[:, None, None]
-        eye = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
-        turned, lag = y.new_zeros(*y.shape, y.shape[-1]), None
-        for p in (step.T[..., None] for step in steps):
+        length = self.squared / t.square() + float(self.bias_trained)
+        # The derivative of A by the label, (C, C, N): over long last dimensions it is fast.
+        turned, lag = y.new_zeros(y.shape[-1], *y.T.shape), None
+        for p in steps:
             # The derivative of p by the label: p ⊙ (dz − p·dz), with dz = −length dA.
-            bent = turned * -length
-            slope = bent.sub_(p.mT @ bent).mul_(p).sub_(eye)
+            slope = turned * (-length * p)[:, None]
+            slope.addcmul_(p[:, None], slope.sum(0), value=-1)
+            slope.diagonal().sub_(1)
             lag = self.recipe.step_in_place(turned, lag, slope)
         every = torch.stack(steps)
         most, curved = every.amax(0).T, (every * (1 - every)).amax(0).T
-        return Run(self._sum(steps).T - y, turned / self.recipe.total, most, curved)
+        ended = turned.permute(2, 0, 1) / self.recipe.total
+        return Run(self._sum(steps).T - y, ended.contiguous(), most, curved)
 
     def _predictions(self, t: Tensor, y: Tensor) -> list[Tensor]:
         """Return softmax(z_k) (C, N) before every step, at one scalar (N,) and label (N, C) each.
@@ -135,8 +137,8 @@ class RecursionCurve:
         found: list[Tensor] = []
         for kept in self.recipe.kept[:-1]:
             base = kept * (product + bias) if self.bias_trained else kept * product + bias
-            found.append(torch.softmax(base - length * moved, 0))
-            moved, memory = self.recipe.step(moved, memory, found[-1] - y)
+            found.append(torch.softmax(base.addcmul_(length, moved, value=-1), 0))
+            memory = self.recipe.step_in_place(moved, memory, found[-1] - y)
         return found
 
     def _sum(self, steps: list[Tensor]) -> Tensor:

@@ -80,6 +80,23 @@ def test_labels_within_a_bracket_do_not_depend_on_what_was_solved_before(probing
             )
 
 
+@pytest.mark.parametrize("settings", ["lr=0.02,steps=4", "lr=0.01,steps=3,momentum=0.9"])
+@pytest.mark.parametrize("bias_trained", [False, True])
+def test_the_derivative_by_the_label_is_that_of_the_recursion(probing, settings, bias_trained):
+    taken, client = sample(data.Mixup(), 5), sl.Client.parse(settings + ",weight_decay=0.01")
+    subject, recipe = sl.Subject.of(probing, (3, 32, 32)), SgdSteps.of(client.training)
+    mean = mean_gradient(subject, client.share(probing, taken.x, taken.y), recipe)
+    factors = factor(subject.head, [mean, mean])
+    pseudo = PseudoLabels.of(subject.head, factors)
+    curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, bias_trained)
+    t, y = torch.tensor([0.4, 0.7]).double(), torch.stack([taken.y, taken.y.flip(0)])
+    run = curve.run(t, y)
+    torch.testing.assert_close(run.mean, curve.mean(t, y))
+    step = 1e-6 * torch.eye(10, dtype=torch.double)
+    moved = [(curve.mean(t, y + one) - curve.mean(t, y - one)) / 2e-6 for one in step]
+    torch.testing.assert_close(run.slope, torch.stack(moved, -1), atol=1e-7, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "settings", ["lr=0.01,steps=5", "lr=0.003,steps=3,momentum=0.9,weight_decay=5e-4,nesterov=true"]
 )
@@ -118,6 +135,19 @@ def test_of_a_continuum_the_label_that_fits_best_is_named():
     # What another layer or a factor decides stays as it is, and so does what is proved.
     for same in (replace(middle, scale=0.5), replace(middle, status=sl.Status.UNIQUE)):
         assert best_fitting(same, SmoothedMixed(2)) is same
+
+
+def test_a_candidate_that_fits_because_rounding_could_do_anything_is_not_named():
+    labels = torch.tensor([[0.9, 0.05, 0.05], [0.1, 0.8, 0.1]]).double()
+    sharp = Candidate(0.4, 0.3, 0.5, 0.2, True, labels[0], labels[:1], 1e-4)
+    vague = Candidate(0.01, 0.01, 0.02, 1e-9, True, labels[1], labels[1:], 50.0)
+    several = sl.Recovery(
+        sl.Status.AMBIGUOUS, "", label=labels[1], feature=torch.ones(2), scalar=0.01, error=2.0,
+        feature_error=0.1, candidates=(vague, sharp),
+    )  # fmt: skip
+    found = best_fitting(several, SmoothedMixed(2))
+    torch.testing.assert_close(found.label, labels[0])
+    assert found.error >= float((labels[0] - labels[1]).abs().sum())
 
 
 def test_one_step_is_undone_exactly():

@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--shares", type=int, default=100)
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--data", type=Path, help="the folder of CIFAR-10 packs, for proportions")
+    parser.add_argument("--weights", type=Path, help="a checkpoint, for proportions")
     parser.add_argument("--samples", type=int, nargs="+", default=[50, 100, 200, 500])
     parser.add_argument("--runs", type=int, default=60, help="simulated clients, for proportions")
     parser.add_argument("--no-noise", action="store_true", help="fit no reader of noise")
@@ -69,7 +70,7 @@ def main() -> None:
             for samples in given.samples:
                 words = proportions(
                     name, samples, given.shares, given.data, given.seed, given.runs,
-                    not given.no_noise,
+                    not given.no_noise, given.weights,
                 )  # fmt: skip
                 print(words, flush=True)
         elif given.table == "undeclared":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -47,10 +48,20 @@ class Cell:
         )
 
 
-def network(name: str, head_alone: bool) -> tuple[sl.Subject, nn.Module]:
-    """Return a network, of which only the head is trained if so asked."""
+def network(
+    name: str, head_alone: bool, weights: Path | None = None
+) -> tuple[sl.Subject, nn.Module]:
+    """Return a network, of which only the head is trained if so asked.
+
+    Args:
+        name: the name of the network.
+        head_alone: whether the other layers are frozen.
+        weights: a checkpoint, as ``softleak train`` writes it, in place of initial weights.
+    """
     torch.manual_seed(0)
     model = NETWORKS[name]().eval()
+    if weights is not None:
+        models.load_weights(model, weights)
     subject = sl.Subject.of(model, SHAPE)
     if head_alone:
         own = (subject.head.weight_name, subject.head.bias_name)

@@ -32,7 +32,14 @@ def stand_ins(path: Path) -> StandIns:
 
 
 def proportions(
-    name: str, samples: int, clients: int, folder: Path, seed: int, runs: int, noise: bool
+    name: str,
+    samples: int,
+    clients: int,
+    folder: Path,
+    seed: int,
+    runs: int,
+    noise: bool,
+    weights: Path | None = None,
 ) -> str:
     """Read the proportions of many clients, and return errors and how often intervals hold.
 
@@ -44,8 +51,9 @@ def proportions(
         seed: the seed of the clients.
         runs: the number of simulated clients that a reader is fitted to.
         noise: whether a second reader is fitted to clients with noise for images.
+        weights: a checkpoint of the network, in place of its initial weights.
     """
-    subject, _ = network(name, False)
+    subject, _ = network(name, False, weights)
     public = stand_ins(folder / "cifar10_train10k.npz")
     own = stand_ins(folder / "cifar10_test.npz")
     settings = replace(PROPORTIONS, runs=runs)

@@ -36,14 +36,14 @@ def solved():
     return model, equations, x.double(), model.exact.pack(near.double(), y.double())
 
 
-def walked(solved, again):
+def walked(solved, repeats):
     model, equations, _, z = solved
     linearised = LinearisedShare(model, equations, 2.0)
-    return DampedDescent(again=again)(equations, z, linearised, Stopping(60))
+    return DampedDescent(repeats=repeats)(equations, z, linearised, Stopping(60))
 
 
 def test_steps_that_share_a_matrix_lead_to_the_same_place_with_fewer_matrices(solved):
-    alone, together = walked(solved, 0.0), walked(solved, 0.5)
+    alone, together = walked(solved, 0), walked(solved, 10)
     assert together.steps < alone.steps
     truth, pixels = solved[2].reshape(-1), solved[2].numel()
     for walk in (alone, together):
@@ -52,7 +52,7 @@ def test_steps_that_share_a_matrix_lead_to_the_same_place_with_fewer_matrices(so
 
 
 def test_every_further_step_lowers_the_misfit(solved):
-    misfits = walked(solved, 0.5).misfits
+    misfits = walked(solved, 10).misfits
     assert all(later < earlier for earlier, later in itertools.pairwise(misfits))
 
 
@@ -67,7 +67,7 @@ def test_the_slope_of_a_moved_matrix_is_that_of_its_place(solved):
 
 def test_a_matrix_of_another_place_proves_nothing(solved):
     model, equations, _, _ = solved
-    walk = walked(solved, 0.5)
+    walk = walked(solved, 10)
     used = torch.ones_like(equations.weight)
     prove = Certifier(equations, model.client, model.products(torch.float64), used, ProofSettings())
     assert prove(walk).proved

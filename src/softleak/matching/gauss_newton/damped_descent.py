@@ -70,6 +70,9 @@ class DampedDescent:
         precise: the misfit, in standard errors, from which on float64 takes over.
         again: a further step with the same matrix counts if it leaves at most this part of the
             misfit. Far from the solution few do, and the walk goes on with a matrix of its place.
+            In float64, where matrices are dear and the solution is near, every step that is not
+            slow counts.
+        repeats: the largest number of further steps with one matrix.
     """
 
     steps: int = 60
@@ -78,6 +81,7 @@ class DampedDescent:
     patience: int = 3
     precise: float = 30.0
     again: float = 0.5
+    repeats: int = 10
 
     def __call__(
         self, equations: ShareEquations, z: Tensor, linearised: Linearised, stopping: Stopping
@@ -99,7 +103,8 @@ class DampedDescent:
             count += 1
             taken, settled = self._step(equations, here, found, self.damping.tries), False
             if taken is not None:
-                path, settled = self._repeated(equations, taken, found, linearised)
+                most = self.again if dtype is torch.float32 else self.slow
+                path, settled = self._repeated(equations, taken, found, linearised, most)
                 here, before = path[-1], misfits[-1]
                 misfits += [_size(one.r) for one in path]
                 slow = slow + 1 if misfits[-1] > self.slow * before else 0
@@ -119,16 +124,21 @@ class DampedDescent:
         taken: Taken,
         found: NormalEquations,
         linearised: Linearised,
+        most: float,
     ) -> tuple[list[Taken], bool]:
-        """Return a step and those that follow with the same matrix, and whether nothing is left."""
+        """Return a step and those that follow with the same matrix, and whether nothing is left.
+
+        Each of them leaves at most a part ``most`` of the misfit.
+        """
         path = [taken]
-        while True:
+        while len(path) <= self.repeats:
             here = path[-1]
             further = self._step(equations, here, linearised.moved(found, here.z, here.r), 1)
             part = math.inf if further is None else _size(further.r) / _size(here.r)
-            if further is None or part > self.again:
+            if further is None or part > most:
                 return path, self.slow < part <= 1
             path.append(further)
+        return path, False
 
     def _step(
         self, equations: ShareEquations, here: Taken, found: NormalEquations, tries: int

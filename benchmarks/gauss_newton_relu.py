@@ -73,6 +73,8 @@ class GatedShare:
                 model.train()(torch.randn(32, *SHAPE))
         self.model = model.eval().double()
         self.parameters = {name: p.detach() for name, p in self.model.named_parameters()}
+        grey = torch.zeros(math.prod(SHAPE), dtype=torch.double)
+        self.shapes = [a.shape for a in self.inputs_of_units(grey)]
 
     def inputs_of_units(self, x: Tensor) -> list[Tensor]:
         """Return what enters every unit at pixels (n,), layer by layer."""
@@ -87,9 +89,8 @@ class GatedShare:
 
     def rows(self, x: Tensor, y: Tensor, masks: Tensor) -> Tensor:
         """Return all gradients (R,) of pixels (n,) with a label (1, C) at given masks (U,)."""
-        shapes = [a.shape for a in self.inputs_of_units(torch.zeros(math.prod(SHAPE)).double())]
-        parts = masks.split([shape.numel() for shape in shapes])
-        given = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        parts = masks.split([shape.numel() for shape in self.shapes])
+        given = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
         def loss(parameters: dict[str, Tensor]) -> Tensor:
             self.gates.given, self.gates.seen = given, []

@@ -89,7 +89,7 @@ class GatedShare:
 
     def rows(self, x: Tensor, y: Tensor, masks: Tensor) -> Tensor:
         """Return all gradients (R,) of pixels (n,) with a label (1, C) at given masks (U,)."""
-        parts = masks.split([shape.numel() for shape in self.shapes])
+        parts = masks.split_with_sizes([shape.numel() for shape in self.shapes])
         given = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
         def loss(parameters: dict[str, Tensor]) -> Tensor:
@@ -105,7 +105,7 @@ class GatedShare:
         sizes = [p.numel() for p in self.parameters.values()]
         errors = [
             torch.full_like(part, ROUNDING * float(part.norm()) / math.sqrt(len(part)) + 1e-30)
-            for part in share.split(sizes)
+            for part in share.split_with_sizes(sizes)
         ]
         return 1 / torch.cat(errors)
 

@@ -153,5 +153,6 @@ class Certifier:
                 worst = max(worst, off / size if size > 0 else float("inf"))
             if walk.normal is not None:
                 used = float((line * equations.weight * self.kept).square().sum())
-                worst = max(worst, abs(float(v @ walk.normal.matrix @ v) / used - 1))
+                told = float(v @ walk.normal.matrix @ v)
+                worst = max(worst, abs(told / used - 1) if used > 0 else float("inf"))
         return worst

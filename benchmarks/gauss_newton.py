@@ -114,7 +114,9 @@ def cells() -> Iterator[NewtonCell]:
         yield from (NewtonCell(kind, noise=noise) for noise in (1e-5, 1e-4, 1e-3))
     yield from (NewtonCell(kind, 32, start=20.0) for kind in LARGE)
     yield from (NewtonCell(kind, 32) for kind in LARGE)
-    yield from (NewtonCell(kind, 64, start=20.0) for kind in (ALONE[0], "LeNet, sigmoid"))
+    yield from (
+        NewtonCell(kind, 64, start=20.0) for kind in (ALONE[0], "MLP-Mixer", "LeNet, sigmoid")
+    )
 
 
 def measure(cell: NewtonCell, count: int, seconds: float, first: int = 0) -> Iterator[NewtonScore]:

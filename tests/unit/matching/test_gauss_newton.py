@@ -18,7 +18,7 @@ from benchmarks.gauss_newton_wrong import (
 from softleak.errors import LabelError, OptionError
 from softleak.matching import Adam, GaussNewton, Image, MatchStatus, reconstruct_batch
 from softleak.matching.gauss_newton.batch_function import BatchFunction
-from softleak.matching.gauss_newton.newton_solver import NewtonModel
+from softleak.matching.gauss_newton.newton_model import NewtonModel
 from softleak.matching.gauss_newton.normal_step import NormalEquations
 from softleak.matching.gauss_newton.share_equations import BatchKnowledge, ShareEquations
 from softleak.matching.gauss_newton.tangent_products import TangentProducts

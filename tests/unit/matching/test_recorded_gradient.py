@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import jvp
 
-from softleak.matching.gauss_newton.newton_solver import NewtonModel
+from softleak.matching.gauss_newton.newton_model import NewtonModel
 from softleak.matching.gauss_newton.recorded_gradient import Linearisation, record_operations
 from softleak.matching.gauss_newton.tangent_products import TangentProducts
 from softleak.matching.gauss_newton.weight_gradients import KernelShape, kernel_shape

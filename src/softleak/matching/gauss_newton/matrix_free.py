@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from softleak.matching.gauss_newton.damped_descent import Damping, Walk
+from softleak.matching.gauss_newton.damped_descent import Walk
 from softleak.matching.gauss_newton.share_equations import ShareEquations
+from softleak.matching.gauss_newton.step_damping import Damping
 from softleak.matching.gauss_newton.tangent_products import TangentProducts
 from softleak.matching.stopping import Stopping
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from softleak.errors import OptionError
 from softleak.matching.gauss_newton.damped_descent import DampedDescent
-from softleak.matching.gauss_newton.newton_solver import NewtonModel, NewtonRun, NewtonSolution
+from softleak.matching.gauss_newton.newton_model import NewtonModel
+from softleak.matching.gauss_newton.newton_solver import NewtonRun, NewtonSolution
 from softleak.matching.gauss_newton.pixel_certificate import ProofSettings
 from softleak.matching.gauss_newton.share_equations import BatchKnowledge
 from softleak.matching.gauss_newton.smoothness import SmoothnessProbe

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from softleak.errors import ModelError
 from softleak.matching.gauss_newton.image_prior import ImagePrior
-from softleak.matching.gauss_newton.newton_solver import NewtonModel
+from softleak.matching.gauss_newton.newton_model import NewtonModel
 from softleak.share import GradientShare
 from softleak.subject import Subject
 

@@ -116,7 +116,7 @@ class Certifier:
         lowest = float(function.labels(z).min())
         if lowest < -settings.negative * max(spread.label_error, torch.finfo(torch.float32).eps):
             return f"the label that was found has a negative entry, {lowest:.2g}"
-        if self._bend(z, spread) > settings.bend:
+        if self._bend(walk, spread) > settings.bend:
             return "within the predicted error the equations are not what their Jacobian says"
         error = found.error if found.error is not None else torch.zeros(())
         margin = 10 * max(walk.misfits[-1], 1.0)
@@ -124,13 +124,14 @@ class Certifier:
             return f"the same inputs {what} would have sent the same"
         return ""
 
-    def _bend(self, z: Tensor, spread: Spread) -> float:
-        """Return how far the equations are from linear within the predicted error.
+    def _bend(self, walk: Walk, spread: Spread) -> float:
+        """Return how far the equations are from what their normal matrix says, relative to it.
 
         The worst determined direction is followed, the best one, and an error of the predicted
-        size. The recorded Jacobian is checked on the way, as products here are not recorded.
+        size. The recorded Jacobian is checked on the way, as products here are not recorded. So is
+        the normal matrix, which may be that of a place some steps before the end.
         """
-        equations, pixels = self.equations, self.equations.function.pixels
+        equations, pixels, z = self.equations, self.equations.function.pixels, walk.z
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(pixels, generator=generator, dtype=torch.double) * spread.error
         least = 1e-6 * float(z[:pixels].std())
@@ -150,4 +151,8 @@ class Certifier:
             for moved in (change, one_way):
                 off = float(((moved - line) * equations.weight).norm())
                 worst = max(worst, off / size if size > 0 else float("inf"))
+            if walk.normal is not None:
+                used = float((line * equations.weight * self.kept).square().sum())
+                told = float(v @ walk.normal.matrix @ v)
+                worst = max(worst, abs(told / used - 1) if used > 0 else float("inf"))
         return worst

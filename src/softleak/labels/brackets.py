@@ -39,8 +39,9 @@ def sections(left: Tensor, right: Tensor, points: int) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _even_steps(points: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return as many ``points`` from zero to one."""
-    return torch.linspace(0, 1, points, dtype=dtype, device=device)
+    """Return as many ``points`` from zero to one, which serve inside inference mode and outside."""
+    with torch.inference_mode(False):
+        return torch.linspace(0, 1, points, dtype=dtype, device=device)
 
 
 def zoom(

@@ -119,7 +119,7 @@ def by_rounding(
     if recipe.steps > 1:
         curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, trained)
     low, high = factors.sigma.new_tensor([[best.low], [best.high]])
-    _, t, _ = zoom(lambda t: spread(curve, family, t), low, high, ROUNDED.levels, many=False)
+    (_, t, _), _ = zoom(lambda t: spread(curve, family, t), low, high, ROUNDED.levels, many=False)
     t = t[:, None]
     label = family.project(curve.labels(t)[0])[0, 0].clamp_min(0)
     label = (label / label.sum()).to(answer.label)

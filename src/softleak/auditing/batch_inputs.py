@@ -14,7 +14,7 @@ from softleak.errors import in_a_line
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
-MIXED = InputFinding(Method.NONE, "the update mixes several samples or steps")
+NOT_SEARCHED = InputFinding(Method.NONE, "the update mixes several samples or steps")
 
 
 def batch_input(
@@ -32,7 +32,7 @@ def batch_input(
         options: how long to search, and how pixels became inputs.
     """
     if samples.found is None or not samples.proved or samples.pictures:
-        return MIXED
+        return NOT_SEARCHED
     start = time.perf_counter()
     try:
         found = search_input(subject, share, samples.found, options)

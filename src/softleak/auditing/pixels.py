@@ -9,7 +9,6 @@ from torch import Tensor
 
 from softleak.data import Normalisation
 
-IMAGE_DIMENSIONS = 3  # (C, H, W); a batch has one more
 LIKE_PIXELS = (-0.1, 1.1)  # an input within these is taken for pixels if nobody says
 
 
@@ -29,7 +28,7 @@ class PixelMap:
             normalisation: how pixels became inputs, if that is known.
         """
         if normalisation is not None:
-            zero = torch.zeros(x.shape[-IMAGE_DIMENSIONS:], dtype=torch.double)
+            zero = torch.zeros(x.shape[-3:], dtype=torch.double)  # (C, H, W), also of a batch
             std = zero.new_tensor(normalisation.std).reshape(-1, 1, 1)
             return cls(std, normalisation.invert(zero))
         low, high = float(x.min()), float(x.max())

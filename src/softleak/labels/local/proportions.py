@@ -17,6 +17,7 @@ from softleak.client import Client
 from softleak.errors import DataError
 from softleak.labels.batch import BatchReader
 from softleak.labels.local.recipe import as_gradient
+from softleak.labels.noisy.features import features_of
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
@@ -30,6 +31,9 @@ class ProportionSettings:
     skew: tuple[float, float] = (0.1, 10.0)  # Dirichlet parameters of simulated clients, from … to
     ridge: float = 1e-2  # of the mean square: how far the regression is held back
     floor: float = 0.02  # proportions below this are known as well as one of this size
+    looked_at: int = 1000  # stand-ins whose features say along which direction all have length one
+    together: int = 64  # of these are run in one batch
+    doubt: float = 1e-3  # of the features' mean square: how far that direction is held back
     seed: int = 0  # the seed of the simulated clients
 
 
@@ -72,6 +76,7 @@ class ProportionReader:
     """This reads proportions off updates of one client's settings and number of samples."""
 
     subject: Subject
+    along: Tensor | None  # (I,) usual features have length one along it; None: nothing is known
     weights: Tensor  # (C + 1, C) from the update's statistic and one to proportions
     spread: float  # the interval's half width, in units of the root of a proportion
     on_noise: bool
@@ -92,21 +97,23 @@ class ProportionReader:
         """
         random = np.random.default_rng(settings.seed)
         generator = torch.Generator().manual_seed(settings.seed)
+        along = _like_a_bias(subject, stand_ins, settings, generator)
         seen: list[Tensor] = []
         parts: list[Tensor] = []
         for _ in range(settings.runs):
             counts = _draw_counts(random, subject.head.classes, samples, settings)
             x, y = _draw(subject, counts, stand_ins, generator)
             share = client.share(subject.model, x, y)
-            seen.append(statistic(subject, share))
+            seen.append(statistic(subject, share, along))
             parts.append(torch.bincount(y, minlength=subject.head.classes) / samples)
         s, part = _with_one(torch.stack(seen)), torch.stack(parts).double()
         weights, missed = _fit(s, part, settings)
-        return cls(subject, weights, missed, stand_ins is None)
+        return cls(subject, along, weights, missed, stand_ins is None)
 
     def read(self, share: GradientShare) -> Proportions:
         """Return the proportions behind one update."""
-        mean = _normalised(_with_one(statistic(self.subject, share)[None]) @ self.weights)[0]
+        seen = _with_one(statistic(self.subject, share, self.along)[None])
+        mean = _normalised(seen @ self.weights)[0]
         half = self.spread * mean.clamp_min(PROPORTIONS.floor).sqrt()
         interval = torch.stack([mean - half, mean + half]).clamp(0, 1)
         basis = "noise, of which real images may differ" if self.on_noise else "the images given"
@@ -114,15 +121,40 @@ class ProportionReader:
         return Proportions(mean, interval, words)
 
 
-def statistic(subject: Subject, share: GradientShare) -> Tensor:
-    """Return (C,) the mean of ``p − y`` over all steps, as far as the head's update tells."""
+def statistic(subject: Subject, share: GradientShare, along: Tensor | None) -> Tensor:
+    """Return (C,) the mean of ``p − y`` over all steps, as far as the head's update tells.
+
+    Args:
+        subject: the model the client starts from.
+        share: its update.
+        along: (I,) a direction along which features have length one, as the input of a bias has.
+    """
     gradient = as_gradient(subject, share)
     head = subject.head
     if head.has_bias and head.bias_name in gradient:
         return gradient[head.bias_name].double()
-    usual = subject.once(BatchReader.of).like_a_bias
     G = gradient[head.weight_name].double()
-    return G.sum(1) if usual is None else G @ usual
+    return G.sum(1) if along is None else G @ along
+
+
+def _like_a_bias(
+    subject: Subject, stand_ins: StandIns | None, settings: ProportionSettings,
+    generator: torch.Generator,
+) -> Tensor | None:  # fmt: skip
+    """Return a direction (I,) along which the features of stand-ins have length one.
+
+    An image counts in the head's gradient as much as its feature is long along the direction that
+    is read. Least squares find the one along which these lengths differ least. With noise for
+    images it is that of the mean: noise would say more of itself than of real images.
+    """
+    if stand_ins is None:
+        return subject.once(BatchReader.of).like_a_bias
+    chosen = torch.randperm(len(stand_ins.images), generator=generator)[: settings.looked_at]
+    parts = stand_ins.images[chosen].split(settings.together)
+    x = torch.cat([features_of(subject, list(part)) for part in parts])
+    normal = x.T @ x / len(x)
+    held = settings.doubt * normal.diagonal().mean() * torch.eye(len(normal)).to(normal)
+    return torch.linalg.solve(normal + held, x.mean(0)) if bool(held.any()) else None
 
 
 def _with_one(s: Tensor) -> Tensor:

@@ -99,19 +99,26 @@ def features_of_noise(subject: Subject) -> Tensor:
 
     There are no rows if nobody can tell which input the model takes.
     """
-    model, head, shape = subject.model, subject.head, subject.input_shape
+    shape = subject.input_shape
     if shape is None:
-        return torch.zeros(0, head.W.shape[1], dtype=torch.double)
+        return torch.zeros(0, subject.head.W.shape[1], dtype=torch.double)
     generator = torch.Generator().manual_seed(FEATURES.seed)
-    drawn = [random_input(shape, index, generator) for index in range(FEATURES.inputs)]
+    return features_of(
+        subject, [random_input(shape, index, generator) for index in range(FEATURES.inputs)]
+    )
+
+
+def features_of(subject: Subject, inputs: Sequence[Inputs]) -> Tensor:
+    """Return the features (n, I), in float64, that the model makes of these inputs."""
+    model, head = subject.model, subject.head
     devices = [head.W.device] if head.W.is_cuda else []
     with torch.no_grad(), torch.random.fork_rng(devices):
-        together = _features_together(model, head, drawn)
+        together = _features_together(model, head, inputs)
         if together is not None:
-            last = _feature_alone(model, head, drawn[-1])
+            last = _feature_alone(model, head, inputs[-1])
             if float((together[-1] - last).norm()) <= FEATURES.same * float(last.norm()):
                 return together
-        return torch.stack([_feature_alone(model, head, one) for one in drawn])
+        return torch.stack([_feature_alone(model, head, one) for one in inputs])
 
 
 def _feature_alone(model: nn.Module, head: Head, x: Inputs) -> Tensor:

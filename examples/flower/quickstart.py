@@ -1,14 +1,17 @@
 """Run a federation with the settings of Flower's PyTorch quickstart.
 
 python -m examples.flower.quickstart [--guard] [--preview] [--clients 5] [--rounds 2] [--out DIR]
-    [--pack FILE] [--local-epochs 1]
+    [--images 4000] [--pack FILE] [--local-epochs 1]
 
-It trains a small CNN with batches of 32, SGD with momentum 0.9 and one local epoch on the embedded
-images. The round's config says so, and the server's monitor reads it there. It says which classes
-each client's update proves. With ``--guard`` every client has a guard that is told to stop that,
-and with ``--preview`` it first simulates one step on its own batch. The clients of the quickstart
-itself have 4,000 images to train on and take 125 steps a round, where these take one. With
-``--local-epochs 125`` they take as many, and with ``--pack`` they share all images of a file.
+It trains a small CNN with batches of 32, SGD with momentum 0.9 and one local epoch. The round's
+config says so, and the server's monitor reads it there. It says which classes each client's update
+proves. With ``--guard`` every client has a guard that is told to stop that, and with ``--preview``
+it first simulates one step on its own batch.
+
+A client of the quickstart trains on 4,000 images, in 125 steps. So do these: each has 40 embedded
+images of two classes, and shows them to the network mirrored and shifted until there are so many.
+With ``--images 32`` a round is one step on different images, and with ``--pack`` the clients share
+all images of a file.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ from softleak.integrations.flower.guard import Source, fresh
 
 SHAPE = (3, 32, 32)
 MOMENTUM, BATCH, LR = 0.9, 32, 0.1
+SHIFT = 4  # the number of pixels by which an image is shifted at most when it is shown again
 QUESTION = Question(input_shape=SHAPE)
 CONFIG = {"lr": LR, "momentum": MOMENTUM, "batch-size": BATCH, "local-epochs": 1}
 
@@ -82,13 +86,26 @@ def pixels_of(pack: Path) -> tuple[Tensor, Tensor]:
     return 2 * x - 1, held.labels
 
 
+def shown_again(x: Tensor, samples: int, seed: int) -> Tensor:
+    """Return the images (N, C, H, W), and then mirrored and shifted ones, ``samples`` in all."""
+    generator = torch.Generator().manual_seed(seed)
+    seen = list(x[:samples])
+    for index in range(len(x), samples):
+        one = x[index % len(x)]
+        mirrored = one.flip(2) if torch.rand((), generator=generator) < 0.5 else one
+        shift = torch.randint(-SHIFT, SHIFT + 1, (2,), generator=generator).tolist()
+        seen.append(mirrored.roll(shift, (1, 2)))
+    return torch.stack(seen)
+
+
 @dataclass(frozen=True)
 class Client:
     """A client whose images are all of two classes, as in a skewed partition.
 
     Attributes:
         number: the number of the client, which decides its classes.
-        samples: the number of its images, at most the 40 that are embedded of two classes.
+        samples: the number of its images. Of two classes 40 are embedded; if there are to be more,
+            these come again, mirrored and shifted.
         pack: a file of images to use instead of the embedded ones.
         clients: the number of clients that the images of the file are dealt to, of all classes.
         epochs: the number of times that it trains on its images in a round.
@@ -112,9 +129,10 @@ class Client:
             return x[self.number :: self.clients], y[self.number :: self.clients]
         held = data.embedded()
         mine = (held.labels[:, None] == torch.tensor(self.classes)).any(1).nonzero()[:, 0]
-        chosen = held.subset(mine[: self.samples])
+        chosen = held.subset(mine)
         x = torch.stack([chosen.pixels(index) for index in range(len(chosen))])
-        return 2 * x - 1, chosen.labels
+        y = chosen.labels[torch.arange(self.samples) % len(chosen)]
+        return 2 * shown_again(x, self.samples, self.number) - 1, y
 
     def train(self, message: Message, _: Context) -> Message:
         """Train for the local epochs, and return the weights."""
@@ -193,6 +211,7 @@ def main() -> None:
     parser.add_argument("--preview", action="store_true", help="simulate one step beforehand")
     parser.add_argument("--clients", type=int, default=5, help="the number of clients")
     parser.add_argument("--rounds", type=int, default=2, help="the number of rounds")
+    parser.add_argument("--images", type=int, default=4000, help="the images of a client")
     parser.add_argument("--local-epochs", type=int, default=1, help="the epochs of a round")
     parser.add_argument("--pack", type=Path, help="a file of CIFAR-10 images, dealt to the clients")
     parser.add_argument(
@@ -205,7 +224,7 @@ def main() -> None:
     @client.train()
     def train(message: Message, context: Context) -> Message:
         number = int(context.node_config["partition-id"])
-        one = Client(number, pack=given.pack, clients=given.clients, epochs=given.local_epochs)
+        one = Client(number, given.images, given.pack, given.clients, given.local_epochs)
         return one.train(message, context)
 
     @server.main()

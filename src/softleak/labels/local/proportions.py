@@ -31,9 +31,8 @@ class ProportionSettings:
     skew: tuple[float, float] = (0.1, 10.0)  # Dirichlet parameters of simulated clients, from … to
     ridge: float = 1e-2  # of the mean square: how far the regression is held back
     floor: float = 0.02  # proportions below this are known as well as one of this size
-    looked_at: int = 1000  # stand-ins whose features say along which direction all have length one
-    together: int = 64  # of these are run in one batch
-    doubt: float = 1e-3  # of the features' mean square: how far that direction is held back
+    together: int = 64  # stand-ins whose features are computed in one batch
+    doubt: float = 1e-2  # of the features' mean square: how far their direction is held back
     seed: int = 0  # the seed of the simulated clients
 
 
@@ -76,6 +75,7 @@ class ProportionReader:
     """This reads proportions off updates of one client's settings and number of samples."""
 
     subject: Subject
+    samples: int
     along: Tensor | None  # (I,) usual features have length one along it; None: nothing is known
     weights: Tensor  # (C + 1, C) from the update's statistic and one to proportions
     spread: float  # the interval's half width, in units of the root of a proportion
@@ -97,7 +97,7 @@ class ProportionReader:
         """
         random = np.random.default_rng(settings.seed)
         generator = torch.Generator().manual_seed(settings.seed)
-        along = _like_a_bias(subject, stand_ins, settings, generator)
+        along = _like_a_bias(subject, stand_ins, settings, settings.runs * samples, generator)
         seen: list[Tensor] = []
         parts: list[Tensor] = []
         for _ in range(settings.runs):
@@ -107,13 +107,13 @@ class ProportionReader:
             seen.append(statistic(subject, share, along))
             parts.append(torch.bincount(y, minlength=subject.head.classes) / samples)
         s, part = _with_one(torch.stack(seen)), torch.stack(parts).double()
-        weights, missed = _fit(s, part, settings)
-        return cls(subject, along, weights, missed, stand_ins is None)
+        weights, missed = _fit(s, part, samples, settings)
+        return cls(subject, samples, along, weights, missed, stand_ins is None)
 
     def read(self, share: GradientShare) -> Proportions:
         """Return the proportions behind one update."""
         seen = _with_one(statistic(self.subject, share, self.along)[None])
-        mean = _normalised(seen @ self.weights)[0]
+        mean = _whole(seen @ self.weights, self.samples)[0]
         half = self.spread * mean.clamp_min(PROPORTIONS.floor).sqrt()
         interval = torch.stack([mean - half, mean + half]).clamp(0, 1)
         basis = "noise, of which real images may differ" if self.on_noise else "the images given"
@@ -138,10 +138,11 @@ def statistic(subject: Subject, share: GradientShare, along: Tensor | None) -> T
 
 
 def _like_a_bias(
-    subject: Subject, stand_ins: StandIns | None, settings: ProportionSettings,
+    subject: Subject, stand_ins: StandIns | None, settings: ProportionSettings, most: int,
     generator: torch.Generator,
 ) -> Tensor | None:  # fmt: skip
-    """Return a direction (I,) along which the features of stand-ins have length one.
+    """Return a direction (I,) along which the features of stand-ins, ``most`` of them at most, have
+    length one.
 
     An image counts in the head's gradient as much as its feature is long along the direction that
     is read. Least squares find the one along which these lengths differ least. With noise for
@@ -149,7 +150,7 @@ def _like_a_bias(
     """
     if stand_ins is None:
         return subject.once(BatchReader.of).like_a_bias
-    chosen = torch.randperm(len(stand_ins.images), generator=generator)[: settings.looked_at]
+    chosen = torch.randperm(len(stand_ins.images), generator=generator)[:most]
     parts = stand_ins.images[chosen].split(settings.together)
     x = torch.cat([features_of(subject, list(part)) for part in parts])
     normal = x.T @ x / len(x)
@@ -161,17 +162,26 @@ def _with_one(s: Tensor) -> Tensor:
     return torch.cat([s, torch.ones(len(s), 1, dtype=s.dtype, device=s.device)], 1)
 
 
-def _normalised(raw: Tensor) -> Tensor:
-    """Return estimates (N, C) without negative entries, each with the sum one."""
-    kept = raw.clamp_min(0)
-    return kept / kept.sum(1, keepdim=True).clamp_min(1e-300)
+def _whole(raw: Tensor, samples: int) -> Tensor:
+    """Return parts (N, C) that are whole numbers of samples, nearest to estimates, and sum to one.
+
+    Entries are rounded down, and those that lose most by it have one sample more.
+    """
+    kept = raw.clamp_min(torch.finfo(raw.dtype).eps)
+    counts = samples * kept / kept.sum(1, keepdim=True)
+    down = counts.floor()
+    left = (samples - down.sum(1, keepdim=True)).round()
+    lost = (counts - down).argsort(1, descending=True).argsort(1)
+    return (down + (lost < left)) / samples
 
 
-def _fit(s: Tensor, part: Tensor, settings: ProportionSettings) -> tuple[Tensor, float]:
+def _fit(
+    s: Tensor, part: Tensor, samples: int, settings: ProportionSettings
+) -> tuple[Tensor, float]:
     """Return the ridge regression, and the quantile of what it misses of a run left out.
 
-    What is missed is measured on the estimates as they are stated, without negative entries: those
-    of classes that are absent are better than the regression itself.
+    What is missed is measured on the estimates as they are stated, in whole samples: they are
+    better than the regression itself where a class has few samples or none.
     """
     normal = s.T @ s
     held = settings.ridge * torch.diag(normal.diagonal())
@@ -179,7 +189,7 @@ def _fit(s: Tensor, part: Tensor, settings: ProportionSettings) -> tuple[Tensor,
     weights = inverse @ s.T @ part
     leverage = ((s @ inverse) * s).sum(1, keepdim=True).clamp_max(0.99)
     left_out = (part - s @ weights) / (1 - leverage)  # as if each run had been left out of its fit
-    guess = _normalised(part - left_out)
+    guess = _whole(part - left_out, samples)
     missed = (part - guess).abs() / guess.clamp_min(settings.floor).sqrt()
     level = min(settings.level * (1 + 1 / part.numel()), 1.0)
     return weights, float(torch.quantile(missed.flatten(), level))

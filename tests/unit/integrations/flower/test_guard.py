@@ -96,11 +96,7 @@ def test_behind_the_defence_an_audit_finds_none_of_what_was_to_be_stopped(stop):
     pixels = Question(input_shape=SHAPE, normalisation=Normalisation((0.0,) * 3, (1.0,) * 3))
     # A guard stops the right class from being named. A wrong one still comes out as probable now
     # and then, behind some noise: the test draws the same noise in every run.
-    own = np.random.default_rng(0)
-    defence = guard(
-        Action.DEFEND, lr=LR, stop=stop,
-        noise=lambda size, source: GaussianNoise(size, source if isinstance(source, int) else own),
-    )  # fmt: skip
+    defence = guard(Action.DEFEND, lr=LR, stop=stop, source=lambda *_: np.random.default_rng(0))
     sent = defence(instruction(1), context(), client())
     again = guard(Action.WARN, lr=LR, question=pixels)(instruction(1), context(), lambda *_: sent)
     found = metrics(again)

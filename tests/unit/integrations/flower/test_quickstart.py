@@ -82,6 +82,17 @@ def test_clients_share_the_images_of_a_file(tmp_path):
     assert all(float(images.min()) >= -1 and float(images.max()) <= 1 for images, _ in dealt)
 
 
+def test_as_many_images_as_the_quickstart_has_are_the_embedded_ones_again():
+    few, many = Client(0, 40), Client(0, 100)
+    (x, y), (again, classes) = few.images(), many.images()
+    assert len(again) == len(classes) == 100
+    assert bool((again[:40] == x).all())
+    assert classes.tolist() == [*y.tolist(), *y.tolist(), *y[:20].tolist()]
+    # A mirrored and shifted image has the same pixels at other places.
+    assert bool((again[40:80].flatten(1).sort(1).values == x.flatten(1).sort(1).values).all())
+    assert not bool((again[40:80] == x).flatten(1).all(1).all())
+
+
 def test_the_metrics_count_it_and_have_no_zero_for_what_was_not_attacked(watched):
     said = watched
     assert said["softleak-composition"] == 1.0

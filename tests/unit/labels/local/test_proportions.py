@@ -15,6 +15,7 @@ from softleak.labels.local.proportions import (
     StandIns,
     _draw,
     _draw_counts,
+    _whole,
 )
 
 SETTINGS = ProportionSettings(runs=40)
@@ -54,6 +55,30 @@ def test_intervals_hold_on_other_clients(federation):
     assert 0.78 <= float(torch.stack(held).double().mean()) <= 0.99
     # Always guessing a fifth each is off by more than 0.5 on such clients.
     assert sum(off) / len(off) < 0.35
+
+
+def test_parts_are_whole_numbers_of_samples_and_sum_to_one():
+    raw = torch.tensor([[0.62, 0.30, -0.1, 0.08], [0.26, 0.24, 0.25, 0.25], [-1.0, -1.0, -2.0, 0]])
+    counts = 10 * _whole(raw.double(), 10)
+    assert counts.sum(1).tolist() == [10, 10, 10]
+    assert counts[0].tolist() == [6, 3, 0, 1]
+    assert float((counts - counts.round()).abs().max()) < 1e-12
+    assert bool(((counts[1] - 2.5).abs() <= 0.5 + 1e-12).all())
+
+
+def test_the_direction_that_is_read_gives_every_image_the_same_weight():
+    torch.manual_seed(1)
+    lengths = torch.exp(0.5 * torch.randn(400, 1))
+    # One entry of the feature is the same for every image, as the input of a bias is.
+    images = torch.cat([lengths * torch.randn(400, 5).abs(), torch.full((400, 1), 3.0)], 1)
+    model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(6, 3, bias=False))
+    subject, classes = sl.Subject.of(model, (6,)), torch.arange(400) % 3
+    client = sl.Client(lr=0.01, epochs=1, batch_size=10)
+    public = StandIns(images[:200], classes[:200])
+    along = ProportionReader.of(subject, client, 10, public, SETTINGS).along
+    weighed = images[200:].double() @ along
+    plain = images[200:].double() @ images[:200].double().mean(0)
+    assert float(weighed.std() / weighed.mean()) < 0.5 * float(plain.std() / plain.mean())
 
 
 def test_noise_stands_in_by_default_and_says_so(federation):

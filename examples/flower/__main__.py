@@ -1,6 +1,7 @@
 """Run the federation twice, without and with the guard, and write a page about both.
 
-python -m examples.flower [--clients 20] [--rounds 2] [--images-only] [--no-guard] [--out DIR]
+python -m examples.flower [--clients 20] [--rounds 2] [--images-only] [--noise-only] [--no-guard]
+    [--out DIR]
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def main() -> None:
     """Read the command line, run the federations and print their scores."""
     parser = argparse.ArgumentParser(description=__doc__)
     for setting in fields(Settings):
-        if setting.name != "hide_class":
+        if setting.type != "bool":
             kind = float if setting.name == "lr" else int
             parser.add_argument(f"--{setting.name}", type=kind, default=setting.default)
     parser.add_argument(
@@ -43,6 +44,11 @@ def main() -> None:
         action="store_false",
         dest="hide_class",
         help="hide images and not classes",
+    )
+    parser.add_argument(
+        "--noise-only",
+        action="store_true",
+        help="add noise alone, without pruning or clipping",
     )
     parser.add_argument("--no-guard", action="store_true", help="run without a guard only")
     parser.add_argument(

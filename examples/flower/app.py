@@ -37,7 +37,8 @@ def client_app(settings: Settings, *, guarded: bool) -> ClientApp:
     question = Question(input_shape=settings.shape, normalisation=NORM)
     guard = LeakageGuard(
         settings.network(), Action.DEFEND, stop=settings.stop,
-        question=question, seeds=settings.seeds, source=_repeatable,
+        question=question, seeds=settings.seeds, treatments=settings.treatments,
+        source=_repeatable,
     )  # fmt: skip
     app = ClientApp(mods=[guard] if guarded else [])
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from softleak import data, models
 from softleak.auditing import Leak
+from softleak.auditing.treatments import PLAIN, TREATMENTS, Treatment
 
 NORM = data.CIFAR10_NORM
 HELD_OUT_IMAGES = 50  # the number of images that no client has
@@ -27,6 +28,7 @@ class Settings:
         lr: the learning rate of the clients.
         seeds: the number of trials for each setting of a guard's noise.
         hide_class: whether the guard hides the class as well as the image.
+        noise_only: whether the guard adds noise alone, and neither prunes nor clips before it.
     """
 
     clients: int = 20
@@ -36,6 +38,12 @@ class Settings:
     lr: float = 0.1
     seeds: int = 2
     hide_class: bool = True
+    noise_only: bool = False
+
+    @property
+    def treatments(self) -> tuple[Treatment, ...]:
+        """What the guard may do to an update before it adds noise."""
+        return (PLAIN,) if self.noise_only else TREATMENTS
 
     @property
     def stop(self) -> frozenset[Leak]:

@@ -181,7 +181,7 @@ def test_labels_only_is_grey_for_the_input(case):
 
 def test_counts_hold_the_truth_between_their_bounds(case):
     labels = [0] * 5 + [2] * 9 + [5] * 2
-    update = ("--before", case.weights, "--after", case.batch(labels), "--lr", 0.1, *SHAPE)
+    update = ("--before", case.weights, "--after", case.batch(labels), "--lr", 0.1, *LABELS)
     assert only(case.audited(*update))["composition"]["counts"] is None
     counts = only(case.audited(*update, "--samples", 16))["composition"]["counts"]
     truth = [labels.count(c) for c in range(7)]

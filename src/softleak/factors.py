@@ -205,6 +205,11 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def numerical_rank(head: Head, share: GradientShare, relative: float) -> int:
-    """Return how many singular values of ``G`` stand above rounding: a bound on the samples."""
-    values = torch.linalg.svdvals(share[head.weight_name].double())
-    return int((values > RANK.second_value * relative * values[0]).sum())
+    """Return how many singular values of ``G`` stand above rounding: a bound on the samples.
+
+    The rounding is that of the gradient itself, and that of a difference of weights.
+    """
+    G = share[head.weight_name].double()
+    values = torch.linalg.svdvals(G)
+    edge = sum(side**0.5 for side in G.shape) * share.noise(head.weight_name)
+    return int((values > RANK.second_value * relative * values[0] + 2 * edge).sum())

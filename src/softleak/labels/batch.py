@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from softleak.errors import LabelError
-from softleak.factors import RANK, head_gradients
+from softleak.factors import head_gradients, numerical_rank
 from softleak.head import Head
 from softleak.labels.noisy.features import features_of_noise
 from softleak.share import GradientShare
@@ -81,7 +81,8 @@ class BatchReader:
             return Batch(
                 1, (), None, "the head's gradient carries noise: neither samples nor classes proved"
             )
-        least = self._rank(share, G)
+        relative = share.resolution(self.head.weight_name, self.head.dtype)
+        least = max(numerical_rank(self.head, share, relative), 1)
         present = self._present(share, G, error)
         counts = None if samples is None else self.counts(share, present, samples)
         how = "" if present else f": {self._why_none(share)}"
@@ -110,15 +111,6 @@ class BatchReader:
             f"{bias if self.head.has_bias else 'the head has no bias'} and its features "
             f"{'may be negative' if len(self.features) else 'could not be looked at'}"
         )
-
-    def _rank(self, share: GradientShare, G: Tensor) -> int:
-        """Return how many singular values stand above rounding, that of a difference of weights
-        too.
-        """
-        values = torch.linalg.svdvals(G)
-        relative = share.resolution(self.head.weight_name, self.head.dtype)
-        edge = sum(side**0.5 for side in G.shape) * share.noise(self.head.weight_name)
-        return max(int((values > RANK.second_value * relative * values[0] + 2 * edge).sum()), 1)
 
     def counts(self, share: GradientShare, present: tuple[int, ...], samples: int) -> Tensor | None:
         """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from softleak.factors import Factors, numerical_rank
+from softleak.head import Head
 from softleak.knowledge import Knowledge
 from softleak.labels.decayed import solve_single, undo_decay
 from softleak.labels.noisy.features import Typical
@@ -59,7 +60,8 @@ def otherwise(
         return of_zero_gradient(subject, knowledge, share)
     if is_sign_pattern(G):
         return _of_signs(G)
-    explained = undo_decay(subject, knowledge, share) or _mended(subject, knowledge, share, G)
+    rank = numerical_rank(head, share, share.resolution(head.weight_name, head.dtype))
+    explained = _explained(subject, knowledge, share, G, rank)
     if explained is not None:
         return explained
     if _of_rounding(subject, knowledge, factors):
@@ -81,8 +83,35 @@ def otherwise(
                 "the head's gradient is not that of one sample with independent noise of equal "
                 "size on every entry; the share was altered",
             )
+    return _several(min(spectrum.samples, rank))
+
+
+def _explained(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, G: Tensor, rank: int
+) -> Recovery | None:
+    """Return the answer if weight decay, several samples or one altered row are all there is.
+
+    Args:
+        subject: the model the gradients were computed with.
+        knowledge: what is assumed of the share.
+        share: what was sent.
+        G: (C, I) the head's gradient.
+        rank: the number of its singular values above rounding.
+    """
+    undone = undo_decay(subject, knowledge, share)
+    if undone is not None or not _adds_up(subject.head, share, G):
+        return undone or _mended(subject, knowledge, share, G)
+    return _several(rank) if rank > 1 else None  # noise and pruning would not leave such sums
+
+
+def _adds_up(head: Head, share: GradientShare, G: Tensor) -> bool:
+    """Return whether the rows of the head's gradient add up to zero to within rounding.
+
+    They do for one sample and for many, and behind noise or pruning they do not.
+    """
     relative = share.resolution(head.weight_name, head.dtype)
-    return _several(min(spectrum.samples, numerical_rank(head, share, relative)))
+    rounding = share.noise(head.weight_name) * G.numel() ** 0.5
+    return float(G.sum(0).norm()) <= math.hypot(relative * float(G.norm()), rounding)
 
 
 def _of_rounding(subject: Subject, knowledge: Knowledge, factors: Factors) -> bool:
@@ -137,10 +166,6 @@ def _mended(
     subject: Subject, knowledge: Knowledge, share: GradientShare, G: Tensor
 ) -> Recovery | None:
     """Return the recovery without the noise of a single row, if that is all that is wrong."""
-    relative = share.resolution(subject.head.weight_name, subject.head.dtype)
-    rounding = share.noise(subject.head.weight_name) * G.numel() ** 0.5
-    if float(G.sum(0).norm()) <= math.hypot(relative * float(G.norm()), rounding):
-        return None  # the columns add up to zero: no row carries noise of its own
     found = without_noisy_row(G)
     if found is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -124,7 +125,7 @@ class Auditor:
         """
         if update.share is None:
             raise ShareError(update.reason)
-        options = self.question.options(update.scale_known)
+        options = self._options(update)
         ready = replace(update, share=prepared(subject, update.share, options))
         return self._alike(subject, [ready], options, int(inputs))[0]
 
@@ -140,17 +141,25 @@ class Auditor:
                     ready.append(replace(update, share=prepared(subject, update.share, options)))
             except SoftleakError as error:
                 found[update.node] = ClientAudit(update.node, reason=str(error))
-        for known in (True, False):
-            alike = [update for update in ready if update.scale_known is known]
-            options = self.question.options(known)
-            for client in self._alike(subject, alike, options, inputs):
+        alike: dict[tuple[bool, int | None], list[Update]] = defaultdict(list)
+        for update in ready:
+            alike[update.scale_known, update.samples_of_steps].append(update)
+        for some in alike.values():
+            for client in self._alike(subject, some, self._options(some[0]), inputs):
                 found[client.node] = client
+            inputs = max(inputs - len(some), 0)
         return [found[update.node] for update in updates]
+
+    def _options(self, update: Update) -> Options:
+        """Return the options of an audit of one update, with what is known of its samples."""
+        usual = self.question.options(update.scale_known)
+        known = replace(usual.knowledge, samples=update.samples_of_steps)
+        return replace(usual, knowledge=known)
 
     def _alike(
         self, subject: Subject, updates: Sequence[Update], options: Options, inputs: int
     ) -> list[ClientAudit]:
-        """Audit updates with the same knowledge of their scale, all labels in one pass."""
+        """Audit updates of which the same is known, all labels in one pass."""
         pairs = [(u, u.share, u.trained) for u in updates if u.share is not None]
         named = [NamedShare(str(u.node), sent) for u, _, sent in pairs if sent is not None]
         reports = list(audit_shares(subject, named, options)) if named else []

@@ -38,6 +38,17 @@ class Update:
         return replace(self.share.scaled(size), made_by=self.client)
 
     @property
+    def samples_of_steps(self) -> int | None:
+        """The number of samples if, by what is said, several steps were taken on several samples.
+
+        None for one sample, for one step, and if it was not said.
+        """
+        if self.samples is None or self.client is None or self.client.epochs is None:
+            return None
+        batch = self.client.batch_size or self.samples
+        return self.samples if batch < self.samples else None
+
+    @property
     def scale_known(self) -> bool:
         """Whether the share is the gradient itself, and not a multiple of it."""
         return self.lr is not None

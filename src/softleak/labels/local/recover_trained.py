@@ -66,6 +66,8 @@ def recover_trained(
     """
     answers = answer_trained(subject, knowledge, shares, plain)
     found = [answer.recovery for answer in answers]
+    if knowledge.samples is not None and knowledge.samples > 1:
+        return found  # several samples are reason enough
     for places in _alike(subject, shares):
         recipe = answers[places[0]].recipe
         open_ = [i for i in places if found[i].status not in NO_CAUSE_SOUGHT]

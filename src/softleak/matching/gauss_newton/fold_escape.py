@@ -14,7 +14,7 @@ from softleak.matching.gauss_newton.newton_model import LinearisedShare
 from softleak.matching.gauss_newton.step_damping import Damping
 from softleak.matching.stopping import Stopping
 
-RIDGE = 1e-10  # what keeps a normal matrix of unit diagonal positive definite
+NORMAL_RIDGE = 1e-10  # what keeps a normal matrix of unit diagonal positive definite
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def explained(walk: Walk, linearised: LinearisedShare, touched: Tensor, changes:
     v = changes * weight[touched]
     scale = normal.matrix.diagonal().rsqrt()
     scaled = normal.matrix * scale[:, None] * scale
-    scaled.diagonal().add_(RIDGE)
+    scaled.diagonal().add_(NORMAL_RIDGE)
     factor = torch.linalg.cholesky(scaled)
     sides = torch.cat([v @ jacobian.T, normal.slope[None]]) * scale
     half = torch.linalg.solve_triangular(factor, sides.T, upper=False)

@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 from softleak.matching.gauss_newton.batch_function import BatchFunction
 
 FOLDED = frozenset(("gelu", "silu", "mish"))
-REACH = 12  # beyond it these activations are flat or straight
+FOLD_REACH = 12  # beyond it these activations are flat or straight
 FINENESS = 1000  # places within one of the argument
-CHUNK = 64  # units that are followed at once
+UNITS_AT_ONCE = 64  # units that are followed at once
 
 
 class _FirstFold(TorchFunctionMode):
@@ -85,7 +85,9 @@ class FoldedUnits:
 
     def twins(self) -> Tensor:
         """Return for each unit the input (U,) on the other side of the dip with the same output."""
-        grid = torch.linspace(-REACH, REACH, 2 * REACH * FINENESS + 1, dtype=torch.double)
+        grid = torch.linspace(
+            -FOLD_REACH, FOLD_REACH, 2 * FOLD_REACH * FINENESS + 1, dtype=torch.double
+        )
         values, wanted = self.act(grid), self.act(self.entered)
         dip = int(values.argmin())
 
@@ -118,7 +120,7 @@ class FoldedUnits:
 
         with torch.no_grad():
             touched = along(torch.ones_like(self.entered)).nonzero().flatten()
-            each = vmap(lambda unit: along(self._only(unit))[touched], chunk_size=CHUNK)
+            each = vmap(lambda unit: along(self._only(unit))[touched], chunk_size=UNITS_AT_ONCE)
             return touched, each(chosen)
 
     def _only(self, unit: Tensor) -> Tensor:
@@ -143,7 +145,9 @@ class FoldedUnits:
 
         back = vjp(entered, self.z[:pixels])[1]
         every = torch.arange(len(self.entered))
-        by_pixel = vmap(lambda unit: back(self._only(unit))[0], chunk_size=CHUNK)(every).detach()
+        by_pixel = vmap(lambda unit: back(self._only(unit))[0], chunk_size=UNITS_AT_ONCE)(
+            every
+        ).detach()
         matrix = by_pixel.T @ by_pixel
         matrix.diagonal().add_(ridge * matrix.diagonal().mean())
         own = by_pixel[chosen]

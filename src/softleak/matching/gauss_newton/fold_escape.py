@@ -125,4 +125,5 @@ def explained(walk: Walk, linearised: LinearisedShare, touched: Tensor, changes:
     half = torch.linalg.solve_triangular(factor, sides.T, upper=False)
     pixels, slope = half[:, :-1], half[:, -1:]
     along = v @ walk.r[touched] - (pixels * slope).sum(0)
-    return -2 * along - v.square().sum(1) + pixels.square().sum(0)
+    gains: Tensor = pixels.square().sum(0) - v.square().sum(1) - 2 * along
+    return gains

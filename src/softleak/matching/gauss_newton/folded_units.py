@@ -101,7 +101,8 @@ class FoldedUnits:
 
     def slopes(self, u: Tensor) -> Tensor:
         """Return the slope of the activation at inputs (U,)."""
-        return jvp(self.act, (u,), (torch.ones_like(u),))[1]
+        slopes: Tensor = jvp(self.act, (u,), (torch.ones_like(u),))[1]
+        return slopes
 
     def tangents(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Return how the rows change with the slopes of chosen units (K,).

@@ -27,10 +27,10 @@ class FoldEscape:
     explained by pixels.
 
     Attributes:
-        tries: how many units are tried, those that explain most first.
+        tries: how many units are tried in a round, those that explain most first.
         rounds: how often a walk is led out of a wrong place.
-        steps: the largest number of steps after each move.
         gain: a move counts if it leaves at most this part of the misfit.
+        trial: within so many steps the misfit has to be as low; then the walk goes on.
         nearest: units whose two inputs are nearer to each other than this are not moved, because
             steps cross so short a way by themselves.
         furthest: units whose two inputs are farther apart than this are not moved.
@@ -38,10 +38,10 @@ class FoldEscape:
         damping: how steps after a move are damped.
     """
 
-    tries: int = 3
+    tries: int = 6
     rounds: int = 8
-    steps: int = 25
     gain: float = 0.9
+    trial: int = 5
     nearest: float = 0.15
     furthest: float = 4.0
     ridge: float = 1e-2
@@ -75,10 +75,16 @@ class FoldEscape:
     ) -> Walk | None:
         """Return the walk with the first move that leaves less of the misfit; None if none does."""
         goal, steps = self.gain * walk.misfits[-1], walk.steps
-        again = replace(descent, steps=self.steps, damping=self.damping, hopeless=goal)
+        near = replace(descent, damping=self.damping, hopeless=goal)
+        equations, trial = linearised.equations, replace(near, steps=self.trial)
         for z in self._moves(walk, linearised):
-            found = again(linearised.equations, z, linearised, stopping)
+            found = trial(equations, z, linearised, stopping)
             steps += found.steps
+            unfinished = found.steps >= self.trial or found.misfits[-1] > descent.precise
+            if found.misfits[-1] <= goal and unfinished:
+                first, found = found, near(equations, found.z, linearised, stopping)
+                found = replace(found, misfits=first.misfits + found.misfits[1:])
+                steps += found.steps
             if found.misfits[-1] <= goal:
                 return replace(found, misfits=walk.misfits + found.misfits, steps=steps)
             if stopping.over:

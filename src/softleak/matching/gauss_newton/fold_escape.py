@@ -38,7 +38,7 @@ class FoldEscape:
         damping: how steps after a move are damped.
     """
 
-    tries: int = 6
+    tries: int = 4
     rounds: int = 8
     gain: float = 0.9
     trial: int = 5

@@ -22,6 +22,7 @@ from softleak.experiments.seeds import SEEDS
 from softleak.experiments.shelf import Shelf
 from softleak.labels.recover import recover_labels
 from softleak.matching import (
+    GaussNewton,
     GivenLabel,
     LabelSource,
     Matching,
@@ -145,6 +146,7 @@ class MatchingCell(LeNetCell):
         optimiser: the way to minimise; None means the paper's for the objective.
         compiled: whether evaluations are compiled, which is faster and rounds differently.
         together: how many samples run in one batch.
+        polish: how inputs that were matched are solved for at the end, if they are.
     """
 
     objective: Objective
@@ -153,6 +155,7 @@ class MatchingCell(LeNetCell):
     optimiser: Optimiser | None = None
     compiled: bool = False
     together: int = 15
+    polish: GaussNewton | None = None
 
     @property
     def name(self) -> str:
@@ -189,6 +192,6 @@ class MatchingCell(LeNetCell):
         matching = Matching(
             self.objective, self.optimiser, [TotalVariation(VARIATION_WEIGHTS[self.subject])],
             label=[self.source or GivenLabel(sample.y) for sample in drawn],
-            start=Noise(repeat), compiled=self.compiled,
+            start=Noise(repeat), compiled=self.compiled, polish=self.polish,
         )  # fmt: skip
         return matching(Subject(target.model, target.head), shares, recoveries)

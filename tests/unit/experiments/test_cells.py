@@ -15,7 +15,7 @@ from softleak.experiments.networks import NETWORKS, Network
 from softleak.experiments.noise_cells import NoiseCell
 from softleak.experiments.shelf import CIFAR10, CIFAR100, FLOWERS17, IMAGENET
 from softleak.experiments.table5 import PAPER
-from softleak.matching import Adam
+from softleak.matching import LBFGS, Adam, GaussNewton
 from softleak.sweep import Piece
 
 SHELF = Shelf()
@@ -76,6 +76,17 @@ def test_matching_comes_nearer_with_every_step():
     assert longer["evaluations"] == 30
     assert longer["misfit"] < short["misfit"]
     assert longer["L1"] < 1e-5
+
+
+def test_a_polish_that_proves_nothing_leaves_what_was_matched():
+    table3 = EXPERIMENTS["table3"]
+    cell = table3.cell("smoothed, lenet, L2 α=1 β=0, polished")
+    short = replace(cell, optimiser=LBFGS(steps=2))
+    in_vain = replace(short, polish=GaussNewton(seconds=0.0))
+    alone = replace(short, polish=None)
+    (polished,), (matched,) = measured(in_vain, [0]), measured(alone, [0])
+    assert polished["status"] != "PROVED"
+    assert polished["PSNR"] == pytest.approx(matched["PSNR"])
 
 
 def test_weights_travel_with_the_shelf_and_are_not_done_without(tmp_path):

@@ -73,6 +73,7 @@ class DampedDescent:
             In float64, where matrices are dear and the solution is near, every step that is not
             slow counts.
         repeats: the largest number of further steps with one matrix.
+        hopeless: a walk that gets stuck in float32 with a larger misfit is given up.
     """
 
     steps: int = 60
@@ -82,6 +83,7 @@ class DampedDescent:
     precise: float = 30.0
     again: float = 0.5
     repeats: int = 10
+    hopeless: float = math.inf
 
     def __call__(
         self, equations: ShareEquations, z: Tensor, linearised: Linearised, stopping: Stopping
@@ -112,6 +114,8 @@ class DampedDescent:
             stuck = taken is None or slow >= self.patience
             solved = misfits[-1] < self.precise
             if dtype is torch.float64 and (stuck or (solved and (settled or slow > 0))):
+                break
+            if stuck and misfits[-1] > self.hopeless:
                 break
             if dtype is torch.float32 and (stuck or solved):
                 dtype, slow, stuck = torch.float64, 0, False

@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from softleak.matching.gauss_newton.certificate import Certificate
 from softleak.matching.gauss_newton.damped_descent import DampedDescent, Walk
+from softleak.matching.gauss_newton.fold_escape import FoldEscape
 from softleak.matching.gauss_newton.matrix_free import MatrixFree
 from softleak.matching.gauss_newton.newton_model import LinearisedShare, NewtonModel
 from softleak.matching.gauss_newton.pixel_certificate import Certifier, ProofSettings
@@ -49,11 +50,13 @@ class NewtonRun:
         proof: what a proof asks for.
         dense: the largest number of unknowns whose normal matrix is held; beyond it, steps are
             found without a matrix and nothing is proved.
+        escape: how a walk that got stuck is led on.
     """
 
     descent: DampedDescent = field(default_factory=DampedDescent)
     proof: ProofSettings = field(default_factory=ProofSettings)
     dense: int = 4096
+    escape: FoldEscape = field(default_factory=FoldEscape)
 
     def __call__(
         self,
@@ -92,6 +95,8 @@ class NewtonRun:
             return walk, Certificate(False, reason, misfits=walk.misfits)
         linearised = LinearisedShare(model, equations, self.descent.damping.smoothness)
         walk = self.descent(equations, z, linearised, stopping)
+        if walk.stuck:
+            walk = self.escape(self.descent, walk, linearised, stopping)
         products = model.products(torch.float64)
         prove = Certifier(equations, model.client, products, linearised.used, self.proof)
         return walk, prove(walk)

@@ -37,9 +37,7 @@ def both_ways(model, objective, plain=False):
     names, outer = tuple(own.parameters), OuterProducts.of(own, (8,))
     factors = {name: factored([share[name]]) for name in outer.weights}
     whole = MatchingProblems(own, names, objective, (), (8,), targets([job], names, own))
-    return outer, whole, replace(
-        whole, outer=outer, targets=targets([job], names, own, factors)
-    )
+    return outer, whole, replace(whole, outer=outer, targets=targets([job], names, own, factors))
 
 
 @pytest.mark.parametrize("plain", [False, True])

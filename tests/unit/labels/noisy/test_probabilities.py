@@ -27,7 +27,7 @@ def changes(size: float) -> torch.Tensor:
     assert bool((p >= 0).all())
     assert torch.allclose(p.sum(-1), torch.ones_like(noise.lengths), atol=1e-3)
     delta = p - labels[:, None]
-    tau = delta.norm(dim=-1, keepdim=True)
+    tau = delta.norm(dim=-1, keepdim=True).clamp_min(PROBABILITIES.smallest)
     logits = (delta / tau @ signal.response.T + noise.omega) / tau + posterior.b
     return (logits.softmax(-1) - p).norm(dim=-1)
 

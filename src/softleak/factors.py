@@ -56,6 +56,8 @@ class Factors:
 
     def take(self, rows: Tensor) -> Factors:
         """Return the factors of some clients."""
+        if len(rows) == len(self.sigma) == 1:
+            return self
         return Factors(
             self.u[rows], self.sigma[rows], self.v[rows], self.residual[rows],
             self.relative, self.absolute[rows], self.tiny, self.explained[rows], self.sums[rows],

@@ -44,6 +44,22 @@ def _even_steps(points: int, dtype: torch.dtype, device: torch.device) -> Tensor
         return torch.linspace(0, 1, points, dtype=dtype, device=device)
 
 
+@lru_cache(maxsize=4)
+def _doubling_steps(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return parts of a bracket from zero to one, each about twice the one before."""
+    with torch.inference_mode(False):
+        bits = torch.linspace(-SEARCH.edge_bits, 0, SEARCH.section - 1, dtype=dtype)
+        return F.pad(bits.exp2(), (1, 0)).to(device)
+
+
+@lru_cache(maxsize=4)
+def _crossing_steps(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return parts of a bracket on both sides of a crossing, nearer and nearer to it."""
+    with torch.inference_mode(False):
+        near = torch.tensor([2.0**-3, 2.0**-6, 2.0**-9, 2.0**-12], dtype=dtype, device=device)
+        return torch.cat([-near, near])
+
+
 def zoom(
     loss: Callable[[Tensor], Tensor], left: Tensor, right: Tensor, levels: int, *, many: bool
 ) -> tuple[Tensor, Tensor]:
@@ -102,8 +118,7 @@ def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor)
     """
     start, edge = good, bad.clone()
     open_ = torch.arange(len(good), device=good.device)
-    bits = torch.linspace(-SEARCH.edge_bits, 0, SEARCH.section - 1, dtype=good.dtype)
-    steps = F.pad(bits.exp2(), (1, 0)).to(good.device).expand(len(good), -1)
+    steps = _doubling_steps(good.dtype, good.device).expand(len(good), -1)
     for _ in range(SEARCH.edge_levels):
         points = torch.lerp(good[:, None], bad[:, None], steps)
         values = loss(open_, points)
@@ -123,6 +138,6 @@ def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor)
 def _around_crossing(below: Tensor, above: Tensor) -> Tensor:
     """Return parts of brackets (K, S), in order, many of them where a line crosses what fits."""
     at = ((SEARCH.fit - below) / (above - below)).nan_to_num(0.5, 0.5, 0.5)[:, None]
-    near = torch.tensor([2.0**-3, 2.0**-6, 2.0**-9, 2.0**-12], dtype=at.dtype, device=at.device)
-    whole = torch.linspace(0, 1, 5, dtype=at.dtype, device=at.device).expand(len(at), -1)
-    return torch.cat([at - near, at + near, whole], 1).clamp(0, 1).sort(-1).values
+    whole = _even_steps(5, at.dtype, at.device).expand(len(at), -1)
+    near = at + _crossing_steps(at.dtype, at.device)
+    return torch.cat([near, whole], 1).clamp(0, 1).sort(-1).values

@@ -56,14 +56,14 @@ def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> T
     does it count what a polynomial in the logits explains: where logits are small the softmax is
     one, and the unknowns can level any label that depends on them smoothly.
     """
-    ahead, error = residual(curve, family, (scalar * (1 + EQUATIONS.nudge))[:, None])
-    behind, _ = residual(curve, family, (scalar * (1 - EQUATIONS.nudge))[:, None])
-    slope = ((ahead - behind) / (2 * EQUATIONS.nudge) / error)[:, 0]
+    beside = scalar[:, None] * scalar.new_tensor([1 + EQUATIONS.nudge, 1 - EQUATIONS.nudge])
+    (ahead, behind), (error, _) = (both.unbind(1) for both in residual(curve, family, beside))
+    slope = (ahead - behind) / (2 * EQUATIONS.nudge) / error
     absorbed = slope.abs().topk(min(unknowns, slope.shape[-1]), dim=-1).indices
     slope = slope.scatter(-1, absorbed, 0.0)
     logits = curve.logits()
     if logits is not None:
-        slope = _without_polynomial(slope, logits, error[:, 0], unknowns)
+        slope = _without_polynomial(slope, logits, error, unknowns)
     bits = (slope.abs().clamp_min(1.0).log2() - EQUATIONS.blunt_bits).clamp_min(0.0)
     return bits.sum(-1)
 

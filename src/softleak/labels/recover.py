@@ -249,7 +249,8 @@ def _recover(
     # Signs of δ xᵀ are a product as well, and may add up to zero.
     level = [i for i in rows.tolist() if bool(factors.level[i])]
     signs = [i for i in level if is_sign_pattern(shares[i][subject.head.weight_name])]
-    rows = rows[~torch.isin(rows, rows.new_tensor(signs))]
+    if signs:
+        rows = rows[~torch.isin(rows, rows.new_tensor(signs))]
     solved = solve(subject, knowledge, factors.take(rows), [shares[i] for i in rows.tolist()])
     answers = {
         i: allow_for_decay(subject, knowledge, shares[i], factors.sums[i], found)

@@ -14,7 +14,8 @@ from softleak.matching.attempts import AttemptSettings
 from softleak.matching.budget import MemoryModel
 from softleak.matching.differentiable_model import DifferentiableModel
 from softleak.matching.minimum import Minimum, Optimiser
-from softleak.matching.objectives import Objective
+from softleak.matching.objectives import L2, Cosine, Objective
+from softleak.matching.outer_products import OuterProducts, factored
 from softleak.matching.priors import Prior, TotalVariation
 from softleak.matching.problems import MatchingProblems
 from softleak.matching.reconstruction import MatchStatus, Reconstruction
@@ -79,10 +80,30 @@ class BatchMatcher:
         """Return the jobs as rows of one function."""
         names = tuple(name for name in self.model.parameters if name in jobs[0].share)
         priors = _usual(jobs[0]) if self.priors is None else self.priors
+        outer, factors = self._outer(jobs)
         return MatchingProblems(
             self.model, names, self.objective, priors, jobs[0].shape,
-            targets(jobs, names, self.model), self.compiled,
+            targets(jobs, names, self.model, factors), self.compiled, outer,
         )  # fmt: skip
+
+    def _outer(self, jobs: Sequence[Job]) -> tuple[OuterProducts | None, dict[str, Tensor]]:
+        """Return the layers whose gradients are outer products, and the factors of what was sent.
+
+        There are none for a batch of samples, nor for an objective that looks at single entries.
+        """
+        unfit = bool(jobs[0].batch) or bool(self.objective.beta) or self.compiled
+        if unfit or type(self.objective) not in (L2, Cosine):
+            return None, {}
+        able = OuterProducts.of(self.model, jobs[0].shape)
+        sent = {name: f"{name}.weight" for name in able.layers}
+        found = {
+            name: factored([job.share[weight] for job in jobs])
+            for name, weight in sent.items()
+            if weight in jobs[0].share
+        }
+        factors = {sent[name]: rows for name, rows in found.items() if rows is not None}
+        layers = tuple(name for name in able.layers if sent[name] in factors)
+        return (replace(able, layers=layers) if layers else None), factors
 
     def _begun(self, problems: MatchingProblems, jobs: Sequence[Job]) -> dict[int, Reconstruction]:
         """Return the starts as if they were answers."""

@@ -59,44 +59,47 @@ class DifferentiableModel:
 
     def gradient(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Return ``∂L/∂θ`` by name, for one input and its label (C,), or for a batch (B, C)."""
-        if self.plain:
-            return self._by_autograd(lambda parameters: self._loss(parameters, x, y))
-        found: dict[str, Tensor] = grad(self._loss)(self.parameters, x, y)
-        return found
+        return self.differentiated(lambda values: (self.loss(values, x, y), {}), self.parameters)[0]
 
     def gradient_and_feature(self, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return ``∂L/∂θ`` by name, and the feature that enters the head: (I,), or (B, I)."""
         seen: list[Tensor] = []
 
-        def feature_seen() -> Tensor:
-            return seen[-1] if y.ndim > 1 else seen[-1][0]
-
         def remember(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             seen.append(inputs[0])
 
-        def loss(parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-            return self._loss(parameters, x, y), feature_seen()
+        def loss(parameters: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            found = self.loss(parameters, x, y)
+            return found, {"feature": seen[-1] if y.ndim > 1 else seen[-1][0]}
 
         handle = self.model.get_submodule(self.head.name).register_forward_pre_hook(remember)
         try:
-            if self.plain:
-                found = self._by_autograd(lambda parameters: loss(parameters)[0])
-                return found, feature_seen()
-            found, feature = grad(loss, has_aux=True)(self.parameters)
+            found, beside = self.differentiated(loss, self.parameters)
         finally:
             handle.remove()
-        return found, feature
+        return found, beside["feature"]
 
-    def _by_autograd(self, loss: Callable[[dict[str, Tensor]], Tensor]) -> dict[str, Tensor]:
-        """Return a gradient that can be differentiated again; unused parameters have zero."""
-        parameters = {n: p.detach().requires_grad_() for n, p in self.parameters.items()}
+    def differentiated(
+        self,
+        loss: Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]],
+        values: dict[str, Tensor],
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the gradient of a loss by named values, and what the loss returns beside it.
+
+        The gradient can be differentiated again. Values that the loss does not use have zero.
+        """
+        if not self.plain:
+            slopes: tuple[dict[str, Tensor], dict[str, Tensor]] = grad(loss, has_aux=True)(values)
+            return slopes
+        leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
+        total, beside = loss(leaves)
         found = torch.autograd.grad(
-            loss(parameters), list(parameters.values()), create_graph=True, allow_unused=True
+            total, list(leaves.values()), create_graph=True, allow_unused=True
         )
-        pairs = zip(parameters.items(), found, strict=True)
-        return {n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}
+        pairs = zip(leaves.items(), found, strict=True)
+        return {n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}, beside
 
-    def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    def loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Return the mean cross-entropy of one input with its label (C,), or of a batch (B, C)."""
         batch = x if y.ndim > 1 else x[None]
         logits = logits_of(functional_call(self.model, parameters, (batch,)))

@@ -15,6 +15,7 @@ from softleak.errors import OptionError
 from softleak.matching.compiling import compiled
 from softleak.matching.differentiable_model import DifferentiableModel
 from softleak.matching.objectives import L2, Objective
+from softleak.matching.outer_products import OuterProducts, parts
 from softleak.matching.priors import Prior
 
 Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -25,7 +26,8 @@ class Targets:
     """What P clients sent, and the labels that are assumed.
 
     Attributes:
-        gradients: one tensor (P, …) per parameter, in the order of the problems' names.
+        gradients: one tensor (P, …) per parameter, in the order of the problems' names. Those that
+            are compared as outer products are σ, u and v in a row (P, 1 + C + I).
         feature: the recovered features (P, I), or (P, 1) of zeros if the objective has no use for
             them; (P, B, I) for batches, with NaN for samples whose feature is not known.
         label: the soft labels (P, C), or (P, B, C); rows of free labels have no effect.
@@ -58,6 +60,7 @@ class MatchingProblems:
         input_shape: the shape of one input, or that of a batch (B, …).
         targets: what was sent.
         compiled: whether the evaluation is compiled, which is faster and rounds differently.
+        outer: the layers whose gradients are compared as outer products, if there are any.
     """
 
     model: DifferentiableModel
@@ -67,6 +70,7 @@ class MatchingProblems:
     input_shape: tuple[int, ...]
     targets: Targets
     compiled: bool = False
+    outer: OuterProducts | None = None
 
     def select(self, rows: Tensor) -> MatchingProblems:
         """Return some of the problems, given by index or mask."""
@@ -120,12 +124,20 @@ class MatchingProblems:
         """
         alone = replace(self, objective=L2(), priors=(), compiled=False)
         loss, _ = alone.evaluator()(unknowns)
-        sizes = torch.stack([g.flatten(1).square().sum(1) for g in self.targets.gradients])
-        return (loss / sizes.sum(0)).sqrt().tolist()
+        named = zip(self.names, self.targets.gradients, strict=True)
+        sizes = [g[:, :1] if self._is_outer(name) else g.flatten(1) for name, g in named]
+        whole = torch.stack([size.square().sum(1) for size in sizes]).sum(0)
+        return (loss / whole).sqrt().tolist()
+
+    def _is_outer(self, name: str) -> bool:
+        """Return whether the gradient of a parameter is compared as an outer product."""
+        return self.outer is not None and name in self.outer.weights
 
     def _one_by_one(self, unknowns: Tensor) -> tuple[Tensor, Tensor]:
         """Return the same by plain autograd, without vectorisation or fused recurrent layers."""
-        alone, t = replace(self, model=replace(self.model, plain=True)), self.targets
+        plain, t = replace(self.model, plain=True), self.targets
+        outer = None if self.outer is None else replace(self.outer, model=plain)
+        alone = replace(self, model=plain, outer=outer)
         losses, slopes = [], []
         with torch.enable_grad():
             for i, row in enumerate(unknowns):
@@ -149,7 +161,7 @@ class MatchingProblems:
             own, feature = torch.where(known, own, 0.0), torch.where(known, feature, 0.0)
             extra = self.objective.beta * self.objective.features(own, feature)
         else:
-            found, extra = self.model.gradient(x, y), x.new_zeros(())
+            found, extra = (self.outer or self.model).gradient(x, y), x.new_zeros(())
         loss = self.objective.gradients(*self._weighted(found, sent)) + extra
         for prior in self.priors:
             loss = loss + prior(x)
@@ -160,9 +172,16 @@ class MatchingProblems:
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return both sides, with the head's gradient scaled by √α, or left out if α is zero."""
         alpha, head = self.objective.alpha, self.model.head.weight_name
-        pairs = {name: (found[name], g) for name, g in zip(self.names, sent, strict=True)}
+        named = zip(self.names, sent, strict=True)
+        pairs = {name: self._pair(name, found[name], g) for name, g in named}
         if alpha != 1 and head in pairs:
             ours, theirs = pairs.pop(head)
             if alpha:
                 pairs[head] = (ours * alpha**0.5, theirs * alpha**0.5)
         return [ours for ours, _ in pairs.values()], [theirs for _, theirs in pairs.values()]
+
+    def _pair(self, name: str, found: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
+        """Return two tensors that are as far apart as both gradients of a parameter."""
+        if not self._is_outer(name):
+            return found, sent
+        return parts(found, sent, len(self.model.parameters[name]))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -163,10 +164,21 @@ def _check_sizes(job: Job, subject: Subject) -> None:
         raise OptionError(f"expected a start of shape {tuple(job.shape)}, got {drawn}")
 
 
-def targets(jobs: Sequence[Job], names: Sequence[str], model: DifferentiableModel) -> Targets:
-    """Return the targets of jobs of one kind, in the model's dtype and on its device."""
+def targets(
+    jobs: Sequence[Job], names: Sequence[str], model: DifferentiableModel,
+    factors: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Targets:  # fmt: skip
+    """Return the targets of jobs of one kind, in the model's dtype and on its device.
+
+    ``factors`` replace the gradients of these names.
+    """
     like = model.like
-    sent = tuple(torch.stack([job.share[name].to(like) for job in jobs]) for name in names)
+    sent = tuple(
+        factors[name].to(like)
+        if name in factors
+        else torch.stack([job.share[name].to(like) for job in jobs])
+        for name in names
+    )
     features = [like.new_zeros(1) if job.feature is None else job.feature for job in jobs]
     return Targets(
         sent,

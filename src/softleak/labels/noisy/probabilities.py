@@ -1,13 +1,13 @@
 """The probabilities ``p`` that a label and the noise of the logits leave, and how likely they are.
 
-A label ``y`` fixes ``u = (p − y)/|p − y|``, and ``u`` fixes the logits of ``p``. Damped fixed-point
-steps close this loop.
+A label ``y`` fixes ``u = (p − y)/|p − y|``, and ``u`` fixes the logits of ``p``. Fixed-point steps
+close this loop.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,7 +21,10 @@ class ProbabilitySettings:
     """How the probabilities of a label are found.
 
     Attributes:
-        steps: damped fixed-point steps.
+        steps: fixed-point steps, each extrapolated from the one before.
+        settled: the largest change of probabilities, as a length, that the last of them may leave.
+        damped: damped steps instead, where it leaves more.
+        farthest: how many steps an extrapolation may go back or ahead.
         grid: scalars at which the evidence of other layers is evaluated.
         smallest: the smallest ``|p − y|``, and the smallest scalar.
         together: the number of probabilities that are handled together: as many as a cache holds.
@@ -29,7 +32,10 @@ class ProbabilitySettings:
             of them all but the last are taken in float32.
     """
 
-    steps: int = 16
+    steps: int = 4
+    settled: float = 1e-4
+    damped: int = 15
+    farthest: float = 3.0
     grid: int = 128
     smallest: float = 1e-12
     together: int = 2**17
@@ -104,13 +110,7 @@ def _weigh(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return log likelihood, τ and |t| of labels (R, 1, C) with noise, without other layers."""
     signal, typical = posterior.signal, posterior.typical
-    p = torch.full_like(noise.omega, 1 / labels.shape[-1], dtype=dtype)
-    y, rough = labels.to(dtype), noise.to(dtype)
-    response, b = signal.response.T.to(dtype), posterior.b.to(dtype)
-    for _ in range(PROBABILITIES.steps - 1):
-        u, size, tau = _direction(posterior, p - y, rough.lengths)
-        logits = (u @ response).add_(rough.omega).div_(tau).add_(b)
-        p = torch.softmax(logits, -1).add_(p).div_(2)
+    p = agreeing_probabilities(posterior, labels.to(dtype), noise.to(dtype))
     u, size, tau = _direction(posterior, p.double() - labels, noise.lengths)
     along = u @ signal.mean
     log = ((u @ signal.gram) * u).sum(-1) / (2 * signal.noise**2)
@@ -119,6 +119,67 @@ def _weigh(
         return torch.where(along > 0, log, -math.inf), tau, size
     prior = typical.log_prior(along.clamp_min(signal.noise), signal.noise, tau)
     return log + prior, tau, size
+
+
+def agreeing_probabilities(posterior: Posterior, labels: Tensor, noise: NoisyLogits) -> Tensor:
+    """Return the probabilities (R, m, C) that agree with labels (R, 1, C) and noise (R, m, …).
+
+    A step goes to where the one before and this one together would leave the least change
+    (Anderson's acceleration with a memory of one). If that does not settle, damped steps from the
+    start are taken instead.
+    """
+    step = _Step.of(posterior, labels, noise)
+    start = torch.full_like(noise.omega, 1 / labels.shape[-1])
+    p, change = start, step(start) - start
+    ahead = change / 2
+    for _ in range(PROBABILITIES.steps):
+        p = (p + ahead).clamp_min_(0.0)
+        before, change = change, step(p) - p
+        bend = change - before
+        size: Tensor = torch.linalg.vector_norm(bend, dim=-1, keepdim=True)
+        size = size.clamp_min_(PROBABILITIES.smallest).square_()
+        back = ((change * bend).sum(-1, keepdim=True) / size).clamp_(
+            -PROBABILITIES.farthest, PROBABILITIES.farthest
+        )
+        ahead = torch.addcmul(change, bend.add_(ahead), back, value=-1)
+    p = (p + ahead).clamp_min_(0.0)
+    restless = (change.norm(dim=-1) > PROBABILITIES.settled).nonzero(as_tuple=True)
+    if len(restless[0]):
+        p[restless] = step.take(restless).damped(start[restless])
+    return p
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step from probabilities to those that their logits give, of labels (…, C) with noise."""
+
+    posterior: Posterior
+    labels: Tensor
+    noise: NoisyLogits
+    response: Tensor
+    b: Tensor
+
+    @classmethod
+    def of(cls, posterior: Posterior, labels: Tensor, noise: NoisyLogits) -> _Step:
+        return cls(
+            posterior, labels, noise, posterior.signal.response.T.to(labels), posterior.b.to(labels)
+        )
+
+    def __call__(self, p: Tensor) -> Tensor:
+        u, _, tau = _direction(self.posterior, p - self.labels, self.noise.lengths)
+        logits = (u @ self.response).add_(self.noise.omega).div_(tau).add_(self.b)
+        return torch.softmax(logits, -1)
+
+    def take(self, rows: tuple[Tensor, ...]) -> _Step:
+        """Return the steps of some labels and draws, in one list."""
+        noise = NoisyLogits(self.noise.omega[rows], self.noise.lengths[rows])
+        return replace(self, labels=self.labels.expand_as(self.noise.omega)[rows], noise=noise)
+
+    def damped(self, p: Tensor) -> Tensor:
+        """Return where damped steps lead from here."""
+        for _ in range(PROBABILITIES.damped):
+            p = self(p).add_(p).div_(2)
+        return p
 
 
 def _direction(

@@ -28,8 +28,6 @@ class SearchTolerances:
     float64_noise: float = 1e-9  # relative: what float64 leaves of a constant spread
     shallow: float = 100.0  # a misfit of which rounding, not the distance from a solution, decides
     valley_points: int = 257  # points a cell is cut into where rounding may hide a solution
-    valley_stride: int = 8  # every so many of them tell whether those between are needed
-    approach: float = 1e3  # the misfit that a valley has at the nearest of these, or less
     same: float = 1e-12  # relative: two roads to one minimum end this close together
     slope: float = 1e-3  # the depth of a valley's side on the grid
     valley: float = 0.5  # the depth of a valley's side next to a solution

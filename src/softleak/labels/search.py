@@ -121,7 +121,7 @@ def _valleys(
     """
     row, left, right = cells
     finer = sections(left, right, SEARCH.valley_points)
-    unfit = _up_to(SEARCH.shallow, _misfit_if_low(curve.take(row), family, finer))
+    unfit = _up_to(SEARCH.shallow, misfit(curve.take(row), family, finer))
     inner, left, right = local_minima(unfit, finer, depth=SEARCH.valley)
     row = row[inner]
     low, high = torch.minimum(left, right)[:, None], torch.maximum(left, right)[:, None]
@@ -130,23 +130,6 @@ def _valleys(
     row, left, right = row[new], left[new], right[new]
     levels = SEARCH.last_levels - SEARCH.first_levels
     return row, *descend(_misfits(curve.take(row), family, len(row)), left, right, levels)
-
-
-def _misfit_if_low(curve: Curve, family: Family, points: Tensor) -> Tensor:
-    """Return the misfit (K, S) at ``points`` of cells, infinite where some neighbour rules it out.
-
-    The sides of a valley are straight this close to it. One that falls to ``SEARCH.shallow``
-    because the points are close enough is below ``SEARCH.approach`` a few points further on.
-    """
-    stride, unfit = SEARCH.valley_stride, torch.full_like(points, math.inf)
-    few = misfit(curve, family, points[:, ::stride])
-    unfit[:, ::stride] = few
-    low = few <= SEARCH.approach
-    row, gap = (low[:, 1:] | low[:, :-1]).nonzero(as_tuple=True)
-    between = stride * gap[:, None] + torch.arange(1, stride, device=gap.device)
-    row = row[:, None].expand_as(between)
-    unfit[row, between] = misfit(curve.take(row[:, 0]), family, points[row, between])
-    return unfit
 
 
 def _up_to(limit: float, misfit: Tensor) -> Tensor:

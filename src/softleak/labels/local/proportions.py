@@ -151,7 +151,7 @@ def _like_a_bias(
     if stand_ins is None:
         return subject.once(BatchReader.of).like_a_bias
     chosen = torch.randperm(len(stand_ins.images), generator=generator)[:most]
-    parts = stand_ins.images[chosen].split(settings.together)
+    parts = torch.split(stand_ins.images[chosen], settings.together)
     x = torch.cat([features_of(subject, list(part)) for part in parts])
     normal = x.T @ x / len(x)
     held = settings.doubt * normal.diagonal().mean() * torch.eye(len(normal)).to(normal)

@@ -12,22 +12,15 @@ is used here to build rivals. It has no part in the attack.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
 import softleak as sl
-from benchmarks.batch_limits import AS_NEAR, features_of
-from benchmarks.batches import KINDS, RIGHT, batch_of
+from benchmarks.batch_limits import AS_NEAR, LimitsRequest, features_of, missed_rows
 from softleak.batches.recover_batch import read_batch
-from softleak.experiments.networks import NETWORKS
-from softleak.experiments.shelf import Shelf
 from softleak.head import Head
 from softleak.knowledge import Knowledge
 from softleak.share import GradientShare
-from softleak.subject import Subject
 
 FACTORS = torch.linspace(0.5, 2.0, 61, dtype=torch.double)  # what features are multiplied by
 
@@ -80,30 +73,15 @@ def rivals_of(
     return float(distances(sent, gradients(head, many, other)).min() / true.clamp_min(1e-300))
 
 
-def missed_rows(found: sl.BatchRecovery, truth: Tensor) -> list[int]:
-    """Return the samples whose label is not among those that were found."""
-    labels = [one.label for one in found.samples if one.label is not None]
-    off = torch.cdist(truth, torch.stack(labels or [truth[0] + 1]), p=1).amin(1)
-    return [int(i) for i in (off >= RIGHT).nonzero()[:, 0]]
-
-
 def main() -> None:
     """Attack the batches of one cell, and ask of every label that was missed."""
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data packs")
-    parser.add_argument("--weights", type=Path, help="folder of trained weights")
-    parser.add_argument("--only", default="resnet20 converged", help="the network")
-    parser.add_argument("--size", type=int, default=2)
-    parser.add_argument("--batches", type=int, default=100)
-    given = parser.parse_args()
-    shelf, network = Shelf(given.data, given.weights), NETWORKS[given.only]
-    model, images = network.build(shelf), shelf.images(network.source)
-    subject = Subject.of(model, network.input_shape)
+    given = LimitsRequest.read(__doc__ or "")
+    model, subject = given.model, given.subject
     head, knowledge = subject.head, Knowledge(sl.OneHot(), samples=given.size)
     seen, missed = [], []
     for number in range(given.batches):
-        x, y = batch_of(network, images, KINDS["one-hot"][0], given.size, number)
+        x, y = given.batch("one-hot", number)
         share = sl.capture(model, x, y)
         seen.append((features_of(model, head, x), y.argmax(1), sent_by(head, share)))
         rows = missed_rows(read_batch(subject, share, knowledge), y.double())

@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import softleak as sl
 from benchmarks.batches import KINDS, RIGHT, batch_of
 from softleak.batches.levenberg import LevenbergSettings, minimise
 from softleak.batches.recover_batch import read_batch
-from softleak.experiments.networks import NETWORKS
+from softleak.data import ImageSet
+from softleak.experiments.networks import NETWORKS, Network
 from softleak.experiments.shelf import Shelf
 from softleak.head import Head
 from softleak.knowledge import Knowledge
@@ -129,29 +131,66 @@ def is_open(head: Head, share: GradientShare, features: Tensor, labels: Tensor, 
     return all(one.ratio() < AS_NEAR for one in found)
 
 
+@dataclass(frozen=True, eq=False)
+class LimitsRequest:
+    """What was asked on the command line: the batches of one cell.
+
+    Attributes:
+        network: the network.
+        model: its module, with weights.
+        images: the images that batches are made of.
+        size: the number of samples of a batch.
+        batches: the number of batches.
+    """
+
+    network: Network
+    model: nn.Module
+    images: ImageSet
+    size: int
+    batches: int
+
+    @classmethod
+    def read(cls, words: str) -> LimitsRequest:
+        """Read the command line of a program that says of itself what the ``words`` say."""
+        parser = argparse.ArgumentParser(description=words.splitlines()[0])
+        parser.add_argument("--data", type=Path, required=True, help="folder of the data packs")
+        parser.add_argument("--weights", type=Path, help="folder of trained weights")
+        parser.add_argument("--only", default="resnet20 converged", help="the network")
+        parser.add_argument("--size", type=int, default=2)
+        parser.add_argument("--batches", type=int, default=100)
+        given = parser.parse_args()
+        shelf, network = Shelf(given.data, given.weights), NETWORKS[given.only]
+        images = shelf.images(network.source)
+        return cls(network, network.build(shelf), images, given.size, given.batches)
+
+    @cached_property
+    def subject(self) -> Subject:
+        """The model as attacks see it."""
+        return Subject.of(self.model, self.network.input_shape)
+
+    def batch(self, kind: str, number: int) -> tuple[Tensor, Tensor]:
+        """Return the inputs and labels of a batch whose labels are of this kind."""
+        return batch_of(self.network, self.images, KINDS[kind][0], self.size, number)
+
+
+def missed_rows(found: sl.BatchRecovery, truth: Tensor) -> list[int]:
+    """Return the samples whose label is not among those that were found."""
+    labels = [one.label for one in found.samples if one.label is not None]
+    off = torch.cdist(truth, torch.stack(labels or [truth[0] + 1]), p=1).amin(1)
+    return [int(i) for i in (off >= RIGHT).nonzero()[:, 0]]
+
+
 def main() -> None:
     """Attack the batches of one cell, and ask of every label that was missed."""
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data packs")
-    parser.add_argument("--weights", type=Path, help="folder of trained weights")
-    parser.add_argument("--only", default="resnet20 converged", help="the network")
-    parser.add_argument("--size", type=int, default=2)
-    parser.add_argument("--batches", type=int, default=100)
-    given = parser.parse_args()
-    shelf, network = Shelf(given.data, given.weights), NETWORKS[given.only]
-    model, images = network.build(shelf), shelf.images(network.source)
-    subject = Subject.of(model, network.input_shape)
+    given = LimitsRequest.read(__doc__ or "")
+    model, subject = given.model, given.subject
     knowledge = Knowledge(sl.Smoothed(), samples=given.size)
     counts = torch.zeros(3, dtype=torch.long)
     for number in range(given.batches):
-        x, y = batch_of(network, images, KINDS["smoothed"][0], given.size, number)
-        share = sl.capture(model, x, y)
-        found = read_batch(subject, share, knowledge)
-        labels = [one.label for one in found.samples if one.label is not None]
-        truth = y.double()
-        off = torch.cdist(truth, torch.stack(labels or [truth[0] + 1]), p=1).amin(1)
-        missed = (off >= RIGHT).nonzero()[:, 0].tolist()
+        x, y = given.batch("smoothed", number)
+        share, truth = sl.capture(model, x, y), y.double()
+        missed = missed_rows(read_batch(subject, share, knowledge), truth)
         seen = features_of(model, subject.head, x) if missed else truth
         opened = [is_open(subject.head, share, seen, truth, row) for row in missed]
         counts += torch.tensor([given.size, len(missed), sum(opened)])

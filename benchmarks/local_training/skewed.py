@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import softleak as sl
 from benchmarks.local_training.cells import network
@@ -29,6 +31,35 @@ def stand_ins(path: Path) -> StandIns:
     images = data.load_pack(path)
     pixels = torch.stack([images.pixels(i) for i in range(len(images.labels))])
     return StandIns(data.CIFAR10_NORM.apply(pixels).float(), images.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Readers:
+    """What reads the classes of one client: our readers by what they were fitted to, and iLRG's."""
+
+    subject: sl.Subject
+    samples: int
+    ours: dict[str, ProportionReader]
+    baseline: BatchReader
+
+    def errors(self, share: sl.GradientShare, true: Tensor) -> dict[str, float]:
+        """Return the L1 error of every reader that has an answer, by its name."""
+        found = {kind: reader.read(share).mean for kind, reader in self.ours.items()}
+        steps = len(CLIENT.batches(self.samples, torch.device("cpu")))
+        one_by_one = replace(CLIENT.training, epochs=None, steps=steps)
+        gradient = as_gradient(self.subject, replace(share, made_by=one_by_one))
+        counts = self.baseline.read(gradient, self.samples).counts
+        if counts is not None:
+            found["baseline"] = counts / self.samples
+        return {kind: float((part - true).abs().sum()) for kind, part in found.items()}
+
+    def held(self, share: sl.GradientShare, true: Tensor) -> dict[str, float]:
+        """Return which part of the intervals of every reader of ours holds the truth."""
+        intervals = {kind: reader.read(share).interval for kind, reader in self.ours.items()}
+        return {
+            kind: float(((low <= true) & (true <= high)).double().mean())
+            for kind, (low, high) in intervals.items()
+        }
 
 
 def proportions(
@@ -54,36 +85,25 @@ def proportions(
         weights: a checkpoint of the network, in place of its initial weights.
     """
     subject, _ = network(name, False, weights)
-    public = stand_ins(folder / "cifar10_train10k.npz")
-    own = stand_ins(folder / "cifar10_test.npz")
-    settings = replace(PROPORTIONS, runs=runs)
-    kinds: dict[str, StandIns | None] = {"images": public}
-    if noise:
-        kinds["noise"] = None
-    readers = {
-        kind: ProportionReader.of(subject, CLIENT, samples, held, settings)
-        for kind, held in kinds.items()
+    own, settings = stand_ins(folder / "cifar10_test.npz"), replace(PROPORTIONS, runs=runs)
+    kinds: dict[str, StandIns | None] = {"images": stand_ins(folder / "cifar10_train10k.npz")}
+    kinds |= {"noise": None} if noise else {}
+    ours = {
+        kind: ProportionReader.of(subject, CLIENT, samples, public, settings)
+        for kind, public in kinds.items()
     }
-    baseline = BatchReader.of(subject)
-    steps = len(CLIENT.batches(samples, torch.device("cpu")))
-    one_by_one = replace(CLIENT.training, epochs=None, steps=steps)
+    readers = Readers(subject, samples, ours, BatchReader.of(subject))
     random, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-    off: dict[str, list[float]] = {kind: [] for kind in (*readers, "baseline")}
-    held: dict[str, list[float]] = {kind: [] for kind in readers}
+    off, held = defaultdict(list), defaultdict(list)
     for _ in range(clients):
         x, y = _draw(subject, _draw_counts(random, 10, samples, PROPORTIONS), own, generator)
         true = torch.bincount(y, minlength=10).double() / samples
         share = CLIENT.share(subject.model, x, y)
-        for kind, reader in readers.items():
-            found = reader.read(share)
-            off[kind].append(float((found.mean - true).abs().sum()))
-            inside = (found.interval[0] <= true) & (true <= found.interval[1])
-            held[kind].append(float(inside.double().mean()))
-        gradient = as_gradient(subject, replace(share, made_by=one_by_one))
-        counts = baseline.read(gradient, samples).counts
-        if counts is not None:
-            off["baseline"].append(float((counts / samples - true).abs().sum()))
-    errors = ", ".join(f"{kind} {np.mean(v):.3f}" for kind, v in off.items() if v)
+        for kind, error in readers.errors(share, true).items():
+            off[kind].append(error)
+        for kind, part in readers.held(share, true).items():
+            held[kind].append(part)
+    errors = ", ".join(f"{kind} {np.mean(v):.3f}" for kind, v in off.items())
     holds = ", ".join(f"{kind} {100 * np.mean(v):.0f} %" for kind, v in held.items())
     return (
         f"{name} {samples} samples, {runs} simulated and {clients} real clients: "

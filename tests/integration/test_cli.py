@@ -143,6 +143,7 @@ MISTAKES = [
     (["--model", "nonsense", "--share", "x.pt"], "expected lenet"),
     (["--model", "nowhere:factory", "--share", "x.pt"], "could not make a model"),
     (["--model", "math:pi", "--share", "x.pt"], "could not make a model"),
+    (["--model", "nets/own.py:build", "--share", "x.pt"], "write nets.own:build"),
     ([*MODEL, "--share", "x.pt", "--input-shape", "big"], "3,32,32"),
     ([*MODEL, "--share", "x.pt", "--normalise", "0.5"], "mean/std"),
     ([*MODEL, "--share", "x.pt", "--classes", "none.txt"], "class names"),

@@ -70,7 +70,7 @@ def _not_read(
     training, samples = share.made_by, options.knowledge.samples
     runs = training is not None and not training.unknowns and subject.tensor_shape is not None
     if samples != 1 or not runs or options.seconds <= 0:
-        hint = "" if samples == 1 else " Say --samples 1 if it is one sample: it is then matched."
+        hint = "" if samples else " Say --samples 1 if it is one sample: it is then matched."
         return InputFinding(Method.NONE, f"{found.message}{hint}")
     try:
         tries = [

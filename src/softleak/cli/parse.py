@@ -131,6 +131,12 @@ def build_model(
         known = ", ".join(models.MODELS)
         raise ModelError(f"expected {known} or package.module:factory; got {text!r}")
     module_name, _, attribute = text.partition(":")
+    if module_name.endswith(".py"):
+        own = ".".join(Path(module_name).with_suffix("").parts)
+        raise ModelError(
+            f"expected a module and not a file before the colon, got {text!r}; "
+            f"write {own}:{attribute}, from the folder that {own.split('.')[0]} is in"
+        )
     # A console script does not see modules beside the user, as `python -m` would.
     sys.path.insert(0, str(Path.cwd()))
     try:

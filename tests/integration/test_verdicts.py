@@ -179,10 +179,16 @@ def test_labels_only_is_grey_for_the_input(case):
     assert re.findall(r'class="tile (tile-\w+)"', page)[3] == "tile-untried"
 
 
+def test_samples_are_not_counted_if_nobody_says_how_many_there_are(case):
+    update = ("--before", case.weights, "--after", case.batch([0, 2, 5]), "--lr", 0.1, *LABELS)
+    found = only(case.audited(*update))["composition"]
+    assert found["present"]
+    assert found["counts"] is None
+
+
 def test_counts_hold_the_truth_between_their_bounds(case):
     labels = [0] * 5 + [2] * 9 + [5] * 2
     update = ("--before", case.weights, "--after", case.batch(labels), "--lr", 0.1, *LABELS)
-    assert only(case.audited(*update))["composition"]["counts"] is None
     counts = only(case.audited(*update, "--samples", 16))["composition"]["counts"]
     truth = [labels.count(c) for c in range(7)]
     assert sum(counts["estimated"]) == 16

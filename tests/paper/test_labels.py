@@ -13,7 +13,7 @@ from softleak.experiments.label_cells import LABEL_TOLERANCE
 from softleak.experiments.networks import NETWORKS
 from softleak.experiments.shelf import Shelf
 
-SAMPLES = 12
+SAMPLES = 8
 FEWER_SAMPLES = {"alexnet": 4, "resnet50 at 224": 2, "resnet50 at 224, uniform": 2}
 NEEDS_WEIGHTS = ("resnet18 trained", "resnet18_cifar trained")  # by `softleak train`
 # A float64 share leaves this much to rounding once the softmax has all but converged (see

@@ -80,6 +80,11 @@ class SampleSystem:
         return u * (told > 0)[:, None, :], labels * told[:, None, :]
 
     @cached_property
+    def _moved_by_labels(self) -> Tensor:
+        """Return how far ``a`` moves (N, R, K) with the coefficients of each flat."""
+        return self.space.U.T @ (self.space.rows[:, None] * self._flats[1])
+
+    @cached_property
     def open_flats(self) -> Tensor:
         """Return whether the equations leave a coefficient of each flat (N,) open.
 
@@ -122,13 +127,15 @@ class SampleSystem:
         p = torch.softmax(beta @ self._map.T + self._offset, -1)
         rest, a, _ = self._explain(p, kind)
         size = a.norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
-        across, along = self._flats
+        across, along = self._flats[0][kind], self._moved_by_labels[kind]
         dp = p[..., None] * (self._map - (p @ self._map)[:, None, :])
-        rows, U = self.space.rows[:, None], self.space.U
-        left = rows * dp - U @ (U.T @ (rows * dp))
-        dc = across[kind].mT @ left
-        left = left - across[kind] @ dc
-        da = U.T @ (rows * (dp - along[kind] @ dc))
+        U = self.space.U
+        weighed = self.space.rows[:, None] * dp
+        told = U.T @ weighed
+        left = weighed - U @ told
+        dc = across.mT @ left
+        left = left - across @ dc
+        da = told - along @ dc
         shrink = (a[:, None, :] @ da) / size[..., None].square()
         values = rest / size
         J = left / size[..., None] - values[..., None] * shrink

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import combinations, islice
+from functools import lru_cache
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -100,15 +101,15 @@ def likely_sets(
     If so asked, further ones with two samples of one class, ``alike``, follow.
     """
     R, most = space.rank, len(pool)
-    while _choices(most, R) > SETS.looked_at:
+    while math.comb(most, R) > SETS.looked_at:
         most -= 1
-    sets = torch.tensor(list(islice(combinations(range(most), R), SETS.looked_at)))
-    if not len(sets):
+    if most < R:
         return []
-    sets = sets.to(space.U.device)
+    sets = _sets(most, R).to(space.U.device)
     at, kind = pool.at, pool.kind[sets]
     sizes = at.a[sets] / at.a[sets].norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
-    regular = torch.linalg.svdvals(sizes)[:, -1] > SETS.singular
+    # The inverse is as large as dependence is near, and much cheaper than singular values.
+    regular = torch.linalg.inv_ex(sizes)[0].norm(dim=(-2, -1)) < 1 / SETS.singular
     sets, kind = sets[regular], kind[regular]
     found = SamplePoints(at.a[sets], at.b[sets], at.label[sets], at.p[sets])
     whole = biorthogonal(space, found, scaled=scaled)
@@ -143,6 +144,7 @@ def unexplained(
     return torch.nan_to_num(rest.square().sum((-2, -1)), nan=torch.inf)
 
 
-def _choices(n: int, k: int) -> float:
-    """Return the number of ways to choose ``k`` of ``n``."""
-    return math.comb(n, k)
+@lru_cache(maxsize=16)
+def _sets(n: int, k: int) -> Tensor:
+    """Return all ways (N, k) to choose ``k`` of ``n``; every round of a search asks for them."""
+    return torch.tensor(list(combinations(range(n), k)))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import ModuleType
+from typing import Any
 
 from softleak.errors import MissingExtra, OptionError, how_to_install
 from softleak.sweep.engine import TRIES_PER_PIECE, Done, in_one_thread
@@ -66,23 +67,33 @@ class Cluster:
         kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=TRIES_PER_PIECE - 1)(
             _Worker
         )
-        shipped, rest = ray.put(compute), iter(pieces)
-        free, busy = [kind.remote(shipped) for _ in range(count)], {}
-        while True:
-            for piece in islice(rest, len(free)):
-                actor = free.pop()
-                busy[actor.work.remote(piece)] = actor, piece
-            if not busy:
-                return
-            (done,), _ = ray.wait(list(busy), num_returns=1)
-            actor, piece = busy.pop(done)
-            free.append(actor)
-            try:
-                yield piece, ray.get(done)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause from error  # what the piece itself raised
-            except ray.exceptions.RayActorError:
-                yield piece, None
+        shipped = ray.put(compute)
+        actors = [kind.remote(shipped) for _ in range(count)]
+        try:
+            yield from _computed(ray, actors, pieces)
+        finally:  # an actor that is being started again would hold its core for a while
+            for actor in actors:
+                ray.kill(actor)
+
+
+def _computed(ray: ModuleType, actors: Sequence[Any], pieces: Iterable[Piece]) -> Iterator[Done]:
+    """Compute pieces in actors, each of which is given the next one as soon as it is free."""
+    free, busy, rest = list(actors), {}, iter(pieces)
+    while True:
+        for piece in islice(rest, len(free)):
+            actor = free.pop()
+            busy[actor.work.remote(piece)] = actor, piece
+        if not busy:
+            return
+        (done,), _ = ray.wait(list(busy), num_returns=1)
+        actor, piece = busy.pop(done)
+        free.append(actor)
+        try:
+            yield piece, ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error  # what the piece itself raised
+        except ray.exceptions.RayActorError:
+            yield piece, None
 
 
 def _ray() -> ModuleType:

@@ -13,7 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing.context import BaseContext
 from threading import Thread
 
 from softleak.sweep.engine import TRIES_PER_PIECE, Done, in_one_thread
@@ -75,15 +76,26 @@ def _one_by_one(packed: bytes, lost: list[Piece]) -> Iterator[Done]:
             yield piece, None
 
 
+def _context() -> BaseContext:
+    """Return how workers are started.
+
+    Forked children of a process in which torch's threads run can hang. Where the system can, a
+    server that has imported torch and computed nothing is forked instead, so that torch is imported
+    once for all workers; elsewhere every worker is spawned.
+    """
+    if "forkserver" not in get_all_start_methods():
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    return context
+
+
 def _until_one_dies(
     workers: int, packed: bytes, rest: Iterator[Piece]
 ) -> Generator[Done, None, list[Piece]]:
     """Compute until all is done or a worker dies; the pieces that were under way then."""
     # Only as many are handed out as there are workers: a death then costs no more than that.
-    # Forked children of a process with torch's threads can hang, hence spawned.
-    with ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=_begin, initargs=(packed,)
-    ) as pool:
+    with ProcessPoolExecutor(workers, _context(), initializer=_begin, initargs=(packed,)) as pool:
         busy: dict[Future[Sequence[Record]], Piece] = {}
         while True:
             for piece in islice(rest, workers - len(busy)):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import softleak as sl
 from softleak import data, models
 from softleak.defenses.dpsgd import DPSGD
 
-pytest.importorskip("opacus")
+pytestmark = pytest.mark.skipif(find_spec("opacus") is None, reason="needs the extra `dp`")
 
 
 def generator() -> torch.Generator:

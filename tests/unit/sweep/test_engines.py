@@ -16,8 +16,9 @@ def engine(request):
         yield Processes(2)
         return
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield Cluster(workers=3)  # one more than there are cores
+    # Every actor imports torch by itself, and again after it was killed: one is enough here.
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield Cluster(workers=2)  # one more than there are cores
     ray.shutdown()
 
 

@@ -79,7 +79,7 @@ def federate(settings: Settings, folder: Path, kinds: Sequence[bool]) -> dict[bo
         run = Run(settings, folder / ("guarded" if guarded else "open"), engine)
         run_simulation(
             run.server_app(), client_app(settings, guarded=guarded), settings.clients,
-            backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+            backend_config=settings.backend,
         )  # fmt: skip
         scores[guarded], pictures = score(run)
         rounds = run.monitor.rounds if run.monitor else []

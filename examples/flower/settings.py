@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ class Settings:
         seeds: the number of trials for each setting of a guard's noise.
         hide_class: whether the guard hides the class as well as the image.
         noise_only: whether the guard adds noise alone, and neither prunes nor clips before it.
+        actors: the number of processes that simulate clients; 0 means one per core.
     """
 
     clients: int = 20
@@ -39,6 +41,13 @@ class Settings:
     seeds: int = 2
     hide_class: bool = True
     noise_only: bool = False
+    actors: int = 0
+
+    @property
+    def backend(self) -> dict[str, dict[str, Any]]:
+        """How Flower's simulation starts its processes, each of which imports torch."""
+        cores = {"init_args": {"num_cpus": self.actors}} if self.actors else {}
+        return {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, **cores}
 
     @property
     def treatments(self) -> tuple[Treatment, ...]:

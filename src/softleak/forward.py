@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,21 @@ from torch.func import functional_call
 
 from softleak.errors import ModelError
 from softleak.input_spec import POSITIONAL, Inputs, assembled, pieces
+
+
+@contextmanager
+def seeded(seed: int, like: Tensor) -> Iterator[None]:
+    """Let a model draw from this seed on the device of ``like``, and from where it was afterwards.
+
+    ``torch.manual_seed`` would do it too, but it keeps a stack trace for each kind of accelerator
+    that is absent, which takes longer than to run a small model.
+    """
+    with torch.random.fork_rng([like.device] if like.is_cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if like.is_cuda:
+            with torch.cuda.device(like.device):
+                torch.cuda.manual_seed(seed)
+        yield
 
 
 def forward_one(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:

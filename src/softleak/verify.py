@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softleak.errors import HeadNotFound, ModelError
-from softleak.forward import forward_one, gradients_of, row_of_logits
+from softleak.forward import forward_one, gradients_of, row_of_logits, seeded
 from softleak.head import Head, linear_layers
 from softleak.input_shapes import accepted_shapes, random_input
 from softleak.input_spec import Inputs, Layout
@@ -82,9 +82,8 @@ class _Run:
 def _runs(model: nn.Module, linears: dict[str, nn.Linear], shape: Layout) -> list[_Run]:
     generator = torch.Generator().manual_seed(VERIFICATION.seed)
     like = next(iter(linears.values())).weight
-    devices = [like.device] if like.is_cuda else []
-    with torch.random.fork_rng(devices), torch.enable_grad():
-        torch.manual_seed(VERIFICATION.seed)  # for dropout and noise in train mode
+    # Dropout and noise in train mode draw from the global generator.
+    with seeded(VERIFICATION.seed, like), torch.enable_grad():
         inputs = [random_input(shape, index, generator) for index in range(VERIFICATION.runs)]
         return [_run(model, linears, x, index) for index, x in enumerate(inputs)]
 

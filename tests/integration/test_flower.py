@@ -19,7 +19,7 @@ UPDATES, ATTACKED = CLIENTS * ROUNDS, ROUNDS  # one image of every round is atta
 # they take smaller steps than the example's.
 SIZE = [
     f"--clients={CLIENTS}", f"--rounds={ROUNDS}", "--attacked=1", "--size=16", "--seeds=2",
-    "--lr=0.02", "--noise-only",
+    "--lr=0.02", "--noise-only", "--actors=1",
 ]  # fmt: skip
 needs_flower = pytest.mark.skipif(find_spec("flwr") is None, reason="needs the extra `flower`")
 

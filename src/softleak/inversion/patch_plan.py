@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from softleak.client import capture
 from softleak.errors import SoftleakError, in_a_line
+from softleak.forward import seeded
 from softleak.input_shapes import random_tensor
 from softleak.input_spec import Shape
 from softleak.inversion.pixel_index import OUTSIDE, pixel_layers
@@ -124,8 +125,7 @@ def _plans(model: nn.Module, shape: Shape, added: list[str]) -> Iterator[PatchPl
         return
     generator = torch.Generator().manual_seed(PATCH_PROBE.seed)
     images = [random_tensor(shape, i, generator) for i in range(PATCH_PROBE.runs)]
-    with torch.random.fork_rng([]):
-        torch.manual_seed(PATCH_PROBE.seed)
+    with seeded(PATCH_PROBE.seed, next(model.parameters())):
         shares = [capture(model, x, i % 2) for i, x in enumerate(images)]
     for name, pixels in layers:
         for positions in added:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from softleak.client import capture
 from softleak.errors import SoftleakError, in_a_line
+from softleak.forward import seeded
 from softleak.input_shapes import random_input
 from softleak.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.share import GradientShare
@@ -92,8 +93,7 @@ def _plan(model: nn.Module, spec: InputSpec) -> TextPlan | NoText:
     runs: list[tuple[Tensor, GradientShare]] = []
     tables: list[str] = []
     trainable = [n for n, p in model.named_parameters() if not p.requires_grad]
-    with torch.random.fork_rng([]):
-        torch.manual_seed(TEXT_PROBE.seed)
+    with seeded(TEXT_PROBE.seed, next(model.parameters())):
         for index in range(TEXT_PROBE.runs):
             x = _distinct(random_input(spec, index, generator), spec, generator)
             ids = dict(pieces(x))[keyword]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from softleak.client import capture
-from softleak.forward import logits_of, row_of_logits
+from softleak.forward import logits_of, row_of_logits, seeded
 from softleak.head import Head
 from softleak.input_shapes import random_input
 from softleak.input_spec import Layout
@@ -63,14 +63,11 @@ def probe_runs(
 ) -> Iterator[Probe]:
     """Run the model on random inputs with random labels, which are uniform on the simplex."""
     generator = torch.Generator().manual_seed(seed)
-    devices = [head.W.device] if head.W.is_cuda else []
     for index in range(count):
         label = torch.rand(head.classes, generator=generator, dtype=torch.double).log().neg()
         label = label / label.sum()
-        with torch.random.fork_rng(devices), _Watch(model, head) as watch:
-            torch.manual_seed(
-                seed + index
-            )  # Dropout in train mode draws from the global generator.
+        # Dropout in train mode draws from the global generator.
+        with seeded(seed + index, head.W), _Watch(model, head) as watch:
             share = capture(model, random_input(shape, index, generator), label)
         feature, logits = watch.seen
         delta = logits.softmax(-1) - label.to(logits.device)

@@ -18,8 +18,8 @@ from softleak.labels.local.proportions import (
     PROPORTIONS,
     ProportionReader,
     StandIns,
-    _draw,
-    _draw_counts,
+    draw_client,
+    draw_counts,
 )
 from softleak.labels.local.recipe import as_gradient
 
@@ -85,27 +85,36 @@ def proportions(
         weights: a checkpoint of the network, in place of its initial weights.
     """
     subject, _ = network(name, False, weights)
-    own, settings = stand_ins(folder / "cifar10_test.npz"), replace(PROPORTIONS, runs=runs)
     kinds: dict[str, StandIns | None] = {"images": stand_ins(folder / "cifar10_train10k.npz")}
     kinds |= {"noise": None} if noise else {}
+    settings = replace(PROPORTIONS, runs=runs)
     ours = {
         kind: ProportionReader.of(subject, CLIENT, samples, public, settings)
         for kind, public in kinds.items()
     }
     readers = Readers(subject, samples, ours, BatchReader.of(subject))
-    random, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-    off, held = defaultdict(list), defaultdict(list)
-    for _ in range(clients):
-        x, y = _draw(subject, _draw_counts(random, 10, samples, PROPORTIONS), own, generator)
-        true = torch.bincount(y, minlength=10).double() / samples
-        share = CLIENT.share(subject.model, x, y)
-        for kind, error in readers.errors(share, true).items():
-            off[kind].append(error)
-        for kind, part in readers.held(share, true).items():
-            held[kind].append(part)
+    off, held = _scores(readers, stand_ins(folder / "cifar10_test.npz"), clients, seed)
     errors = ", ".join(f"{kind} {np.mean(v):.3f}" for kind, v in off.items())
     holds = ", ".join(f"{kind} {100 * np.mean(v):.0f} %" for kind, v in held.items())
     return (
         f"{name} {samples} samples, {runs} simulated and {clients} real clients: "
         f"mean L1 {errors}; intervals hold {holds}"
     )
+
+
+def _scores(
+    readers: Readers, own: StandIns, clients: int, seed: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return errors, and the parts of intervals that hold, of clients with images of ``own``."""
+    subject, samples = readers.subject, readers.samples
+    random, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    off, held = defaultdict(list), defaultdict(list)
+    for _ in range(clients):
+        x, y = draw_client(subject, draw_counts(random, 10, samples, PROPORTIONS), own, generator)
+        true = torch.bincount(y, minlength=10).double() / samples
+        share = CLIENT.share(subject.model, x, y)
+        for kind, error in readers.errors(share, true).items():
+            off[kind].append(error)
+        for kind, part in readers.held(share, true).items():
+            held[kind].append(part)
+    return off, held

@@ -101,8 +101,8 @@ class ProportionReader:
         seen: list[Tensor] = []
         parts: list[Tensor] = []
         for _ in range(settings.runs):
-            counts = _draw_counts(random, subject.head.classes, samples, settings)
-            x, y = _draw(subject, counts, stand_ins, generator)
+            counts = draw_counts(random, subject.head.classes, samples, settings)
+            x, y = draw_client(subject, counts, stand_ins, generator)
             share = client.share(subject.model, x, y)
             seen.append(statistic(subject, share, along))
             parts.append(torch.bincount(y, minlength=subject.head.classes) / samples)
@@ -195,7 +195,7 @@ def _fit(
     return weights, float(torch.quantile(missed.flatten(), level))
 
 
-def _draw_counts(
+def draw_counts(
     random: np.random.Generator, classes: int, samples: int, settings: ProportionSettings
 ) -> Tensor:
     low, high = np.log(settings.skew)
@@ -203,7 +203,7 @@ def _draw_counts(
     return torch.from_numpy(random.multinomial(samples, part))
 
 
-def _draw(
+def draw_client(
     subject: Subject, counts: Tensor, stand_ins: StandIns | None, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Return inputs (N, …) and classes (N,) of a simulated client, in random order."""

@@ -13,9 +13,9 @@ from softleak.labels.local.proportions import (
     ProportionReader,
     ProportionSettings,
     StandIns,
-    _draw,
-    _draw_counts,
     _whole,
+    draw_client,
+    draw_counts,
 )
 
 SETTINGS = ProportionSettings(runs=40)
@@ -46,7 +46,7 @@ def test_intervals_hold_on_other_clients(federation):
     own = StandIns(images[100:], classes[100:])
     held, off = [], []
     for _ in range(25):
-        x, y = _draw(subject, _draw_counts(random, 5, 60, SETTINGS), own, generator)
+        x, y = draw_client(subject, draw_counts(random, 5, 60, SETTINGS), own, generator)
         true = torch.bincount(y, minlength=5).double() / 60
         found = reader.read(client.share(subject.model, x, y))
         held.append((found.interval[0] <= true) & (true <= found.interval[1]))

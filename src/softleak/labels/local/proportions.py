@@ -198,6 +198,7 @@ def _fit(
 def draw_counts(
     random: np.random.Generator, classes: int, samples: int, settings: ProportionSettings
 ) -> Tensor:
+    """Return how many samples (C,) of each class a client of random skew has."""
     low, high = np.log(settings.skew)
     part = random.dirichlet([float(np.exp(random.uniform(low, high)))] * classes)
     return torch.from_numpy(random.multinomial(samples, part))

@@ -8,17 +8,22 @@ from torch import Tensor
 from softleak.inversion.rows import Rows
 
 
-def normal_matrix(rows: Rows, around: Tensor) -> Tensor:
+def normal_matrix(rows: Rows, around: Tensor, dtype: torch.dtype = torch.double) -> Tensor:
     """Return the normal matrix (n, n) of the rows, linearised around an input (n,).
 
     Let T be the convolution's matrix (m, n) and Λ the precision of its output. Gradients see x
     directly by a matrix B, alike for all channels, and through δ by ``M T``. The matrix is
     ``(B + M T)ᵀ(B + M T) + TᵀΛT``, and the ridge.
+
+    Args:
+        rows: The rows.
+        around: The input (n,) around which δ is linearised.
+        dtype: The precision in which to add up. Numbers beyond its range make infinities.
     """
-    direct = gradient_rows(rows)
     curvature = rows.curvature.flatten(1)[:, None]
-    through = curvature * rows.patches(around) / rows.g_error[..., None]
-    inner = _forward_precision(rows)
+    through = (curvature * rows.patches(around) / rows.g_error[..., None]).to(dtype)
+    direct = gradient_rows(rows).to(dtype)
+    inner = _forward_precision(rows, dtype)
     add_blocks(inner, through.transpose(1, 2) @ through)
     half = rows.transposed(inner).T.contiguous().div_(2)
     half += _crossed(direct, through)
@@ -51,11 +56,11 @@ def add_blocks(matrix: Tensor, blocks: Tensor) -> None:
         matrix[i * size : (i + 1) * size, i * size : (i + 1) * size] += block
 
 
-def _forward_precision(rows: Rows) -> Tensor:
-    """Return the precision Λ (m, m) of the forward rows."""
+def _forward_precision(rows: Rows, dtype: torch.dtype) -> Tensor:
+    """Return a copy of the precision Λ (m, m) of the forward rows."""
     if rows.precision is not None:
-        return rows.precision.clone()
-    return rows.weighted(torch.ones_like(rows.z)).flatten().diag()
+        return rows.precision.to(dtype, copy=True)
+    return rows.weighted(torch.ones_like(rows.z)).flatten().diag().to(dtype)
 
 
 def _crossed(direct: Tensor, through: Tensor) -> Tensor:

@@ -39,8 +39,7 @@ def approximate_inverse(rows: Rows, ridge: Tensor) -> ApproximateInverse | None:
         rows: Rows with independent errors.
         ridge: What is added to the diagonal (H·W,) of every channel.
     """
-    few = 2 * rows.z.numel() <= math.prod(rows.shape)
-    return LowRank.of(rows, ridge) if few else SinglePrecision.of(rows, ridge)
+    return LowRank.of(rows, ridge) if rows.few_outputs else SinglePrecision.of(rows, ridge)
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,14 +67,22 @@ class Rows:
             forward = self.z.numel() if self.measurements is None else self.measurements
         return forward + int(self.g_error.isfinite().sum())
 
+    @property
+    def few_outputs(self) -> bool:
+        """Tell whether the input has at least twice as many entries as the output."""
+        return 2 * self.z.numel() <= math.prod(self.shape)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return ``K ∗ x`` (Co, Ho, Wo) of an input (n,)."""
         return self.geometry.forward(x.view(1, *self.shape), self.kernel)[0]
 
     def transposed(self, rows: Tensor) -> Tensor:
-        """Return ``rows T`` (R, n) for rows (R, m), T being the convolution's matrix (m, n)."""
+        """Return ``rows T`` (R, n) for rows (R, m), T being the convolution's matrix (m, n).
+
+        It is computed in the precision of ``rows``.
+        """
         shaped = rows.view(len(rows), *self.z.shape)
-        return self.geometry.transposed(shaped, self.kernel).flatten(1)
+        return self.geometry.transposed(shaped, self.kernel.to(rows.dtype)).flatten(1)
 
     def patches(self, x: Tensor) -> Tensor:
         """Return what each position sees of an input (n,), and the constant one: (C·k + 1, L)."""

@@ -16,7 +16,7 @@ from softleak.inversion.least_squares import (
 )
 from softleak.inversion.normal_matrix import normal_matrix
 from softleak.inversion.quick_factor import approximate_inverse
-from softleak.inversion.row_errors import misfit, ridge_part, with_unseen
+from softleak.inversion.row_errors import held_by_rows, misfit, with_unseen
 from softleak.inversion.rows import Rows
 
 
@@ -87,18 +87,34 @@ def solve_thoroughly(rows: Rows, settings: RowSolverSettings = ROW_SOLVER_SETTIN
         settings: The settings of the solver.
     """
     around = rows.rough_solution(settings.rough_steps)
-    factored = Factored.of(normal_matrix(rows, around), settings.least_squares)
+    factored = _factored(rows, around, settings.least_squares)
     found = factored.solve(lambda x: rows.slope(x, around), around)
     residual, factor = misfit(rows, found.value, settings.smallest_factor, settings.spare_rows)
     ridge = rows.prior_size**-2 + factored.lifted
-    held = ridge_part(factored.inverse, ridge, found.error, settings.power_steps)
-    determined = found.determined and held < settings.largest_ridge_part
+    determined = found.determined and held_by_rows(
+        factored.inverse, ridge, found.error[None], settings.power_steps,
+        settings.largest_ridge_part,
+    )  # fmt: skip
     variance = with_unseen(found.error.square(), rows, factored.lifted)
-    precision = factored.normal / factor**2
+    precision = factored.normal.double() / factor**2
     return SolvedRows(
         found.value, variance.sqrt() * factor, found.condition, residual, factor, determined,
         precision,
     )  # fmt: skip
+
+
+def _factored(rows: Rows, around: Tensor, settings: LeastSquaresSettings) -> Factored:
+    """Return the factored normal matrix, in single precision where that is likely to be enough.
+
+    Where outputs are few, gradients say most of the input, and its directions are told about
+    equally well. Where they are not after all, the matrix is built and factored again.
+    """
+    if rows.few_outputs:
+        single = normal_matrix(rows, around, torch.float)
+        found = Factored.in_single_precision(single, settings)
+        if found is not None:
+            return found
+    return Factored.of(normal_matrix(rows, around), settings)
 
 
 def solve_quickly(rows: Rows, settings: RowSolverSettings = ROW_SOLVER_SETTINGS) -> SolvedRows:
@@ -119,10 +135,10 @@ def solve_quickly(rows: Rows, settings: RowSolverSettings = ROW_SOLVER_SETTINGS)
     draws = inverse.draws(settings.least_squares.error_draws)
     variance = draws.square().mean(0)
     residual, factor = misfit(rows, x, settings.smallest_factor, settings.spare_rows)
-    determined = converged and (
-        ridge_part(inverse.solve, ridge.repeat(channels), draws[0], settings.power_steps)
-        < settings.largest_ridge_part
-    )
+    determined = converged and held_by_rows(
+        inverse.solve, ridge.repeat(channels), draws, settings.power_steps,
+        settings.largest_ridge_part,
+    )  # fmt: skip
     square = variance if determined else with_unseen(variance, rows, lifted.repeat(channels))
     condition = float((variance * diagonal).max())
     return SolvedRows(x, square.sqrt() * factor, condition, residual, factor, determined)

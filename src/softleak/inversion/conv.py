@@ -87,6 +87,17 @@ class Conv:
         state = LayerState.uncoupled(self._measurement(found), *below, above.scale_error)
         return Inverted(state, self._report(groups, found))
 
+    def least_error(self, out: LayerState, share: GradientShare) -> Tensor:
+        """Return the standard error (C, H, W) that each entry had if all others were known.
+
+        It takes no system to be solved, and no pass can predict less, but for rows that agree
+        better than expected.
+        """
+        builder = ConvRows(self.name, self.layer, self.geometry)
+        groups = builder.of(out.with_independent_errors(), share)
+        precision = torch.cat([rows.normal_diagonal() for rows in groups])
+        return precision.rsqrt().view(self.input_shape)
+
     def _solved(self, rows: Rows, last: SolvedRows | None) -> SolvedRows:
         """Return the solution of one group; averages always need the thorough solver.
 

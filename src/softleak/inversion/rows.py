@@ -77,12 +77,9 @@ class Rows:
         return self.geometry.forward(x.view(1, *self.shape), self.kernel)[0]
 
     def transposed(self, rows: Tensor) -> Tensor:
-        """Return ``rows T`` (R, n) for rows (R, m), T being the convolution's matrix (m, n).
-
-        It is computed in the precision of ``rows``.
-        """
+        """Return ``rows T`` (R, n) for rows (R, m), T being the convolution's matrix (m, n)."""
         shaped = rows.view(len(rows), *self.z.shape)
-        return self.geometry.transposed(shaped, self.kernel.to(rows.dtype)).flatten(1)
+        return self.geometry.transposed(shaped, self.kernel).flatten(1)
 
     def patches(self, x: Tensor) -> Tensor:
         """Return what each position sees of an input (n,), and the constant one: (C·k + 1, L)."""
@@ -129,15 +126,19 @@ class Rows:
         """
         moved = self.forward(v)
         direct = self.delta.flatten(1) @ self.geometry.patches(v.view(self.shape)).T
-        through = (self.curvature * moved).flatten(1) @ self.patches(around).T
-        gradient = (torch.nn.functional.pad(direct, (0, 1)) + through) / self.g_error
+        gradient = torch.nn.functional.pad(direct, (0, 1))
+        if self.curvature.any():
+            gradient += (self.curvature * moved).flatten(1) @ self.patches(around).T
+        gradient /= self.g_error
         return self._pulled(moved, gradient, around) + v / self.prior_size**2
 
     def _pulled(self, off: Tensor, gradient: Tensor, around: Tensor) -> Tensor:
         """Return ``Aᵀ`` times misfits (n,): of the output, and of gradients in their errors."""
         pulled = gradient / self.g_error
-        through_delta = (pulled @ self.patches(around)).view_as(off)
-        outputs = self.weighted(off) + self.curvature * through_delta
+        outputs = self.weighted(off)
+        if self.curvature.any():
+            through_delta = (pulled @ self.patches(around)).view_as(off)
+            outputs = outputs + self.curvature * through_delta
         back = self.geometry.transposed(outputs[None], self.kernel)[0]
         direct = self.geometry.gathered(pulled[:, :-1].T @ self.delta.flatten(1))
         return (back + direct).flatten()

@@ -37,7 +37,7 @@ class WalkSettings:
 
     largest_residual: float = 100.0
     sufficient_psnr: float = 85.0
-    psnr_lost: float = 24.0
+    psnr_lost: float = 28.0
 
 
 WALK_SETTINGS = WalkSettings()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from softleak.inversion.cholesky import cholesky_in_place
 from softleak.inversion.state import TINY
 
 
@@ -63,6 +64,7 @@ class Factored:
         normal: The matrix N, in single or in double precision.
         scale: The scale s (n,) that makes the diagonal of ``s N s`` one.
         factor: The lower factor L of ``s N s`` with its lifted diagonal, in the precision of N.
+            What is above the diagonal means nothing.
         lifted: What was added to the diagonal of N (n,).
         settings: The settings of the solver.
     """
@@ -78,13 +80,12 @@ class Factored:
         cls, normal: Tensor, settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
     ) -> Factored:
         """Return the factorisation of N, its diagonal lifted as far as necessary."""
-        scale, scaled = _scaled(normal)
         total = 0.0
         for lift in settings.diagonal_lifts:
-            scaled.diagonal().add_(lift)
+            scale, factor = _scaled(normal)
             total += lift
-            factor, failed = torch.linalg.cholesky_ex(scaled)
-            if not failed:
+            factor.diagonal().add_(total)
+            if cholesky_in_place(factor):
                 break
         return cls(normal, scale, factor, total / scale.square(), settings)
 
@@ -93,10 +94,10 @@ class Factored:
         cls, normal: Tensor, settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
     ) -> Factored | None:
         """Return the factorisation of N in float32, or None if it asks for more precision."""
-        scale, scaled = _scaled(normal)
-        factor, failed = torch.linalg.cholesky_ex(scaled)
+        scale, factor = _scaled(normal)
+        found = cholesky_in_place(factor)
         sharp = factor.diagonal().min() ** 2 > settings.smallest_single_pivot  # not if it is nan
-        if failed or not sharp:
+        if not (found and sharp):
             return None
         return cls(normal, scale, factor, torch.zeros_like(scale), settings)
 

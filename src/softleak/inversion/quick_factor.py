@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from softleak.inversion.cholesky import cholesky_in_place
 from softleak.inversion.least_squares import drawn, reproducible_noise, solved
 from softleak.inversion.normal_matrix import add_blocks, gradient_rows
 from softleak.inversion.rows import Rows
@@ -60,8 +61,7 @@ class SinglePrecision:
         block = seen.T @ seen
         block.diagonal().add_((ridge / size).float())
         add_blocks(normal, block.expand(channels, -1, -1))
-        factor, failed = torch.linalg.cholesky_ex(normal)
-        return None if failed else cls(factor, size)
+        return cls(normal, size) if cholesky_in_place(normal) else None
 
     def solve(self, right: Tensor) -> Tensor:
         return solved(self.factor, (right / self.size).float()[:, None])[:, 0].double()

@@ -73,6 +73,6 @@ def _halved_precision(rows: Rows, dtype: torch.dtype) -> Tensor:
 def _add_crossed(half: Tensor, direct: Tensor, through: Tensor) -> None:
     """Add ``BᵀM`` to (n, m), in place, of B (Co, k, H·W) per channel and M (Co, C·k + 1, L)."""
     outputs, taps, plane = direct.shape
-    per_channel = through[:, :-1].unflatten(1, (-1, taps))
+    per_channel = through[:, :-1].view(outputs, -1, taps, through.shape[-1])
     product = direct.transpose(1, 2)[:, None] @ per_channel  # (Co, C, H·W, L)
     half.view(-1, plane, outputs, through.shape[-1]).add_(product.permute(1, 2, 0, 3))

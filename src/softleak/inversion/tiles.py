@@ -55,4 +55,4 @@ def _tile_matrix(geometry: Geometry, kernel: Tensor) -> Tensor:
     alone = replace(geometry, padding=(0, 0), size=size)
     shape = (len(kernel), TILE, TILE)
     outputs = torch.eye(len(kernel) * TILE * TILE, dtype=kernel.dtype, device=kernel.device)
-    return alone.transposed(outputs.view(-1, *shape), kernel).unflatten(0, shape)
+    return alone.transposed(outputs.view(-1, *shape), kernel).view(*shape, kernel.shape[1], *size)

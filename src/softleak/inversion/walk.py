@@ -140,7 +140,7 @@ def invert(
     if first is not None and (first.sufficient or not more):
         return first
     second = _walked(more[0], start, share, worth)
-    if first is None and not second.determined:
+    if first is None and not (second is not None and second.determined):
         first = _walked(quick, start, share, worth)
     walks = [walk for walk in (second, first) if walk is not None]
     return max(walks, key=_promise)  # the thorough pass wins a tie

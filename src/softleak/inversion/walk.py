@@ -31,8 +31,8 @@ class WalkSettings:
         sufficient_psnr: The quick pass is the answer if it predicts this many dB or more. At 85 dB
             the error is a seventieth of a grey level.
         psnr_lost: The quick pass ends before its last layer if even this many dB less than that
-            layer could reach at best would not be sufficient. Trained networks lost 27 dB or
-            more, untrained ones 11 to 24; a wrong guess takes time and changes nothing else.
+            layer could reach at best would not be sufficient. The trained LeNet lost 27 to
+            29 dB, untrained ones 11 to 24. After a wrong guess the slower pass answers instead.
     """
 
     largest_residual: float = 100.0

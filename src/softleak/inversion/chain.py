@@ -110,12 +110,9 @@ def _check_order(step: Step, above: list[Step]) -> None:
 
 
 def _with_lowest_marked(steps: list[Step]) -> list[Step]:
-    """Return the steps, the lowest solving one marked if it is fully connected.
-
-    No layer below needs its ``∂L/∂x``.
-    """
+    """Return the steps, the lowest solving one marked: no layer below needs what it hands down."""
     heavy = [i for i, step in enumerate(steps) if isinstance(step, Linear | Conv)]
     last = steps[heavy[-1]] if heavy else None
-    if isinstance(last, Linear):
+    if isinstance(last, Linear | Conv):
         steps[heavy[-1]] = replace(last, lowest=True)
     return steps

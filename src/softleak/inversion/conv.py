@@ -6,6 +6,7 @@ All of them are linear in the input, or nearly (docs/method.md, "The input, laye
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from softleak.inversion.conv_rows import ConvRows
 from softleak.inversion.geometry import Geometry
 from softleak.inversion.rows import Rows
-from softleak.inversion.solve_rows import SolvedRows, solve_quickly, solve_thoroughly
+from softleak.inversion.solve_rows import SolvedRows, solve_again, solve_quickly, solve_thoroughly
 from softleak.inversion.state import TINY, LayerState, Measurement
 from softleak.inversion.step import Inverted, LayerReport, gradient
 from softleak.inversion.tangent import Tangent
@@ -47,6 +48,7 @@ class Conv:
         input_shape: The shape (C, H, W) of its input.
         geometry: Where it looks.
         quick: Whether all errors are taken as independent, which is cheaper.
+        lowest: Whether no layer below needs the precision of the input.
         settings: The settings of the inversion.
     """
 
@@ -55,6 +57,7 @@ class Conv:
     input_shape: tuple[int, int, int]
     geometry: Geometry
     quick: bool = False
+    lowest: bool = False
     settings: ConvSettings = CONV_SETTINGS
 
     @classmethod
@@ -67,9 +70,10 @@ class Conv:
     ) -> Inverted:
         gradient(share, f"{self.name}.weight", self.layer.weight)
         builder = ConvRows(self.name, self.layer, self.geometry)
+        found: list[SolvedRows] = []
         for _ in range(self.settings.linearisations):
             groups = builder.of(out.with_independent_errors() if self.quick else out, share)
-            found = [self._solved(rows) for rows in groups]
+            found = [self._solved(*pair) for pair in zip_longest(groups, found)]
             pairs = zip(groups, found, strict=True)
             z = torch.cat([rows.forward(f.value) for rows, f in pairs]) + builder.bias
             tangent = None if tangent is None else tangent.moved(z)
@@ -83,17 +87,35 @@ class Conv:
         state = LayerState.uncoupled(self._measurement(found), *below, above.scale_error)
         return Inverted(state, self._report(groups, found))
 
-    def _solved(self, rows: Rows) -> SolvedRows:
-        """Return the solution of one group; averages always need the thorough solver."""
-        quick = self.quick and rows.precision is None
-        return solve_quickly(rows) if quick else solve_thoroughly(rows)
+    def least_error(self, out: LayerState, share: GradientShare) -> Tensor:
+        """Return the standard error (C, H, W) that each entry had if all others were known.
+
+        It takes no system to be solved, and no pass can predict less, but for rows that agree
+        better than expected.
+        """
+        builder = ConvRows(self.name, self.layer, self.geometry)
+        groups = builder.of(out.with_independent_errors(), share)
+        precision = torch.cat([rows.normal_diagonal() for rows in groups])
+        return precision.rsqrt().view(self.input_shape)
+
+    def _solved(self, rows: Rows, last: SolvedRows | None) -> SolvedRows:
+        """Return the solution of one group; averages always need the thorough solver.
+
+        Args:
+            rows: The rows of the group.
+            last: Their solution before the activation above was linearised again.
+        """
+        if self.quick and rows.precision is None:
+            return solve_quickly(rows)
+        again = solve_again(rows, last) if self.lowest and last is not None else None
+        return solve_thoroughly(rows) if again is None else again
 
     def _measurement(self, found: list[SolvedRows]) -> Measurement:
         """Return the input that the groups found together."""
         return Measurement(
             torch.cat([f.value for f in found]).view(self.input_shape),
             torch.cat([f.error for f in found]).view(self.input_shape),
-            found[0].precision if len(found) == 1 else None,
+            found[0].precision if len(found) == 1 and not self.lowest else None,
             error_reduction=max(1.0, *(1 / max(f.error_factor, TINY) for f in found)),
         )
 

@@ -15,9 +15,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from softleak.inversion.cholesky import cholesky_in_place
 from softleak.inversion.least_squares import drawn, reproducible_noise, solved
 from softleak.inversion.normal_matrix import add_blocks, gradient_rows
 from softleak.inversion.rows import Rows
+from softleak.inversion.tiles import transposed_columns
 
 
 class ApproximateInverse(Protocol):
@@ -39,8 +41,7 @@ def approximate_inverse(rows: Rows, ridge: Tensor) -> ApproximateInverse | None:
         rows: Rows with independent errors.
         ridge: What is added to the diagonal (H·W,) of every channel.
     """
-    few = 2 * rows.z.numel() <= math.prod(rows.shape)
-    return LowRank.of(rows, ridge) if few else SinglePrecision.of(rows, ridge)
+    return LowRank.of(rows, ridge) if rows.few_outputs else SinglePrecision.of(rows, ridge)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +53,15 @@ class SinglePrecision:
 
     @classmethod
     def of(cls, rows: Rows, ridge: Tensor) -> SinglePrecision | None:
-        """Return the factorisation: ``TᵀΛT`` position by position, ``DᵀD`` per channel."""
+        """Return the factorisation: ``TᵀΛT`` over all channels, ``DᵀD`` per channel."""
         channels, plane = len(rows.kernel[0]), len(ridge)
         size = float((rows.normal_diagonal().view(channels, plane) + ridge).max())
-        normal = torch.zeros(channels * plane, channels * plane, device=ridge.device)
-        rows.geometry.add_local(normal, _local_blocks(rows, size))
+        normal = _forward_part(rows, size)
         seen = (gradient_rows(rows).flatten(0, 1) / math.sqrt(size)).float()
         block = seen.T @ seen
         block.diagonal().add_((ridge / size).float())
         add_blocks(normal, block.expand(channels, -1, -1))
-        factor, failed = torch.linalg.cholesky_ex(normal)
-        return None if failed else cls(factor, size)
+        return cls(normal, size) if cholesky_in_place(normal) else None
 
     def solve(self, right: Tensor) -> Tensor:
         return solved(self.factor, (right / self.size).float()[:, None])[:, 0].double()
@@ -125,14 +124,30 @@ class LowRank:
         return (right.view(-1, len(self.inverse)) @ self.inverse).view_as(right)
 
 
-def _local_blocks(rows: Rows, size: float) -> Tensor:
-    """Return what each position adds to ``TᵀΛT``, over ``size``: (C, k, C, k, Ho, Wo)."""
-    outputs, channels = rows.kernel.shape[:2]
-    kernel = rows.kernel.flatten(1).float()
-    pairs = kernel[:, :, None] * kernel[:, None]
-    weights = (rows.weighted(torch.ones_like(rows.z)) / size).flatten(1).float()
-    blocks = pairs.view(outputs, -1).T @ weights
-    return blocks.view(*(channels, kernel.shape[1] // channels) * 2, *rows.z.shape[1:])
+def _forward_part(rows: Rows, size: float) -> Tensor:
+    """Return ``TᵀΛT`` (n, n) over ``size``, in single precision.
+
+    Many channels and few positions are multiplied; few channels and many positions are added, one
+    position after the other.
+    """
+    outputs, channels, *taps = rows.kernel.shape
+    unknowns, pairs = math.prod(rows.shape), (channels * math.prod(taps)) ** 2
+    kernel = rows.kernel.float()
+    weights = (rows.weighted(torch.ones_like(rows.z)) / size).float()
+    if rows.z.numel() * unknowns < pairs * rows.z[0].numel():
+        columns = weights.flatten().diag()
+        for _ in range(2):  # Λ becomes TᵀΛ, and ΛT becomes TᵀΛT
+            shaped = columns.T.reshape(*rows.z.shape, -1)
+            columns = transposed_columns(rows.geometry, kernel, shaped)
+        return columns
+    flat = kernel.flatten(1)
+    products = (flat[:, :, None] * flat[:, None]).view(outputs, -1)
+    blocks = (products.T @ weights.flatten(1)).view(
+        *(channels, math.prod(taps)) * 2, *rows.z[0].shape
+    )
+    total = torch.zeros(unknowns, unknowns, device=kernel.device)
+    rows.geometry.add_local(total, blocks)
+    return total
 
 
 def _between(rows: Rows, inverse: Tensor) -> Tensor:

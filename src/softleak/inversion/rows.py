@@ -67,6 +67,11 @@ class Rows:
             forward = self.z.numel() if self.measurements is None else self.measurements
         return forward + int(self.g_error.isfinite().sum())
 
+    @property
+    def few_outputs(self) -> bool:
+        """Tell whether the input has at least twice as many entries as the output."""
+        return 2 * self.z.numel() <= math.prod(self.shape)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return ``K ∗ x`` (Co, Ho, Wo) of an input (n,)."""
         return self.geometry.forward(x.view(1, *self.shape), self.kernel)[0]
@@ -110,13 +115,33 @@ class Rows:
             x: The input (n,) at which to compute the misfits.
             around: A nearby input (n,) at which to compute the derivative A of the rows.
         """
-        off, gradient = self.misfits(x)
+        return self._pulled(*self.misfits(x), around) - x / self.prior_size**2
+
+    def normal_product(self, v: Tensor, around: Tensor) -> Tensor:
+        """Return ``AᵀA v`` (n,) over all rows and the ridge, A being the derivative of ``slope``.
+
+        Args:
+            v: A vector (n,).
+            around: The input (n,) at which to compute A.
+        """
+        moved = self.forward(v)
+        direct = self.delta.flatten(1) @ self.geometry.patches(v.view(self.shape)).T
+        gradient = torch.nn.functional.pad(direct, (0, 1))
+        if self.curvature.any():
+            gradient += (self.curvature * moved).flatten(1) @ self.patches(around).T
+        gradient /= self.g_error
+        return self._pulled(moved, gradient, around) + v / self.prior_size**2
+
+    def _pulled(self, off: Tensor, gradient: Tensor, around: Tensor) -> Tensor:
+        """Return ``Aᵀ`` times misfits (n,): of the output, and of gradients in their errors."""
         pulled = gradient / self.g_error
-        through_delta = (pulled @ self.patches(around)).view_as(off)
-        outputs = self.weighted(off) + self.curvature * through_delta
+        outputs = self.weighted(off)
+        if self.curvature.any():
+            through_delta = (pulled @ self.patches(around)).view_as(off)
+            outputs = outputs + self.curvature * through_delta
         back = self.geometry.transposed(outputs[None], self.kernel)[0]
         direct = self.geometry.gathered(pulled[:, :-1].T @ self.delta.flatten(1))
-        return (back + direct).flatten() - x / self.prior_size**2
+        return (back + direct).flatten()
 
     def rough_solution(self, steps: int) -> Tensor:
         """Return an input (n,) near the solution, after so many steps of conjugate gradients.
@@ -129,7 +154,7 @@ class Rows:
         right = rigid.slope(zero, zero)
         diagonal = rigid.normal_diagonal()
         return conjugate_gradients(
-            lambda v: right - rigid.slope(v, zero), right, lambda r: r / diagonal, steps
+            lambda v: rigid.normal_product(v, zero), right, lambda r: r / diagonal, steps
         )
 
     def normal_diagonal(self) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from softleak.inversion.least_squares import (
 )
 from softleak.inversion.normal_matrix import normal_matrix
 from softleak.inversion.quick_factor import approximate_inverse
-from softleak.inversion.row_errors import misfit, ridge_part, with_unseen
+from softleak.inversion.row_errors import held_by_rows, misfit, with_unseen
 from softleak.inversion.rows import Rows
 
 
@@ -67,7 +67,7 @@ class SolvedRows:
         residual: The root mean square of the rows' misfits in units of their expected errors.
         error_factor: By what the misfits say that all expected errors have to be multiplied.
         determined: Whether the rows determine every direction of the input.
-        precision: The inverse covariance (n, n), which only the thorough solver computes.
+        factored: The factored inverse covariance (n, n), which only the thorough solver computes.
     """
 
     value: Tensor
@@ -76,7 +76,14 @@ class SolvedRows:
     residual: float
     error_factor: float
     determined: bool
-    precision: Tensor | None = None
+    factored: Factored | None = None
+
+    @property
+    def precision(self) -> Tensor | None:
+        """Return the inverse covariance (n, n), if it was computed."""
+        if self.factored is None:
+            return None
+        return self.factored.normal.double() / self.error_factor**2
 
 
 def solve_thoroughly(rows: Rows, settings: RowSolverSettings = ROW_SOLVER_SETTINGS) -> SolvedRows:
@@ -87,18 +94,56 @@ def solve_thoroughly(rows: Rows, settings: RowSolverSettings = ROW_SOLVER_SETTIN
         settings: The settings of the solver.
     """
     around = rows.rough_solution(settings.rough_steps)
-    factored = Factored.of(normal_matrix(rows, around), settings.least_squares)
+    factored = _factored(rows, around, settings.least_squares)
     found = factored.solve(lambda x: rows.slope(x, around), around)
     residual, factor = misfit(rows, found.value, settings.smallest_factor, settings.spare_rows)
     ridge = rows.prior_size**-2 + factored.lifted
-    held = ridge_part(factored.inverse, ridge, found.error, settings.power_steps)
-    determined = found.determined and held < settings.largest_ridge_part
+    determined = found.determined and held_by_rows(
+        factored.inverse, ridge, found.error[None], settings.power_steps,
+        settings.largest_ridge_part,
+    )  # fmt: skip
     variance = with_unseen(found.error.square(), rows, factored.lifted)
-    precision = factored.normal / factor**2
     return SolvedRows(
         found.value, variance.sqrt() * factor, found.condition, residual, factor, determined,
-        precision,
+        factored,
     )  # fmt: skip
+
+
+def solve_again(
+    rows: Rows, last: SolvedRows, settings: RowSolverSettings = ROW_SOLVER_SETTINGS
+) -> SolvedRows | None:
+    """Return the solution of rows that have hardly changed, or None if they have changed too much.
+
+    The last factorisation is nearly the inverse of their normal matrix. If conjugate gradients
+    get there in few steps, the two differ in few directions at most, and so do the errors.
+
+    Args:
+        rows: The rows.
+        last: The solution of the rows as they were, by ``solve_thoroughly``.
+        settings: The settings of the solver.
+    """
+    if last.factored is None:
+        return None
+    x, converged = _descended(rows, last.value, last.factored.inverse, settings)
+    if not converged:
+        return None
+    residual, factor = misfit(rows, x, settings.smallest_factor, settings.spare_rows)
+    error = last.error * (factor / last.error_factor)
+    return replace(last, value=x, error=error, residual=residual, error_factor=factor)
+
+
+def _factored(rows: Rows, around: Tensor, settings: LeastSquaresSettings) -> Factored:
+    """Return the factored normal matrix, in single precision where that is likely to be enough.
+
+    Where outputs are few, gradients say most of the input, and its directions are told about
+    equally well. Where they are not after all, the matrix is built and factored again.
+    """
+    if rows.few_outputs:
+        single = normal_matrix(rows, around, torch.float)
+        found = Factored.in_single_precision(single, settings)
+        if found is not None:
+            return found
+    return Factored.of(normal_matrix(rows, around), settings)
 
 
 def solve_quickly(rows: Rows, settings: RowSolverSettings = ROW_SOLVER_SETTINGS) -> SolvedRows:
@@ -119,24 +164,27 @@ def solve_quickly(rows: Rows, settings: RowSolverSettings = ROW_SOLVER_SETTINGS)
     draws = inverse.draws(settings.least_squares.error_draws)
     variance = draws.square().mean(0)
     residual, factor = misfit(rows, x, settings.smallest_factor, settings.spare_rows)
-    determined = converged and (
-        ridge_part(inverse.solve, ridge.repeat(channels), draws[0], settings.power_steps)
-        < settings.largest_ridge_part
-    )
+    determined = converged and held_by_rows(
+        inverse.solve, ridge.repeat(channels), draws, settings.power_steps,
+        settings.largest_ridge_part,
+    )  # fmt: skip
     square = variance if determined else with_unseen(variance, rows, lifted.repeat(channels))
     condition = float((variance * diagonal).max())
     return SolvedRows(x, square.sqrt() * factor, condition, residual, factor, determined)
 
 
 def _descended(
-    rows: Rows, zero: Tensor, inverse: Callable[[Tensor], Tensor], settings: RowSolverSettings
+    rows: Rows, start: Tensor, inverse: Callable[[Tensor], Tensor], settings: RowSolverSettings
 ) -> tuple[Tensor, bool]:
-    """Return the solution (n,) by conjugate gradients, and whether the last start found no step."""
-    x, first = zero, rows.slope(zero, zero)
+    """Return the solution (n,) by conjugate gradients, and whether the last start found no step.
+
+    The rows are linearised around the input (n,) to start from.
+    """
+    x = start
     for _ in range(settings.quick_starts):
         step = conjugate_gradients(
-            lambda v: first - rows.slope(v, zero),
-            rows.slope(x, zero),
+            lambda v: rows.normal_product(v, start),
+            rows.slope(x, start),
             inverse,
             settings.quick_steps,
             settings.quick_tolerance,

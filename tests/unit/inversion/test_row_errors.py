@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from softleak.inversion.row_errors import misfit, ridge_part, with_unseen
+from softleak.inversion.row_errors import held_by_rows, misfit, ridge_part, with_unseen
 from tests.unit.inversion.examples import exact_rows, normal
 
 
@@ -57,3 +57,11 @@ def test_a_lift_counts_as_much_as_the_input_may_be_large():
     only_the_lift = torch.full((4,), 1e4).double()  # then the variance is one over the lift
     unseen = with_unseen(1 / only_the_lift, rows, only_the_lift)
     torch.testing.assert_close(unseen.sqrt(), torch.full((4,), 10.0).double(), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("size", "held"), [(1e-3, True), (1e3, False)])
+def test_rows_hold_a_direction_unless_the_ridge_does(size, held):
+    root, ridge = normal(12, 12), torch.full((12,), size).double()
+    covariance = torch.linalg.inv(root @ root.T + 12 * torch.eye(12).double() + ridge.diag())
+    error = covariance.diagonal().sqrt()[None]
+    assert held_by_rows(lambda v: covariance @ v, ridge, error, 50, largest=0.5) is held

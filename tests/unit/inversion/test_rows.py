@@ -97,3 +97,10 @@ def test_blocks_are_added_along_the_diagonal():
     found = matrix.clone()
     add_blocks(found, blocks)
     torch.testing.assert_close(found, matrix + torch.block_diag(*blocks))
+
+
+@pytest.mark.parametrize("curved", [False, True])
+def test_the_normal_product_is_that_with_the_normal_matrix(curved):
+    rows, x = exact_rows(curved=curved, kernel_size=3, padding=1)
+    v = normal(x.numel(), seed=5)
+    torch.testing.assert_close(rows.normal_product(v, x), normal_matrix(rows, x) @ v)

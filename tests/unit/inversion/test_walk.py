@@ -132,6 +132,24 @@ def test_of_two_passes_the_one_that_promises_more_is_kept(draw):
     assert kept.psnr_predicted >= quick.psnr_predicted
 
 
+def test_a_quick_pass_that_was_ended_early_is_finished_where_the_other_determines_nothing():
+    """Half of the rows are missing, so that both passes leave the input open."""
+    torch.manual_seed(0)
+    halves = {"kernel_size": 3, "stride": 2, "padding": 1}
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, **halves), nn.Tanh(), nn.Conv2d(6, 6, **halves), nn.Tanh(),
+        nn.Flatten(), nn.Linear(54, 10),
+    ).eval()  # fmt: skip
+    x = torch.randn(3, 12, 12)
+    share = sl.capture(model, x, 3)
+    recovery = sl.recover_label(model, share)
+    chain = sl.Chain.of(model, sl.Head.of(model), (3, 12, 12))
+    both = sl.invert(model, share, recovery, chain=chain)
+    alone = [sl.invert(model, share, recovery, chain=sl.Chain(chain.head, p)) for p in chain.passes]
+    assert not any(one.determined for one in alone)
+    assert both.psnr_predicted == max(one.psnr_predicted for one in alone)
+
+
 def test_noise_that_was_declared_is_not_counted_twice(draw):
     """Counted twice, it would cost 3 dB; draws of the error alone differ by some tenths."""
     torch.manual_seed(0)

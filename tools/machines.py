@@ -34,7 +34,8 @@ def main() -> None:
         said = " ".join(f"{name}={value}" for name, value in environment.items())
         print(f"the numerical tests once more, on a CPU with {own}: {said}", flush=True)
         command = [sys.executable, *PYTEST]
-        done = subprocess.run(command, env={**os.environ, **environment}, check=False)
+        kept = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # what the first run compiled
+        done = subprocess.run(command, env={**kept, **environment}, check=False)
         if done.returncode:
             sys.exit(done.returncode)
 

@@ -7,7 +7,8 @@ A walk starts at the head, whose input the label recovery found, and ends at the
 - ``linear``, ``conv``, ``activation_step``, ``pool``, ``lossless``: one step per kind of layer.
 - ``conv_rows``, ``rows``, ``normal_matrix``: the least-squares problem behind a convolution.
 - ``solve_rows``, ``quick_factor``, ``least_squares``, ``conjugate_gradients``, ``row_errors``,
-  ``changed_matrix``: its solution and the error of that; ``tiles``, ``cholesky``: large matrices.
+  ``changed_matrix``: its solution and the error of that.
+- ``matrix_tiles``, ``cholesky``: large matrices.
 - ``chain_steps``, ``functional``, ``graph``: which step a layer or function call becomes.
 - ``grid``: the scale of a layer's input, from the grid of floating-point numbers.
 - ``choose``: the public ``invert``, which picks the way that a model allows.

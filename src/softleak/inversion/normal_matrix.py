@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from softleak.inversion.matrix_tiles import transposed_columns
 from softleak.inversion.rows import Rows
-from softleak.inversion.tiles import transposed_columns
 
 
 def normal_matrix(rows: Rows, around: Tensor, dtype: torch.dtype = torch.double) -> Tensor:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from softleak.inversion.cholesky import cholesky_in_place
 from softleak.inversion.least_squares import drawn, reproducible_noise, solved
+from softleak.inversion.matrix_tiles import transposed_columns
 from softleak.inversion.normal_matrix import add_blocks, gradient_rows
 from softleak.inversion.rows import Rows
-from softleak.inversion.tiles import transposed_columns
 
 
 class ApproximateInverse(Protocol):

@@ -390,7 +390,7 @@ except OptionError as error:
 """
 
 
-@pytest.mark.once
+@pytest.mark.slow
 def test_without_a_compiler_compiling_is_refused_in_a_line(tmp_path):
     alone = {**os.environ, "PATH": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(

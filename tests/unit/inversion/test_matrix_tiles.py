@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from softleak.inversion.geometry import Geometry
-from softleak.inversion.tiles import transposed_columns
+from softleak.inversion.matrix_tiles import transposed_columns
 from tests.unit.inversion.examples import normal
 
 

@@ -55,6 +55,7 @@ LARGE = (
     "MLP-Mixer",
     "LeNet, sigmoid",
 )
+HUGE = ("wide LeNet, sigmoid", "wide residual 6, no BatchNorm, SiLU", "MLP-Mixer")
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,8 @@ def cells() -> Iterator[NewtonCell]:
         yield from (NewtonCell(kind, noise=noise) for noise in (1e-5, 1e-4, 1e-3))
     yield from (NewtonCell(kind, 32, start=20.0) for kind in LARGE)
     yield from (NewtonCell(kind, 32) for kind in LARGE)
-    yield from (
-        NewtonCell(kind, 64, start=20.0) for kind in (ALONE[0], "MLP-Mixer", "LeNet, sigmoid")
-    )
+    yield from (NewtonCell(kind, 64, start=20.0) for kind in HUGE)
+    yield from (NewtonCell(kind, 64) for kind in HUGE)
 
 
 def measure(cell: NewtonCell, count: int, seconds: float, first: int = 0) -> Iterator[NewtonScore]:

@@ -251,7 +251,7 @@ def wide_lenet(size: int, width: int = 32) -> nn.Module:
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * (size // 4) ** 2, CLASSES))
     for parameter in model.parameters():
         nn.init.uniform_(parameter, -0.5, 0.5)
-    for module in model[2:]:
+    for module in list(model.children())[2:]:
         for parameter in module.parameters():
             parameter.data.mul_((12 / width) ** 0.5)
     return model

@@ -19,10 +19,10 @@ def cosine_basis(length: int) -> Tensor:
 
 
 def roughness(shape: tuple[int, ...], power: float) -> Tensor | None:
-    """Return how much a change at each frequency (H, W) of a channel counts: ``(1 + |f|)^(2·power)``.
+    """Return how much a change at each frequency (H, W) of a channel counts.
 
-    Natural images have amplitudes of about ``1/|f|``, so with a power of one all parts of an image
-    are equally far away. The mean is one.
+    It is ``(1 + |f|)^(2·power)``, divided by its mean. Natural images have amplitudes of about
+    ``1/|f|``, so with a power of one all parts of an image are equally far away.
 
     Args:
         shape: the shape (B, …) of a batch.
@@ -41,7 +41,7 @@ def roughness(shape: tuple[int, ...], power: float) -> Tensor | None:
 def roughness_metric(shape: tuple[int, ...], power: float) -> Tensor | None:
     """Return the matrix (HW, HW) whose quadratic form is large for rough changes of a channel.
 
-    Its eigenvectors are cosines, its eigenvalues are those of ``roughness``, which see.
+    Its eigenvectors are cosines, its eigenvalues are what ``roughness`` says.
     """
     values = roughness(shape, power)
     if values is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,14 +36,17 @@ class ImageLengths:
 
     def scaled(self, u: Tensor, factor: Callable[[Tensor], Tensor]) -> Tensor:
         """Return a change (n,), each part of it times a function of how much the part counts."""
+        one = factor(torch.ones((), dtype=u.dtype))
         if self.values is None:
-            return u * factor(torch.ones((), dtype=u.dtype))
-        rows, columns = (cosine_basis(length) for length in self.shape[2:])
-        pixels = torch.Size(self.shape).numel()
+            return u * one
+        (rows, columns), pixels = self._cosines, torch.Size(self.shape).numel()
         waves = rows @ u[:pixels].view(-1, *self.shape[2:]) @ columns.T
         images = rows.T @ (waves * factor(self.values)) @ columns
-        rest = u[pixels:] * factor(torch.ones((), dtype=u.dtype))
-        return torch.cat([images.reshape(-1), rest])
+        return torch.cat([images.reshape(-1), u[pixels:] * one])
+
+    @cached_property
+    def _cosines(self) -> list[Tensor]:
+        return [cosine_basis(length) for length in self.shape[2:]]
 
 
 @dataclass(frozen=True, eq=False)

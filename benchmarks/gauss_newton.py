@@ -49,6 +49,7 @@ ALONE = (
 )  # fmt: skip
 LARGE = (
     *PLAIN[:2],
+    "residual 6, no BatchNorm, tanh",
     "residual 8, SiLU",
     "residual 8, GELU",
     "ConvNeXt-like",

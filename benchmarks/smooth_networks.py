@@ -277,6 +277,7 @@ KINDS: dict[str, Callable[[int], nn.Module]] = {
     "MLP-Mixer": Mixer,
     "Swin-like": lambda size: Swin(),
     "LeNet, sigmoid": lambda size: uniform_lenet(size),
+    "residual 6, no BatchNorm, tanh": lambda size: PlainResidual(nn.Tanh, PLAIN_SIX, size),
     "wide LeNet, sigmoid": lambda size: wide_lenet(size),
     "wide residual 6, no BatchNorm, SiLU": lambda size: PlainResidual(
         nn.SiLU, PLAIN_SIX, size, width=24

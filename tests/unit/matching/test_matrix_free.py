@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -56,6 +58,27 @@ def test_a_step_is_cut_short_when_somebody_asks_to_stop():
     problem = problem_of(numbers(400, PIXELS + 5), 0.3)
     step = ConjugateGradients()(problem, numbers(400), Stopping(1, watch=watch))
     assert not step.s.any()
+
+
+def test_unknowns_are_counted_in_units_of_what_the_equations_say_unless_that_is_known():
+    jacobian, weight = numbers(40, 12), 2 + numbers(40).abs()
+
+    class Linear:
+        def along(self, z, v):
+            return jacobian @ v
+
+        def against(self, z):
+            return lambda r: r @ jacobian
+
+    equations, lengths = SimpleNamespace(weight=weight), ImageLengths((1, 12), None)
+    z, r = torch.zeros(12).double(), numbers(40)
+    found = DampedProducts.of(equations, Linear(), lengths, z, 0.1, probes=3000)
+    weighted = jacobian * weight[:, None]
+    assert torch.allclose(found.scale, weighted.norm(dim=0), rtol=0.1)
+    assert torch.allclose(found.carried(z + 1), weighted @ (1 / found.scale))
+    assert torch.allclose(found.slope(r), (r @ weighted) / found.scale)
+    again = DampedProducts.of(equations, Linear(), lengths, z, 0.1, scale=found.scale)
+    assert again.scale is found.scale
 
 
 @pytest.mark.parametrize("near", [True, False])

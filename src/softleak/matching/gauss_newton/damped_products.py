@@ -74,10 +74,11 @@ class DampedProducts:
     def of(
         cls,
         equations: ShareEquations,
-        z: Tensor,
         products: TangentProducts,
         lengths: ImageLengths,
+        z: Tensor,
         damping: float,
+        scale: Tensor | None = None,
         probes: int = 24,
         seed: int = 0,
     ) -> DampedProducts:
@@ -85,10 +86,11 @@ class DampedProducts:
 
         Args:
             equations: what is to be fulfilled.
-            z: the iterate.
             products: the products with the Jacobian.
             lengths: how changes are measured.
+            z: the iterate.
             damping: how much a change costs.
+            scale: ``S`` (n,) of a place nearby; None means that it is estimated here.
             probes: the number of random products that estimate the diagonal.
             seed: the seed of the probes.
         """
@@ -100,6 +102,8 @@ class DampedProducts:
         def back(r: Tensor) -> Tensor:
             return against(r * weight).double()
 
+        if scale is not None:
+            return cls(along, back, scale, lengths, damping)
         generator = torch.Generator().manual_seed(seed)
         diagonal = torch.zeros_like(z)
         for _ in range(probes):

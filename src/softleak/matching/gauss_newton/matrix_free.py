@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -66,6 +67,9 @@ class MatrixFree:
     Attributes:
         steps: the largest number of steps.
         inner: how each step is found.
+        mending: how a step is mended that did not do as promised. Where the equations bend, a long
+            step spoils the few directions that the share sees best, and few iterations at the
+            new place put them right.
         damping: how steps are damped.
         slow: a step that leaves more than this part of the misfit is a slow one.
         patience: how many steps in a row that are slow, or lead uphill, end a precision.
@@ -74,6 +78,7 @@ class MatrixFree:
 
     steps: int = 60
     inner: ConjugateGradients = field(default_factory=ConjugateGradients)
+    mending: ConjugateGradients = field(default_factory=lambda: ConjugateGradients(20))
     damping: Damping = field(default_factory=Damping)
     slow: float = 0.95
     patience: int = 5
@@ -98,15 +103,15 @@ class MatrixFree:
         r, damping, dtype = equations.residual(z), self.damping.first, torch.float32
         misfits, slow, count, stuck = [_rms(r)], 0, 0, False
         while count < self.steps and not stopping.over and math.isfinite(misfits[-1]):
-            problem = DampedProducts.of(equations, z, products(dtype), lengths, damping)
-            s, left = self.inner(problem, r, stopping)
+            linearised = partial(
+                DampedProducts.of, equations, products(dtype), lengths, damping=damping
+            )
+            moved, new, promised = self._moved(equations, z, r, linearised, stopping)
             count += 1
-            new = equations.residual(z - s)
-            less, promised = (float(r.square().sum() - one.square().sum()) for one in (new, left))
             slow = slow + 1 if _rms(new) > self.slow * misfits[-1] else 0
-            if less > 0:
-                z, r = z - s, new
-                damping = self.damping.after(damping, less / max(promised, 1e-300))
+            if (less := _less(r, new)) > 0:
+                z, r = moved, new
+                damping = self.damping.after(damping, less / promised)
                 misfits.append(_rms(r))
             else:
                 damping *= self.damping.raised
@@ -118,6 +123,30 @@ class MatrixFree:
             if stuck or solved:
                 dtype, slow = torch.float64, 0
         return Walk(z, r, tuple(misfits), None, stuck, count)
+
+    def _moved(
+        self,
+        equations: ShareEquations,
+        z: Tensor,
+        r: Tensor,
+        linearised: Callable[..., DampedProducts],
+        stopping: Stopping,
+    ) -> tuple[Tensor, Tensor, float]:
+        """Return where a step leads (n,), its residuals (R,), and the decrease that it promised."""
+        problem = linearised(z=z)
+        s, left = self.inner(problem, r, stopping)
+        moved, promised = z - s, max(_less(r, left), 1e-300)
+        new = equations.residual(moved)
+        if _less(r, new) < self.damping.good * promised:
+            near = linearised(z=moved, scale=problem.scale)
+            moved = moved - self.mending(near, new, stopping).s
+            new = equations.residual(moved)
+        return moved, new, promised
+
+
+def _less(r: Tensor, new: Tensor) -> float:
+    """Return by how much the square of the misfit falls."""
+    return float(r.square().sum() - new.square().sum())
 
 
 def _rms(r: Tensor) -> float:

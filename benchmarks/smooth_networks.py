@@ -238,6 +238,25 @@ def uniform_lenet(size: int) -> nn.Module:
     return model
 
 
+def wide_lenet(size: int, width: int = 32) -> nn.Module:
+    """Return LeNet with more channels, for images of more pixels than LeNet has gradients.
+
+    Weights are smaller where more channels are summed, so that sigmoids see what LeNet's do.
+    """
+    layers: list[nn.Module] = []
+    channels = 3
+    for stride in (2, 2, 1):
+        layers += [nn.Conv2d(channels, width, 5, stride, 2), nn.Sigmoid()]
+        channels = width
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * (size // 4) ** 2, CLASSES))
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    for module in list(model.children())[2:]:
+        for parameter in module.parameters():
+            parameter.data.mul_((12 / width) ** 0.5)
+    return model
+
+
 SIX = ((1, 1), (2, 2), (4, 2))  # blocks by width and stride: seven convolutions
 TWELVE = ((1, 1), (1, 1), (2, 2), (2, 1), (4, 2))  # eleven convolutions and a head
 PLAIN_SIX = ((1, 1), (2, 2))  # five convolutions on the way and a head
@@ -258,6 +277,11 @@ KINDS: dict[str, Callable[[int], nn.Module]] = {
     "MLP-Mixer": Mixer,
     "Swin-like": lambda size: Swin(),
     "LeNet, sigmoid": lambda size: uniform_lenet(size),
+    "residual 6, no BatchNorm, tanh": lambda size: PlainResidual(nn.Tanh, PLAIN_SIX, size),
+    "wide LeNet, sigmoid": lambda size: wide_lenet(size),
+    "wide residual 6, no BatchNorm, SiLU": lambda size: PlainResidual(
+        nn.SiLU, PLAIN_SIX, size, width=24
+    ),
     "residual 8, ReLU": lambda size: ResidualNet(nn.ReLU, SIX),
 }
 

@@ -17,6 +17,7 @@ class Certificate:
         proved: whether every layer of the share is explained to within its rounding, and the share
             determines every entry of the inputs.
         reason: why it is not proved, in a sentence; empty if it is.
+        explained: whether every layer of the share is explained to within its rounding.
         layers: the misfit of every layer, in units of the error that it is expected to carry.
         misfits: the misfit of the whole share after each step, in units of rounding.
         error: the predicted standard error of each entry, in the shape of the inputs; None if the
@@ -29,6 +30,7 @@ class Certificate:
 
     proved: bool
     reason: str = ""
+    explained: bool = False
     layers: Mapping[str, float] = field(default_factory=dict)
     misfits: tuple[float, ...] = ()
     error: Tensor | None = None

@@ -40,8 +40,8 @@ def _best(found: list[NewtonSolution]) -> NewtonSolution:
 
 
 def explains(found: NewtonSolution) -> bool:
-    """Return whether a solution explains the share, so that its error could be predicted."""
-    return found.certificate.error is not None
+    """Return whether a solution explains every layer of the share to within its rounding."""
+    return found.certificate.explained
 
 
 def described(found: NewtonSolution, stopping: Stopping) -> Reconstruction:

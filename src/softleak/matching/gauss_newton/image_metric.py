@@ -18,24 +18,34 @@ def cosine_basis(length: int) -> Tensor:
     return basis
 
 
-def roughness_metric(shape: tuple[int, ...], power: float) -> Tensor | None:
-    """Return the matrix (HW, HW) whose quadratic form is large for rough changes of a channel.
+def roughness(shape: tuple[int, ...], power: float) -> Tensor | None:
+    """Return how much a change at each frequency (H, W) of a channel counts.
 
-    Its eigenvectors are cosines, its eigenvalues ``(1 + |f|)^(2·power)`` for the frequency ``f``.
-    Natural images have amplitudes of about ``1/|f|``, so with a power of one all parts of an image
-    are equally far away. The mean of the diagonal is one.
+    It is ``(1 + |f|)^(2·power)``, divided by its mean. Natural images have amplitudes of about
+    ``1/|f|``, so with a power of one all parts of an image are equally far away.
 
     Args:
         shape: the shape (B, …) of a batch.
-        power: how fast the form grows with the frequency; zero means not at all.
+        power: how fast it grows with the frequency; zero means not at all.
 
     Returns:
         None if the inputs are not images, or the power is zero.
     """
     if len(shape) != IMAGE_AXES or not power or shape[2] * shape[3] == 1:
         return None
-    rows, columns = (cosine_basis(length) for length in shape[2:])
     f, g = (torch.arange(length, dtype=torch.double) for length in shape[2:])
     values = (1 + (f[:, None].square() + g.square()).sqrt()).pow(2 * power)
-    both = torch.einsum("ai,bj->abij", rows, columns).reshape(len(f) * len(g), -1)
-    return both.T @ (both * (values / values.mean()).reshape(-1, 1))
+    return values / values.mean()
+
+
+def roughness_metric(shape: tuple[int, ...], power: float) -> Tensor | None:
+    """Return the matrix (HW, HW) whose quadratic form is large for rough changes of a channel.
+
+    Its eigenvectors are cosines, its eigenvalues are what ``roughness`` says.
+    """
+    values = roughness(shape, power)
+    if values is None:
+        return None
+    rows, columns = (cosine_basis(length) for length in shape[2:])
+    both = torch.einsum("ai,bj->abij", rows, columns).reshape(values.numel(), -1)
+    return both.T @ (both * values.reshape(-1, 1))

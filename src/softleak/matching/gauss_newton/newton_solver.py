@@ -87,12 +87,7 @@ class NewtonRun:
     ) -> tuple[Walk, Certificate]:
         """Return the walk from ``z`` (n,), and what is proved of its end."""
         if model.exact.unknowns > self.dense:
-            walk = MatrixFree()(equations, z, model.products, stopping)
-            reason = (
-                f"{model.exact.unknowns} unknowns are too many for a normal matrix, so nobody "
-                "checked which of them the share determines"
-            )
-            return walk, Certificate(False, reason, misfits=walk.misfits)
+            return self._walked_free(model, equations, z, stopping)
         linearised = LinearisedShare(model, equations, self.descent.damping.smoothness)
         walk = self.descent(equations, z, linearised, stopping)
         if walk.stuck:
@@ -100,3 +95,19 @@ class NewtonRun:
         products = model.products(torch.float64)
         prove = Certifier(equations, model.client, products, linearised.used, self.proof)
         return walk, prove(walk)
+
+    def _walked_free(
+        self, model: NewtonModel, equations: ShareEquations, z: Tensor, stopping: Stopping
+    ) -> tuple[Walk, Certificate]:
+        """Return the walk from ``z`` (n,) without a normal matrix, and what is known of its end."""
+        descend = MatrixFree(self.descent.steps, damping=self.descent.damping)
+        walk = descend(equations, z, model.products, stopping)
+        products, every = model.products(torch.float64), torch.ones_like(equations.weight)
+        found = Certifier(equations, model.client, products, every, self.proof)(walk)
+        if not found.explained:
+            return walk, found
+        reason = (
+            f"{model.exact.unknowns} unknowns are too many for a normal matrix, so nobody "
+            "checked which of them the share determines"
+        )
+        return walk, replace(found, reason=reason)

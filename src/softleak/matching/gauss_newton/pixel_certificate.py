@@ -73,6 +73,7 @@ class Certifier:
         if not layers[worst] <= self.settings.largest_misfit:
             times = f"{layers[worst]:.3g} times the error that it is expected to carry"
             return replace(found, reason=f"the gradient of the image misses {worst} by {times}")
+        found = replace(found, explained=True)
         if walk.normal is None:
             return replace(found, reason="the search ended before its errors could be computed")
         function = self.equations.function

@@ -1,0 +1,104 @@
+"""Steps that are found without a matrix are those of the normal equations."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak.matching import GaussNewton, Image, MatchStatus
+from softleak.matching.gauss_newton.damped_products import DampedProducts, ImageLengths
+from softleak.matching.gauss_newton.image_metric import roughness_metric
+from softleak.matching.gauss_newton.matrix_free import ConjugateGradients
+from softleak.matching.stopping import Stopping, Watch
+
+SHAPE = (2, 3, 4, 6)
+PIXELS = 2 * 3 * 4 * 6
+
+
+def numbers(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+
+
+def problem_of(jacobian, damping):
+    scale = jacobian.square().sum(0).sqrt()
+    lengths = ImageLengths.of(SHAPE, 1.0)
+    return DampedProducts(lambda v: jacobian @ v, lambda r: r @ jacobian, scale, lengths, damping)
+
+
+def test_lengths_are_those_of_the_metric_for_each_channel_and_one_for_labels():
+    u, metric = numbers(PIXELS + 5), roughness_metric(SHAPE, 1.0)
+    found = ImageLengths.of(SHAPE, 1.0).scaled(u, lambda values: values)
+    known = torch.cat([(u[:PIXELS].view(-1, 24) @ metric).reshape(-1), u[PIXELS:]])
+    assert torch.allclose(found, known)
+
+
+@pytest.mark.parametrize(("shape", "power"), [((2, 72), 1.0), (SHAPE, 0.0)])
+def test_without_a_metric_all_changes_are_equally_long(shape, power):
+    u = numbers(PIXELS + 5)
+    assert torch.equal(ImageLengths.of(shape, power).scaled(u, lambda values: 3 * values), 3 * u)
+
+
+def test_a_step_solves_the_damped_normal_equations():
+    jacobian, r, damping = numbers(400, PIXELS + 5), numbers(400), 0.3
+    problem = problem_of(jacobian, damping)
+    step = ConjugateGradients(forcing=1e-12)(problem, r, Stopping(1))
+    metric = torch.block_diag(*[roughness_metric(SHAPE, 1.0)] * 6, torch.eye(5).double())
+    damped = jacobian.T @ jacobian + damping * metric * problem.scale[:, None] * problem.scale
+    assert torch.allclose(damped @ step.s, jacobian.T @ r)
+    assert torch.allclose(step.left, r - jacobian @ step.s)
+
+
+def test_a_step_is_cut_short_when_somebody_asks_to_stop():
+    watch = Watch()
+    watch.stop()
+    problem = problem_of(numbers(400, PIXELS + 5), 0.3)
+    step = ConjugateGradients()(problem, numbers(400), Stopping(1, watch=watch))
+    assert not step.s.any()
+
+
+def test_unknowns_are_counted_in_units_of_what_the_equations_say_unless_that_is_known():
+    jacobian, weight = numbers(40, 12), 2 + numbers(40).abs()
+
+    class Linear:
+        def along(self, z, v):
+            return jacobian @ v
+
+        def against(self, z):
+            return lambda r: r @ jacobian
+
+    equations, lengths = SimpleNamespace(weight=weight), ImageLengths((1, 12), None)
+    z, r = torch.zeros(12).double(), numbers(40)
+    found = DampedProducts.of(equations, Linear(), lengths, z, 0.1, probes=3000)
+    weighted = jacobian * weight[:, None]
+    assert torch.allclose(found.scale, weighted.norm(dim=0), rtol=0.1)
+    assert torch.allclose(found.carried(z + 1), weighted @ (1 / found.scale))
+    assert torch.allclose(found.slope(r), (r @ weighted) / found.scale)
+    again = DampedProducts.of(equations, Linear(), lengths, z, 0.1, scale=found.scale)
+    assert again.scale is found.scale
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_an_image_is_found_without_a_matrix(near):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3, 1, 1), nn.Sigmoid(), nn.Conv2d(8, 8, 3, 2, 1), nn.Sigmoid(),
+        nn.Flatten(), nn.Linear(72, 5),
+    )  # fmt: skip
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    x, y = torch.rand(1, 6, 6), torch.tensor([0.9, 0.1, 0.0, 0.0, 0.0])
+    share = sl.capture(model, x, y)
+    recovery = sl.recover_label(model, share)
+    start = {"start": Image(x + 0.1)} if near else {}
+    found = sl.reconstruct(
+        model, share, recovery, optimiser=GaussNewton(dense=10), restarts=2, **start
+    )
+    assert float((found.input - x).abs().max()) < 1e-3
+    assert found.status is MatchStatus.CONVERGED
+    assert found.certificate.explained
+    assert max(found.certificate.layers.values()) < 5
+    assert "41 unknowns are too many" in found.certificate.reason

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "softleak"
-MODULES = sorted(SOURCE.rglob("*.py"))
+from tests.integration.modules import MODULES, SOURCE, tree_of
+
 ATTACKS = ("labels", "inversion", "batches", "matching", "defenses")
 # Every package and root module, from the lowest layer to the highest, and what it may import.
 # Nothing may import what stands below it in this table, so that there is no cycle.
@@ -122,7 +122,7 @@ NAMES = {module_name(path): path for path in MODULES}
 def imports(path: Path) -> set[str]:
     """The softleak modules a file imports anywhere in it, within functions too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -138,7 +138,7 @@ def imports(path: Path) -> set[str]:
 
 def _uses_the_top(path: Path) -> bool:
     """Whether a file imports names of ``softleak`` itself, not only modules of it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import) and any(a.name == "softleak" for a in node.names):
             return True
         names = node.names if isinstance(node, ast.ImportFrom) and node.module == "softleak" else []
@@ -192,7 +192,7 @@ def test_no_two_modules_share_a_name():
 def test_no_two_types_share_a_name():
     found: Counter[str] = Counter()
     for path in MODULES:
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         found.update(node.name for node in tree.body if isinstance(node, ast.ClassDef))
     assert not [name for name, count in found.items() if count > 1]
 
@@ -204,14 +204,14 @@ def test_attacks_see_neither_data_nor_metrics_nor_models():
 
 @pytest.mark.parametrize("path", [p for p in MODULES if part(p) in ATTACKS], ids=str)
 def test_no_attack_takes_the_truth(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.arg):
             assert not node.arg.endswith("_true"), f"{path}:{node.lineno}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_functions_fit_on_a_screen_and_modules_in_a_sitting(path):
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     assert len(path.read_text().splitlines()) <= 300
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):

@@ -6,12 +6,11 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "softleak"
-MODULES = sorted(SOURCE.rglob("*.py"))
+from tests.integration.modules import MODULES, SOURCE, tree_of
+
 FRAGMENT = re.compile(r"^(The|A|An|What|Whether|How|Which|Where|Of|By|With|From|All|Every|One)\b")
 # A word that makes a sentence of a phrase, in the third person or after a modal verb.
 VERB = re.compile(
@@ -35,7 +34,7 @@ def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_public_docstrings_begin_with_a_sentence(path):
-    for name, first in documented(ast.parse(path.read_text())):
+    for name, first in documented(tree_of(path)):
         assert first[0].isupper() or first.startswith(("``", "softleak", "§")), f"{name}: {first}"
         assert first.rstrip().endswith((".", ":", "?")), f"{name}: {first}"
         sentence = not FRAGMENT.match(first) or VERB.search(NOUN_ENDINGS.sub("", first))
@@ -44,7 +43,7 @@ def test_public_docstrings_begin_with_a_sentence(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_public_functions_have_at_most_eight_parameters(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             given = node.args
             names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
@@ -64,7 +63,5 @@ def constants(tree: ast.Module) -> Iterator[str]:
 
 
 def test_no_constant_shares_its_name_with_another():
-    found = Counter(
-        name for path in MODULES for name in set(constants(ast.parse(path.read_text())))
-    )
+    found = Counter(name for path in MODULES for name in set(constants(tree_of(path))))
     assert not {name for name, count in found.items() if count > 1} - SHARED

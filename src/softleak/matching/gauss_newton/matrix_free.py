@@ -19,7 +19,7 @@ from softleak.matching.gauss_newton.tangent_products import TangentProducts
 from softleak.matching.stopping import Stopping
 
 
-class Step(NamedTuple):
+class LinearStep(NamedTuple):
     """This is a step ``s`` (n,) and what the linear model says is left of the residuals (R,)."""
 
     s: Tensor
@@ -39,7 +39,7 @@ class ConjugateGradients:
     iterations: int = 800
     forcing: float = 1e-2
 
-    def __call__(self, problem: DampedProducts, r: Tensor, stopping: Stopping) -> Step:
+    def __call__(self, problem: DampedProducts, r: Tensor, stopping: Stopping) -> LinearStep:
         """Return a step that lowers residuals ``r`` (R,), sooner if the time is over."""
         u, left = torch.zeros_like(problem.scale), r
         slope = problem.slope(left)
@@ -57,7 +57,7 @@ class ConjugateGradients:
             before, size = size, float(slope @ turned)
             direction = turned + (size / before) * direction
             stopping.tell(0, loss, 1)
-        return Step(u / problem.scale, left)
+        return LinearStep(u / problem.scale, left)
 
 
 @dataclass(frozen=True)

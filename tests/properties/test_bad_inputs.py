@@ -50,7 +50,7 @@ VALUES = npst.arrays(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(arrays=st.dictionaries(st.text(max_size=8), VALUES, max_size=5))
 def test_strange_arrays_give_one_clear_error_or_a_share(tmp_path_factory, arrays):
     path = tmp_path_factory.mktemp("strange") / "x.pt"

@@ -15,7 +15,7 @@ from softleak.metrics import distance_to_set, label_error
 
 CLASSES, FEATURES = 8, 24
 seeds = st.integers(0, 2**32 - 1)
-properties = settings(max_examples=40, deadline=None)
+properties = settings(max_examples=25, deadline=None)
 
 
 def problem(seed: int, epsilon: float = 0.2) -> tuple[nn.Linear, Tensor, Tensor]:

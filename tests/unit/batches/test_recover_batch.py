@@ -107,7 +107,8 @@ def test_a_share_of_another_optimiser_is_not_called_a_part_of_a_sample(lenet):
     """Nesterov's first step is 1.9 gradients: no batch has 1.05 samples."""
     x, y = batch("one-hot", 2, seed=4)
     share = sl.capture(lenet, x, y).scaled(1.9)
-    found = sl.recover_batch(lenet, sl.GradientShare(share.gradients, share.input_shape), size=2)
+    sent = sl.GradientShare(share.gradients, share.input_shape)
+    found = sl.recover_batch(lenet, sent, size=2, family=sl.OneHot())
     assert not found.proved
     assert "the share was scaled, or the learning rate or optimiser is another" in found.message
     assert "more than 0.001" not in found.samples[0].message

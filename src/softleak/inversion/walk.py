@@ -32,7 +32,8 @@ class WalkSettings:
             the error is a seventieth of a grey level.
         psnr_lost: The quick pass ends before its last layer if even this many dB less than that
             layer could reach at best would not be sufficient. The trained LeNet lost 27 to
-            29 dB, untrained ones 11 to 24. After a wrong guess the slower pass answers instead.
+            29 dB (8 images), untrained ones 11 to 24 (6 images), with LeakyReLU 42 or more. After
+            a wrong guess the slower pass answers instead.
     """
 
     largest_residual: float = 100.0

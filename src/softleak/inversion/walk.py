@@ -135,7 +135,13 @@ def invert(
     if recovery.scale != 1.0:
         share = share.scaled(1 / recovery.scale)
     start = start_state(chain.head, share, recovery, feature.to(device), t)
-    worth = torch.as_tensor(pixel, dtype=torch.double, device=device)
+    return _best_walk(
+        chain, start, share, torch.as_tensor(pixel, dtype=torch.double, device=device)
+    )
+
+
+def _best_walk(chain: Chain, start: LayerState, share: GradientShare, worth: Tensor) -> Inversion:
+    """Return the quick pass where that is sufficient, else the pass that predicts more."""
     (quick, *more) = chain.passes
     first = _walked(quick, start, share, worth, hasty=bool(more))
     if first is not None and (first.sufficient or not more):

@@ -110,4 +110,4 @@ class NewtonRun:
             f"{model.exact.unknowns} unknowns are too many for a normal matrix, so nobody "
             "checked which of them the share determines"
         )
-        return walk, replace(found, reason=reason)
+        return walk, replace(found, proved=False, reason=reason)

@@ -4,7 +4,8 @@
 
 Labels and features are recovered from the share, not given; behind noise the label is given where
 only its class is known. No start is given, but for the cells "from 20 dB", which begin at the true
-image with noise of that size added. Every image counts. The PSNR is that of pixels of range one.
+image with noise of that size added; a walk that gets stuck begins there again, more cautiously.
+Every image counts. The PSNR is that of pixels of range one.
 "honest" counts proved images whose true error is within a factor 3 of the predicted one. "wrong"
 counts proved images whose true error is more than 10 times the predicted one. Each image of a batch
 is compared with the errors predicted for its own pixels. All times are processor seconds, those of
@@ -144,7 +145,7 @@ def attack(
             lambda _, g: g + cell.noise * torch.randn(g.shape, generator=generator)
         ).expecting(cell.noise)
     start = Noise() if cell.start is None else Image(_spoiled(x[0], cell.start, generator))
-    restarts = RESTARTS if cell.start is None else 0
+    restarts = RESTARTS if cell.start is None else 1
     method = GaussNewton()
     if not single:
         batch = sl.recover_batch(model, share, size=cell.batch)

@@ -66,7 +66,7 @@ def reconstruct_batch(
     known = BatchKnowledge(labels, label_error, features, 0.0 if features is None else 1e-4)
     stopping = Stopping(solver.evaluations * (restarts + 1), solver.seconds)
     begin = start or Noise()
-    starts = (_drawn(begin, shape, len(labels), attempt, solver) for attempt in range(restarts + 1))
+    starts = [_drawn(begin, shape, len(labels), attempt, solver) for attempt in range(restarts + 1)]
     return described(solve_from_starts(solver, subject, share, known, starts, stopping), stopping)
 
 

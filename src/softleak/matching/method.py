@@ -32,6 +32,8 @@ from softleak.results import BatchRecovery, Recovery
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
+POLISHES = 2  # attempts of a polish: a brisk one, and a cautious one if that gets stuck
+
 
 def usual_objective(recovery: Recovery | BatchRecovery | None) -> Cosine:
     """Return the default objective. Samples of a batch are told apart by their features."""
@@ -173,7 +175,7 @@ class Matching:
             for batch in kinds.values():
                 found |= dict(zip(batch, matcher.run(list(batch.values())), strict=True))
                 if self.polish is not None:
-                    prover = self._prover(self.polish, subject, 1, watch)
+                    prover = self._prover(self.polish, subject, POLISHES, watch)
                     found |= {i: prover.polish(job, found[i]) for i, job in batch.items()}
         return tuple(found[i] for i in range(len(jobs)))
 

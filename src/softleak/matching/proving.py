@@ -25,6 +25,8 @@ from softleak.matching.tasks import Job
 from softleak.results import BatchRecovery, Status
 from softleak.subject import Subject
 
+WAYS = 3  # how many attempts differ in how their steps are damped, not only in their start
+
 
 @dataclass(frozen=True, eq=False)
 class Prover:
@@ -33,7 +35,8 @@ class Prover:
     Attributes:
         method: how the equations are solved.
         subject: the model made ready.
-        attempts: from how many starts a job is tried, until one of them explains the share.
+        attempts: how often a job is tried, until one attempt explains the share. The first three
+            begin at the start if that is near, and differ in how steps are damped.
         stopping: what may end the run.
     """
 
@@ -73,20 +76,20 @@ class Prover:
         except Exception:  # the model's own code and torch may raise anything
             return matched
         near = replace(job, start=Image(matched.input.detach()))
-        found = replace(self, attempts=1).run(near)
+        found = self.run(near)
         if found.proved:
             return replace(found, evaluations=matched.evaluations + found.evaluations)
         return replace(matched, certificate=found.certificate)
 
     def _tried(self, job: Job, known: BatchKnowledge) -> NewtonSolution:
         """Return the best solution over all starts, with one label."""
-        starts = (self._drawn(job, attempt) for attempt in range(self.attempts))
+        starts = [self._drawn(job, attempt) for attempt in range(self.attempts)]
         return solve_from_starts(self.method, self.subject, job.share, known, starts, self.stopping)
 
     def _drawn(self, job: Job, attempt: int) -> Tensor:
         """Return inputs (B, …) to begin with, of little contrast unless the start is near."""
-        drawn = job.start.draw(job.shape, attempt).double()
-        near = job.start.near and attempt == 0
+        near = job.start.near and attempt < WAYS
+        drawn = job.start.draw(job.shape, 0 if near else attempt).double()
         start = drawn if near else drawn * self.method.contrast
         return start if job.batch else start[None]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -20,18 +21,24 @@ def solve_from_starts(
     subject: Subject,
     share: GradientShare,
     known: BatchKnowledge,
-    starts: Iterable[Tensor],
+    starts: Sequence[Tensor],
     stopping: Stopping,
 ) -> NewtonSolution:
     """Return the solution of least misfit over starts (B, …), tried until one explains the share.
 
-    Each start is an attempt of its own. There has to be one start at least.
+    Each start is an attempt of its own. There has to be one start at least. If the first of several
+    attempts gets stuck, it is led on last of all: a cautious attempt more often finds the way, and
+    sooner.
     """
-    found: list[NewtonSolution] = []
-    for attempt, start in enumerate(starts):
-        found.append(method.attempt(attempt).solve(subject, share, known, start, stopping))
+    plain = replace(method, escape=None) if len(starts) > 1 else method
+    found = [plain.solve(subject, share, known, starts[0], stopping)]
+    ways = [(method.attempt(attempt), start) for attempt, start in enumerate(starts) if attempt]
+    if ways and method.escape is not None:
+        ways.append((method, found[0].inputs))
+    for way, start in ways:
         if explains(_best(found)) or stopping.over:
             break
+        found.append(way.solve(subject, share, known, start, stopping))
     return _best(found)
 
 

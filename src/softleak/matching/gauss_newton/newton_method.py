@@ -9,6 +9,7 @@ from torch import Tensor
 
 from softleak.errors import OptionError
 from softleak.matching.gauss_newton.damped_descent import DampedDescent
+from softleak.matching.gauss_newton.fold_escape import FoldEscape
 from softleak.matching.gauss_newton.newton_model import NewtonModel
 from softleak.matching.gauss_newton.newton_solver import NewtonRun, NewtonSolution
 from softleak.matching.gauss_newton.pixel_certificate import ProofSettings
@@ -34,6 +35,7 @@ class GaussNewton:
             found without a matrix, and nothing is proved.
         memory: the bytes that the Jacobian and its products may take.
         seconds: the time after which the best input so far is returned; None means no limit.
+        escape: how a walk that got stuck is led on; None means that it is not.
         contrast: the size of the noise that a search begins with, if no start is near. Small
             noise is nearly grey, which is where most images are near to.
 
@@ -49,6 +51,7 @@ class GaussNewton:
     dense: int = 4096
     memory: int = 2 << 30
     seconds: float | None = None
+    escape: FoldEscape | None = field(default_factory=FoldEscape)
     contrast: float = 0.05
 
     def __post_init__(self) -> None:
@@ -119,7 +122,7 @@ class GaussNewton:
         names = tuple(name for name in subject.parameters if name in share)
         model = self.model(subject, names, tuple(start.shape))
         ending = stopping or Stopping(self.evaluations, self.seconds)
-        run = NewtonRun(self.descent, self.proof, self.dense)
+        run = NewtonRun(self.descent, self.proof, self.dense, self.escape)
         found = run(model, share, known, start, ending)
         rough = self.roughness(subject, tuple(start.shape[1:]))
         if rough and found.certificate.proved:

@@ -50,13 +50,13 @@ class NewtonRun:
         proof: what a proof asks for.
         dense: the largest number of unknowns whose normal matrix is held; beyond it, steps are
             found without a matrix and nothing is proved.
-        escape: how a walk that got stuck is led on.
+        escape: how a walk that got stuck is led on; None means that it is not.
     """
 
     descent: DampedDescent = field(default_factory=DampedDescent)
     proof: ProofSettings = field(default_factory=ProofSettings)
     dense: int = 4096
-    escape: FoldEscape = field(default_factory=FoldEscape)
+    escape: FoldEscape | None = field(default_factory=FoldEscape)
 
     def __call__(
         self,
@@ -90,7 +90,7 @@ class NewtonRun:
             return self._walked_free(model, equations, z, stopping)
         linearised = LinearisedShare(model, equations, self.descent.damping.smoothness)
         walk = self.descent(equations, z, linearised, stopping)
-        if walk.stuck:
+        if walk.stuck and self.escape is not None:
             walk = self.escape(self.descent, walk, linearised, stopping)
         products = model.products(torch.float64)
         prove = Certifier(equations, model.client, products, linearised.used, self.proof)

@@ -142,29 +142,39 @@ class DampedDescent:
         path = [taken]
         while len(path) <= self.repeats:
             here = path[-1]
-            further = self._step(equations, here, linearised.moved(found, here.z, here.r), 1)
+            moved = linearised.moved(found, here.z, here.r)
+            further = self._step(equations, here, moved, 1)
             part = math.inf if further is None else _size(further.r) / _size(here.r)
             if further is None or part > most:
-                return path, self.slow < part <= 1
+                return path, self.slow < part <= 1 or self._promises_little(here, moved)
             path.append(further)
         return path, False
+
+    def _promises_little(self, here: Taken, found: NormalEquations) -> bool:
+        """Return whether the solution is near and even the linear equations promise a slow step."""
+        promise = found.step(here.damping) if _size(here.r) < self.precise else None
+        return promise is not None and promise[1] < (1 - self.slow**2) * _squares(here.r)
 
     def _step(
         self, equations: ShareEquations, here: Taken, found: NormalEquations, tries: int
     ) -> Taken | None:
         """Return where a step leads that lowers the misfit; None if none of the tries does."""
-        size, damping = float(here.r.square().sum()), here.damping
+        size, damping = _squares(here.r), here.damping
         for _ in range(tries):
             step = found.step(damping)
             if step is not None:
                 moved = here.z - step[0]
                 new = equations.residual(moved)
-                less = size - float(new.square().sum())
+                less = size - _squares(new)
                 if less > 0:
                     gain = less / max(step[1], 1e-300)
                     return Taken(moved, new, self.damping.after(damping, gain))
             damping *= self.damping.raised
         return None
+
+
+def _squares(r: Tensor) -> float:
+    return float(r.square().sum())
 
 
 def _size(r: Tensor) -> float:

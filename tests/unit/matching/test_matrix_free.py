@@ -12,7 +12,7 @@ import softleak as sl
 from softleak.matching import GaussNewton, Image, MatchStatus
 from softleak.matching.gauss_newton.damped_products import DampedProducts, ImageLengths
 from softleak.matching.gauss_newton.image_metric import roughness_metric
-from softleak.matching.gauss_newton.matrix_free import ConjugateGradients
+from softleak.matching.gauss_newton.matrix_free import ConjugateGradients, MatrixFree
 from softleak.matching.stopping import Stopping, Watch
 
 SHAPE = (2, 3, 4, 6)
@@ -79,6 +79,35 @@ def test_unknowns_are_counted_in_units_of_what_the_equations_say_unless_that_is_
     assert torch.allclose(found.slope(r), (r @ weighted) / found.scale)
     again = DampedProducts.of(equations, Linear(), lengths, z, 0.1, scale=found.scale)
     assert again.scale is found.scale
+
+
+class BentValley:
+    """Rosenbrock's equations, whose valley bends: a long step along it leaves the floor."""
+
+    weight = torch.full((2,), 1e6).double()
+    function = SimpleNamespace(shape=(1, 2))
+
+    def residual(self, z):
+        return torch.stack([10 * (z[1] - z[0] ** 2), 1 - z[0]]) * self.weight
+
+    def jacobian(self, z):
+        return torch.tensor([[-20 * float(z[0]), 10.0], [-1.0, 0.0]]).double()
+
+    def along(self, z, v):
+        return self.jacobian(z) @ v
+
+    def against(self, z):
+        return lambda r: r @ self.jacobian(z)
+
+
+def test_a_long_step_is_mended_where_the_equations_bend():
+    valley, begin = BentValley(), torch.tensor([-1.2, 1.0]).double()
+    mended, plain = (
+        MatrixFree(mending=mending)(valley, begin, lambda _: valley, Stopping(60))
+        for mending in (ConjugateGradients(20), ConjugateGradients(0))
+    )
+    assert torch.allclose(mended.z, torch.ones(2).double(), atol=1e-4)
+    assert len(mended.misfits) < 0.7 * len(plain.misfits)
 
 
 @pytest.mark.parametrize("near", [True, False])

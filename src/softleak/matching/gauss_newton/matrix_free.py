@@ -108,7 +108,7 @@ class MatrixFree:
             )
             moved, new, promised = self._moved(equations, z, r, linearised, stopping)
             count += 1
-            slow = slow + 1 if _rms(new) > self.slow * misfits[-1] else 0
+            slow = slow + 1 if _rms(new) >= self.slow * misfits[-1] else 0
             if (less := _less(r, new)) > 0:
                 z, r = moved, new
                 damping = self.damping.after(damping, less / promised)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from torch import Tensor
 
@@ -27,13 +26,13 @@ def solve_from_starts(
     """Return the solution of least misfit over starts (B, …), tried until one explains the share.
 
     Each start is an attempt of its own. There has to be one start at least. If the first of several
-    attempts gets stuck, it is led on last of all: a cautious attempt more often finds the way, and
-    sooner.
+    attempts gets stuck, it is given up at once and taken up again last of all: a cautious attempt
+    more often finds the way, and sooner.
     """
-    plain = replace(method, escape=None) if len(starts) > 1 else method
-    found = [plain.solve(subject, share, known, starts[0], stopping)]
+    first = method.brief if len(starts) > 1 else method
+    found = [first.solve(subject, share, known, starts[0], stopping)]
     ways = [(method.attempt(attempt), start) for attempt, start in enumerate(starts) if attempt]
-    if ways and method.escape is not None:
+    if ways:
         ways.append((method, found[0].inputs))
     for way, start in ways:
         if explains(_best(found)) or stopping.over:

@@ -80,6 +80,12 @@ class GaussNewton:
         descent = replace(self.descent, damping=self.descent.damping.cautious(number % 2 == 1))
         return replace(self, descent=descent)
 
+    @property
+    def brief(self) -> GaussNewton:
+        """Return the method without what it does to a walk that got stuck in float32."""
+        descent = replace(self.descent, hopeless=self.descent.precise)
+        return replace(self, descent=descent, escape=None)
+
     def roughness(self, subject: Subject, shape: tuple[int, ...]) -> str:
         """Return why the network of a subject is not smooth, or nothing if it is.
 

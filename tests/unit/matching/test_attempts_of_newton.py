@@ -51,7 +51,7 @@ def truth():
 
 
 def attempts(model, share, start, restarts):
-    method = Recorded(descent=DampedDescent(steps=4), memory=1 << 26)
+    method = Recorded(descent=DampedDescent(steps=9), memory=1 << 26)
     label = sl.matching.GivenLabel(torch.eye(4)[0])
     sl.reconstruct(model, share, optimiser=method, label=label, start=start, restarts=restarts)
     return method.tried
@@ -87,6 +87,6 @@ def test_a_single_attempt_is_led_on_at_once(model, unexplained):
 
 def test_an_attempt_that_explains_the_share_is_the_last(model, truth):
     share = sl.capture(model, truth, torch.eye(4)[0])
-    tried = attempts(model, share, Image(truth + 1e-3), restarts=2)
+    tried = attempts(model, share, Image(truth + 1e-4), restarts=2)
     assert len(tried) == 1
     assert torch.allclose(tried[0].end[0], truth.double(), atol=1e-3)

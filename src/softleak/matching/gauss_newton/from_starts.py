@@ -26,8 +26,8 @@ def solve_from_starts(
     """Return the solution of least misfit over starts (B, …), tried until one explains the share.
 
     Each start is an attempt of its own. There has to be one start at least. If the first of several
-    attempts gets stuck, it is given up at once and taken up again last of all: a cautious attempt
-    more often finds the way, and sooner.
+    attempts gets stuck or takes long, it is given up and taken up again last of all: a cautious
+    attempt more often finds the way, and sooner.
     """
     first = method.brief if len(starts) > 1 else method
     found = [first.solve(subject, share, known, starts[0], stopping)]

@@ -82,8 +82,9 @@ class GaussNewton:
 
     @property
     def brief(self) -> GaussNewton:
-        """Return the method without what it does to a walk that got stuck in float32."""
-        descent = replace(self.descent, hopeless=self.descent.precise)
+        """Return the method for a first look: few steps, and none after it got stuck in float32."""
+        steps = max(1, self.descent.steps // 3)
+        descent = replace(self.descent, steps=steps, hopeless=self.descent.precise)
         return replace(self, descent=descent, escape=None)
 
     def roughness(self, subject: Subject, shape: tuple[int, ...]) -> str:

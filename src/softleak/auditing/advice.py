@@ -97,7 +97,7 @@ def _unclaimed(responses: list[Response], leaks: frozenset[Leak]) -> str:
     names = [response.name for response in responses if response.unclaimed]
     if not names or Leak.LABEL not in leaks:
         return ""
-    return f" Behind {listed(names)} the best label was still right in some trials, unclaimed."
+    return f" Behind {listed(names)} some labels were still right, though not claimed."
 
 
 def _unmodelled(responses: list[Response]) -> str:

@@ -123,8 +123,10 @@ def _unclaimed(response: Response, leak: Leak) -> str:
     """Return how many labels are right though nobody claims them, as it continues a cell."""
     if leak is not Leak.LABEL or not response.unclaimed:
         return ""
-    several = leak in response.stops and len(response.points) > 1
-    return f", {'up to ' if several else ''}{response.unclaimed} more right but not claimed"
+    if leak not in response.stops:
+        return f", and {response.unclaimed} more right though not claimed"
+    most = "up to " if len(response.points) > 1 else ""
+    return f", but {most}{response.unclaimed} right though not claimed"
 
 
 def _left(utility: Utility | None) -> str:

@@ -197,7 +197,10 @@ def test_a_label_that_is_right_but_not_claimed_is_counted(subject, draw):
     found = Trial(subject, targets, OPTIONS, coarse, 1).response(quiet)
     claimed = found.points[0].rates[Leak.LABEL].hits
     assert found.unclaimed == found.points[0].unclaimed == 3 - claimed > 0
-    assert f"{3 - claimed} more right but not claimed" in chart(found).cells[0].words
+    assert (
+        f"{3 - claimed} {'more ' * bool(claimed)}right though not claimed"
+        in chart(found).cells[0].words
+    )
     assert not chart(found).cells[0].stopped
     whole = Trial(subject, targets, OPTIONS, NOTHING, 1).response(quiet)
     assert whole.unclaimed == 0  # what is claimed is not counted again
@@ -257,6 +260,6 @@ def test_a_chart_of_settings():
     assert unsure.cells[0].words == "not tried"
     rated = tuple(Point(s, {Leak.LABEL: Rate(0, 4)}, None, 2) for s in (1e-3, 1.0))
     unsure = chart(Response("Noise", "std", rated, {Leak.LABEL: 1e-3}, unclaimed=2))
-    words = "did not succeed from 0.001 up, 0 of 4, up to 2 more right but not claimed"
+    words = "did not succeed from 0.001 up, 0 of 4, but up to 2 right though not claimed"
     assert unsure.cells[0].words == words
     assert not unsure.cells[0].stopped

@@ -77,11 +77,8 @@ class WeightedGrams:
     @cached_property
     def _kept(self) -> tuple[tuple[slice, _GroupGram], ...]:
         """The Gram matrices of the largest groups, as many as memory holds."""
-        n, parts = (
-            len(self.jacobian),
-            sorted(self._parts(), key=lambda part: part.start - part.stop),
-        )
-        room = self.settings.memory // (n * n * self.jacobian.element_size())
+        parts = sorted(self._parts(), key=lambda part: part.start - part.stop)
+        room = self.settings.memory // (len(self.jacobian) ** 2 * self.jacobian.element_size())
         return tuple((part, _GroupGram.of(self.jacobian[:, part])) for part in parts[:room])
 
     def _parts(self) -> Iterator[slice]:
@@ -110,7 +107,7 @@ class _GroupGram:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """The squared length (K,) of each column."""
+        """Return the squared length (K,) of each column."""
         lengths: Tensor = torch.linalg.vector_norm(self.columns / self.unit, dim=0)
         return lengths.square()
 

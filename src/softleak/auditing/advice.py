@@ -88,8 +88,16 @@ def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
     return (
         f"Of the defences tried, these ended every attack on {names}: {'; '.join(words)}. With so "
         f"few trials a success rate of up to {100 * bound:.0f} % cannot be ruled out (95 %)."
-        f"{_unmodelled(enough)}"
+        f"{_unclaimed(enough, leaks)}{_unmodelled(enough)}"
     )
+
+
+def _unclaimed(responses: list[Response], leaks: frozenset[Leak]) -> str:
+    """Return a caution on defences behind which labels are right, though no attack claims them."""
+    names = [response.name for response in responses if response.unclaimed]
+    if not names or Leak.LABEL not in leaks:
+        return ""
+    return f" Behind {listed(names)} some labels were still right, though not claimed."
 
 
 def _unmodelled(responses: list[Response]) -> str:

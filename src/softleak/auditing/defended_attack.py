@@ -144,6 +144,17 @@ class Shot:
             return claimed == int(label.argmax())
         return label_error(recovery, label) <= SUCCESS.label_error
 
+    def nearly(self, recovery: Recovery) -> bool:
+        """Return whether the best label is right, although the attack does not claim it."""
+        label = self.target.label
+        if (
+            label is None
+            or self.target.samples
+            or LabelFinding(recovery, 0.0).class_index is not None
+        ):
+            return False
+        return label_error(recovery, label) <= SUCCESS.label_error
+
     def finds(self, leak: Leak, subject: Subject) -> bool:
         """Return whether an attack on an update of several samples proves a label, rightly."""
         found = read_batch(subject, self.sent, self.options.knowledge.of(self.sent))

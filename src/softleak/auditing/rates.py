@@ -43,12 +43,14 @@ class Rate:
 class Point:
     """This holds the rates at one setting of a defence, and what it leaves of the update.
 
-    What was not tried is missing.
+    What was not tried is missing. ``unclaimed`` is the number of trials in which the best label is
+    right, although no attack claims it.
     """
 
     setting: float
     rates: Mapping[Leak, Rate]
     utility: Utility | None = None
+    unclaimed: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Response:
     """This holds how leakage answers to one defence.
 
     ``stops`` holds the weakest setting tried at which an attack succeeded in no trial, and ``left``
-    what is left of the update there.
+    what is left of the update there. ``unclaimed`` is the number of trials in which the best label
+    is right although no attack claims it: the most at any setting from where claims end, or that at
+    the strongest setting if they do not.
     """
 
     name: str
@@ -64,6 +68,7 @@ class Response:
     points: tuple[Point, ...]
     stops: Mapping[Leak, float]
     left: Mapping[Leak, Utility] = field(default_factory=dict)
+    unclaimed: int = 0
 
 
 @dataclass(frozen=True)

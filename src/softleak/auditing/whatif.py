@@ -6,19 +6,17 @@ it ends the words are "this attack did not succeed": another attack may.
 An input counts as given away if a walk brings it, or if an estimate of the best attack's error
 puts it within reach: matching gradients at every setting would take hours.
 
-Leakage need not fall steadily: what a pruned share gives away can come back as more is pruned. So
-every setting of the grid is tried, an end has no success beyond it, and bisection only narrows the
-gap between the strongest setting that leaked and the next; failures before it are no end.
+Every setting of the grid is tried, because leakage need not fall steadily.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
+from softleak.auditing.attack_ends import end_of, from_end
 from softleak.auditing.audit_options import Options
 from softleak.auditing.defended_attack import Shot, Target, fall_of, walks
 from softleak.auditing.embedded_input import embeddings
@@ -88,6 +86,7 @@ class Trial:
     sweep: Sweep
     seeds: int
     reaches: Mapping[int, InputReach] = field(default_factory=dict)  # by identity of a target
+    known: dict[tuple[float, int], Recovery] = field(default_factory=dict)  # by setting and shot
 
     def response(self, progress: Callable[[str], None]) -> Response:
         """Try every setting, then find the end of each attack by bisection."""
@@ -99,23 +98,37 @@ class Trial:
             progress(f"{self.sweep.name}: where attacks end")
         stops = {leak: end for leak in Leak if (end := self._end(points, leak)) is not None}
         left = {leak: self._left(self._shots(end)) for leak, end in stops.items()}
-        return Response(self.sweep.name, self.sweep.unit, tuple(points), stops, left)
+        unclaimed = points[-1].unclaimed
+        if (end := stops.get(Leak.LABEL)) is not None:
+            there = self._unclaimed(end, self._shots(end))
+            unclaimed = max(there, *(point.unclaimed for point in from_end(points, end)))
+        return Response(self.sweep.name, self.sweep.unit, tuple(points), stops, left, unclaimed)
+
+    def _end(self, points: Sequence[Point], leak: Leak) -> float | None:
+        return end_of(points, leak, TRIAL.bisections, partial(self.succeeds, leak=leak))
 
     def at(self, setting: float) -> Point:
         """Return how often each attack succeeds at one setting."""
-        shots = self._shots(setting)
+        shots = list(enumerate(self._shots(setting)))
+        for scale in (None, "known", "unknown"):  # those alike at once
+            group = [(n, s) for n, s in shots if s.aims and s.options.knowledge.scale == scale]
+            for (number, _), found in zip(group, self._recover([s for _, s in group]), strict=True):
+                self.known[setting, number] = found
         hits: dict[Leak, list[bool]] = defaultdict(list)
-        for scale in (
-            None,
-            "known",
-            "unknown",
-        ):  # those alike at once
-            group = [s for s in shots if s.aims and s.options.knowledge.scale == scale]
-            for shot, recovery in zip(group, self._recover(group), strict=True):
-                for leak in shot.aims:
-                    hits[leak].append(self._hits(shot, leak, recovery))
+        for number, shot in shots:
+            for leak in shot.aims:
+                hits[leak].append(self._hits(setting, number, shot, leak))
         rates = {leak: Rate(sum(h), len(h)) for leak, h in hits.items()}
-        return Point(setting, rates, self._left(shots))
+        plain = [shot for _, shot in shots]
+        return Point(setting, rates, self._left(plain), self._unclaimed(setting, plain))
+
+    def _unclaimed(self, setting: float, shots: Sequence[Shot]) -> int:
+        """Return in how many trials of a setting the best label is right, but not claimed."""
+        return sum(
+            shot.nearly(self._recovery(setting, number, shot))
+            for number, shot in enumerate(shots)
+            if Leak.LABEL in shot.aims and shot.target.label is not None
+        )
 
     def _left(self, shots: Sequence[Shot]) -> Utility:
         """Return what is left of the updates, on average."""
@@ -131,17 +144,26 @@ class Trial:
 
     def succeeds(self, setting: float, leak: Leak) -> bool:
         """Return whether one attack succeeds on any share; it ends with the first that leaks."""
-        shots = (shot for shot in self._shots(setting) if leak in shot.aims)
-        return any(self._hits(shot, leak, self._recover([shot])[0]) for shot in shots)
+        return any(
+            self._hits(setting, number, shot, leak)
+            for number, shot in enumerate(self._shots(setting))
+            if leak in shot.aims
+        )
 
-    def _hits(self, shot: Shot, leak: Leak, recovery: Recovery) -> bool:
+    def _recovery(self, setting: float, number: int, shot: Shot) -> Recovery:
+        """Return what is recovered from one shot of a setting, once for all kinds of leak."""
+        if (setting, number) not in self.known:
+            self.known[setting, number] = self._recover([shot])[0]
+        return self.known[setting, number]
+
+    def _hits(self, setting: float, number: int, shot: Shot, leak: Leak) -> bool:
         """Return whether one attack succeeds: on a sample of several, or on the only one."""
         if shot.target.samples and leak is not Leak.INPUT:
             return shot.finds(leak, self.subject)
         reach = self.reaches.get(id(shot.target)) if leak is Leak.INPUT else None
         if reach is not None and reach.shows(shot.sent):
             return True
-        return shot.hits(leak, recovery, self._walks)
+        return shot.hits(leak, self._recovery(setting, number, shot), self._walks)
 
     @cached_property
     def _walks(self) -> tuple[Subject, ...]:
@@ -166,22 +188,3 @@ class Trial:
         if not shots:
             return ()
         return recover(self.subject, [shot.sent for shot in shots], shots[0].options.knowledge)
-
-    def _end(self, points: Sequence[Point], leak: Leak) -> float | None:
-        """Return the weakest setting without a success, stronger ones having none either."""
-        known = [point for point in points if leak in point.rates]
-        gone = len(known)
-        while gone and known[gone - 1].rates[leak].hits == 0:
-            gone -= 1
-        if gone == len(known):
-            return None
-        if gone == 0 or not self.sweep.settings:
-            return known[gone].setting
-        weak, strong = known[gone - 1].setting, known[gone].setting
-        for _ in range(TRIAL.bisections):
-            middle = math.sqrt(weak * strong)
-            if self.succeeds(middle, leak):
-                weak = middle
-            else:
-                strong = middle
-        return strong

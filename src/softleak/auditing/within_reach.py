@@ -43,13 +43,8 @@ class InputReach:
         except ModelError:  # too large, or dropout is active
             return None
 
-    def psnr(self, sent: GradientShare) -> float | None:
-        """Return the PSNR in dB that an attacker may reach; None if there is no estimate."""
-        if self.estimate is None:
-            return None
-        return self.estimate.psnr(self.target.share.share, sent)
-
     def shows(self, sent: GradientShare) -> bool:
         """Return whether a recognisable image is within reach, as far as that can be estimated."""
-        found = self.psnr(sent)
-        return found is not None and found >= LEAK_THRESHOLDS.recognisable
+        if self.estimate is None:
+            return False
+        return self.estimate.exceeds(self.target.share.share, sent, LEAK_THRESHOLDS.recognisable)

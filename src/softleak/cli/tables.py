@@ -71,7 +71,7 @@ def what_if_table(tried: WhatIf) -> Table:
         title="What would stop it", title_justify="left", box=SIMPLE_HEAD, caption_justify="left",
         caption=f"Tried on {tried.shares} shares, with {tried.seeds} seeds per random defence. A "
         "setting is the weakest one tried from which on no trial succeeded; another attack may "
-        "still succeed.",
+        "still succeed. Right though not claimed are labels of which the attack cannot be sure.",
     )  # fmt: skip
     for column in ("defence", "label", "class", "input"):
         table.add_column(column, overflow="fold")

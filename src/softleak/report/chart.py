@@ -63,7 +63,10 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class ChartCell:
-    """This is what the table says of one attack: from which setting on it failed, if it did."""
+    """This is what the table says of one attack: from which setting on it failed, if it did.
+
+    An attack whose best label is still right has not been ``stopped``, though it claims nothing.
+    """
 
     words: str
     stopped: bool
@@ -108,11 +111,22 @@ def _cell(response: Response, leak: Leak) -> ChartCell:
         return ChartCell("not tried", False)
     last = rates[-1]
     if leak not in response.stops:
-        words = f"still succeeds, {last.hits} of {last.trials}"
+        words = f"still succeeds, {last.hits} of {last.trials}{_unclaimed(response, leak)}"
         return ChartCell(f"{words}{_left(response.points[-1].utility)}", False)
     start = f" from {written(response.stops[leak])} {_stronger(response)}" if response.unit else ""
-    words = f"did not succeed{start}, 0 of {last.trials}"
-    return ChartCell(f"{words}{_left(response.left.get(leak))}", True)
+    unclaimed = _unclaimed(response, leak)
+    words = f"did not succeed{start}, 0 of {last.trials}{unclaimed}"
+    return ChartCell(f"{words}{_left(response.left.get(leak))}", not unclaimed)
+
+
+def _unclaimed(response: Response, leak: Leak) -> str:
+    """Return how many labels are right though nobody claims them, as it continues a cell."""
+    if leak is not Leak.LABEL or not response.unclaimed:
+        return ""
+    if leak not in response.stops:
+        return f", and {response.unclaimed} more right though not claimed"
+    most = "up to " if len(response.points) > 1 else ""
+    return f", but {most}{response.unclaimed} right though not claimed"
 
 
 def _left(utility: Utility | None) -> str:

@@ -161,4 +161,5 @@ def _curve(response: Response) -> dict[str, Any]:
             for leak, rate in point.rates.items()
         ],
         "did_not_succeed_from": {leak.value: end for leak, end in response.stops.items()},
+        "labels_unclaimed": response.unclaimed,
     }

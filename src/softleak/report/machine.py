@@ -82,6 +82,7 @@ def _what_if(tried: WhatIf) -> dict[str, Any]:
             "points": [_point(point) for point in response.points],
             "did_not_succeed_from": {leak.value: s for leak, s in response.stops.items()},
             "left_there": {leak.value: asdict(u) for leak, u in response.left.items()},
+            "labels_unclaimed": response.unclaimed,
         }
         for response in tried.responses
     ]
@@ -91,7 +92,7 @@ def _what_if(tried: WhatIf) -> dict[str, Any]:
 def _point(point: Point) -> dict[str, Any]:
     rates = {leak.value: [rate.hits, rate.trials] for leak, rate in point.rates.items()}
     left = {} if point.utility is None else {"left": asdict(point.utility)}
-    return {"setting": point.setting, **rates, **left}
+    return {"setting": point.setting, **rates, **left, "labels_unclaimed": point.unclaimed}
 
 
 def _label(finding: LabelFinding) -> dict[str, Any]:

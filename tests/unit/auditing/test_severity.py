@@ -34,6 +34,9 @@ def test_only_defences_that_end_every_attack_are_named_at_their_strongest_end():
     assert "Clipping" not in words
     assert "up to 32 %" in words
     assert "No attack here was made for Pruning" in words
+    assert "not claimed" not in words
+    unsure = replace(tried, responses=(replace(tried.responses[0], unclaimed=2),))
+    assert "Behind Pruning some labels were still right" in defence_words(unsure, frozenset(every))
     none = replace(tried, responses=tried.responses[1:])
     assert defence_words(none, frozenset(every)).startswith("No defence that was tried")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -79,6 +80,21 @@ def test_what_is_pruned_or_withheld_cannot_add_to_it(case):
     assert whole + 0.1 >= kept[0] >= kept[1] - 0.1
     withheld = Withhold(tuple(name for name in share if name != "0.bias"))(share)
     assert reach.psnr(share, withheld) < whole - 3
+
+
+def test_a_level_is_exceeded_as_the_psnr_says_and_nothing_is_computed_twice(case):
+    *_, share, reach = case
+    sent = [GaussianNoise(size(share) * 4.0**k, k)(share) for k in range(-3, 6)]
+    told = [reach.psnr(share, one) for one in sent]
+    level = told[4]
+    fresh = replace(reach, known=[])
+    assert [fresh.exceeds(share, one, level) for one in sent] == [p >= level for p in told]
+    computed = len(fresh.known)
+    assert computed < len(sent)  # what is noisier than the first that failed has failed as well
+    assert not fresh.exceeds(share, sent[-1], level)
+    assert fresh.exceeds(share, share, level)
+    assert fresh.exceeds(share, Clip(share.norm() / 100)(share), level)
+    assert len(fresh.known) == computed
 
 
 def test_pixels_of_another_size_make_the_same_image(case):

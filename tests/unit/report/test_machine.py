@@ -31,6 +31,6 @@ def test_an_audit_of_nothing_is_written_whole(tmp_path):
     assert read["refused"] == [{"name": "bad.pt", "reason": "truncated"}]
     assert read["counts"] == {leak.value: 0 for leak in Leak}
     (defence,) = read["what_if"]["defences"]
-    assert defence["points"] == [{"setting": 0.1, "label": [1, 4]}]
+    assert defence["points"] == [{"setting": 0.1, "label": [1, 4], "labels_unclaimed": 0}]
     assert defence["did_not_succeed_from"] == {"class": None}
     assert defence["setting"] is None

@@ -10,7 +10,6 @@ moment, where matching gradients takes minutes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,32 +19,32 @@ from torch import Tensor
 from softleak.errors import ModelError
 from softleak.matching.gauss_newton.image_prior import ImagePrior
 from softleak.matching.gauss_newton.newton_model import NewtonModel
+from softleak.matching.gauss_newton.sent_errors import ErrorSettings, SentErrors
+from softleak.matching.gauss_newton.weighted_grams import (
+    GramSettings,
+    WeightedGrams,
+    inverse_trace,
+)
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
 
 @dataclass(frozen=True)
 class ReachSettings:
-    """These settings bound the work, and say what is taken for equal.
+    """These settings bound the work, and say what is assumed.
 
     Attributes:
         unknowns: the largest number of entries of an input.
         memory: the bytes that the Jacobian and its making may take. Of large layers as many
-            gradients are drawn as fit, each of which then counts as several.
-        unchanged: an entry is unchanged if its error is no more than this part of its gradient's
-            size.
-        least: the smallest error that an entry is taken to have, relative to the size of its
-            gradient. Smaller ones make no difference to whether an image is recognisable, and would
-            ask for float64.
-        alike: errors whose ratio is at most this count as equal.
+            gradients are drawn as fit, each of which then counts as several. Gram matrices may
+            take a quarter of it afterwards.
+        errors: which errors count as none, and which as equal.
         prior: what an attacker knows of images.
     """
 
     unknowns: int = 4096
     memory: int = 1 << 30
-    unchanged: float = 1e-6
-    least: float = 1e-2
-    alike: float = 1.2
+    errors: ErrorSettings = field(default_factory=ErrorSettings)
     prior: ImagePrior = field(default_factory=ImagePrior)
 
 
@@ -61,7 +60,8 @@ class NoiseReach:
         rows: which entries of each gradient the R columns are, by name.
         counts: how many entries each of the R columns stands for.
         precision: the inverse covariance (n, n) of pixels beforehand.
-        settings: what is taken for equal.
+        settings: what is assumed.
+        known: the weights (R,) of entries that were asked for, and the PSNR for each.
     """
 
     jacobian: Tensor
@@ -69,6 +69,7 @@ class NoiseReach:
     counts: Tensor
     precision: Tensor
     settings: ReachSettings = REACH_SETTINGS
+    known: list[tuple[Tensor, float]] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(
@@ -110,53 +111,46 @@ class NoiseReach:
             true: the gradient of the sample.
             sent: what is sent instead of it.
         """
-        weight = self.counts / self._errors(true, sent).square()
-        least = weight.min()
-        more = weight > least
-        normal = self._gram.double() * float(least)
-        if more.any():  # only sums of positive parts, because differences would lose their digits
-            some = self.jacobian[:, more] * (weight[more] - least).sqrt().to(self.jacobian)
-            normal += (some @ some.T).double()
+        return self._psnr_with(self._weight(true, sent))
+
+    def exceeds(self, true: GradientShare, sent: GradientShare, level: float) -> bool:
+        """Return whether an attacker may reach a PSNR of ``level`` dB or more.
+
+        The PSNR grows with every weight. Where no entry weighs more than in a case that is known
+        not to reach the level, or none less than in one that does, nothing is computed.
+
+        Args:
+            true: the gradient of the sample.
+            sent: what is sent instead of it.
+            level: the PSNR in dB.
+        """
+        weight = self._weight(true, sent)
+        for other, psnr in self.known:
+            if bool((other <= weight if psnr >= level else other >= weight).all()):
+                return psnr >= level
+        return self._psnr_with(weight) >= level
+
+    def _weight(self, true: GradientShare, sent: GradientShare) -> Tensor:
+        """Return what each entry counts for, (R,): the inverse of its squared error."""
+        return self.counts / self._errors(true, sent).square()
+
+    def _psnr_with(self, weight: Tensor) -> float:
+        normal = self._normal(weight)
         rounding = torch.finfo(torch.float32).eps * float(normal.diagonal().mean())
         normal += self.precision
         normal.diagonal().add_(rounding)
-        factor = torch.linalg.cholesky(normal).float()
-        inverse = torch.linalg.solve_triangular(factor, torch.eye(len(factor)), upper=False)
-        return -10 * math.log10(float(inverse.square().sum()) / len(factor))
+        found = -10 * math.log10(inverse_trace(normal) / len(normal))
+        self.known.append((weight, found))
+        return found
 
     @cached_property
-    def _gram(self) -> Tensor:
-        return self.jacobian @ self.jacobian.T
+    def _normal(self) -> WeightedGrams:
+        sizes = tuple(len(own) for own in self.rows.values())
+        return WeightedGrams(self.jacobian, sizes, GramSettings(self.settings.memory // 4))
 
-    def _errors(self, true: GradientShare, sent: GradientShare) -> Tensor:
-        """Return the error (R,) of every entry; infinite for one that is not sent.
-
-        A factor on the whole of what is sent is no error.
-        """
-        size = _factor(true, sent)
-        every = list(self._by_tensor(true, sent, size))
-        errors, counts = (torch.cat(list(part)) for part in zip(*every, strict=True))
-        return _pooled(errors, counts, self.settings.alike)
-
-    def _by_tensor(
-        self, true: GradientShare, sent: GradientShare, size: float
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the error of each gradient's entries, and how many entries have the same."""
-        for name, rows in self.rows.items():
-            own = true[name].double().reshape(-1)
-            if name not in sent:
-                yield torch.full((len(rows),), math.inf).double(), torch.ones(len(rows)).double()
-                continue
-            came = sent[name].double().reshape(-1)
-            off, usual = came / size - own, float(own.square().mean().sqrt())
-            least = max(self.settings.least * usual, torch.finfo(torch.float32).tiny)
-            missing, exact = came == 0, off.abs() <= self.settings.unchanged * usual
-            errors, counts = torch.full_like(own, least), torch.ones_like(own)
-            for group in (missing, ~missing & ~exact):
-                if group.any():
-                    errors[group] = off[group].square().mean().sqrt().clamp(min=least)
-                    counts[group] = float(group.sum())
-            yield errors[rows], counts[rows]
+    @cached_property
+    def _errors(self) -> SentErrors:
+        return SentErrors(self.rows, self.settings.errors)
 
 
 def _drawn(
@@ -175,28 +169,3 @@ def _drawn(
 
 def _within(kept: Tensor, begin: int, size: int) -> Tensor:
     return kept[(kept >= begin) & (kept < begin + size)] - begin
-
-
-def _factor(true: GradientShare, sent: GradientShare) -> float:
-    """Return the factor on the whole of what is sent, as the entries that are not zero tell."""
-    along = whole = 0.0
-    for name, g in sent.items():
-        own, came = true[name].double(), g.double()
-        along += float((came * own).sum())
-        whole += float(own[came != 0].square().sum())
-    return along / whole if along > 0 and whole > 0 else 1.0
-
-
-def _pooled(errors: Tensor, counts: Tensor, alike: float) -> Tensor:
-    """Return errors of which those that are nearly equal are equal, so that sums are quick."""
-    values, groups = torch.unique(errors, return_inverse=True)
-    own = torch.zeros_like(values).scatter_(0, groups, counts)  # equal errors have equal counts
-    pooled: Tensor = values.clone()
-    begin = 0
-    for end in range(1, len(values) + 1):
-        if end == len(values) or not values[end] <= alike * values[begin]:
-            part = slice(begin, end)
-            if bool(values[begin].isfinite()):
-                pooled[part] = (values[part].square() * own[part]).sum().div(own[part].sum()).sqrt()
-            begin = end
-    return pooled[groups]

@@ -1,0 +1,156 @@
+"""This module computes normal matrices of one Jacobian with many different weights.
+
+A defence changes the weights of the equations and not the Jacobian. Mostly all equations of one
+gradient have the same weight, so that their Gram matrix is computed once, and a normal matrix is a
+weighted sum of such matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+BLOCK = 512  # rows of a Gram matrix that are computed at once
+
+
+@dataclass(frozen=True)
+class GramSettings:
+    """These settings say of which groups of columns Gram matrices are kept, and how they are used.
+
+    Attributes:
+        memory: the bytes that Gram matrices may take. The largest groups have theirs kept.
+        fewest: the fewest columns of which a Gram matrix is kept. Of fewer it is computed as
+            quickly as it is read.
+        subtracted: the part of a group's size that may be subtracted from its Gram matrix, so that
+            few digits are lost.
+    """
+
+    memory: int = 1 << 28
+    fewest: int = 64
+    subtracted: float = 0.5
+
+
+GRAM_SETTINGS = GramSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedGrams:
+    """This computes ``J diag(w) Jᵀ`` for any weights, quickly where they are alike within groups.
+
+    Attributes:
+        jacobian: the Jacobian ``J``, (n, R).
+        sizes: how many of the R columns each group has, in their order.
+        settings: what is kept.
+    """
+
+    jacobian: Tensor
+    sizes: tuple[int, ...]
+    settings: GramSettings = GRAM_SETTINGS
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        """Return the normal matrix (n, n), summed in the dtype of the Jacobian, in float64.
+
+        The Gram matrix of a group is counted with one weight for all of its columns. Columns that
+        weigh more are added with the difference, and those that weigh less are subtracted.
+
+        Args:
+            weight: the weight (R,) of each column.
+        """
+        n, rest = len(self.jacobian), weight.clone()
+        normal = self.jacobian.new_zeros(n, n)
+        for part, own in self._kept:
+            usual = own.usual(weight[part], self.settings.subtracted)
+            normal.add_(own.gram, alpha=usual * own.unit**2)
+            rest[part] -= usual
+        for sign in (1.0, -1.0):
+            some = rest * sign > 0
+            if some.any():
+                columns = self.jacobian[:, some]
+                columns *= (rest[some] * sign).sqrt().to(columns)
+                normal.add_(gram_of(columns), alpha=sign)
+        return normal.double()
+
+    @cached_property
+    def _kept(self) -> tuple[tuple[slice, _GroupGram], ...]:
+        """The Gram matrices of the largest groups, as many as memory holds."""
+        parts = sorted(self._parts(), key=lambda part: part.start - part.stop)
+        room = self.settings.memory // (len(self.jacobian) ** 2 * self.jacobian.element_size())
+        return tuple((part, _GroupGram.of(self.jacobian[:, part])) for part in parts[:room])
+
+    def _parts(self) -> Iterator[slice]:
+        begin = 0
+        for size in self.sizes:
+            if size >= self.settings.fewest:
+                yield slice(begin, begin + size)
+            begin += size
+
+
+@dataclass(frozen=True, eq=False)
+class _GroupGram:
+    """This holds the Gram matrix (n, n) of some columns (n, K), divided by ``unit``.
+
+    The unit is the size of the largest entry: the squares of small gradients would vanish.
+    """
+
+    columns: Tensor
+    unit: float
+    gram: Tensor
+
+    @classmethod
+    def of(cls, columns: Tensor) -> _GroupGram:
+        unit = float(columns.abs().max()) or 1.0
+        return cls(columns, unit, gram_of(columns / unit))
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Return the squared length (K,) of each column."""
+        lengths: Tensor = torch.linalg.vector_norm(self.columns / self.unit, dim=0)
+        return lengths.square()
+
+    def usual(self, weight: Tensor, subtracted: float) -> float:
+        """Return the weight of the whole group that leaves the fewest columns to be corrected.
+
+        It is the smallest weight, so that only positive parts are added. The largest is taken where
+        few columns weigh less, and subtracting them loses no digits.
+
+        Args:
+            weight: the weight (K,) of each column.
+            subtracted: the part of the group's size that may be subtracted.
+        """
+        least, most = float(weight.min()), float(weight.max())
+        light = weight < most
+        if least == most or 2 * int(light.sum()) >= len(weight):
+            return least
+        small = float(self.sizes[light].sum()) <= subtracted * float(self.sizes.sum())
+        return most if small else least
+
+
+def gram_of(columns: Tensor) -> Tensor:
+    """Return ``A Aᵀ`` (n, n) of a matrix (n, K), with half of the work that symmetry spares."""
+    n = len(columns)
+    found = columns.new_empty(n, n)
+    for begin in range(0, n, BLOCK):
+        end = min(begin + BLOCK, n)
+        torch.mm(columns[begin:end], columns[:end].T, out=found[begin:end, :end])
+        found[:begin, begin:end] = found[begin:end, :begin].T
+    return found
+
+
+def inverse_trace(matrix: Tensor) -> float:
+    """Return the trace of the inverse of a positive definite matrix (n, n).
+
+    It is the sum of squares of the inverse of the Cholesky factor, which is triangular: of each
+    block of its columns only the rows from the diagonal on are computed.
+    """
+    factor = torch.linalg.cholesky(matrix).float()
+    total = 0.0
+    for begin in range(0, len(factor), BLOCK):
+        own = factor[begin:, begin:]
+        identity = torch.eye(len(own), min(BLOCK, len(own)), device=own.device)
+        found = torch.linalg.solve_triangular(own, identity, upper=False)
+        total += float(found.square().sum())
+    return total

@@ -169,13 +169,19 @@ class Trial:
     def _walks(self) -> tuple[Subject, ...]:
         return walks(self.subject) if self.options.inputs else ()
 
+    def _seen(self, target: Target) -> bool:
+        """Return whether the input of a target can be attacked, or its reach be estimated."""
+        reach = self.reaches.get(id(target))
+        return bool(self._walks) or (reach is not None and reach.estimate is not None)
+
     def _shots(self, setting: float) -> list[Shot]:
         seeds = self.seeds if self.sweep.random else 1
-        walked = max(TRIAL.inputs, seeds) if self._walks else 0
+        walked = max(TRIAL.inputs, seeds) if self.options.inputs else 0
         inverted = {(n % seeds, n % len(self.targets)) for n in range(walked)}
         shots = [
             Shot.at(
-                target, self.sweep.make(setting, seed), self.options, (seed, number) in inverted
+                target, self.sweep.make(setting, seed), self.options,
+                (seed, number) in inverted and self._seen(target),
             )
             for seed in range(seeds)
             for number, target in enumerate(self.targets)

@@ -15,6 +15,7 @@ from softleak.auditing.input_attack import recover_input
 from softleak.auditing.rates import Point, Rate, Response
 from softleak.auditing.sweeps import Sweep
 from softleak.auditing.whatif import Target, Trial
+from softleak.auditing.within_reach import InputReach
 from softleak.defenses import Cast, Clip, GaussianNoise, Int8, Prune
 from softleak.inversion.chained import NoChain, chain_of
 from softleak.knowledge import Knowledge
@@ -125,6 +126,19 @@ def test_an_input_that_cannot_be_inverted_is_not_tried(connected):
     found = trial.response(quiet)
     assert Leak.INPUT not in found.points[0].rates
     assert chart(found).cells[2].words == "not tried"
+
+
+def test_an_input_that_cannot_be_inverted_is_tried_where_its_reach_can_be_estimated(connected):
+    subject, targets, options = connected
+    alone = subject.given(chain_of, NoChain(""))
+    sweep = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-6, 1e3))
+    reaches = {id(target): InputReach(alone, target) for target in targets}
+    found = Trial(alone, targets[:1], options, sweep, 2, reaches).response(quiet)
+    assert [point.rates[Leak.INPUT] for point in found.points] == [Rate(2, 2), Rate(0, 2)]
+    blind = Trial(alone, targets[:1], replace(options, inputs=False), sweep, 2, reaches)
+    assert Leak.INPUT not in blind.at(1e-6).rates
+    partly = Trial(alone, targets[:2], options, sweep, 2, {id(targets[0]): reaches[id(targets[0])]})
+    assert partly.at(1e-6).rates[Leak.INPUT] == Rate(1, 1)  # the other is not tried
 
 
 def test_what_the_share_did_not_give_away_is_no_target(subject, targets):

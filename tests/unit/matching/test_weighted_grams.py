@@ -83,4 +83,11 @@ def test_blocks_make_no_difference(monkeypatch, n):
     assert torch.allclose(gram_of(a), a @ a.T, atol=1e-4)
     matrix = gram_of(a.double())
     true = float(torch.linalg.inv(matrix).diagonal().sum())
-    assert inverse_trace(matrix) == pytest.approx(true, rel=1e-4)
+    assert inverse_trace(matrix, 0.0) == pytest.approx(true, rel=1e-4)
+
+
+def test_a_matrix_that_rounding_left_indefinite_has_a_trace():
+    matrix = torch.diag(torch.tensor([4.0, 2.0, -1e-5])).double()
+    assert inverse_trace(matrix.clone(), 1e-7) == pytest.approx(1 / (1e-4 - 1e-5), rel=0.02)
+    with pytest.raises(torch.linalg.LinAlgError):
+        inverse_trace(-matrix, 1e-7)

@@ -138,8 +138,7 @@ class NoiseReach:
         normal = self._normal(weight)
         rounding = torch.finfo(torch.float32).eps * float(normal.diagonal().mean())
         normal += self.precision
-        normal.diagonal().add_(rounding)
-        found = -10 * math.log10(inverse_trace(normal) / len(normal))
+        found = -10 * math.log10(inverse_trace(normal, rounding) / len(normal))
         self.known.append((weight, found))
         return found
 

@@ -140,13 +140,23 @@ def gram_of(columns: Tensor) -> Tensor:
     return found
 
 
-def inverse_trace(matrix: Tensor) -> float:
-    """Return the trace of the inverse of a positive definite matrix (n, n).
+def inverse_trace(matrix: Tensor, ridge: float) -> float:
+    """Return the trace of the inverse of a positive matrix (n, n) that is known to rounding.
 
     It is the sum of squares of the inverse of the Cholesky factor, which is triangular: of each
     block of its columns only the rows from the diagonal on are computed.
+
+    Args:
+        matrix: the matrix. Its diagonal is changed.
+        ridge: what is added to the diagonal, because rounding may have left the matrix indefinite.
+            If that is not enough, a thousand times as much is added.
     """
-    factor = torch.linalg.cholesky(matrix).float()
+    matrix.diagonal().add_(ridge)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if int(failed):
+        matrix.diagonal().add_(1e3 * ridge)
+        factor = torch.linalg.cholesky(matrix)
+    factor = factor.float()
     total = 0.0
     for begin in range(0, len(factor), BLOCK):
         own = factor[begin:, begin:]

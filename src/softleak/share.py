@@ -114,6 +114,15 @@ class GradientShare(Mapping[str, Tensor]):
         low, high = (float(end) for end in torch.aminmax(gradient))
         return high if math.isnan(high) else max(-low, high)
 
+    def _surely_small(self, name: str) -> bool:
+        """Return whether a single sum proves that entries are finite and can be squared.
+
+        Those of a format shorter than float64 can be if they are finite.
+        """
+        gradient = self.gradients[name]
+        short = torch.finfo(gradient.dtype).max < LARGEST_SQUARABLE
+        return short and math.isfinite(float(gradient.sum()))
+
     def norm(self) -> float:
         """Return the L2 norm of all gradients together."""
         return math.hypot(*(float(g.double().norm()) for g in self.gradients.values()))
@@ -148,7 +157,8 @@ class GradientShare(Mapping[str, Tensor]):
     def check_finite(self) -> None:
         """Raise ``NonFinite`` if a gradient holds NaN or infinity."""
         # A finite extreme proves finite entries and is cheaper to have than a mask.
-        largest = {name: self.largest(name) for name in self.gradients}
+        doubtful = [name for name in self.gradients if not self._surely_small(name)]
+        largest = {name: self.largest(name) for name in doubtful}
         bad = [name for name, size in largest.items() if not math.isfinite(size)]
         if bad:
             raise NonFinite(

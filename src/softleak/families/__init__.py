@@ -1,8 +1,8 @@
 """Label families (§3.4): what is assumed of a label when only the head's gradient is known.
 
-``contract`` states what a family has to offer and what it may offer, ``known`` holds the families
-that softleak knows, and ``simplices`` describes a family as a union of simplices, which is how a
-label behind noise is integrated.
+``contract`` states what a family has to offer and what it may offer, ``known`` and ``smoothed``
+hold the families that softleak knows, and ``simplices`` describes a family as a union of simplices,
+which is how a label behind noise is integrated.
 """
 
 from softleak.families.contract import (
@@ -14,8 +14,9 @@ from softleak.families.contract import (
     simpler_of,
     simplices_of,
 )
-from softleak.families.known import KNOWN_FAMILIES, AnyLabel, Mixed, OneHot, Smoothed, SmoothedMixed
+from softleak.families.known import KNOWN_FAMILIES, AnyLabel, Mixed, OneHot
 from softleak.families.simplices import Simplices
+from softleak.families.smoothed import Smoothed, SmoothedMixed
 
 __all__ = [
     "KNOWN_FAMILIES",

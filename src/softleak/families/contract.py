@@ -1,9 +1,9 @@
-"""The contract of a label family: one method it must have, and four things it may offer.
+"""The contract of a label family: one method it must have, and five things it may offer.
 
 ``project`` is all that is required, and a clean share needs no more. ``Nested``, ``Weighted``,
-``Measured`` and ``Integrable`` are optional. Whoever needs one of them asks ``simpler_of``,
-``nearest_of``, ``misfit_of``, ``distance_of`` or ``simplices_of``, which say what happens with a
-family that does not offer it.
+``Measured``, ``Bounded`` and ``Integrable`` are optional. Whoever needs one of them asks
+``simpler_of``, ``nearest_of``, ``misfit_of``, ``distance_of``, ``least_misfit_of`` or
+``simplices_of``, which say what happens with a family that does not offer it.
 """
 
 from __future__ import annotations
@@ -66,6 +66,20 @@ class Measured(Weighted, Protocol):
         ...
 
 
+class Bounded(Measured, Protocol):
+    """A family that tells from some entries of a label how far it is from the label at least."""
+
+    def least_misfit(self, y: Tensor, error: Tensor, classes: int) -> Tensor:
+        """Return a lower bound (…) of the misfit of labels of C ``classes``.
+
+        Args:
+            y: (…, E) any of their entries, the same of all labels.
+            error: (…, E) the errors of these.
+            classes: how many entries the labels have.
+        """
+        ...
+
+
 @runtime_checkable
 class Integrable(Family, Protocol):
     """A family whose members are mixes of corners, so that a probability can be integrated."""
@@ -114,6 +128,15 @@ def distance_of(family: Family, y: Tensor) -> Tensor:
         return family.distance(y)
     found: Tensor = torch.linalg.vector_norm(y - family.project(y), dim=-1)
     return found
+
+
+def least_misfit_of(family: Family, y: Tensor, error: Tensor, classes: int) -> Tensor | None:
+    """Return a lower bound (…) of the misfit from some entries (…, E), None if there is none."""
+    return family.least_misfit(y, error, classes) if _bounds(family) else None
+
+
+def _bounds(family: Family) -> TypeGuard[Bounded]:
+    return hasattr(family, "least_misfit")
 
 
 def _measures(family: Family) -> TypeGuard[Measured]:

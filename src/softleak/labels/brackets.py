@@ -21,14 +21,16 @@ def local_minima(loss: Tensor, grid: Tensor, reach: int = 1, depth: float = 0.0)
     The higher of the neighbouring values has to exceed a minimum by the part ``depth`` of it.
     """
     padded = F.pad(loss, (1, 1), value=math.inf)
+    before, after = padded[:, :-2], padded[:, 2:]
     # Strictly lower than on one side only, and by more than noise: a plateau yields one point.
-    lowest = (loss < padded[:, :-2] * (1 - SEARCH.float64_noise)) & (
-        loss * (1 - SEARCH.float64_noise) <= padded[:, 2:]
-    )
-    lowest &= torch.maximum(padded[:, :-2], padded[:, 2:]) > loss * (1 + depth)
+    lowest = loss < before * (1 - SEARCH.float64_noise)
+    lowest &= loss * (1 - SEARCH.float64_noise) <= after
+    if depth:
+        lowest &= torch.maximum(before, after) > loss * (1 + depth)
     row, at = lowest.nonzero(as_tuple=True)
-    last = grid.shape[1] - 1
-    return row, grid[row, (at - reach).clamp_min(0)], grid[row, (at + reach).clamp_max(last)]
+    ends = (at + _beside(reach, at.device)).clamp_(0, grid.shape[1] - 1)
+    left, right = grid[row, ends]
+    return row, left, right
 
 
 def sections(left: Tensor, right: Tensor, points: int) -> Tensor:
@@ -53,6 +55,27 @@ def _doubling_steps(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=4)
+def _three_places(device: torch.device) -> Tensor:
+    """Return the way from a place to those before, at and after it."""
+    with torch.inference_mode(False):
+        return torch.arange(-1, 2, device=device)
+
+
+@lru_cache(maxsize=4)
+def _last_two(device: torch.device) -> Tensor:
+    """Return the way from a place to the one before it, and to itself."""
+    with torch.inference_mode(False):
+        return torch.arange(-1, 1, device=device)
+
+
+@lru_cache(maxsize=4)
+def _beside(reach: int, device: torch.device) -> Tensor:
+    """Return the ways (2, 1) from a place to those ``reach`` before and after it."""
+    with torch.inference_mode(False):
+        return torch.tensor([[-reach], [reach]], device=device)
+
+
+@lru_cache(maxsize=4)
 def _crossing_steps(dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return parts of a bracket on both sides of a crossing, nearer and nearer to it."""
     with torch.inference_mode(False):
@@ -73,8 +96,7 @@ def zoom(
     for _ in range(steps):
         points = sections(left, right, count)
         values = loss(points)
-        best = values.argmin(-1, keepdim=True)
-        around = torch.cat([(best - 1).clamp_min(0), best, (best + 1).clamp_max(count - 1)], 1)
+        around = _around(values.argmin(-1, keepdim=True), count)
         three = points.gather(1, around).T
         left, _, right = three
     return three, values.gather(1, around).T
@@ -98,8 +120,7 @@ def descend(
             break
         points = sections(left, right, SEARCH.section)
         best, at = loss(open_, points).min(-1, keepdim=True)
-        around = torch.cat([(at - 1).clamp_min(0), at, (at + 1).clamp_max(SEARCH.section - 1)], 1)
-        left, middle, right = points.gather(1, around).unbind(1)
+        left, middle, right = points.gather(1, _around(at, SEARCH.section)).unbind(1)
         best = best[:, 0]
         lowest[open_], least[open_] = middle, best
         going = (best > SEARCH.fit) | (best < SEARCH.falling * before)
@@ -107,6 +128,11 @@ def descend(
         if not bool(going.all()):
             open_, left, right, before = open_[going], left[going], right[going], best[going]
     return lowest, least
+
+
+def _around(at: Tensor, count: int) -> Tensor:
+    """Return the places (K, 3) ``at`` (K, 1) and next to it, of as many as ``count``."""
+    return (at + _three_places(at.device)).clamp_(0, count - 1)
 
 
 def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor) -> Tensor:
@@ -123,8 +149,7 @@ def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor)
         points = torch.lerp(good[:, None], bad[:, None], steps)
         values = loss(open_, points)
         inside = (values <= SEARCH.fit).to(torch.int8).cummin(-1).values.sum(-1, keepdim=True)
-        inside = inside.clamp(1, points.shape[1] - 1)
-        ends = torch.cat([inside - 1, inside], 1)
+        ends = inside.clamp_(1, points.shape[1] - 1) + _last_two(good.device)
         good, bad = points.gather(1, ends).unbind(1)
         edge[open_] = bad
         wide = (bad - good).abs() > SEARCH.edge_part * (bad - start[open_]).abs()

@@ -79,8 +79,12 @@ def _equations(solutions: Solutions, label: Tensor) -> Tensor:
 
 
 def _spare(solutions: Solutions, curve: Curve, scalar: Tensor) -> Tensor:
-    """Return the spare bits (K,) of minima, without limit where nothing is left to determine."""
-    if solutions.unknowns < 1 or isinstance(solutions.family, AnyLabel):
+    """Return the spare bits (K,) of minima, without limit where nothing is left to determine.
+
+    Nor are they limited where somebody declared the family, since no chance made the label one.
+    """
+    decided = solutions.unknowns < 1 or isinstance(solutions.family, AnyLabel)
+    if decided or solutions.declared:
         return torch.full_like(scalar, torch.inf)
     return spare_bits(curve, solutions.family, scalar, solutions.unknowns)
 

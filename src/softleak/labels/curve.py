@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor
 
 from softleak.families import Family
-from softleak.families.contract import distance_of, misfit_of, nearest_of
+from softleak.families.contract import distance_of, least_misfit_of, misfit_of, nearest_of
 
 ENTRIES_AT_ONCE = 1 << 22  # entries of labels that are evaluated at once
-CACHED_ENTRIES = 5 << 15  # entries of labels whose memory is used again from step to step
+CACHED_ENTRIES = 1 << 18  # entries of labels whose memory is used again from step to step
+TELLING_ENTRIES = 64  # first entries of a label, which mostly tell if it is far from a family
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ class Curve(Protocol):
 
     def take(self, rows: Tensor) -> Curve:
         """Return the curves of some clients, in that order, repetitions allowed."""
+        ...
+
+
+class CurveInParts(Curve, Protocol):
+    """A curve that tells the errors of some entries in fewer steps than those of all."""
+
+    def first_errors(self, t: Tensor, y: Tensor) -> Tensor:
+        """Return the errors (N, S, E) of the first entries ``y`` (N, S, E) of ``labels(t)``."""
         ...
 
 
@@ -150,17 +159,51 @@ def unfit_of(family: Family, y: Tensor, error: Tensor) -> Tensor:
     return root_mean_square(*distance(family, y, error)) if found is None else found
 
 
+def unfit_up_to(limit: float, curve: Curve, family: Family, t: Tensor, y: Tensor) -> Tensor:
+    """Return the misfit (N, S) of the labels ``y`` at ``t``, infinite where it is above a limit.
+
+    Most labels along a curve are far from any family, and a few of their entries prove it. Where
+    they do not, the misfit may be above the limit.
+    """
+    least = _least_unfit(curve, family, t, y)
+    if least is None:
+        return unfit_of(family, y, curve.errors(t, y))
+    row, column = (~(least > limit)).nonzero(as_tuple=True)
+    at, near = t[row, column][:, None], y[row, column][:, None]
+    found = torch.full_like(least, math.inf)
+    found[row, column] = unfit_of(family, near, curve.take(row).errors(at, near))[:, 0]
+    return found
+
+
+def _least_unfit(curve: Curve, family: Family, t: Tensor, y: Tensor) -> Tensor | None:
+    """Return what the misfit (N, S) is at least by the first entries; None if they do not tell."""
+    classes = y.shape[-1]
+    if classes < 2 * TELLING_ENTRIES or not _errs_in_parts(curve):
+        return None
+    first = y[..., :TELLING_ENTRIES]
+    return least_misfit_of(family, first, curve.first_errors(t, first), classes)
+
+
+def _errs_in_parts(curve: Curve) -> TypeGuard[CurveInParts]:
+    return hasattr(curve, "first_errors")
+
+
 def residual(curve: Curve, family: Family, t: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distance (N, S, C) from the family at scalars (N, S), and its rounding."""
     y, _ = curve.labels(t)
     return distance(family, y, curve.errors(t, y))
 
 
-def misfit(curve: Curve, family: Family, t: Tensor) -> Tensor:
-    """Return the distance (N, S) from the family in units of rounding error, root mean square."""
+def misfit(curve: Curve, family: Family, t: Tensor, limit: float = math.inf) -> Tensor:
+    """Return the distance (N, S) from the family in units of rounding error, root mean square.
+
+    Where it is above the limit it may be infinite instead.
+    """
 
     def values(some: Curve, at: Tensor) -> tuple[Tensor]:
         y, _ = some.labels(at)
+        if limit < math.inf:
+            return (unfit_up_to(limit, some, family, at, y),)
         return (unfit_of(family, y, some.errors(at, y)),)
 
     (found,) = in_pieces(values, curve, t)

@@ -17,7 +17,7 @@ class SearchTolerances:
     fit: float = 1.0  # a misfit that rounding explains, in units of its bound
     section: int = 33  # points that a bracket is cut into at each level of a zoom
     fewer: int = 9  # the same with many classes, where a level takes two steps
-    many_points: int = 1000  # classes are many if fewer scalars than this are evaluated at once
+    many_points: int = 1600  # classes are many if fewer scalars than this are evaluated at once
     first_levels: int = 3  # levels of a 16-fold zoom for every minimum
     last_levels: int = 11  # levels of a 16-fold zoom for minima that may reach zero
     falling: float = 0.5  # of the misfit one level before: what still counts as falling

@@ -67,25 +67,47 @@ class PseudoLabels:
 
     def probabilities(self, t: Tensor) -> Tensor:
         """Return softmax((σ/t) W v + b) at ``t`` (N, S), as (N, S, C)."""
-        return torch.softmax(torch.addcdiv(self.b, self.a[:, None], t[..., None]), dim=-1)
+        return torch.softmax(torch.addcdiv(self.b, self._a, t[..., None]), dim=-1)
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return self.probabilities(t).addcmul_(t[..., None], self.u[:, None], value=-1), t.abs()
+        return self.probabilities(t).addcmul_(t[..., None], self._u, value=-1), t.abs()
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
         """Return ``rounding`` of labels of this curve: ``p − y`` is ``t u``, which saves passes."""
-        t = t[..., None]
+        return self.first_errors(t, y)
+
+    def first_errors(self, t: Tensor, y: Tensor) -> Tensor:
+        """Return the errors (N, S, E) of the first entries ``y`` (N, S, E) of labels."""
+        t, first = t[..., None], y.shape[-1]
         size = t.abs()
-        p = torch.addcmul(y, t, self.u[:, None])
-        moved = self.reach[:, None, None] / size + self.offset
-        rounded = torch.addcmul(moved + self.relative * _summed(y.shape[-1]), p, moved, value=-1)
-        return rounded.mul_(p).addcmul_(size, self._rounding_of_u).add_(self.tiny)
+        p = torch.addcmul(y, t, self._u[..., :first])
+        moved = self._reach / size + self.offset
+        # p (moved (1 − p) + summed) as moved p (1 + summed/moved − p), for which passes are fast.
+        summed = self.relative * _summed(self.u.shape[-1])
+        curved = torch.sub(1 + summed / moved, p).mul_(p)
+        rounded = torch.mul(size, self._rounding_of_u[..., :first]).add_(self.tiny)
+        return rounded.addcmul_(curved, moved)
+
+    @cached_property
+    def _a(self) -> Tensor:
+        """Return ``a`` as (N, 1, C)."""
+        return self.a[:, None]
+
+    @cached_property
+    def _u(self) -> Tensor:
+        """Return ``u`` as (N, 1, C)."""
+        return self.u[:, None]
+
+    @cached_property
+    def _reach(self) -> Tensor:
+        """Return ``reach`` as (N, 1, 1)."""
+        return self.reach[:, None, None]
 
     @cached_property
     def _rounding_of_u(self) -> Tensor:
         """Return the rounding (N, 1, C) of ``u``'s entries."""
-        size: Tensor = torch.linalg.vector_norm(self.u, dim=-1, keepdim=True)
-        return (self.relative * self.u.abs() + self.slack[:, None] * size)[:, None]
+        size: Tensor = torch.linalg.vector_norm(self._u, dim=-1, keepdim=True)
+        return self.relative * self._u.abs() + self.slack[:, None, None] * size
 
     def rounding(self, t: Tensor, p: Tensor, y: Tensor) -> Tensor:
         """Return the error of the entries of ``y``, given the probabilities it came from."""
@@ -93,7 +115,7 @@ class PseudoLabels:
 
     def rounding_of(self, t: Tensor, delta: Tensor, p: Tensor, curved: Tensor) -> Tensor:
         """Return the error of ``p − δ``, where ``curved`` is how much p moves with its logits."""
-        moved = self.reach[:, None, None] / t.abs()[..., None] + self.offset
+        moved = self._reach / t.abs()[..., None] + self.offset
         rounded = self.relative * (delta.abs() + _summed(p.shape[-1]) * p) + curved * moved
         size: Tensor = torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
         return rounded + self.slack[:, None, None] * size + self.tiny
@@ -106,8 +128,14 @@ class PseudoLabels:
         return self.a
 
     def take(self, rows: Tensor) -> PseudoLabels:
-        if len(rows) == len(self.u) == 1:
-            return self
+        """Return the curves of some clients; that of a single client as it is, for any rows.
+
+        Its tensors are those of one row then, which serve the scalars (K, S) of all.
+        """
+        return self if len(self.u) == 1 else self.take_each(rows)
+
+    def take_each(self, rows: Tensor) -> PseudoLabels:
+        """Return the curves of some clients, a row of memory each."""
         taken = PseudoLabels(
             self.a[rows], self.b, self.u[rows], self.relative, self.tiny,
             self.slack[rows], self.reach[rows], self.offset,

@@ -63,7 +63,8 @@ class Segment:
         shift = pseudo.a.abs().amax(-1) * error / tau.square()
         rounding = pseudo.rounding(tau[:, None], p[:, None], p[:, None])[:, 0]
         moved = rounding + p * (1 - p) * shift[:, None]
-        return cls(p, pseudo.u * tau.sign()[:, None], moved, pseudo.relative, pseudo.slack)
+        slack = pseudo.slack.expand(len(tau))
+        return cls(p, pseudo.u * tau.sign()[:, None], moved, pseudo.relative, slack)
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         return self.p[:, None] - t[..., None] * self.u[:, None], t

@@ -24,7 +24,7 @@ from softleak.labels.curve import (
     misfit,
     spread,
     spread_of,
-    unfit_of,
+    unfit_up_to,
 )
 from softleak.labels.minima import SEARCH, Minima
 
@@ -121,7 +121,8 @@ def _valleys(
     """
     row, left, right = cells
     finer = sections(left, right, SEARCH.valley_points)
-    unfit = _up_to(SEARCH.shallow, misfit(curve.take(row), family, finer))
+    unfit = misfit(curve.take(row), family, finer, SEARCH.shallow)
+    unfit = _up_to(SEARCH.shallow, unfit)
     inner, left, right = local_minima(unfit, finer, depth=SEARCH.valley)
     row = row[inner]
     low, high = torch.minimum(left, right)[:, None], torch.maximum(left, right)[:, None]
@@ -141,9 +142,12 @@ def _up_to(limit: float, misfit: Tensor) -> Tensor:
 
 
 def _levels(curve: Curve, families: tuple[Family, ...], t: Tensor) -> tuple[Tensor, ...]:
-    """Return the misfit (R, T) of the first family and the spreads of all, from labels once."""
+    """Return the misfit (R, T) of the first family and the spreads of all, from labels once.
+
+    A misfit that no better scalar brings down may be infinite.
+    """
     y, size = curve.labels(t)
-    unfit = unfit_of(families[0], y, curve.errors(t, y))
+    unfit = unfit_up_to(SEARCH.close, curve, families[0], t, y)
     return unfit, *(spread_of(family, y, size) for family in families)
 
 

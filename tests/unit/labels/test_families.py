@@ -53,6 +53,23 @@ def test_a_family_measures_what_its_nearest_member_leaves(family, classes):
     torch.testing.assert_close(family.distance(y), far, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("family", [sl.Smoothed(), sl.SmoothedMixed(2), sl.SmoothedMixed(3)])
+@pytest.mark.parametrize("entries", [4, 10, 40])
+def test_some_entries_never_promise_a_larger_misfit_than_all(family, entries):
+    """With ties, negative entries, entries that are exact, and labels next to the family."""
+    generator = torch.Generator().manual_seed(entries)
+    y = torch.randn(400, 40, generator=generator, dtype=torch.double)
+    y[50:100] = y[50:100].round()
+    y[100:150] = -y[100:150].abs()
+    y[150:200, 1:] = -y[150:200, 1:].abs()
+    y[200:250] = 0.01 + 1e-9 * y[200:250]
+    error = 10.0 ** torch.empty_like(y).uniform_(-9, 0, generator=generator)
+    error[250:300, ::7] = 1e-300
+    least = family.least_misfit(y[:, :entries], error[:, :entries], 40)
+    assert (least <= family.misfit(y, error) * (1 + 1e-9)).all()
+    assert (least > 0).any()
+
+
 @pytest.mark.parametrize(("family", "member"), MEMBERS[:-1])
 def test_arbitrary_labels_are_no_members(family, member):
     y = torch.rand(10, dtype=torch.double).softmax(0)

@@ -6,7 +6,7 @@ from torch import nn
 
 import softleak as sl
 from softleak import models
-from softleak.data import Dirichlet, Smoothing
+from softleak.data import Dirichlet, Smoothing, smooth
 from softleak.factors import factor
 from softleak.labels.curve import misfit, spread
 from softleak.labels.pseudo import LARGEST, PseudoLabels
@@ -53,6 +53,33 @@ def test_errors_are_the_rounding_of_the_labels_of_the_curve(trained, shares):
     labels, _ = pseudo.labels(t)
     expected = pseudo.rounding(t, pseudo.probabilities(t), labels)
     torch.testing.assert_close(pseudo.errors(t, labels), expected, rtol=1e-9, atol=1e-20)
+
+
+def test_the_curve_of_one_client_serves_any_number_of_rows(trained, shares):
+    captured, _ = shares(Smoothing(), 1)
+    pseudo, _ = curve(trained, captured)
+    rows = torch.zeros(3, dtype=torch.long)
+    t = torch.logspace(-3, 0, 30, dtype=torch.double).view(3, 10)
+    one, each = pseudo.take(rows), pseudo.take_each(rows)
+    labels, _ = one.labels(t)
+    assert torch.equal(labels, each.labels(t)[0])
+    assert torch.equal(one.errors(t, labels), each.errors(t, labels))
+
+
+@pytest.mark.parametrize("limit", [1e2, 1e5])
+def test_a_misfit_is_exact_up_to_its_limit_and_never_less_beyond(limit):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Linear(64, 300).double()
+        sample = torch.randn(64, dtype=torch.double), smooth(7, 300, 0.2)
+    pseudo, _ = curve(model, [sl.capture(model, *sample)])
+    for _, t in pseudo.interval().grids():
+        exact = misfit(pseudo, sl.Smoothed(), t)
+        found = misfit(pseudo, sl.Smoothed(), t, limit)
+        within = exact <= limit
+        torch.testing.assert_close(found[within], exact[within], rtol=1e-9, atol=0)
+        assert (found[~within] > limit).all()
+        assert found.isinf().any()
 
 
 def test_the_spread_does_not_vanish_where_the_softmax_saturates(trained, shares):

@@ -83,7 +83,7 @@ class RecursionCurve:
         return self.pseudo.logits()
 
     def take(self, rows: Tensor) -> RecursionCurve:
-        return replace(self, pseudo=self.pseudo.take(rows), squared=self.squared[rows])
+        return replace(self, pseudo=self.pseudo.take_each(rows), squared=self.squared[rows])
 
     def interval(self) -> Interval:
         """Return the scalars of both signs to search: those at which the steps are stable.

@@ -83,6 +83,11 @@ class Doubt(Enum):
         "the share is larger than the gradient itself: if it is a difference of checkpoints, "
         "several steps were taken, whose predictions differ, or the learning rate was another"
     )
+    ARBITRARY = (
+        "taken as the gradient itself, the share means a label of no simple kind, and multiplied "
+        "by any factor near one it means another: nobody vouched for the scale; if the share is "
+        'the gradient of the plain loss itself, say scale="known" (--kind gradient)'
+    )
     SCALED_DOWN = (
         "the label is almost the model's own prediction, which is the mark of a share that was "
         "scaled down by a learning rate, an average or clipping; if it is the gradient itself, "

@@ -150,6 +150,8 @@ def _with_reading(
     near = REVIEW.near_prediction if arbitrary else REVIEW.at_prediction
     if distance < near and not isinstance(answer.family, OneHot):
         return _doubted(answer, Doubt.SCALED_DOWN.value)
+    if arbitrary and answer.status is Status.UNIQUE:
+        return _doubted(answer, Doubt.ARBITRARY.value)
     # Numbers too coarse to give one label do not rule out a simpler one at another scale either.
     simplest = answer.status is Status.UNIQUE or isinstance(answer.family, OneHot)
     complete = answer.complete and (simplest or not decided)

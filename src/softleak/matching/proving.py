@@ -25,7 +25,7 @@ from softleak.matching.tasks import Job
 from softleak.results import BatchRecovery, Status
 from softleak.subject import Subject
 
-WAYS = 3  # how many attempts differ in how their steps are damped, not only in their start
+NEAR_ATTEMPTS = 3  # how many attempts differ in how their steps are damped, not only in their start
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class Prover:
 
     def _drawn(self, job: Job, attempt: int) -> Tensor:
         """Return inputs (B, …) to begin with, of little contrast unless the start is near."""
-        near = job.start.near and attempt < WAYS
+        near = job.start.near and attempt < NEAR_ATTEMPTS
         drawn = job.start.draw(job.shape, 0 if near else attempt).double()
         start = drawn if near else drawn * self.method.contrast
         return start if job.batch else start[None]

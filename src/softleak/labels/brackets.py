@@ -28,7 +28,7 @@ def local_minima(loss: Tensor, grid: Tensor, reach: int = 1, depth: float = 0.0)
     if depth:
         lowest &= torch.maximum(before, after) > loss * (1 + depth)
     row, at = lowest.nonzero(as_tuple=True)
-    ends = (at + _beside(reach, at.device)).clamp_(0, grid.shape[1] - 1)
+    ends = (at + _ways((-reach, reach), at.device)[:, None]).clamp_(0, grid.shape[1] - 1)
     left, right = grid[row, ends]
     return row, left, right
 
@@ -54,25 +54,11 @@ def _doubling_steps(dtype: torch.dtype, device: torch.device) -> Tensor:
         return F.pad(bits.exp2(), (1, 0)).to(device)
 
 
-@lru_cache(maxsize=4)
-def _three_places(device: torch.device) -> Tensor:
-    """Return the way from a place to those before, at and after it."""
+@lru_cache(maxsize=8)
+def _ways(ways: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return the ways (K,) from a place to others, as numbers to add to it."""
     with torch.inference_mode(False):
-        return torch.arange(-1, 2, device=device)
-
-
-@lru_cache(maxsize=4)
-def _last_two(device: torch.device) -> Tensor:
-    """Return the way from a place to the one before it, and to itself."""
-    with torch.inference_mode(False):
-        return torch.arange(-1, 1, device=device)
-
-
-@lru_cache(maxsize=4)
-def _beside(reach: int, device: torch.device) -> Tensor:
-    """Return the ways (2, 1) from a place to those ``reach`` before and after it."""
-    with torch.inference_mode(False):
-        return torch.tensor([[-reach], [reach]], device=device)
+        return torch.tensor(ways, device=device)
 
 
 @lru_cache(maxsize=4)
@@ -132,7 +118,7 @@ def descend(
 
 def _around(at: Tensor, count: int) -> Tensor:
     """Return the places (K, 3) ``at`` (K, 1) and next to it, of as many as ``count``."""
-    return (at + _three_places(at.device)).clamp_(0, count - 1)
+    return (at + _ways((-1, 0, 1), at.device)).clamp_(0, count - 1)
 
 
 def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor) -> Tensor:
@@ -149,7 +135,7 @@ def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor)
         points = torch.lerp(good[:, None], bad[:, None], steps)
         values = loss(open_, points)
         inside = (values <= SEARCH.fit).to(torch.int8).cummin(-1).values.sum(-1, keepdim=True)
-        ends = inside.clamp_(1, points.shape[1] - 1) + _last_two(good.device)
+        ends = inside.clamp_(1, points.shape[1] - 1) + _ways((-1, 0), good.device)
         good, bad = points.gather(1, ends).unbind(1)
         edge[open_] = bad
         wide = (bad - good).abs() > SEARCH.edge_part * (bad - start[open_]).abs()

@@ -84,9 +84,9 @@ class Doubt(Enum):
         "several steps were taken, whose predictions differ, or the learning rate was another"
     )
     ARBITRARY = (
-        "taken as the gradient itself, the share means a label of no simple kind, and multiplied "
-        "by any factor near one it means another: nobody vouched for the scale; if the share is "
-        'the gradient of the plain loss itself, say scale="known" (--kind gradient)'
+        "read as the gradient itself, the share means a label of no simple kind; read as a "
+        "multiple of the gradient it means another label, and nobody stated the factor. If it is "
+        'the gradient of the plain loss itself, say scale="known" (for a file: --kind gradient)'
     )
     SCALED_DOWN = (
         "the label is almost the model's own prediction, which is the mark of a share that was "

@@ -6,6 +6,7 @@ one sample at all, and is the share the gradient itself?
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -65,7 +66,7 @@ def review(
         decided = bool(verdict.decided[i])
         answers[i] = _with_reading(answers[i], reading, scale, decided, updates[i])
         if scale is None and open_ and reading is None:
-            answers[i] = _doubted(answers[i], Doubt.STRENGTH.value)
+            answers[i] = _of_open_factor(answers[i], Doubt.STRENGTH)
     return answers
 
 
@@ -149,9 +150,9 @@ def _with_reading(
     distance = abs(answer.scalar or 0.0)
     near = REVIEW.near_prediction if arbitrary else REVIEW.at_prediction
     if distance < near and not isinstance(answer.family, OneHot):
-        return _doubted(answer, Doubt.SCALED_DOWN.value)
+        return _of_open_factor(answer, Doubt.SCALED_DOWN)
     if arbitrary and answer.status is Status.UNIQUE:
-        return _doubted(answer, Doubt.ARBITRARY.value)
+        return _of_open_factor(answer, Doubt.ARBITRARY)
     # Numbers too coarse to give one label do not rule out a simpler one at another scale either.
     simplest = answer.status is Status.UNIQUE or isinstance(answer.family, OneHot)
     complete = answer.complete and (simplest or not decided)
@@ -160,3 +161,8 @@ def _with_reading(
 
 def _doubted(answer: Recovery, words: str) -> Recovery:
     return replace(answer, status=Status.AMBIGUOUS, message=words, complete=False)
+
+
+def _of_open_factor(answer: Recovery, doubt: Doubt) -> Recovery:
+    """Doubt a label that is another one at another factor: nothing bounds how far off it is."""
+    return replace(_doubted(answer, doubt.value), error=math.inf)

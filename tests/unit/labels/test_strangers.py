@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import softleak as sl
 from benchmarks.adversary.subject import find
 from softleak import data
+from softleak.auditing.findings import LabelFinding, LabelLeak
 from softleak.data import smooth
 from softleak.errors import ShareError
 from softleak.metrics import distance_to_set, label_error
@@ -359,8 +360,11 @@ def test_an_arbitrary_label_is_proved_only_if_somebody_vouches_for_the_scale():
     unsaid, vouched = (sl.recover_label(model, share, scale=s) for s in (None, "known"))
     assert vouched.status is sl.Status.UNIQUE
     assert unsaid.status is sl.Status.AMBIGUOUS
-    assert "nobody vouched" in unsaid.message
+    assert "nobody stated the factor" in unsaid.message
     assert torch.equal(unsaid.label, vouched.label)
+    assert unsaid.error == float("inf")  # nothing bounds how far it is from the true one
+    finding = LabelFinding(unsaid, 0.0)
+    assert (finding.leak, finding.known, finding.class_index) == (LabelLeak.AMBIGUOUS, False, None)
     assert "cross-entropy" in vouched.message
     near = sl.recover_label(model, share.scaled(1e-3))
     assert near.status is sl.Status.AMBIGUOUS

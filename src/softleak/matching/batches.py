@@ -67,7 +67,8 @@ def reconstruct_batch(
     stopping = Stopping(solver.evaluations * (restarts + 1), solver.seconds)
     begin = start or Noise()
     starts = [_drawn(begin, shape, len(labels), attempt, solver) for attempt in range(restarts + 1)]
-    return described(solve_from_starts(solver, subject, share, known, starts, stopping), stopping)
+    found = solve_from_starts(solver, subject, share, known, starts, stopping, begin.near)
+    return described(found, stopping)
 
 
 def _drawn(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from softleak.errors import ModelError, in_a_line
 from softleak.matching.gauss_newton.from_starts import (
+    SAME_PLACE,
     described,
     explains,
     solve_from_starts,
@@ -25,8 +26,6 @@ from softleak.matching.tasks import Job
 from softleak.results import BatchRecovery, Status
 from softleak.subject import Subject
 
-NEAR_ATTEMPTS = 3  # how many attempts differ in how their steps are damped, not only in their start
-
 
 @dataclass(frozen=True, eq=False)
 class Prover:
@@ -35,8 +34,7 @@ class Prover:
     Attributes:
         method: how the equations are solved.
         subject: the model made ready.
-        attempts: how often a job is tried, until one attempt explains the share. The first three
-            begin at the start if that is near, and differ in how steps are damped.
+        attempts: how often a job is tried, until one attempt explains the share.
         stopping: what may end the run.
     """
 
@@ -84,11 +82,13 @@ class Prover:
     def _tried(self, job: Job, known: BatchKnowledge) -> NewtonSolution:
         """Return the best solution over all starts, with one label."""
         starts = [self._drawn(job, attempt) for attempt in range(self.attempts)]
-        return solve_from_starts(self.method, self.subject, job.share, known, starts, self.stopping)
+        return solve_from_starts(
+            self.method, self.subject, job.share, known, starts, self.stopping, job.start.near
+        )
 
     def _drawn(self, job: Job, attempt: int) -> Tensor:
         """Return inputs (B, …) to begin with, of little contrast unless the start is near."""
-        near = job.start.near and attempt < NEAR_ATTEMPTS
+        near = job.start.near and attempt < SAME_PLACE
         drawn = job.start.draw(job.shape, 0 if near else attempt).double()
         start = drawn if near else drawn * self.method.contrast
         return start if job.batch else start[None]

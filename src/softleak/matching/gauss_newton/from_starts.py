@@ -14,6 +14,8 @@ from softleak.matching.stopping import Stopping
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
+SAME_PLACE = 3  # how many attempts differ in how their steps are damped, not in their start
+
 
 def solve_from_starts(
     method: GaussNewton,
@@ -22,13 +24,18 @@ def solve_from_starts(
     known: BatchKnowledge,
     starts: Sequence[Tensor],
     stopping: Stopping,
+    near: bool,
 ) -> NewtonSolution:
     """Return the solution of least misfit over starts (B, …), tried until one explains the share.
 
     Each start is an attempt of its own. There has to be one start at least. If the first of several
     attempts gets stuck or takes long, it is given up and taken up again last of all: a cautious
-    attempt more often finds the way, and sooner.
+    attempt more often finds the way, and sooner. The first three attempts differ in how steps are
+    damped. They begin at the same place: the start if that is near, else a coarse image.
     """
+    if not near:
+        coarse = method.coarse_start(subject, share, known, starts[0], stopping)
+        starts = [coarse] * len(starts[:SAME_PLACE]) + [*starts[SAME_PLACE:]]
     first = method.brief if len(starts) > 1 else method
     found = [first.solve(subject, share, known, starts[0], stopping)]
     ways = [(method.attempt(attempt), start) for attempt, start in enumerate(starts) if attempt]

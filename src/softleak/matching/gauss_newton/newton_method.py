@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from softleak.errors import OptionError
+from softleak.matching.gauss_newton.coarse_start import CoarseSearch
 from softleak.matching.gauss_newton.damped_descent import DampedDescent
 from softleak.matching.gauss_newton.fold_escape import FoldEscape
 from softleak.matching.gauss_newton.newton_model import NewtonModel
 from softleak.matching.gauss_newton.newton_solver import NewtonRun, NewtonSolution
 from softleak.matching.gauss_newton.pixel_certificate import ProofSettings
-from softleak.matching.gauss_newton.share_equations import BatchKnowledge
+from softleak.matching.gauss_newton.share_equations import BatchKnowledge, ShareEquations
 from softleak.matching.gauss_newton.smoothness import SmoothnessProbe
 from softleak.matching.stopping import Stopping
 from softleak.share import GradientShare
@@ -37,7 +38,8 @@ class GaussNewton:
         seconds: the time after which the best input so far is returned; None means no limit.
         escape: how a walk that got stuck is led on; None means that it is not.
         contrast: the size of the noise that a search begins with, if no start is near. Small
-            noise is nearly grey, which is where most images are near to.
+            noise is nearly grey.
+        coarse: how a coarse image is looked for from there; None means that it is not.
 
     Example:
         >>> from softleak.matching import GaussNewton
@@ -53,6 +55,7 @@ class GaussNewton:
     seconds: float | None = None
     escape: FoldEscape | None = field(default_factory=FoldEscape)
     contrast: float = 0.05
+    coarse: CoarseSearch | None = field(default_factory=CoarseSearch)
 
     def __post_init__(self) -> None:
         if self.dense < 1 or self.memory < 1:
@@ -109,6 +112,35 @@ class GaussNewton:
             made[key] = NewtonModel.of(subject, tuple(names), shape, self.memory)
         return made[key]
 
+    def coarse_start(
+        self,
+        subject: Subject,
+        share: GradientShare,
+        known: BatchKnowledge,
+        start: Tensor,
+        stopping: Stopping,
+    ) -> Tensor:
+        """Return inputs (B, …) that explain the share better than a start does, and are as smooth.
+
+        Args:
+            subject: the model made ready.
+            share: what was sent, at the scale of the loss.
+            known: what is known of the samples.
+            start: the inputs (B, …) to begin with.
+            stopping: it is asked whether to go on.
+        """
+        if self.coarse is None:
+            return start
+        model = self._sent_model(subject, share, start)
+        equations = ShareEquations.of(model.exact, share, known, model.client.model.like.dtype)
+        z = model.exact.pack(start.double(), known.labels.double())
+        return model.exact.inputs(self.coarse(equations, z, stopping))
+
+    def _sent_model(self, subject: Subject, share: GradientShare, start: Tensor) -> NewtonModel:
+        """Return the network for batches like ``start`` (B, …) and what the share holds of it."""
+        names = tuple(name for name in subject.parameters if name in share)
+        return self.model(subject, names, tuple(start.shape))
+
     def solve(
         self,
         subject: Subject,
@@ -126,8 +158,7 @@ class GaussNewton:
             start: the first iterate (B, …).
             stopping: what may end the run, beside the steps and ``seconds``.
         """
-        names = tuple(name for name in subject.parameters if name in share)
-        model = self.model(subject, names, tuple(start.shape))
+        model = self._sent_model(subject, share, start)
         ending = stopping or Stopping(self.evaluations, self.seconds)
         run = NewtonRun(self.descent, self.proof, self.dense, self.escape)
         found = run(model, share, known, start, ending)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from softleak.errors import MissingGradient, ShareError
@@ -146,18 +147,19 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     G = torch.stack(list(gradients)) if len(gradients) > 1 else gradients[0][None]
     G = G.float() if G.element_size() < 4 else G  # products in half precision lose what is there
     probes = _directions(G)
-    seen = [(G @ probe).double() for probe in probes]  # a random product tells the largest row
-    v = _unit(G[torch.arange(len(G), device=G.device), seen[0].abs().argmax(-1)].double())
+    # One pass over a gradient serves all directions; a random product tells the largest row.
+    seen = torch.stack([F.linear(probes, one) for one in G]).double()
+    v = _unit(G[torch.arange(len(G), device=G.device), seen[:, 0].abs().argmax(-1)].double())
     product, sums = _products(G, v)
     residual = _left(product, v, probes, seen)
     sigma: Tensor = torch.linalg.vector_norm(product, dim=-1)
     noisy = (residual > RANK.noisy * sigma).nonzero()[:, 0]
     if len(noisy):  # the others stay as they are, whoever is in their batch
-        own, heard = G[noisy], [each[noisy] for each in seen]
+        own = G[noisy]
         for _ in range(RANK.power_steps):
             v[noisy] = _unit(torch.einsum("nci,nc->ni", own.double(), product[noisy]))
             product[noisy] = _products(own, v[noisy])[0]
-            residual[noisy] = _left(product[noisy], v[noisy], probes, heard)
+            residual[noisy] = _left(product[noisy], v[noisy], probes, seen[noisy])
         sigma = torch.linalg.vector_norm(product, dim=-1)
     return (
         product / sigma.clamp_min(SMALLEST_NORMAL)[:, None],
@@ -168,9 +170,9 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     )
 
 
-def _directions(G: Tensor) -> list[Tensor]:
-    """Return random directions (I,) in the dtype of ``G``, the same in every run."""
-    return list(_drawn(G.shape[-1]).to(G.device, G.dtype))
+def _directions(G: Tensor) -> Tensor:
+    """Return random directions (P, I) in the dtype of ``G``, the same in every run."""
+    return _drawn(G.shape[-1]).to(G.device, G.dtype)
 
 
 @lru_cache(maxsize=4)
@@ -189,16 +191,15 @@ def _products(G: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(products), torch.stack(sums)
 
 
-def _left(product: Tensor, v: Tensor, probes: Sequence[Tensor], seen: Sequence[Tensor]) -> Tensor:
-    """Return the norm (N,) of what ``v`` leaves of ``G``, of which ``product`` is ``G v``.
+def _left(product: Tensor, v: Tensor, probes: Tensor, seen: Tensor) -> Tensor:
+    """Return the norm (N,) of what ``v`` (N, I) leaves of ``G``, of which ``product`` is ``G v``.
 
-    It is estimated from products with random directions, which cost less than the matrix.
+    It is estimated from products ``seen`` (N, P, C) with random directions (P, I), which cost less
+    than the matrix.
     """
-    rests = [
-        whole - product * (v @ probe.double())[:, None]
-        for whole, probe in zip(seen, probes, strict=True)
-    ]
-    return torch.stack(rests).square().sum((0, 2)).div(RANK.probes).sqrt()
+    along = v @ probes.double().T
+    rests = seen - along[..., None] * product[:, None]
+    return rests.square().sum((1, 2)).div(RANK.probes).sqrt()
 
 
 def _unit(x: Tensor) -> Tensor:

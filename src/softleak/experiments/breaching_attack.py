@@ -20,7 +20,7 @@ from softleak.subject import Subject
 
 @dataclass(frozen=True)
 class BreachingAttack:
-    """breaching's ``invertinggradients`` with its own settings, except for the number of steps.
+    """The attack ``invertinggradients`` of breaching, by its own settings except for the steps.
 
     Attributes:
         normalisation: the normalisation of inputs, by which breaching keeps pixels in [0, 1].

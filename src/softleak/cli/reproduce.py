@@ -17,7 +17,7 @@ from softleak.cli.progress import counting_bar
 from softleak.cli.result_tables import omission_table, results_table
 from softleak.errors import SoftleakError
 from softleak.experiments import EXPERIMENTS, Reproduction, Shelf, Size, reproduce, tabulated
-from softleak.experiments.field_attacks import frameworks_left_out
+from softleak.experiments.frameworks import frameworks_left_out, runnable
 from softleak.experiments.leaderboard import LEADERBOARD
 from softleak.report.figures import FIGURES, Drawing
 from softleak.report.figures.canvas import pyplot
@@ -35,10 +35,11 @@ def carry_out(options: ReproduceOptions) -> None:
     shelf = Shelf(options.data, options.weights)
     with mistakes():
         _check(options.page, figures)
+        to_run = [runnable(experiment, options.only) for experiment in chosen]
     with mistakes(_KEPT.format(out)), Records(out) as records, _progress() as begin:
         size = Size(options.samples, options.repeats, options.full)
         outcome = reproduce(
-            chosen, size, shelf, records, _engine(options), options.only, options.compiled, begin
+            to_run, size, shelf, records, _engine(options), options.only, options.compiled, begin
         )
         undrawn = _draw_all(figures, shelf, records, options)
         results = Results.of(records)
@@ -49,7 +50,7 @@ def carry_out(options: ReproduceOptions) -> None:
     for table in tables:
         console.print(results_table(table), highlight=False)
     if what == LEADERBOARD.name:
-        console.print(frameworks_left_out(), highlight=False)
+        console.print(frameworks_left_out(), highlight=False, markup=False)
     _close(console, outcome, out)
     for why in undrawn:
         complain(why)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -31,14 +30,20 @@ class FieldAnswer:
     labels: Tensor
 
 
+def apparent_labels(subject: Subject, share: GradientShare, size: int) -> Tensor:
+    """Return one-hot labels (B, C) of the classes whose rows of the head's gradient sum lowest."""
+    lowest = head_gradients(subject.head, [share])[0].sum(1).argsort()[:size]
+    return F.one_hot(lowest, subject.head.classes).float()
+
+
 @dataclass(frozen=True)
 class FieldAttack:
     """A published attack that matches gradients, for any number of samples.
 
     Attributes:
         cosine: whether the distance is the cosine; otherwise it is the squared difference.
-        free_labels: whether labels are searched for with the inputs. Otherwise they are one-hot, of
-            the B classes whose rows of the head's gradient have the lowest sums.
+        free_labels: whether labels are searched for with the inputs. Otherwise they are the
+            ``apparent_labels`` of the share.
         variation: the weight of total variation.
         evaluations: the number of gradients that may be computed.
         rate: the learning rate.
@@ -57,8 +62,7 @@ class FieldAttack:
         generator = torch.Generator().manual_seed(self.seed)
         x = torch.randn(size, *subject.expected_tensor_shape, generator=generator)
         logits = torch.randn(size, subject.head.classes, generator=generator)
-        lowest = head_gradients(subject.head, [share])[0].sum(1).argsort()[:size]
-        hard = F.one_hot(lowest, subject.head.classes).float()
+        hard = apparent_labels(subject, share, size)
         sought = [x.requires_grad_(), *([logits.requires_grad_()] if self.free_labels else [])]
         distance = self._distance(subject.model, share)
 
@@ -118,15 +122,3 @@ class FieldAttack:
 DLG = FieldAttack(cosine=False, free_labels=True)
 IDLG_ATTACK = FieldAttack(cosine=False, free_labels=False)
 INVERTING_GRADIENTS = FieldAttack(cosine=True, free_labels=False, variation=1e-2, rate=0.1)
-
-FRAMEWORKS = ("breaching", "leakpro")
-
-
-def frameworks_left_out() -> str:
-    """Say of each framework of attacks that none of its attacks was run, and why."""
-    said = (
-        f"{name} was not run: "
-        + ("softleak has no adapter to it" if find_spec(name) else "it is not installed")
-        for name in FRAMEWORKS
-    )
-    return "; ".join(said) + "."

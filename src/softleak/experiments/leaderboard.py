@@ -15,8 +15,10 @@ from softleak.client import capture
 from softleak.data import CIFAR10_NORM, Sample
 from softleak.defenses import Defense, GaussianNoise, Prune
 from softleak.experiments.attacked_network import AttackedNetwork
+from softleak.experiments.breaching_attack import BreachingAttack
 from softleak.experiments.experiment import Attack, Column, Experiment, Unit
 from softleak.experiments.field_attacks import DLG, IDLG_ATTACK, INVERTING_GRADIENTS, FieldAnswer
+from softleak.experiments.frameworks import BREACHING
 from softleak.experiments.inversion import mean_image
 from softleak.experiments.kinds import SMOOTHED
 from softleak.experiments.label_cells import LABEL_TOLERANCE
@@ -56,6 +58,7 @@ ATTACKS: Mapping[str, LeaderboardAttack] = {
     "DLG": DLG,
     "iDLG": IDLG_ATTACK,
     "inverting gradients": INVERTING_GRADIENTS,
+    BREACHING: BreachingAttack(normalisation=CIFAR10_NORM),
 }
 DEFENCES: Mapping[str, Callable[[int], Defense | None]] = {
     "no defence": lambda _: None,

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from softleak.errors import ModelError, in_a_line
 from softleak.matching.gauss_newton.from_starts import (
-    SAME_PLACE,
     described,
     explains,
     solve_from_starts,
@@ -26,6 +25,8 @@ from softleak.matching.tasks import Job
 from softleak.results import BatchRecovery, Status
 from softleak.subject import Subject
 
+NEAR_ATTEMPTS = 3  # how many attempts differ in how their steps are damped, not only in their start
+
 
 @dataclass(frozen=True, eq=False)
 class Prover:
@@ -34,7 +35,8 @@ class Prover:
     Attributes:
         method: how the equations are solved.
         subject: the model made ready.
-        attempts: how often a job is tried, until one attempt explains the share.
+        attempts: how often a job is tried, until one attempt explains the share. The first three
+            begin at the start if that is near, and differ in how steps are damped.
         stopping: what may end the run.
     """
 
@@ -88,7 +90,7 @@ class Prover:
 
     def _drawn(self, job: Job, attempt: int) -> Tensor:
         """Return inputs (B, …) to begin with, of little contrast unless the start is near."""
-        near = job.start.near and attempt < SAME_PLACE
+        near = job.start.near and attempt < NEAR_ATTEMPTS
         drawn = job.start.draw(job.shape, 0 if near else attempt).double()
         start = drawn if near else drawn * self.method.contrast
         return start if job.batch else start[None]

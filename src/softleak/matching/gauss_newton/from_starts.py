@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from softleak.matching.stopping import Stopping
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
-SAME_PLACE = 3  # how many attempts differ in how their steps are damped, not in their start
+AS_GIVEN = 2  # how many attempts begin at the start that they are given, even if it is far
 
 
 def solve_from_starts(
@@ -24,27 +24,29 @@ def solve_from_starts(
     known: BatchKnowledge,
     starts: Sequence[Tensor],
     stopping: Stopping,
-    near: bool,
+    near: bool = False,
 ) -> NewtonSolution:
     """Return the solution of least misfit over starts (B, …), tried until one explains the share.
 
     Each start is an attempt of its own. There has to be one start at least. If the first of several
     attempts gets stuck or takes long, it is given up and taken up again last of all: a cautious
-    attempt more often finds the way, and sooner. The first three attempts differ in how steps are
-    damped. They begin at the same place: the start if that is near, else a coarse image.
+    attempt more often finds the way, and sooner. Unless the starts are near, the third attempt and
+    those that follow begin at the flat colour that explains the share best.
     """
-    if not near:
-        coarse = method.coarse_start(subject, share, known, starts[0], stopping)
-        starts = [coarse] * len(starts[:SAME_PLACE]) + [*starts[SAME_PLACE:]]
     first = method.brief if len(starts) > 1 else method
     found = [first.solve(subject, share, known, starts[0], stopping)]
-    ways = [(method.attempt(attempt), start) for attempt, start in enumerate(starts) if attempt]
-    if ways:
-        ways.append((method, found[0].inputs))
-    for way, start in ways:
-        if explains(_best(found)) or stopping.over:
-            break
-        found.append(way.solve(subject, share, known, start, stopping))
+
+    def further() -> Iterator[tuple[GaussNewton, Tensor]]:
+        for attempt, start in enumerate(starts[1:], 1):
+            flat = attempt >= AS_GIVEN and not near
+            begin = method.flat_start(subject, share, known, start, stopping) if flat else start
+            yield method.attempt(attempt), begin
+        if len(starts) > 1:
+            yield method, found[0].inputs
+
+    ways = further()
+    while not (explains(_best(found)) or stopping.over) and (way := next(ways, None)):
+        found.append(way[0].solve(subject, share, known, way[1], stopping))
     return _best(found)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from softleak.errors import OptionError
-from softleak.matching.gauss_newton.coarse_start import CoarseSearch
 from softleak.matching.gauss_newton.damped_descent import DampedDescent
+from softleak.matching.gauss_newton.flat_start import FlatSearch
 from softleak.matching.gauss_newton.fold_escape import FoldEscape
 from softleak.matching.gauss_newton.newton_model import NewtonModel
 from softleak.matching.gauss_newton.newton_solver import NewtonRun, NewtonSolution
@@ -39,7 +39,7 @@ class GaussNewton:
         escape: how a walk that got stuck is led on; None means that it is not.
         contrast: the size of the noise that a search begins with, if no start is near. Small
             noise is nearly grey.
-        coarse: how a coarse image is looked for from there; None means that it is not.
+        flat: how the colour of the whole image is looked for; None means that it is not.
 
     Example:
         >>> from softleak.matching import GaussNewton
@@ -55,7 +55,7 @@ class GaussNewton:
     seconds: float | None = None
     escape: FoldEscape | None = field(default_factory=FoldEscape)
     contrast: float = 0.05
-    coarse: CoarseSearch | None = field(default_factory=CoarseSearch)
+    flat: FlatSearch | None = field(default_factory=FlatSearch)
 
     def __post_init__(self) -> None:
         if self.dense < 1 or self.memory < 1:
@@ -112,7 +112,7 @@ class GaussNewton:
             made[key] = NewtonModel.of(subject, tuple(names), shape, self.memory)
         return made[key]
 
-    def coarse_start(
+    def flat_start(
         self,
         subject: Subject,
         share: GradientShare,
@@ -120,7 +120,7 @@ class GaussNewton:
         start: Tensor,
         stopping: Stopping,
     ) -> Tensor:
-        """Return inputs (B, …) that explain the share better than a start does, and are as smooth.
+        """Return a start (B, …) with the flat colours added that explain the share best.
 
         Args:
             subject: the model made ready.
@@ -129,12 +129,11 @@ class GaussNewton:
             start: the inputs (B, …) to begin with.
             stopping: it is asked whether to go on.
         """
-        if self.coarse is None:
+        if self.flat is None:
             return start
         model = self._sent_model(subject, share, start)
         equations = ShareEquations.of(model.exact, share, known, model.client.model.like.dtype)
-        z = model.exact.pack(start.double(), known.labels.double())
-        return model.exact.inputs(self.coarse(equations, z, stopping))
+        return self.flat(equations, start.double(), stopping)
 
     def _sent_model(self, subject: Subject, share: GradientShare, start: Tensor) -> NewtonModel:
         """Return the network for batches like ``start`` (B, …) and what the share holds of it."""

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from itertools import product
 
+import torch
 from torch import Tensor
 
 from softleak.matching.gauss_newton.image_metric import IMAGE_AXES
@@ -21,7 +22,7 @@ COLOURED = 3  # the largest number of channels whose levels are tried in every c
 
 @dataclass(frozen=True)
 class FlatSearch:
-    """This adds to each image of a start the flat colour that leaves the least misfit.
+    """This looks for the flat colour of each image that leaves the least misfit.
 
     Attributes:
         levels: the values that are tried in each channel, in units of the input. If there are more
@@ -31,15 +32,19 @@ class FlatSearch:
     levels: tuple[float, ...] = (-2.0, -1.2, -0.5, 0.0, 0.5, 1.2, 2.0)
 
     def __call__(self, equations: ShareEquations, start: Tensor, stopping: Stopping) -> Tensor:
-        """Return a start (B, …) of no more misfit; the same one if the inputs are not images.
+        """Return flat images (B, …), or the start itself if the inputs are not images.
+
+        Images of a batch keep what the start has beside the colour. If two of them were alike, each
+        step would treat them alike.
 
         Args:
             equations: what the inputs should fulfil.
-            start: the inputs to begin with.
+            start: the inputs to begin with, near to grey.
             stopping: it is asked whether to go on.
         """
         if start.ndim != IMAGE_AXES:
             return start
+        start = start if len(start) > 1 else torch.zeros_like(start)
         for image in range(len(start)):
             least, best = misfit(equations, start), start
             for colour in self.colours(start.shape[1]):

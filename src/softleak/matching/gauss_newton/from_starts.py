@@ -14,7 +14,7 @@ from softleak.matching.stopping import Stopping
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
-AS_GIVEN = 2  # how many attempts begin at the start that they are given, even if it is far
+FLAT = 2  # the number of the attempt that begins at a flat colour
 
 
 def solve_from_starts(
@@ -30,15 +30,15 @@ def solve_from_starts(
 
     Each start is an attempt of its own. There has to be one start at least. If the first of several
     attempts gets stuck or takes long, it is given up and taken up again last of all: a cautious
-    attempt more often finds the way, and sooner. Unless the starts are near, the third attempt and
-    those that follow begin at the flat colour that explains the share best.
+    attempt more often finds the way, and sooner. Unless the starts are near, the third attempt
+    begins at the flat colour that explains the share best.
     """
     first = method.brief if len(starts) > 1 else method
     found = [first.solve(subject, share, known, starts[0], stopping)]
 
     def further() -> Iterator[tuple[GaussNewton, Tensor]]:
         for attempt, start in enumerate(starts[1:], 1):
-            flat = attempt >= AS_GIVEN and not near
+            flat = attempt == FLAT and not near
             begin = method.flat_start(subject, share, known, start, stopping) if flat else start
             yield method.attempt(attempt), begin
         if len(starts) > 1:

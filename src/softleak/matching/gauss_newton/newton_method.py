@@ -120,13 +120,13 @@ class GaussNewton:
         start: Tensor,
         stopping: Stopping,
     ) -> Tensor:
-        """Return a start (B, …) with the flat colours added that explain the share best.
+        """Return images (B, …) of the flat colours that explain the share best.
 
         Args:
             subject: the model made ready.
             share: what was sent, at the scale of the loss.
             known: what is known of the samples.
-            start: the inputs (B, …) to begin with.
+            start: the inputs (B, …) to begin with, near to grey.
             stopping: it is asked whether to go on.
         """
         if self.flat is None:

@@ -55,6 +55,8 @@ class LeakageGuard:
             ``GaussianNoise`` or ``LaplaceNoise``.
         treatments: what may be done to an update before the noise; ``(Treatment(),)`` is noise
             alone.
+        refuse_unattacked: whether an update is kept back if a leak that must not happen could not
+            be attacked.
         metrics: whether the outcome is added to the reply's metrics. Strategies want the same
             metrics of all clients, so switch it off if not all of them have a guard.
         source: where the noise comes from. Anything but ``fresh`` is for experiments that are to
@@ -72,10 +74,11 @@ class LeakageGuard:
         seeds: int = 3,
         noise: Make = GaussianNoise,
         treatments: Sequence[Treatment] = TREATMENTS,
+        refuse_unattacked: bool = False,
         metrics: bool = True,
         source: Source = fresh,
     ) -> None:
-        policy = GuardPolicy(action, stop, seeds, noise, treatments)
+        policy = GuardPolicy(action, stop, seeds, noise, treatments, refuse_unattacked)
         self.guard = UpdateGuard(model, policy, question or Question())
         self.metrics, self._lr, self._source = metrics, lr, source
 

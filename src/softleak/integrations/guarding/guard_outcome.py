@@ -50,13 +50,14 @@ class GuardOutcome:
                 f"{self.stopped.treatment.words}, behind which this attack did not succeed{right}"
                 f"{left}."
             )
-        meant, left = (
-            ", ".join(sorted(leak.value for leak in some))
-            for some in (self.found.leaks & stop, self.found.leaks - stop)
-        )
-        warned = f" It gives away what it should not: {meant}." if meant else ""
-        open_ = f" It gives away what this guard is not told to stop: {left}." if left else ""
-        return f"Sent as it is.{warned}{open_}"
+        found, unknown = self.found, self.found.unattacked & stop
+        said = {
+            "It gives away what it should not": found.leaks & stop,
+            "This guard is told to stop what was not attacked": unknown,
+            "It gives away what this guard is not told to stop": found.leaks - stop,
+        }
+        told = [f"{words}: {named(leaks)}." for words, leaks in said.items() if leaks]
+        return " ".join(["Sent as it is.", *told])
 
     def metrics(self, stop: frozenset[Leak], seconds: float) -> dict[str, float]:
         """Return the outcome as numbers for a framework's metrics.
@@ -83,3 +84,8 @@ class GuardOutcome:
             "guard-seconds": seconds,
             "guard-processor-seconds": self.processor,
         }
+
+
+def named(leaks: frozenset[Leak]) -> str:
+    """Return the names of some kinds of leak, in order."""
+    return ", ".join(sorted(leak.value for leak in leaks))

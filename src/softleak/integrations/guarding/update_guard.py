@@ -18,7 +18,7 @@ from softleak.defenses import GaussianNoise
 from softleak.errors import OptionError
 from softleak.integrations.guarding.auditor import Auditor, Question
 from softleak.integrations.guarding.client_update import Update
-from softleak.integrations.guarding.guard_outcome import GuardOutcome
+from softleak.integrations.guarding.guard_outcome import GuardOutcome, named
 from softleak.integrations.guarding.own_step import OwnStep
 from softleak.integrations.guarding.remedy import defended
 
@@ -44,6 +44,8 @@ class GuardPolicy:
         noise: the function that makes a defence of a standard deviation and a source, such as
             ``GaussianNoise`` or ``LaplaceNoise``.
         treatments: what may be done to an update before the noise.
+        refuse_unattacked: whether an update is kept back if a leak that must not happen could not
+            be attacked, so that nothing is known of it. Otherwise it is sent, and the log says so.
     """
 
     action: Action
@@ -51,6 +53,7 @@ class GuardPolicy:
     seeds: int = 3
     noise: Make = GaussianNoise
     treatments: Sequence[Treatment] = TREATMENTS
+    refuse_unattacked: bool = False
 
     def __post_init__(self) -> None:
         if not self.stop:
@@ -100,12 +103,13 @@ class UpdateGuard:
         client = step.client or self.question.client
         update = Update(node, step.share, step.lr, step.samples, client=client)
         found = self._auditor.one(subject, update, inputs=inputs)
-        leaking = found.leaks & policy.stop
+        leaking, unknown = found.leaks & policy.stop, found.unattacked & policy.stop
+        if unknown and policy.refuse_unattacked:
+            return GuardOutcome(found, refusal=f"it was not attacked: {named(unknown)}")
         if not leaking or found.report is None or policy.action is Action.WARN:
             return GuardOutcome(found)
         if policy.action is Action.REFUSE:
-            what = ", ".join(sorted(leak.value for leak in leaking))
-            return GuardOutcome(found, refusal=f"the update gives away: {what}")
+            return GuardOutcome(found, refusal=f"the update gives away: {named(leaking)}")
         options = replace(self._auditor.question.options(update.scale_known), inputs=inputs)
         search = Search.of(
             subject, step.share, found.report, options, policy.stop, policy.seeds, policy.noise
@@ -121,5 +125,6 @@ class UpdateGuard:
             seconds: the time that it took.
         """
         did, found = outcome.words(self.policy.stop), outcome.found
-        level = logging.WARNING if found.leaks else logging.INFO
+        doubtful = found.leaks or found.unattacked & self.policy.stop
+        level = logging.WARNING if doubtful else logging.INFO
         LOGGER.log(level, "round %d: %s %s (%.1f s)", number, found.words, did, seconds)

@@ -49,6 +49,9 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
         input_shape: the shape of one input; None to guess it from the model.
         seeds: the number of trials for each setting of the noise.
         model_args: the arguments of the factory.
+        match_seconds: the time in which the image of a network that cannot be walked back is
+            solved for or matched; with 0 it is not attacked.
+        refuse_unattacked: whether an update is dropped if what must not leak was not attacked.
         metrics: whether the outcome goes to the event stream, for analytics.
     """
 
@@ -61,11 +64,16 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
         input_shape: Sequence[int] | None = None,
         seeds: int = 3,
         model_args: Mapping[str, Any] | None = None,
+        match_seconds: float = 0.0,
+        refuse_unattacked: bool = False,
         metrics: bool = True,
     ) -> None:
         super().__init__(supported_data_kinds=AUDITED_KINDS, data_kinds_to_filter=AUDITED_KINDS)
-        policy = GuardPolicy(_action(action), frozenset(map(_leak, stop)), seeds)
-        question = Question(input_shape=None if input_shape is None else tuple(input_shape))
+        policy = GuardPolicy(
+            _action(action), frozenset(map(_leak, stop)), seeds, refuse_unattacked=refuse_unattacked
+        )
+        shape = None if input_shape is None else tuple(input_shape)
+        question = Question(input_shape=shape, seconds=match_seconds)
         self.guard = UpdateGuard(built(model, model_args or {}), policy, question)
         self.lr, self.metrics = lr, metrics
         self._received: dict[str, Tensor] | None = None

@@ -94,6 +94,25 @@ def test_behind_the_defence_an_audit_does_not_find_the_input(kind):
     assert found.pixels is None or psnr(found.pixels, image()[0]) < 20
 
 
+def test_what_was_not_attacked_is_blocked_if_so_asked():
+    head = {"3.weight": update(KINDS[0])["3.weight"]}  # an image is not computed from this alone
+    for refuse in (False, True):
+        tested = guard("warn", refuse_unattacked=refuse)
+        context, held = told(tested), DXO(KINDS[0], dict(head)).to_shareable()
+        if not refuse:
+            assert np.array_equal(
+                from_shareable(tested.process(held, context)).data["3.weight"], head["3.weight"]
+            )
+            continue
+        with pytest.raises(ContentBlockedException, match="it was not attacked: input"):
+            tested.process(held, context)
+
+
+def test_the_time_for_images_that_cannot_be_walked_back_to_is_an_option():
+    assert guard("warn").guard.question.seconds == 0.0
+    assert guard("warn", match_seconds=60.0).guard.question.seconds == 60.0
+
+
 def test_what_fails_inside_does_not_let_the_update_out(monkeypatch):
     tested = guard("warn")
     monkeypatch.setattr(tested.guard, "outcome", lambda *_: 1 / 0)

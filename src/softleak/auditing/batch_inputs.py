@@ -40,7 +40,7 @@ def batch_input(
         return InputFinding(Method.NONE, f"matching could not be carried out: {in_a_line(error)}")
     if found is None:
         return InputFinding(Method.NONE, "no time was given to search for the inputs of the batch")
-    attempts: tuple[Attempt, ...] = ()
+    attempts = found.attempts
     if found.method != Method.NONE:
-        attempts = (Attempt("matching", Outcome.of(found.leaked), found.message),)
+        attempts += (Attempt("matching", Outcome.of(found.leaked), found.message),)
     return replace(found, seconds=time.perf_counter() - start, attempts=attempts)

@@ -14,6 +14,7 @@ from softleak.auditing.findings import LabelLeak, Method
 from softleak.auditing.input_attack import INPUT_ATTACKS
 from softleak.auditing.reports import AuditReport
 from softleak.auditing.sample_text import features_words, inputs_words
+from softleak.auditing.solved import GAUSS_NEWTON
 from softleak.auditing.trained_inputs import LOCAL_INPUT_ATTACKS
 from softleak.results import Status
 from softleak.vocabulary import Leak
@@ -169,16 +170,11 @@ def _matching(report: AuditReport) -> Ending:
 
 
 def _solving(report: AuditReport) -> Ending:
-    """Return how Gauss–Newton ended, which an audit tries before it matches gradients."""
-    found = report.input
-    if found.method == Method.SOLVING:
-        return Outcome.of(found.leaked), found.message
-    if found.certificate is not None:
-        return Outcome.NO_SUCCESS, found.certificate.reason
-    outcome, why = _matching(report)
-    if outcome is Outcome.NO_SUCCESS or outcome is Outcome.SUCCEEDED:
-        return Outcome.NOT_APPLICABLE, "the network is not smooth, or its input is too large"
-    return outcome, why
+    """Return how Gauss–Newton ended; if it was not tried, matching was not tried either."""
+    for attempt in report.input.attempts:
+        if attempt.attack == GAUSS_NEWTON:
+            return attempt.outcome, attempt.why
+    return _input(OWN_INPUT_ATTACKS[2])(report)
 
 
 def _input(name: str) -> Callable[[AuditReport], Ending]:

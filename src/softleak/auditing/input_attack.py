@@ -56,13 +56,15 @@ def recover_input(
         found, share = max(tries, key=lambda pair: _promise(pair[0]))
         ended.append(_ending(name, found))
         if found is not None:
+            ended += found.attempts
             best = found if best is None else _better(best, found)
             shares = [share]
         if best is not None and best.leaked:
             break
     if best is None:
         best = InputFinding(Method.NONE, "no feature was recovered to start from")
-    left = [name for name, _ in INPUT_ATTACKS[len(ended) :]]
+    noted = {attempt.attack for attempt in ended}
+    left = [name for name, _ in INPUT_ATTACKS if name not in noted]
     why = _left_out(subject, recovery, best)
     kept_back = Outcome.NOT_CARRIED_OUT if best.leaked else Outcome.NOT_APPLICABLE
     ended += [Attempt(name, kept_back, why) for name in left]

@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import dataclass, field, replace
 
+from softleak.auditing.attack_outcome import Attempt, Outcome
 from softleak.auditing.audit_options import Options
 from softleak.auditing.findings import InputFinding, Method
 from softleak.auditing.matched import match_input
@@ -15,6 +16,8 @@ from softleak.matching import GaussNewton, Matching, Reconstruction
 from softleak.results import BatchRecovery, Recovery
 from softleak.share import GradientShare
 from softleak.subject import Subject
+
+GAUSS_NEWTON = "Gauss–Newton"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ def search_input(
 ) -> InputFinding | None:
     """Solve for the input of a smooth network; match gradients if that proves nothing.
 
-    The inputs of a batch are searched for together.
+    The inputs of a batch are searched for together. How Gauss–Newton ended is among the attempts of
+    the finding.
 
     Args:
         subject: the model made ready, with a shape of its inputs.
@@ -49,42 +53,54 @@ def search_input(
         options: how long to search, and how pixels became inputs.
     """
     began = time.perf_counter()
-    found, why = _solved(subject, share, recovery, options)
+    found, ending = _solved(subject, share, recovery, options)
     if found is not None and found.proved and (proved := _described(found, recovery, options)):
-        return proved
+        shown = Attempt(GAUSS_NEWTON, Outcome.of(proved.leaked), proved.message)
+        return replace(proved, attempts=(shown,))
     left = max(options.seconds - (time.perf_counter() - began), 0.0)
     if options.seconds > 0:
         left = max(left, (1 - SOLVING.part) * options.seconds)
     matched = match_input(subject, share, recovery, replace(options, seconds=left))
-    if matched is None or not why:
-        return matched
-    message = f"{matched.message}; Gauss–Newton proved no image: {why}"
+    if matched is None:
+        return None
+    message = matched.message
+    if ending.outcome is not Outcome.NOT_APPLICABLE:
+        message = f"{message}; Gauss–Newton proved no image: {ending.why}"
     certificate = None if found is None else found.certificate
-    return replace(matched, message=message, certificate=certificate)
+    return replace(matched, message=message, certificate=certificate, attempts=(ending,))
 
 
 def _solved(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
-) -> tuple[Reconstruction | None, str]:
-    """Return what Gauss–Newton found and why it is not proved; None if it does not apply."""
-    shape, method = subject.input_shape, SOLVING.method
-    inputs = recovery.size if isinstance(recovery, BatchRecovery) else 1
-    if options.seconds <= 0 or not isinstance(shape, tuple):
-        return None, ""
-    if inputs * math.prod(shape) > method.dense:
-        return None, ""
+) -> tuple[Reconstruction | None, Attempt]:
+    """Return what Gauss–Newton found, if it was tried, and how it ended."""
     try:
-        if method.roughness(subject, shape):
-            return None, ""
+        if why := _inapplicable(subject, recovery, options):
+            return None, Attempt(GAUSS_NEWTON, Outcome.NOT_APPLICABLE, why)
         matching = Matching(
-            optimiser=method,
+            optimiser=SOLVING.method,
             restarts=SOLVING.restarts,
             seconds=SOLVING.part * options.seconds,
         )
-        (found,) = matching(replace(subject, said_shape=shape), [share], [recovery])
+        shaped = replace(subject, said_shape=subject.input_shape)
+        (found,) = matching(shaped, [share], [recovery])
     except Exception as error:  # the model's own code and torch may raise anything
-        return None, in_a_line(error)
-    return found, "" if found.proved else found.message
+        why = f"it could not be carried out: {in_a_line(error)}"
+        return None, Attempt(GAUSS_NEWTON, Outcome.NOT_CARRIED_OUT, why)
+    return found, Attempt(GAUSS_NEWTON, Outcome.of(found.proved), found.message)
+
+
+def _inapplicable(subject: Subject, recovery: Recovery | BatchRecovery, options: Options) -> str:
+    """Return why Gauss–Newton does not apply, or nothing if it does."""
+    shape, method = subject.input_shape, SOLVING.method
+    if options.seconds <= 0:
+        return "no time was given to search for inputs"
+    if not isinstance(shape, tuple):
+        return "the shape of an input is not known"
+    inputs = recovery.size if isinstance(recovery, BatchRecovery) else 1
+    if (unknowns := inputs * math.prod(shape)) > method.dense:
+        return f"{unknowns} unknown numbers are too many; an audit solves for {method.dense}"
+    return method.roughness(subject, shape)
 
 
 def _described(

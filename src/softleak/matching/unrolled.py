@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from softleak.errors import ModelError
 from softleak.local_program import LocalProgram
@@ -69,7 +70,8 @@ class UnrolledMatching:
             found.backward()  # type: ignore[no-untyped-call]
             return found
 
-        with torch.enable_grad():
+        # Fused attention kernels cannot be differentiated twice; the plain one can.
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             for _ in range(self.rounds):
                 optimiser.step(loss)  # type: ignore[no-untyped-call]
                 spent = time.perf_counter() - began

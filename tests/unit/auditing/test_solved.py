@@ -11,6 +11,7 @@ from torch import nn
 import softleak as sl
 from benchmarks.gauss_newton_wrong import SHAPE, SmallResidual
 from softleak.auditing import solved
+from softleak.auditing.attack_outcome import Outcome
 from softleak.auditing.audit_options import Options
 from softleak.auditing.findings import Method
 from softleak.auditing.input_attack import recover_input
@@ -79,6 +80,25 @@ def test_what_solving_does_not_prove_is_matched_and_said(monkeypatch):
     assert found.method == Method.MATCHING
     assert not found.certificate.proved
     assert "Gauss–Newton proved no image" in found.message
+
+
+def how_it_ended(found):
+    return {attempt.attack: attempt for attempt in found.attempts}[solved.GAUSS_NEWTON]
+
+
+def test_the_attempts_say_whether_it_succeeded_does_not_apply_or_could_not_run(monkeypatch):
+    assert how_it_ended(attacked(nn.SiLU, 60.0)[1]).outcome is Outcome.SUCCEEDED
+    rough = how_it_ended(attacked(nn.ReLU, 1.0)[1])
+    assert rough.outcome is Outcome.NOT_APPLICABLE
+    assert "relu" in rough.why
+
+    def broken(**_: object) -> None:
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setattr(solved, "Matching", broken)
+    failed = how_it_ended(attacked(nn.SiLU, 1.0)[1])
+    assert failed.outcome is Outcome.NOT_CARRIED_OUT
+    assert "no such operator" in failed.why
 
 
 def test_without_time_nothing_is_searched():

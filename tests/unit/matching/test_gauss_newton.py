@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -120,6 +121,26 @@ def test_an_image_is_proved_from_grey_with_the_error_it_predicts(smooth):
     assert found.psnr_predicted > 80
     assert found.certificate.misfits[-1] < 1e-4 * found.certificate.misfits[0]
     assert torch.allclose(found.label.double(), y[0].double(), atol=1e-5)
+
+
+class HoldsLogits(nn.Module):
+    """A model that returns an object, as those of Hugging Face do."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, pixel_values):
+        return SimpleNamespace(logits=self.inner(pixel_values))
+
+
+def test_a_model_that_returns_an_object_with_logits_is_solved_for(smooth):
+    model, (x, y) = HoldsLogits(smooth), sample()
+    share = sl.capture(model, x[0], y[0])
+    recovery = sl.recover_label(model, share)
+    found = sl.reconstruct(model, share, recovery, optimiser=FAST, restarts=2)
+    assert found.status is MatchStatus.PROVED, found.message
+    assert float((found.input - x[0]).abs().max()) < 1e-3
 
 
 def test_a_batch_is_proved_as_a_whole(smooth):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import softleak as sl
@@ -25,6 +26,25 @@ def test_the_input_and_its_label_are_found(subject):
     assert float((found.input - x).abs().max()) < 1e-2
     assert float((found.label - y).abs().sum()) < 1e-2
     assert found.misfit < 1e-3
+
+
+class Attending(nn.Module):
+    """Attention by torch's fused kernel, which cannot be differentiated twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch, self.head = nn.Conv2d(1, 8, 2, 2), nn.Linear(8, 5)
+
+    def forward(self, x):
+        tokens = self.patch(x).flatten(2).transpose(1, 2)[:, None]
+        return self.head(F.scaled_dot_product_attention(tokens, tokens, tokens)[:, 0].mean(1))
+
+
+def test_networks_with_fused_attention_are_matched():
+    torch.manual_seed(0)
+    attending = sl.Subject.of(Attending().eval(), (1, 6, 6))
+    share = sl.Client(lr=0.05, steps=2).share(attending.model, torch.rand(1, 6, 6), 2)
+    assert UnrolledMatching(rounds=1, steps=3)(attending, share).misfit < 1
 
 
 def test_time_ends_it_after_a_round(subject):

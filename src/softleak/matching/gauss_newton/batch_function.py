@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch import Tensor
 
 from softleak.matching.differentiable_model import DifferentiableModel
 from softleak.matching.layer_outputs import count_activations
@@ -82,19 +81,4 @@ class BatchFunction:
 
     def simulate(self, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return the mean gradient of a batch by name, and its features (B, I)."""
-        seen: list[Tensor] = []
-
-        def remember(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            seen.append(inputs[0])
-
-        def loss(parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-            logits = functional_call(self.model.model, parameters, (x,))
-            return -(torch.log_softmax(logits, -1) * y).sum(1).mean(), seen[-1]
-
-        place = self.model.model.get_submodule(self.model.head.name)
-        handle = place.register_forward_pre_hook(remember)
-        try:
-            found, feature = grad(loss, has_aux=True)(self.model.parameters)
-        finally:
-            handle.remove()
-        return found, feature
+        return self.model.gradient_and_feature(x, y)

@@ -33,11 +33,12 @@ class Attending(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.patch, self.head = nn.Conv2d(1, 8, 2, 2), nn.Linear(8, 5)
+        self.patch, self.qkv, self.head = nn.Conv2d(1, 8, 2, 2), nn.Linear(8, 24), nn.Linear(8, 5)
 
     def forward(self, x):
-        tokens = self.patch(x).flatten(2).transpose(1, 2)[:, None]
-        return self.head(F.scaled_dot_product_attention(tokens, tokens, tokens)[:, 0].mean(1))
+        tokens = self.patch(x).flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(tokens)[:, None].chunk(3, -1)
+        return self.head(F.scaled_dot_product_attention(q, k, v)[:, 0].mean(1))
 
 
 def test_networks_with_fused_attention_are_matched():

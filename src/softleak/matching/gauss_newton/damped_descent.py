@@ -120,7 +120,7 @@ class DampedDescent:
             if dtype is torch.float32 and (stuck or solved):
                 dtype, slow, stuck = torch.float64, 0, False
                 here = here._replace(damping=min(here.damping, self.damping.first))
-        if normal is not None and misfits[-1] < self.precise:
+        if normal is not None:
             # Damping holds back what the share hardly sees; the errors are predicted without it.
             free = here._replace(damping=self.damping.least)
             here = self._step(equations, free, linearised.moved(normal, here.z, here.r), 1) or here

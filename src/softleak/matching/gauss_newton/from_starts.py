@@ -30,13 +30,16 @@ def solve_from_starts(
 
     Each start is an attempt of its own. There has to be one start at least. If the first of several
     attempts gets stuck or takes long, it is given up and taken up again last of all: a cautious
-    attempt more often finds the way, and sooner. Unless the starts are near, the third attempt
-    begins at the flat colour that explains the share best.
+    attempt more often finds the way, and sooner. If it explains the share already and only lacks
+    its errors, it is taken up at once. Unless the starts are near, the third attempt begins at the
+    flat colour that explains the share best.
     """
     first = method.brief if len(starts) > 1 else method
     found = [first.solve(subject, share, known, starts[0], stopping)]
 
     def further() -> Iterator[tuple[GaussNewton, Tensor]]:
+        if explains(found[0]):
+            yield method, found[0].inputs
         for attempt, start in enumerate(starts[1:], 1):
             flat = attempt == FLAT and not near
             begin = method.flat_start(subject, share, known, start, stopping) if flat else start
@@ -45,13 +48,19 @@ def solve_from_starts(
             yield method, found[0].inputs
 
     ways = further()
-    while not (explains(_best(found)) or stopping.over) and (way := next(ways, None)):
+    while not (_finished(_best(found)) or stopping.over) and (way := next(ways, None)):
         found.append(way[0].solve(subject, share, known, way[1], stopping))
     return _best(found)
 
 
 def _best(found: list[NewtonSolution]) -> NewtonSolution:
-    return min(found, key=lambda one: one.misfit)
+    """Return the solution of least misfit; one that explains the share with its errors wins."""
+    return min(found, key=lambda one: (not _finished(one), one.misfit))
+
+
+def _finished(found: NewtonSolution) -> bool:
+    """Return whether a solution explains the share, and its errors could be predicted."""
+    return explains(found) and found.certificate.error is not None
 
 
 def explains(found: NewtonSolution) -> bool:

@@ -14,6 +14,7 @@ from softleak.matching.gauss_newton.fold_escape import FoldEscape
 from softleak.matching.gauss_newton.newton_model import NewtonModel
 from softleak.matching.gauss_newton.newton_solver import NewtonRun, NewtonSolution
 from softleak.matching.gauss_newton.pixel_certificate import ProofSettings
+from softleak.matching.gauss_newton.second_look import SecondLook
 from softleak.matching.gauss_newton.share_equations import BatchKnowledge, ShareEquations
 from softleak.matching.gauss_newton.smoothness import SmoothnessProbe
 from softleak.matching.stopping import Stopping
@@ -40,6 +41,8 @@ class GaussNewton:
         contrast: the size of the noise that a search begins with, if no start is near. Small
             noise is nearly grey.
         flat: how the colour of the whole image is looked for; None means that it is not.
+        second_look: how a second solution is looked for before anything is called proved; None
+            means that it is not.
 
     Example:
         >>> from softleak.matching import GaussNewton
@@ -56,6 +59,7 @@ class GaussNewton:
     escape: FoldEscape | None = field(default_factory=FoldEscape)
     contrast: float = 0.05
     flat: FlatSearch | None = field(default_factory=FlatSearch)
+    second_look: SecondLook | None = field(default_factory=SecondLook)
 
     def __post_init__(self) -> None:
         if self.dense < 1 or self.memory < 1:
@@ -161,9 +165,13 @@ class GaussNewton:
         ending = stopping or Stopping(self.evaluations, self.seconds)
         run = NewtonRun(self.descent, self.proof, self.dense, self.escape)
         found = run(model, share, known, start, ending)
-        rough = self.roughness(subject, tuple(start.shape[1:]))
-        if rough and found.certificate.proved:
-            certificate = replace(found.certificate, proved=False, reason=rough)
+        if not found.certificate.proved:
+            return found
+        doubt = self.roughness(subject, tuple(start.shape[1:]))
+        if not doubt and self.second_look is not None:
+            doubt = self.second_look(run, model, share, known, found)
+        if doubt:
+            certificate = replace(found.certificate, proved=False, reason=doubt)
             return replace(found, certificate=certificate)
         return found
 

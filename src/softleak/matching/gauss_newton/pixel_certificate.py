@@ -3,12 +3,13 @@
 Four things are asked, none of which knows the truth. The gradients of the solution must differ from
 the share in every layer by no more than the rounding and the noise that the layer carries. The
 Jacobian must determine every entry. The equations must behave as their Jacobian says as far as the
-predicted error reaches. And no shifted, mirrored or exchanged input may send the same.
+predicted error reaches. And no shifted, mirrored or exchanged input may send the same, nor may one
+with another value of an entry.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from softleak.matching.gauss_newton.certificate import Certificate
 from softleak.matching.gauss_newton.damped_descent import Walk
 from softleak.matching.gauss_newton.error_spread import Spread, spread_of
 from softleak.matching.gauss_newton.look_alikes import find_look_alike
+from softleak.matching.gauss_newton.other_values import EntrySearch
 from softleak.matching.gauss_newton.rounding_draws import draw_errors
 from softleak.matching.gauss_newton.share_equations import ShareEquations
 from softleak.matching.gauss_newton.tangent_products import TangentProducts
@@ -34,8 +36,9 @@ class ProofSettings:
             of the spread of the inputs.
         reach: as far as so many predicted errors the equations must be linear.
         bend: the largest deviation from linearity, relative to the change.
-        excess: how many gradients there must be for each unknown.
+        excess: how many independent numbers there must be for each unknown.
         negative: a label may be below zero by so many of its errors.
+        entries: how other values of single entries are searched for.
     """
 
     largest_misfit: float = 5.0
@@ -44,6 +47,7 @@ class ProofSettings:
     bend: float = 0.3
     excess: float = 2.0
     negative: float = 10.0
+    entries: EntrySearch = field(default_factory=EntrySearch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +113,10 @@ class Certifier:
                 f"the share does not determine {found.undetermined} of {function.pixels} "
                 f"directions; along the worst the error is {found.largest_error:.2g}"
             )
-        if equations.gradient_rows < settings.excess * function.unknowns:
+        if (rows := self.products.independent_rows(z)) < settings.excess * function.unknowns:
             return (
-                f"the share holds {equations.gradient_rows} numbers for {function.unknowns} "
-                "unknowns: other inputs may fit as well"
+                f"the share holds {rows} independent numbers for {function.unknowns} unknowns: "
+                "other inputs may fit as well"
             )
         lowest = float(function.labels(z).min())
         if lowest < -settings.negative * max(spread.label_error, torch.finfo(torch.float32).eps):
@@ -123,6 +127,8 @@ class Certifier:
         margin = 10 * max(walk.misfits[-1], 1.0)
         if what := find_look_alike(equations, z, error, margin):
             return f"the same inputs {what} would have sent the same"
+        if settings.entries(equations, z, error, margin):
+            return "the same inputs with another value of one entry would have sent the same"
         return ""
 
     def _bend(self, walk: Walk, spread: Spread) -> float:

@@ -10,26 +10,55 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from softleak.matching.gauss_newton.batch_function import BatchFunction
 
-# Operations of torch that switch where their argument crosses a line.
-KINKED = frozenset(
+# Operations of torch that are smooth wherever they are defined. Those that pick or move entries are
+# among them: they are linear unless indices depend on the input, which other operations betray.
+SMOOTH = frozenset(
     (
-        "relu", "leaky_relu", "_prelu_kernel", "prelu", "rrelu", "rrelu_with_noise", "elu",
-        "celu", "selu", "hardtanh", "hardswish", "hardsigmoid", "hardshrink", "softshrink",
-        "threshold", "abs", "clamp", "maximum", "minimum", "sign", "round", "floor", "topk",
-        "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "amax",
+        "add", "sub", "rsub", "mul", "div", "neg", "reciprocal", "square", "pow", "sqrt", "rsqrt",
+        "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "tanh",
+        "sinh", "cosh", "atan", "asinh", "sigmoid", "silu", "gelu", "mish", "softplus",
+        "log_sigmoid_forward", "erf", "erfc", "addcmul", "addcdiv", "lerp", "mm", "bmm", "mv",
+        "dot", "addmm", "addmv", "baddbmm", "addbmm", "linear", "matmul", "einsum", "convolution",
+        "mkldnn_convolution", "mkldnn_linear", "native_batch_norm", "cudnn_batch_norm",
+        "batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+        "native_layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm", "_softmax",
+        "_log_softmax", "logsumexp", "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_attention_math", "mean", "sum", "var", "var_mean", "std", "std_mean",
+        "cumsum", "prod", "linalg_vector_norm", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d",
+        "_adaptive_avg_pool3d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_nearest2d",
+        "upsample_nearest1d", "upsample_linear1d", "_upsample_bilinear2d_aa",
+        "_upsample_bicubic2d_aa", "view", "_unsafe_view", "reshape", "_reshape_alias", "permute",
+        "transpose", "t", "expand", "unsqueeze", "squeeze", "select", "slice", "split",
+        "split_with_sizes", "unbind", "cat", "stack", "clone", "detach", "alias", "as_strided",
+        "roll", "flip", "rot90", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d",
+        "replication_pad1d", "replication_pad2d", "unfold", "im2col", "col2im", "index",
+        "index_select", "index_put", "gather", "scatter", "scatter_add", "index_add", "embedding",
+        "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "tril", "triu", "diagonal",
+        "repeat", "where", "masked_fill", "_to_copy", "copy", "lift_fresh", "native_dropout",
+        "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty",
+        "new_full",
     )
 )  # fmt: skip
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """This remembers the names of the operations that run within it."""
+    """This remembers the names of the operations that the input passes through.
 
-    def __init__(self) -> None:
+    Attributes:
+        names: the names of these operations.
+        held: every tensor that depends on the input, by its identity. They are held so that no
+            other tensor has their identity.
+    """
+
+    def __init__(self, x: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: set[str] = set()
+        self.held: dict[int, Tensor] = {id(x): x}
 
     def __torch_dispatch__(
         self,
@@ -38,8 +67,15 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        self.names.add(func.overloadpacket.__name__.rstrip("_"))
-        return func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        if any(id(one) in self.held for one in tree_leaves((args, kwargs))):
+            name = func.overloadpacket.__name__
+            name = name if name in SMOOTH else name.rstrip("_")
+            made = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
+            whole = any(not one.is_floating_point() for one in made)
+            self.names.add(f"{name} to whole numbers" if whole and name in SMOOTH else name)
+            self.held.update({id(one): one for one in made})
+        return out
 
 
 @dataclass(frozen=True)
@@ -69,10 +105,11 @@ class SmoothnessProbe:
         Args:
             function: what a client sends, in float64.
         """
-        with torch.no_grad(), _Operations() as seen:
-            function.model.model(function.model.like.new_zeros(function.shape))
-        if kinked := sorted(seen.names & KINKED):
-            return f"the network is not smooth: it uses {', '.join(kinked)}"
+        x = function.model.like.new_zeros(function.shape)
+        with torch.no_grad(), _Operations(x) as seen:
+            function.model.model(x)
+        if others := sorted(seen.names - SMOOTH):
+            return f"the network is not known to be smooth: it uses {', '.join(others)}"
         generator = torch.Generator().manual_seed(self.seed)
         orders = [self._order(function, generator) for _ in range(self.directions)]
         if min(orders) < self.least_order:

@@ -149,6 +149,20 @@ class TangentProducts:
         back = vjp(self.function.rows, z.to(like))[1]
         return lambda u: back(u.to(like))[0]
 
+    def independent_rows(self, z: Tensor) -> int:
+        """Return how many numbers the gradients hold at most that do not follow from each other.
+
+        A gradient that is a product of thin matrices has fewer than it has entries, and the
+        gradient of the head's bias is a factor of the gradient of its weight.
+        """
+        sizes, names, head = self.function.sizes, self.function.names, self.function.model.head
+        thin = self._at(z.to(self.function.model.like), thin=True)[1]
+        counts = {name: sizes[name] for name in names}
+        counts |= {names[number]: basis.count for number, basis in thin.items()}
+        if head.weight_name in counts:
+            counts.pop(head.bias_name, None)
+        return sum(counts.values())
+
     def _at(self, z: Tensor, thin: bool = False) -> tuple[Product, Mapping[int, FactoredRows]]:
         """Return the product of chunks of tangents (K, n) with the Jacobian, group by group.
 

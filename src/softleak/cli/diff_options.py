@@ -22,6 +22,7 @@ class DiffOptions:
         bool,
         Option(
             "--fail-on-worse",
-            help="Exit with code 3 if something leaks that did not, or is no longer attacked.",
+            help="Exit with code 3 if something leaks that did not, or if something is not attacked "
+            "any more, whether it leaked before or not.",
         ),
     ] = False

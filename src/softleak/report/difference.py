@@ -6,6 +6,7 @@ It reads the ``audit.json`` of each; updates are compared by their names.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,23 @@ from softleak.errors import FileError
 from softleak.report.machine import FORMAT
 from softleak.untrusted_files import check_file, shown
 from softleak.vocabulary import Leak, State
+
+_ENDED = (State.LEAKED, State.NO_SUCCESS)
+# What became of what was known before, of one and of several. What is new is said of all at once.
+_CHANGES = {
+    _ENDED: (
+        "leak was attacked again without success",
+        "leaks were attacked again without success",
+    ),
+    (State.LEAKED, State.NOT_ATTACKED): (
+        "leak is not attacked any more, so nothing shows that it ended",
+        "leaks are not attacked any more, so nothing shows that they ended",
+    ),
+    (State.NO_SUCCESS, State.NOT_ATTACKED): (
+        "attack without success was not repeated",
+        "attacks without success were not repeated",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -28,8 +46,11 @@ class StateChange:
 
     @property
     def worse(self) -> bool:
-        """Return whether something leaks now that did not, or is no longer attacked."""
-        return self.after is State.LEAKED or self.before is State.NO_SUCCESS
+        """Return whether something leaks now that did not, or is not attacked any more.
+
+        Only an attack that was carried out and failed is evidence that a leak ended.
+        """
+        return self.after is not State.NO_SUCCESS
 
 
 @dataclass(frozen=True)
@@ -62,20 +83,27 @@ class AuditDifference:
     @property
     def words(self) -> str:
         """Return the difference in a sentence."""
-        leaks = [c for c in self.changes if c.after is State.LEAKED]
-        ended = [c for c in self.changes if c.before is State.LEAKED]
-        lost = [c for c in self.changes if c.worse and c.after is not State.LEAKED]
         if not self.changes:
             same = "Nothing changed in what leaks from the updates that both audits have."
-            return same if not (self.only_before or self.only_after) else f"{same} {self._alone}"
-        said = f"{len(ended)} leaks ended, {len(leaks)} are new"
-        said += f", {len(lost)} findings are no longer attacked." if lost else "."
-        return f"{said} {self._alone}".strip()
+            return f"{same} {self._alone}".strip()
+        made = Counter((c.before, c.after) for c in self.changes)
+        new = sum(change.after is State.LEAKED for change in self.changes)
+        said = [
+            _counted(made[states], *phrases)
+            for states, phrases in _CHANGES.items()
+            if made[states] or states == _ENDED
+        ]
+        said = [*said, _counted(new, "leak is new", "leaks are new")]
+        return f"{'; '.join(said)}. {self._alone}".strip()
 
     @property
     def _alone(self) -> str:
         count = len(self.only_before) + len(self.only_after)
         return f"{count} updates are in one audit only and were not compared." if count else ""
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
 
 
 def load_audit(path: Path) -> dict[str, Any]:

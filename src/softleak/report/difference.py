@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softleak.errors import FileError
+from softleak.auditing.wording import listed
+from softleak.errors import DataError, FileError
 from softleak.report.machine import FORMAT
 from softleak.untrusted_files import check_file, shown
 from softleak.vocabulary import Leak, State
+
+MOST_NAMES = 5  # names of updates in a sentence; the JSON has all
 
 _ENDED = (State.LEAKED, State.NO_SUCCESS)
 # What became of what was known before, of one and of several. What is new is said of all at once.
@@ -98,12 +101,25 @@ class AuditDifference:
 
     @property
     def _alone(self) -> str:
-        count = len(self.only_before) + len(self.only_after)
-        return f"{count} updates are in one audit only and were not compared." if count else ""
+        """Return sentences on updates that only one of the audits has."""
+        sides = (("first", self.only_before), ("second", self.only_after))
+        return " ".join(
+            f"Only the {which} audit has {_named(names)}; "
+            f"{'it was' if len(names) == 1 else 'they were'} not compared."
+            for which, names in sides
+            if names
+        )
 
 
 def _counted(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}"
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the first names of updates, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    parts = [shown(name) for name in names[:MOST_NAMES]]
+    return listed([*parts, f"{more} more"] if more > 0 else parts) or "none"
 
 
 def load_audit(path: Path) -> dict[str, Any]:
@@ -127,7 +143,7 @@ def load_audit(path: Path) -> dict[str, Any]:
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> AuditDifference:
-    """Compare two audits.
+    """Compare two audits; raises ``DataError`` if they have no update in common.
 
     Args:
         before: the content of the first ``audit.json``.
@@ -135,6 +151,12 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> AuditDiff
     """
     one, two = ({r["name"]: r for r in data["reports"]} for data in (before, after))
     both = [name for name in one if name in two]
+    if not both:
+        raise DataError(
+            "no update was compared, because updates are compared by name and no name is in both "
+            f"audits: the first has {_named(tuple(one))}, the second {_named(tuple(two))}; give "
+            "the updates the same names and audit them again"
+        )
     counts = [
         (leak.value, before["counts"].get(leak.value, 0), after["counts"].get(leak.value, 0))
         for leak in Leak

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from softleak.cli import app
-from softleak.errors import FileError
+from softleak.errors import DataError, FileError
 from softleak.report import as_data, difference, load_audit, write_json
 
 
@@ -73,6 +73,34 @@ def test_a_leak_that_is_not_attacked_any_more_did_not_end(two):
     )
     two[1].write_text(json.dumps(after))
     assert run(*two, "--fail-on-worse").exit_code == 3
+
+
+def test_updates_of_one_audit_alone_are_named(two):
+    before, after = map(load_audit, (two[0], two[0]))
+    before["reports"][0]["name"], after["reports"][0]["name"] = "old.pt", "new.pt"
+    after["reports"] += [{**after["reports"][0], "name": f"{i}.pt"} for i in range(6)]
+    assert difference(before, after).words.endswith(
+        "Only the first audit has old.pt; it was not compared. Only the second audit has new.pt, "
+        "0.pt, 1.pt, 2.pt, 3.pt and 2 more; they were not compared."
+    )
+
+
+def test_audits_without_an_update_in_common_are_not_compared(two):
+    later = load_audit(two[1])
+    later["reports"] = [{**later["reports"][0], "name": "other.pt"}]
+    two[1].write_text(json.dumps(later))
+    done = run(*two)
+    assert done.exit_code == 2
+    said = " ".join(done.stderr.split())
+    assert "no update was compared" in said
+    assert "the first has one, two <b> and hidden, the second other.pt" in said
+    with pytest.raises(DataError, match="the first has none, the second none"):
+        difference({**later, "reports": []}, {**later, "reports": []})
+
+
+def test_the_help_says_which_audit_is_which():
+    said = " ".join(run("--help").stdout.split())
+    assert "A.JSON is the audit.json of the earlier audit, B.JSON that of the later one" in said
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99, "reports": []}', "\x00"])

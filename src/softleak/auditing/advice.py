@@ -64,9 +64,9 @@ def _batches(audit: Audit) -> Iterator[str]:
 
 def _remedies(audit: Audit, leaked: frozenset[Leak]) -> Iterator[str]:
     aimed = leaked & set(TRIED_LEAKS)
-    if audit.what_if is None:
+    if audit.what_if is None and any(report.telling for report in audit.reports):
         yield "Find out which defence ends these attacks: run the audit again with --what-if."
-    elif aimed:
+    if audit.what_if is not None and aimed:
         yield defence_words(audit.what_if, aimed)
     if not aimed:
         yield "Classes of many samples are hidden by noise or secure aggregation, not by batching."

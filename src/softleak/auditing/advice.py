@@ -115,7 +115,11 @@ def _setting(response: Response, leaks: frozenset[Leak]) -> str:
     ends = [response.stops[leak] for leak in leaks]
     grows = response.points[-1].setting >= response.points[0].setting
     end = max(ends) if grows else min(ends)
-    return f"{response.name} ({response.unit} {written(end)} or {'more' if grows else 'less'})"
+    said = f"{written(end)} or {'more' if grows else 'less'}"
+    of_what, _, given = response.unit.partition(" (")  # what the number is, and under what terms
+    if given:
+        return f"{response.name}, {of_what} of {said} ({given}"
+    return f"{response.name} ({response.unit} {said})"
 
 
 def _last(response: Response, leak: Leak) -> Rate:

@@ -18,7 +18,7 @@ from softleak.auditing.wording import in_a_line
 from softleak.report.chart import chart
 
 TABLE_ROWS = 60  # of many shares the first; the files have all
-SCORES = ("L1", "PSNR")  # columns that are there if the truth is
+SCORE_COLUMNS = ("L1", "PSNR")  # columns that are there if the truth is
 LABEL_STYLES = {
     LabelLeak.UNIQUE: "bold red",
     LabelLeak.CLASS: "magenta",
@@ -37,7 +37,7 @@ def audit_table(audit: Audit) -> Group:
     )  # fmt: skip
     several = any(report.composition.attacked for report in audit.reports)
     names = ["share", "label", "recovered", "feature", "input"]
-    names += [*(["classes"] if several else []), *(SCORES if scored else [])]
+    names += [*(["classes"] if several else []), *(SCORE_COLUMNS if scored else [])]
     rows = [
         [
             *_row(report, audit.class_names),
@@ -66,7 +66,7 @@ def _add_column(table: Table, name: str, cells: list[str]) -> None:
         return
     longest = max(len(word) for cell in (name, *cells) for word in cell.split())
     justify: JustifyMethod = "left" if name == "label" else "right"
-    style = "dim" if name in SCORES else ""
+    style = "dim" if name in SCORE_COLUMNS else ""
     table.add_column(name, justify=justify, min_width=longest, header_style=style)
 
 

@@ -27,6 +27,8 @@ class Knowledge:
             weights, whose sign is the opposite.
         head_only: whether only the gradient of the head's weight is used, as in the paper.
         client: the local training behind the share, if somebody said it.
+        lr: the learning rate that a difference of weights was divided by, if somebody said it. A
+            report repeats it; no attack takes it for granted.
         tolerance: the L1 distance below which two labels count as one answer.
     """
 
@@ -38,6 +40,7 @@ class Knowledge:
     head_only: bool = False
     tolerance: float = 1e-3
     client: LocalTraining | None = None
+    lr: float | None = None
 
     def __post_init__(self) -> None:
         if self.scale not in (None, "known", "unknown"):

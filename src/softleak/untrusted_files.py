@@ -43,6 +43,7 @@ class FileLimits:
 
 
 FILE_LIMITS = FileLimits()
+ARCHIVE = b"PK"  # how a zip archive begins; its list of contents is at its end
 
 
 def check_file(path: Path) -> None:
@@ -52,20 +53,52 @@ def check_file(path: Path) -> None:
     _within(path.stat().st_size, FILE_LIMITS.file_bytes, f"{shown(path.name)} has")
 
 
-def check_safetensors(path: Path) -> None:
-    """Raise unless the header has the size it says and names nothing twice.
+def check_content(path: Path) -> None:
+    """Raise ``FileError`` if a file holds nothing at all."""
+    if not path.stat().st_size:
+        raise FileError("it is empty; copy it again from where it came from")
 
-    The library checks the offsets.
+
+def check_safetensors(path: Path) -> None:
+    """Raise unless the header has the size it says, names nothing twice, and all tensors follow.
+
+    The library checks the other offsets.
     """
+    size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        _within(length, min(FILE_LIMITS.header_bytes, path.stat().st_size), "its header claims")
-        json.loads(file.read(length), object_pairs_hook=_without_repetition)
+        _within(length, min(FILE_LIMITS.header_bytes, size), "its header claims")
+        try:
+            header = json.loads(file.read(length), object_pairs_hook=_without_repetition)
+        except ValueError as error:
+            raise FileError(
+                "its header is not JSON, so it is damaged or not a safetensors file; copy it again"
+            ) from error
+    if not isinstance(header, dict):
+        raise FileError("its header is not a list of tensors by name")
+    there, needed = size - 8 - length, max(map(_end, header.values()), default=0)
+    if needed > there:
+        raise FileError(
+            f"it is incomplete: its tensors take {needed} bytes and it holds {there}; copy it again"
+        )
+
+
+def _end(entry: object) -> int:
+    """Return where a tensor ends by a header of safetensors, if that says it."""
+    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+    last = offsets[-1] if isinstance(offsets, list) and offsets else 0
+    return last if type(last) is int else 0
 
 
 def check_zip(path: Path) -> None:
     """Raise unless a .pt file is an archive of uncompressed members no larger than itself."""
     if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            if file.read(len(ARCHIVE)) == ARCHIVE:
+                raise FileError(
+                    "it begins as an archive whose end is missing, so it is incomplete; copy it "
+                    "again"
+                )
         raise FileError(
             "it is not an archive, which torch.save has written since PyTorch 1.6; load it with "
             "the version it came from and save it again"

@@ -250,7 +250,7 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "taken").write_text("")
     done = run("audit", "--each", "1", "--labels-only", "--out", tmp_path / "taken")
     assert done.exit_code == 2
-    assert "cannot make the folder" in done.output
+    assert "expected a folder for --out, found a file" in " ".join(done.output.split())
 
 
 def test_version_models_and_doctor():

@@ -166,6 +166,44 @@ def test_it_fits_every_screen_in_light_and_dark(chromium, page_file, scheme, wid
     context.close()
 
 
+# Tables that are wider than the section they stand in, unless they scroll.
+OVERRUN = """() => [...document.querySelectorAll("table")]
+  .filter((table) => !table.closest(".scroll"))
+  .map((table) => {
+    const around = table.closest("section, details, main");
+    const edge = around.getBoundingClientRect().right;
+    const inner = edge - parseFloat(getComputedStyle(around).paddingRight);
+    return [table.textContent.trim().slice(0, 40), table.getBoundingClientRect().right - inner];
+  })
+  .filter(([, over]) => over > 1)"""
+
+
+@pytest.mark.parametrize("width", [1280, 900])
+def test_no_table_is_wider_than_what_it_stands_in(chromium, page_file, tmp_path, width):
+    three = (Leak.LABEL, Leak.CLASS, Leak.INPUT)
+    point = Point(1e-5, {leak: Rate(8, 8) for leak in three}, unclaimed=8)
+    long = Response("NVFlare PercentilePrivacy, learning rate 0.1", "percentile", (point,), {})
+    write_dossier(tmp_path, Audit((), what_if=WhatIf((long,), 4, 2)))
+    for file in (page_file, tmp_path / "dossier.html"):
+        page = chromium.new_page(viewport={"width": width, "height": 800})
+        page.goto(file.as_uri())
+        page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+        assert page.evaluate(OVERRUN) == []
+        page.close()
+
+
+def test_the_name_of_an_option_stays_in_its_sentence_on_a_telephone(chromium, page_file):
+    page = chromium.new_page(viewport={"width": 390, "height": 800})
+    for name in ("index.html", "dossier.html"):
+        page.goto((page_file.parent / name).as_uri())
+        around = page.locator("td .option").evaluate_all(
+            "found => found.map(o => getComputedStyle(o.parentElement).display)"
+        )
+        assert around
+        assert "flex" not in around  # which would make a column of every part of the sentence
+    page.close()
+
+
 # Texts whose contrast with what they stand on is below 4.5 (WCAG AA), by their computed colours.
 CONTRAST = """() => {
   const rgb = (text) => text.match(/[0-9.]+/g).map(Number);

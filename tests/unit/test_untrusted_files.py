@@ -11,6 +11,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import softleak as sl
 from softleak.errors import FileError, ShareError
@@ -26,6 +27,37 @@ def refused(path, words: str) -> None:
 def test_a_number_cannot_pose_as_a_terabyte(tmp_path):
     torch.save({"w": torch.ones(1).expand(1 << 38)}, tmp_path / "x.pt")
     refused(tmp_path / "x.pt", "does not have them")
+
+
+@pytest.mark.parametrize("ending", [".pt", ".ckpt", ".npz", ".safetensors"])
+def test_an_empty_file_is_called_empty(ending, tmp_path):
+    (tmp_path / f"x{ending}").write_bytes(b"")
+    refused(tmp_path / f"x{ending}", "it is empty; copy it again")
+
+
+def test_a_file_that_was_cut_off_is_called_incomplete(tmp_path):
+    tensors = {"w": torch.zeros(1 << 12)}
+    torch.save(tensors, tmp_path / "x.pt")
+    save_file(tensors, tmp_path / "x.safetensors")
+    for path in (tmp_path / "x.pt", tmp_path / "x.safetensors"):
+        path.write_bytes(path.read_bytes()[:5000])
+        refused(path, "incomplete.*copy it again")
+    (tmp_path / "old.pt").write_bytes(b"\x80\x02nonsense")
+    refused(tmp_path / "old.pt", "load it with the version it came from")
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (b"not JSON", "its header is not JSON"),
+        (b"\xff\xfe\xff\xfe", "its header is not JSON"),
+        (b"[1, 2]", "not a list of tensors"),
+        (b'{"w": [], "v": {"data_offsets": "0"}}', "not a readable"),
+    ],
+)
+def test_a_header_of_something_else_is_named(header, words, tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    refused(tmp_path / "x.safetensors", words)
 
 
 def test_archives_that_unfold_are_refused(tmp_path):

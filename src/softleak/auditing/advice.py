@@ -64,9 +64,9 @@ def _batches(audit: Audit) -> Iterator[str]:
 
 def _remedies(audit: Audit, leaked: frozenset[Leak]) -> Iterator[str]:
     aimed = leaked & set(TRIED_LEAKS)
-    if audit.what_if is None:
+    if audit.what_if is None and any(report.telling for report in audit.reports):
         yield "Find out which defence ends these attacks: run the audit again with --what-if."
-    elif aimed:
+    if audit.what_if is not None and aimed:
         yield defence_words(audit.what_if, aimed)
     if not aimed:
         yield "Classes of many samples are hidden by noise or secure aggregation, not by batching."
@@ -115,7 +115,11 @@ def _setting(response: Response, leaks: frozenset[Leak]) -> str:
     ends = [response.stops[leak] for leak in leaks]
     grows = response.points[-1].setting >= response.points[0].setting
     end = max(ends) if grows else min(ends)
-    return f"{response.name} ({response.unit} {written(end)} or {'more' if grows else 'less'})"
+    said = f"{written(end)} or {'more' if grows else 'less'}"
+    of_what, _, given = response.unit.partition(" (")  # what the number is, and under what terms
+    if given:
+        return f"{response.name}, {of_what} of {said} ({given}"
+    return f"{response.name} ({response.unit} {said})"
 
 
 def _last(response: Response, leak: Leak) -> Rate:

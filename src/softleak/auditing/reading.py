@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torch import nn
+from torch import Tensor, nn
 
+from softleak.errors import ShareError
 from softleak.local_training import LocalTraining
 from softleak.models.checkpoint import own_weights
 from softleak.share import GradientShare
@@ -37,9 +39,17 @@ class UpdateReading:
     def between(self, before: Content, after: Content, model: nn.Module) -> GradientShare:
         """Return the update between two checkpoints of a model."""
         old, new = (own_weights(held.tensors, model) for held in (before, after))
-        return self._in_precision(
-            GradientShare.from_update(old, new, lr=self.lr, client=self.client)
-        )
+        return self._in_precision(self._step(old, new))
+
+    def _step(self, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> GradientShare:
+        """Return the update between weights before and after a step; raises if they are equal."""
+        share = GradientShare.from_update(old, new, lr=self.lr, client=self.client)
+        if not any(share.largest(name) != 0 for name in share):
+            raise ShareError(
+                "expected weights after a step, got weights that equal those before it, so there "
+                "is no update to audit; check which file is which"
+            )
+        return share
 
     def _in_precision(self, share: GradientShare) -> GradientShare:
         return share if self.precision is None else replace(share, precision=self.precision)
@@ -60,5 +70,5 @@ class UpdateReading:
         if self.kind is UpdateKind.DELTA:
             share = GradientShare.from_delta(tensors, lr=self.lr)
         else:
-            share = GradientShare.from_update(start, tensors, lr=self.lr, client=self.client)
+            share = self._step(start, tensors)
         return replace(share, input_shape=held.input_shape)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
+from softleak.auditing.wording import written
 from softleak.defenses import (
     Cast,
     Clip,
@@ -129,9 +130,10 @@ def sweeps(
 
 def _private(training: PrivateTraining, norm: float) -> Sweep:
     """Return DP-SGD with ε on the axis."""
-    return Sweep(
-        "DP-SGD", training.words, lambda s, seed: training.defense(s, norm, seed), EPSILONS
-    )
+    steps = "this update alone" if training.steps == 1 else f"{training.steps} steps"
+    delta = written(training.delta).removeprefix("1.0·")
+    unit = f"ε (δ = {delta}, sampling rate {training.rate:g}, {steps})"
+    return Sweep("DP-SGD", unit, lambda s, seed: training.defense(s, norm, seed), EPSILONS)
 
 
 def _flare_sweeps(lr: float, model: nn.Module | None) -> list[Sweep]:

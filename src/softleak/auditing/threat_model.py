@@ -20,8 +20,6 @@ def attacker_knowledge(knowledge: Knowledge) -> tuple[tuple[str, str], ...]:
         knowledge: what was assumed of the update before it was attacked.
     """
     family = knowledge.family
-    scale = {None: "not stated; other factors and signs are considered", "known": "known",
-             "unknown": "unknown; any positive factor is considered"}[knowledge.scale]  # fmt: skip
     noise = f"standard deviation {knowledge.noise:g}, as declared" if knowledge.noise else (
         "not declared; it is measured in the update"
     )  # fmt: skip
@@ -30,13 +28,26 @@ def attacker_knowledge(knowledge: Knowledge) -> tuple[tuple[str, str], ...]:
         ("Loss", "cross-entropy"),
         ("Form of the label", "not assumed where other layers tell it, else one-hot, smoothed or a "
          "mix of two classes" if family is None else f"{family}"),
-        ("Scale of the update", scale),
+        ("Scale of the update", _scale(knowledge)),
         ("Noise on the update", noise),
         ("Number of samples", str(knowledge.samples or "not stated")),
         ("Local training", str(knowledge.client or "not stated")),
         ("Layers used", "the last layer alone" if knowledge.head_only else "all that were sent"),
         ("Other data", "none"),
     )  # fmt: skip
+
+
+def _scale(knowledge: Knowledge) -> str:
+    """Return what is known of the factor on an update."""
+    if knowledge.scale is not None:
+        unknown = "unknown; any positive factor is considered"
+        return unknown if knowledge.scale_unknown else "known"
+    if knowledge.lr is not None:
+        return f"learning rate {knowledge.lr:g}, as stated; other factors are considered as well"
+    if knowledge.client is not None:
+        return "as the local training stated below leaves it"
+    others = "factors" if knowledge.is_gradient else "factors and signs"
+    return f"not stated; other {others} are considered"
 
 
 def knowledge_of(audit: Audit) -> tuple[tuple[str, str], ...]:

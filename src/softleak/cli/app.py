@@ -73,6 +73,10 @@ def diff(**given: Any) -> None:  # noqa: ANN401 - the fields of DiffOptions
     """Say what a change of model or defence did: compare the audit.json of two audits.
 
     [bold]softleak diff before/audit.json after/audit.json --fail-on-worse[/bold]
+
+    A.JSON is the audit.json of the earlier audit, B.JSON that of the later one. Updates are
+    compared by name. Exit codes: 0 they were compared; 2 they could not be, for example because
+    no name is in both; 3 something is worse and --fail-on-worse was given.
     """
     from softleak.cli.compare import carry_out
 

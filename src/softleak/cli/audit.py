@@ -16,6 +16,7 @@ from softleak.atomic import make_folder
 from softleak.auditing import Audit
 from softleak.cli import jobs
 from softleak.cli.exits import Exit, mistakes
+from softleak.cli.output_paths import check_outputs
 from softleak.cli.progress import counting_bar
 from softleak.cli.request import Request
 from softleak.cli.tables import audit_table, closing_words, refusal_table, what_if_table
@@ -33,6 +34,7 @@ from softleak.vocabulary import Leak
 def carry_out(request: Request) -> None:
     """Audit what was asked for, write and show the answer, and end with an exit code."""
     with mistakes(f"Nothing was kept: {request.out} is written when the audit ends."):
+        check_outputs(request)
         with _progress() as step:
             found = jobs.run(request, step)
         _write(request, found)

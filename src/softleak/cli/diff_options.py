@@ -13,8 +13,8 @@ from typer import Argument, Option
 class DiffOptions:
     """These are the options of ``softleak diff``."""
 
-    before: Annotated[Path, Argument(metavar="A.JSON", help="The audit.json of one audit.")]
-    after: Annotated[Path, Argument(metavar="B.JSON", help="The audit.json of a later audit.")]
+    before: Annotated[Path, Argument(metavar="A.JSON", help="The audit.json of the earlier audit.")]
+    after: Annotated[Path, Argument(metavar="B.JSON", help="The audit.json of the later audit.")]
     as_json: Annotated[
         bool, Option("--json", help="Print the difference as JSON instead of tables.")
     ] = False
@@ -22,6 +22,7 @@ class DiffOptions:
         bool,
         Option(
             "--fail-on-worse",
-            help="Exit with code 3 if something leaks that did not, or is no longer attacked.",
+            help="Exit with code 3 if something leaks that did not, or if something is not "
+            "attacked any more, whether it leaked before or not.",
         ),
     ] = False

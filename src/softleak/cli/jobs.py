@@ -92,6 +92,7 @@ def _options(request: Request) -> Options:
         noise=request.noise,
         samples=request.samples,
         is_gradient=request.kind is not None or request.before is not None,
+        lr=request.lr,
     )
     normalisation = parse.normalisation(request.normalise)
     tokens = NO_NAMES if request.tokenizer is None else TokenNames.load(request.tokenizer)

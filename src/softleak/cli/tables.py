@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.box import SIMPLE_HEAD
+from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +18,7 @@ from softleak.auditing.wording import in_a_line
 from softleak.report.chart import chart
 
 TABLE_ROWS = 60  # of many shares the first; the files have all
+SCORE_COLUMNS = ("L1", "PSNR")  # columns that are there if the truth is
 LABEL_STYLES = {
     LabelLeak.UNIQUE: "bold red",
     LabelLeak.CLASS: "magenta",
@@ -24,33 +28,46 @@ LABEL_STYLES = {
 }
 
 
-def audit_table(audit: Audit) -> Table:
-    """Return a table with one row per share."""
+def audit_table(audit: Audit) -> Group:
+    """Return a table with one row per share, and notes below, where its width does not cut them."""
     scored = any(report.score for report in audit.reports)
     table = Table(
-        title="What each gradient gave away", title_justify="left", caption_justify="left",
-        box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False,
+        title="What each gradient gave away", title_justify="left", box=SIMPLE_HEAD,
+        padding=(0, 0, 0, 1), pad_edge=False,
     )  # fmt: skip
-    table.add_column("share", overflow="fold", min_width=11)
-    table.add_column("label", no_wrap=True)
-    table.add_column("recovered", overflow="fold", min_width=16)
     several = any(report.composition.attacked for report in audit.reports)
-    for column in ("feature", "input", *(("classes",) if several else ())):
-        table.add_column(column, justify="right", no_wrap=True)
-    for column in ("L1", "PSNR") if scored else ():
-        table.add_column(column, justify="right", no_wrap=True, header_style="dim")
-    for report in audit.reports[:TABLE_ROWS]:
-        row = _row(report, audit.class_names)
-        row += [_composition(report)] if several else []
-        table.add_row(*row, *(_score(report) if scored else ()))
+    names = ["share", "label", "recovered", "feature", "input"]
+    names += [*(["classes"] if several else []), *(SCORE_COLUMNS if scored else [])]
+    rows = [
+        [
+            *_row(report, audit.class_names),
+            *([_composition(report)] if several else []),
+            *(_score(report) if scored else []),
+        ]
+        for report in audit.reports[:TABLE_ROWS]
+    ]
+    for index, name in enumerate(names):
+        _add_column(table, name, [row[index].plain for row in rows])
+    for row in rows:
+        table.add_row(*row)
     hidden = len(audit.reports) - TABLE_ROWS
     notes = [f"{hidden} more rows are in audit.json"] if hidden > 0 else []
     failed = any(State.NO_SUCCESS in report.states.values() for report in audit.reports)
     notes += ["–: this attack did not succeed"] if failed else []
     notes += [f"evidence: {'; '.join(audit.evidence)}"] if audit.evidence else []
     notes += ["L1 and PSNR: scored against the truth, which no attack saw"] if scored else []
-    table.caption = "\n".join([*notes, *audit.remarks])
-    return table
+    return Group(table, Text("\n".join([*notes, *audit.remarks]), style="table.caption"))
+
+
+def _add_column(table: Table, name: str, cells: list[str]) -> None:
+    """Add a column that is at least as wide as its longest word; names and labels may break."""
+    if name in ("share", "recovered"):
+        table.add_column(name, overflow="fold")
+        return
+    longest = max(len(word) for cell in (name, *cells) for word in cell.split())
+    justify: JustifyMethod = "left" if name == "label" else "right"
+    style = "dim" if name in SCORE_COLUMNS else ""
+    table.add_column(name, justify=justify, min_width=longest, header_style=style)
 
 
 def refusal_table(audit: Audit) -> Table:
@@ -133,7 +150,7 @@ def _score(report: AuditReport) -> list[Text]:
     score = report.score
     error, psnr = (None, None) if score is None else (score.label_error, score.psnr)
     return [
-        Text("–" if error is None else f"{error:.0e}", style="dim"),
+        Text("–" if error is None or not math.isfinite(error) else f"{error:.0e}", style="dim"),
         Text("–" if psnr is None else f"{psnr:.0f} dB", style="dim"),
     ]
 

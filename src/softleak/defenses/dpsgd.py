@@ -132,12 +132,6 @@ class PrivateTraining:
         clip = norm if self.clip is None else self.clip
         return Composed((Clip(clip), GaussianNoise(self.noise_multiplier(epsilon) * clip, seed)))
 
-    @property
-    def words(self) -> str:
-        """Return what ε stands for."""
-        steps = "this update" if self.steps == 1 else f"{self.steps} steps"
-        return f"ε of {steps} at δ = {self.delta:g}, sampling rate {self.rate:g}"
-
 
 @cache
 def _multiplier(training: PrivateTraining, epsilon: float) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from softleak.naming import match
 
 # BatchNorm counts batches for its cumulative average; inference does not read the count.
 _NOT_NEEDED = "num_batches_tracked"
+MOST_MISMATCHES = 5  # tensors that do not fit which a message names
 
 
 def load_weights(model: nn.Module, path: str | PathLike[str]) -> nn.Module:
@@ -26,7 +28,7 @@ def load_weights(model: nn.Module, path: str | PathLike[str]) -> nn.Module:
         path: a .safetensors, .pt, .npz or similar file, or a folder with such files.
 
     Returns:
-        The model. Raises ``ModelError`` with every mismatch if the weights do not fit.
+        The model. Raises ``ModelError`` with what does not fit.
     """
     file = Path(path)
     return copy_weights(model, tensor_files.load(file).tensors, file.name)
@@ -46,29 +48,37 @@ def own_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tenso
 
 
 def copy_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> nn.Module:
-    """Copy a state dict into model, or raise one ModelError that lists every mismatch."""
+    """Copy a state dict into model, or raise one ModelError with the mismatches."""
     own = model.state_dict()
     there = {_place(own[key]) for key in own if key in state}
     needed = [key for key in own if not key.endswith(_NOT_NEEDED) and _place(own[key]) not in there]
-    problems = [f"missing: {key} {tuple(own[key].shape)}" for key in needed]
-    problems += [
-        f"unexpected: {key} {tuple(value.shape)}" for key, value in state.items() if key not in own
-    ]
-    problems += [
-        f"wrong shape: {key} is {tuple(state[key].shape)}, the model has {tuple(own[key].shape)}"
-        for key in own
-        if key in state and state[key].shape != own[key].shape
-    ]
-    if problems:
-        listing = "\n  ".join(problems)
+    problems = (
+        [f"missing: {key} {tuple(own[key].shape)}" for key in needed],
+        [f"unexpected: {key} {tuple(v.shape)}" for key, v in state.items() if key not in own],
+        [
+            f"wrong shape: {key} is {tuple(state[key].shape)}, the model has "
+            f"{tuple(own[key].shape)}"
+            for key in own
+            if key in state and state[key].shape != own[key].shape
+        ],
+    )
+    if any(problems):
         raise ModelError(
             f"The weights in {source} do not fit this {type(model).__name__}. "
-            f"Build the model these weights belong to (check classes and head):\n  {listing}"
+            f"Build the model these weights belong to (check classes and head):{_listing(problems)}"
         )
     with torch.no_grad():
         for key, value in state.items():
             own[key].copy_(value)
     return model
+
+
+def _listing(problems: Sequence[Sequence[str]]) -> str:
+    """Return the first mismatches, of each kind in turn, and how many more there are."""
+    in_turn = [one for row in zip_longest(*problems) for one in row if one is not None]
+    more = len(in_turn) - MOST_MISMATCHES
+    shown = [*in_turn[:MOST_MISMATCHES], *([f"and {more} more"] if more > 0 else [])]
+    return "".join(f"\n  {line}" for line in shown)
 
 
 def _place(tensor: Tensor) -> tuple[int, tuple[int, ...]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,11 +32,26 @@ def _converted(
     prefix: str,
 ) -> dict[str, Tensor] | None:
     try:
-        loaded, info = type(module).from_pretrained(
-            None, config=module.config, state_dict=dict(held), output_loading_info=True
-        )
+        with _silence(sys.modules["transformers"].utils.logging):
+            loaded, info = type(module).from_pretrained(
+                None, config=module.config, state_dict=dict(held), output_loading_info=True
+            )
     except Exception:  # the library raises what it likes for weights of another model
         return None
     if any(info.get(kind) for kind in ("missing_keys", "mismatched_keys", "error_msgs")):
         return None
     return {prefix + name: tensor for name, tensor in loaded.state_dict().items()}
+
+
+@contextmanager
+def _silence(log: Any) -> Iterator[None]:  # noqa: ANN401 - the library's own module
+    """Keep the library from printing what does not fit; whoever loads says it in a few lines."""
+    before, shown = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
+        if shown:
+            log.enable_progress_bar()

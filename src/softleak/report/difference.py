@@ -6,15 +6,36 @@ It reads the ``audit.json`` of each; updates are compared by their names.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softleak.errors import FileError
+from softleak.auditing.wording import listed
+from softleak.errors import DataError, FileError
 from softleak.report.machine import FORMAT
 from softleak.untrusted_files import check_file, shown
 from softleak.vocabulary import Leak, State
+
+MOST_NAMES = 5  # names of updates in a sentence; the JSON has all
+
+_ENDED = (State.LEAKED, State.NO_SUCCESS)
+# What became of what was known before, of one and of several. What is new is said of all at once.
+_CHANGES = {
+    _ENDED: (
+        "leak was attacked again without success",
+        "leaks were attacked again without success",
+    ),
+    (State.LEAKED, State.NOT_ATTACKED): (
+        "leak is not attacked any more, so nothing shows that it ended",
+        "leaks are not attacked any more, so nothing shows that they ended",
+    ),
+    (State.NO_SUCCESS, State.NOT_ATTACKED): (
+        "attack without success was not repeated",
+        "attacks without success were not repeated",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -28,8 +49,11 @@ class StateChange:
 
     @property
     def worse(self) -> bool:
-        """Return whether something leaks now that did not, or is no longer attacked."""
-        return self.after is State.LEAKED or self.before is State.NO_SUCCESS
+        """Return whether something leaks now that did not, or is not attacked any more.
+
+        Only an attack that was carried out and failed is evidence that a leak ended.
+        """
+        return self.after is not State.NO_SUCCESS
 
 
 @dataclass(frozen=True)
@@ -62,20 +86,40 @@ class AuditDifference:
     @property
     def words(self) -> str:
         """Return the difference in a sentence."""
-        leaks = [c for c in self.changes if c.after is State.LEAKED]
-        ended = [c for c in self.changes if c.before is State.LEAKED]
-        lost = [c for c in self.changes if c.worse and c.after is not State.LEAKED]
         if not self.changes:
             same = "Nothing changed in what leaks from the updates that both audits have."
-            return same if not (self.only_before or self.only_after) else f"{same} {self._alone}"
-        said = f"{len(ended)} leaks ended, {len(leaks)} are new"
-        said += f", {len(lost)} findings are no longer attacked." if lost else "."
-        return f"{said} {self._alone}".strip()
+            return f"{same} {self._alone}".strip()
+        made = Counter((c.before, c.after) for c in self.changes)
+        new = sum(change.after is State.LEAKED for change in self.changes)
+        said = [
+            _counted(made[states], *phrases)
+            for states, phrases in _CHANGES.items()
+            if made[states] or states == _ENDED
+        ]
+        said = [*said, _counted(new, "leak is new", "leaks are new")]
+        return f"{'; '.join(said)}. {self._alone}".strip()
 
     @property
     def _alone(self) -> str:
-        count = len(self.only_before) + len(self.only_after)
-        return f"{count} updates are in one audit only and were not compared." if count else ""
+        """Return sentences on updates that only one of the audits has."""
+        sides = (("first", self.only_before), ("second", self.only_after))
+        return " ".join(
+            f"Only the {which} audit has {_named(names)}; "
+            f"{'it was' if len(names) == 1 else 'they were'} not compared."
+            for which, names in sides
+            if names
+        )
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the first names of updates, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    parts = [shown(name) for name in names[:MOST_NAMES]]
+    return listed([*parts, f"{more} more"] if more > 0 else parts) or "none"
 
 
 def load_audit(path: Path) -> dict[str, Any]:
@@ -99,7 +143,7 @@ def load_audit(path: Path) -> dict[str, Any]:
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> AuditDifference:
-    """Compare two audits.
+    """Compare two audits; raises ``DataError`` if they have no update in common.
 
     Args:
         before: the content of the first ``audit.json``.
@@ -107,6 +151,12 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> AuditDiff
     """
     one, two = ({r["name"]: r for r in data["reports"]} for data in (before, after))
     both = [name for name in one if name in two]
+    if not both:
+        raise DataError(
+            "no update was compared, because updates are compared by name and no name is in both "
+            f"audits: the first has {_named(tuple(one))}, the second {_named(tuple(two))}; give "
+            "the updates the same names and audit them again"
+        )
     counts = [
         (leak.value, before["counts"].get(leak.value, 0), after["counts"].get(leak.value, 0))
         for leak in Leak

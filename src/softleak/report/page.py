@@ -127,6 +127,11 @@ def untried_words(audit: Audit) -> str:
     """Return a sentence on defences where none was tried."""
     if any(report.telling for report in audit.reports):
         return "No defence was tried on these updates. Run the audit again with --what-if."
+    if audit.count(Leak.COMPOSITION):
+        return (
+            "No label, feature or input was recovered; defences against class composition are not "
+            "tried."
+        )
     return "No attack succeeded, so there was nothing to try defences against."
 
 

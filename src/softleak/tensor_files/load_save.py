@@ -13,7 +13,7 @@ from softleak.errors import FileError, in_a_line
 from softleak.tensor_files.content import Content
 from softleak.tensor_files.formats import format_of
 from softleak.tensor_files.pretrained_folder import INDEX, checkpoint_file, read_index
-from softleak.untrusted_files import FILE_LIMITS, check_file, check_tensors, shown
+from softleak.untrusted_files import FILE_LIMITS, check_content, check_file, check_tensors, shown
 
 
 def load(path: Path) -> Content:
@@ -53,6 +53,7 @@ def _single(path: Path) -> Content:
     form = format_of(path)
     check_file(path)
     try:
+        check_content(path)
         form.check(path)
         held, meta = form.read(path)
         check_tensors(held.tensors)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from softleak.auditing.advice import advice, defence_words
 from softleak.auditing.rates import Point, Rate, Response, WhatIf
 from softleak.auditing.reports import Audit, Refusal
 from softleak.auditing.severity import Severity, severity_of_audit, worst
-from softleak.vocabulary import Leak
+from softleak.report.page import untried_words
+from softleak.vocabulary import Leak, State
 
 
 def response(name, hits, stops, unit="part kept", settings=(1.0, 0.5)):
@@ -39,6 +41,28 @@ def test_only_defences_that_end_every_attack_are_named_at_their_strongest_end():
     assert "Behind Pruning some labels were still right" in defence_words(unsure, frozenset(every))
     none = replace(tried, responses=tried.responses[1:])
     assert defence_words(none, frozenset(every)).startswith("No defence that was tried")
+
+
+def test_the_terms_of_a_setting_stand_behind_its_value():
+    unit = "ε (δ = 10⁻⁵, sampling rate 1)"
+    private = response("DP-SGD", (8, 0), {Leak.LABEL: 100.0}, unit, (1000.0, 10.0))
+    words = defence_words(WhatIf((private,), 4, 2), frozenset({Leak.LABEL}))
+    assert "DP-SGD, ε of 100 or less (δ = 10⁻⁵, sampling rate 1). With" in words
+
+
+def test_what_if_is_advised_where_it_tries_something():
+    mixed = {"leaks": frozenset({Leak.COMPOSITION}), "unattacked": frozenset(), "telling": False}
+    mixed["samples"] = SimpleNamespace(proved=())
+    states = dict.fromkeys(Leak, State.NO_SUCCESS) | {Leak.COMPOSITION: State.LEAKED}
+    audit = Audit((SimpleNamespace(**mixed, states=states),))
+    said = advice(audit)
+    assert not any("--what-if" in words for words in said)
+    assert any("hidden by noise or secure aggregation" in words for words in said)
+    assert untried_words(audit).startswith("No label, feature or input was recovered; defences")
+    telling = Audit((SimpleNamespace(**mixed | {"telling": True}, states=states),))
+    assert any("--what-if" in words for words in advice(telling))
+    assert "--what-if" in untried_words(telling)
+    assert untried_words(Audit(())).startswith("No attack succeeded")
 
 
 def test_nothing_audited_is_said_so():

@@ -8,9 +8,12 @@ import pytest
 
 import softleak as sl
 from softleak import data, tensor_files
-from softleak.auditing import update_files
+from softleak.auditing import UpdateReading, update_files
 from softleak.cli import jobs
 from softleak.cli.request import Request
+from softleak.errors import ShareError
+from softleak.tensor_files import Content
+from softleak.vocabulary import UpdateKind
 
 MODEL = "softleak.models:trained_lenet"
 
@@ -60,6 +63,13 @@ def test_a_single_file_is_hashed_once_and_named_in_the_provenance(shares, counts
     found = jobs.run(request, lambda *_: None)
     assert counts == {("load", "0.pt"): 1, ("hash", "0.pt"): 1}
     assert found.provenance.inputs == (("0.pt", found.reports[0].fingerprint),)
+
+
+@pytest.mark.parametrize("kind", [None, UpdateKind.WEIGHTS])
+def test_weights_that_equal_those_before_the_step_are_no_update(kind, trained):
+    held, reading = Content(trained.state_dict()), UpdateReading(kind, lr=0.1)
+    with pytest.raises(ShareError, match="equal those before it, so there is no update to audit"):
+        reading.share(held, trained) if kind else reading.between(held, held, trained)
 
 
 def test_two_checkpoints_are_read_once_each(tmp_path, trained, counts):

@@ -196,7 +196,7 @@ def test_dpsgd_has_epsilon_on_its_axis_and_flares_filters_are_tried_by_their_cla
     assert private.stops[Leak.INPUT] == 1.0
     assert private.left[Leak.INPUT].cosine < 0.1
     assert private.points[0].utility.loss == pytest.approx(1.0, abs=0.05)
-    assert "ε of this update at δ = 1e-05" in private.unit
+    assert private.unit == "ε (δ = 10⁻⁵, sampling rate 1, this update alone)"
     excluded = Trial(subject, targets[:1], options, tried["NVFlare ExcludeVars, last layer"], 1)
     assert excluded.response(quiet).points[0].rates == {}  # no attack applies, so none is tried
     cut = Trial(

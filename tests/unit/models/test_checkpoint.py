@@ -13,6 +13,7 @@ from torch import Tensor
 from softleak.data import IMAGENET_NORM, ImageSet, load
 from softleak.errors import FileError, ModelError
 from softleak.models import MODELS, lenet, load_weights, mlp, resnet20
+from softleak.models.checkpoint import copy_state
 
 State = dict[str, Tensor]
 
@@ -54,6 +55,16 @@ def test_every_mismatch_is_named_at_once(tmp_path: Path) -> None:
     assert "unexpected: stray (2,)" in text
     assert "wrong shape: classifier.weight is (4, 5), the model has (3, 5)" in text
     assert torch.equal(model.features[0].weight, before)
+
+
+def test_of_many_mismatches_five_are_named_and_the_others_counted() -> None:
+    state = {f"stray.{i}": torch.zeros(2) for i in range(100)}
+    with pytest.raises(ModelError) as caught:
+        copy_state(mlp(6, (5,), 3), state, "w.pt")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 7
+    assert lines[1:3] == ["  missing: features.0.weight (5, 6)", "  unexpected: stray.0 (2,)"]
+    assert lines[-1] == "  and 98 more"
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

@@ -178,7 +178,8 @@ def _label(given: Tensor, logits: Tensor) -> Tensor:
     if not label.isfinite().all():
         raise NonFinite("the soft label holds NaN or infinity")
     total = float(label.double().sum())
-    if label.min() < 0 or abs(total - 1) > SUM_TOLERANCE_PER_CLASS * classes:
+    rounding = torch.finfo(label.dtype).eps if label.is_floating_point() else 0.0
+    if label.min() < 0 or abs(total - 1) > max(SUM_TOLERANCE_PER_CLASS * classes, rounding):
         raise LabelError(
             "expected a soft label with no negative entry and sum one, got minimum "
             f"{float(label.min()):.3g} and sum {total:.7g}; divide it by its sum"

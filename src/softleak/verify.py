@@ -94,7 +94,12 @@ def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Inputs, index: int)
     def remember(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         calls[name].append((inputs[0].detach(), output.detach()))
 
+    def begin_anew(*_: object) -> None:
+        for made in calls.values():
+            made.clear()  # of a try with an input of another shape, which the model refused
+
     handles = [m.register_forward_hook(partial(remember, n)) for n, m in linears.items()]
+    handles.append(model.register_forward_pre_hook(begin_anew))
     try:
         logits, _ = forward_one(model, x)
     finally:

@@ -174,3 +174,11 @@ def test_integers_that_are_a_one_hot_label_of_one_sample():
 def test_a_batch_needs_as_many_labels_as_inputs():
     with pytest.raises(LabelError, match="as many labels as inputs"):
         sl.capture(models.lenet(), torch.zeros(3, 3, 32, 32), torch.tensor([1, 2]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_soft_label_in_half_precision_is_taken(dtype):
+    model = nn.Linear(6, 5).to(dtype)
+    label = torch.full((5,), 0.2).to(dtype)
+    assert float(label.double().sum()) != 1
+    assert sl.capture(model, torch.rand(6).to(dtype), label)["bias"].shape == (5,)

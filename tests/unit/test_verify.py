@@ -206,3 +206,14 @@ def test_a_model_that_keeps_its_graph_between_runs_is_refused_in_plain_words():
     sl.capture(model, torch.randn(12), 1)
     with pytest.raises(ModelError, match="gradient cannot be computed"):
         sl.capture(model, torch.randn(12), 1)
+
+
+class Averaged(nn.Module):
+    def forward(self, x):
+        return x.mean((-2, -1))
+
+
+def test_a_try_with_an_input_of_another_shape_does_not_count_as_a_second_call():
+    """A convolution takes (1, H, W) for an image without a batch, and the head follows it."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.SiLU(), Averaged(), nn.Linear(2, 20))
+    assert find_head(model, shape=(1, 3, 4)).name == "3"

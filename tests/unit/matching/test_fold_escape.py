@@ -139,3 +139,9 @@ def test_what_is_stuck_and_hopeless_is_not_tried_in_float64(folded):
     assert walk.stuck
     assert walk.normal is None
     assert walk.steps == 1
+
+
+def test_a_walk_stays_if_no_unit_can_be_moved():
+    linearised, truth = perceptron_share(nn.GELU())
+    walk = ended(linearised, truth + 0.1)
+    assert FoldEscape(nearest=1e3)(DampedDescent(), walk, linearised, Stopping(60)) is walk

@@ -99,6 +99,8 @@ class FoldEscape:
         twins = units.twins()
         apart = (twins - units.entered).abs()
         able = ((apart > self.nearest) & (apart < self.furthest)).nonzero().flatten()
+        if not len(able):
+            return
         change = units.slopes(twins[able]) - units.slopes(units.entered[able])
         touched, by_slope = units.tangents(able)
         gains = explained(walk, linearised, touched, by_slope * change[:, None])

@@ -26,7 +26,7 @@ SMOOTH = frozenset(
         "mkldnn_convolution", "mkldnn_linear", "native_batch_norm", "cudnn_batch_norm",
         "batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
         "native_layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm", "_softmax",
-        "_log_softmax", "logsumexp", "_scaled_dot_product_flash_attention_for_cpu",
+        "_safe_softmax", "_log_softmax", "logsumexp", "_scaled_dot_product_flash_attention_for_cpu",
         "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
         "_scaled_dot_product_attention_math", "mean", "sum", "var", "var_mean", "std", "std_mean",
         "cumsum", "prod", "linalg_vector_norm", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d",

@@ -193,9 +193,8 @@ def _samples(
     composition: CompositionFinding,
     options: Options,
 ) -> SamplesFinding:
-    """Return every sample of an update of several; a text is attacked by its words instead."""
-    text = isinstance(subject.input_shape, InputSpec)
-    if text or not mixes(recovery, composition):
+    """Return every sample of an update of several."""
+    if not mixes(recovery, composition):
         return NO_SAMPLES
     return read_samples(subject, gradient, composition, options)
 

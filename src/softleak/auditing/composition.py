@@ -164,8 +164,9 @@ def _bounded(
     spare = samples - sum(low)
     if spare < 0:
         return None, (
-            f"it is not the mean gradient of one step on {samples} samples (one such step has "
-            f"at least {sum(low)}), so that classes were not counted"
+            f"its classes take {sum(low)} samples or more if each sample has one class, and "
+            f"{samples} were said: either labels are mixed, or it is not the mean gradient of one "
+            "step on so many samples, so that classes were not counted"
         )
     high = [least + spare for least in low]
     within = [min(max(n, a), b) for n, a, b in zip(estimated, low, high, strict=True)]

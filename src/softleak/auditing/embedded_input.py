@@ -13,9 +13,10 @@ from softleak.auditing.pixels import PixelMap
 from softleak.input_spec import InputSpec
 from softleak.inversion.patch_inverse import invert_patches
 from softleak.inversion.patch_plan import NoPlan, patch_plan
-from softleak.inversion.texts.read_text import read_text
+from softleak.inversion.texts.read_text import read_bag, read_text
 from softleak.inversion.texts.text_plan import NoText, TextPlan, text_plan
-from softleak.results import Recovery
+from softleak.inversion.texts.text_result import Text
+from softleak.results import Recovery, Status
 from softleak.share import GradientShare
 from softleak.subject import Subject
 
@@ -59,6 +60,14 @@ def embeddings(subject: Subject) -> tuple[str, ...]:
 
 def _text(subject: Subject, share: GradientShare, recovery: Recovery) -> InputFinding:
     found = read_text(subject, share, recovery)
+    several = recovery.status is Status.NOT_SINGLE
+    if several and isinstance(found, Text) and not found.explained:
+        found = read_bag(subject, share, "the update mixes several texts, or was changed")
+    return text_finding(found)
+
+
+def text_finding(found: Text | NoText) -> InputFinding:
+    """Return a text as a finding, or why there is none."""
     if isinstance(found, NoText):
         return InputFinding(Method.NONE, found.reason)
     return InputFinding(Method.TEXT, found.message, determined=found.certain, text=found)

@@ -30,7 +30,8 @@ OF_SAMPLES = (Leak.LABEL, Leak.FEATURE, Leak.INPUT)  # told apart for the sample
 def headline(report: AuditReport) -> str:
     """Return the verdict of one share in one or two sentences."""
     worth = _worth_saying(report)
-    apart = [leak for leak in worth if report.several and leak in OF_SAMPLES]
+    told = OF_SAMPLES if report.input.text is None else OF_SAMPLES[:-1]
+    apart = [leak for leak in worth if report.several and leak in told]
     parts = leaked_of_samples(report.samples, apart)
     parts += [_leaked(report, leak) for leak in worth if leak not in apart]
     if not parts and report.label.leak is LabelLeak.AMBIGUOUS:
@@ -50,7 +51,7 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
     """Return what leaked, in words. Of a label it says how much."""
     recovery = report.label.recovery
     if leak is Leak.INPUT and report.input.text is not None:
-        return leaked_of_text(report.input.text)
+        return leaked_of_text(report.input.text, report.several)
     if leak is not Leak.LABEL or report.label.leak is LabelLeak.UNIQUE:
         return _LEAKED[leak]
     if recovery.readings:
@@ -75,7 +76,13 @@ def _unattacked(report: AuditReport) -> str:
 
 def summary(audit: Audit) -> str:
     """Return the verdict of many shares, and what it rests on if that is unusual."""
-    return " ".join([_summary(audit), *_mixed(audit), *audit.cautions])
+    return " ".join([_summary(audit), *_mixed(audit), *_unasked(audit), *audit.cautions])
+
+
+def _unasked(audit: Audit) -> list[str]:
+    """Return a sentence on the inputs of many shares, if nobody asked for them."""
+    asked = any(report.input.asked for report in audit.reports)
+    return [] if asked or len(audit.reports) < 2 else ["Not attacked: input."]
 
 
 def _mixed(audit: Audit) -> list[str]:

@@ -9,8 +9,8 @@ from softleak.inversion.texts.text_result import Certainty, Text
 ONE_WORD = "1 word of its text, not its place"
 
 
-def leaked_of_text(text: Text) -> str:
-    """Return what leaked of a text, for a headline."""
+def leaked_of_text(text: Text, several: bool = False) -> str:
+    """Return what leaked of a text, or of several texts together, for a headline."""
     if text.certain:
         return "its text, every word in its place"
     used = len(text.places) - text.count(Certainty.EMPTY)
@@ -19,6 +19,9 @@ def leaked_of_text(text: Text) -> str:
     if known:
         return f"{known} of {used} words of its text in their place{doubt}"
     count = len(text.words)
+    if several:
+        words = "1 word" if count == 1 else f"{count} words"
+        return f"{words} of its texts (but not which text has which word)"
     return f"{count} words of its text, not their order" if count != 1 else ONE_WORD
 
 

@@ -10,11 +10,14 @@ from torch import Tensor
 
 from softleak.auditing.attack_outcome import Attempt, Outcome
 from softleak.auditing.audit_options import Options
+from softleak.auditing.embedded_input import text_finding
 from softleak.auditing.findings import InputFinding, Method
 from softleak.auditing.matched import Agreement
 from softleak.auditing.pixels import PixelMap
 from softleak.batches.trained_batch import recover_trained_batch
 from softleak.errors import in_a_line
+from softleak.input_spec import InputSpec
+from softleak.inversion.texts.read_text import read_bag
 from softleak.matching.unrolled import UnrolledMatching
 from softleak.results import BatchRecovery
 from softleak.share import GradientShare
@@ -33,19 +36,29 @@ def trained_input(subject: Subject, share: GradientShare, options: Options) -> I
         return InputFinding(Method.NONE, "inputs were not asked for", asked=False)
     start = time.perf_counter()
     try:
-        found = recover_trained_batch(subject, share, options.knowledge.of(share))
+        shown = _shown(subject, share, options)
     except Exception as error:  # the model's own code and torch may raise anything
         return InputFinding(Method.NONE, f"could not be carried out: {in_a_line(error)}")
-    shown = (
-        _not_read(subject, share, options, found) if found.inputs is None
-        else _described(found.inputs, found.input_error, found.message, options)
-    )  # fmt: skip
     return replace(shown, seconds=time.perf_counter() - start, attempts=_attempts(shown))
+
+
+def _shown(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
+    """Return the inputs by the attack that applies: words of texts, or what the first layer tells.
+
+    Rows of a word table that no text uses do not move in any step, unless weights decay.
+    """
+    if isinstance(subject.input_shape, InputSpec):
+        return text_finding(read_bag(subject, share, "it was trained on in several steps"))
+    found = recover_trained_batch(subject, share, options.knowledge.of(share))
+    if found.inputs is None:
+        return _not_read(subject, share, options, found)
+    return _described(found.inputs, found.input_error, found.message, options)
 
 
 def _attempts(found: InputFinding) -> tuple[Attempt, ...]:
     """Return how the attack that was carried out ended; nothing if none was."""
-    names = dict(zip((FIRST_LAYER, Method.MATCHING), LOCAL_INPUT_ATTACKS, strict=True))
+    methods = (Method.TEXT, FIRST_LAYER, Method.MATCHING)
+    names = dict(zip(methods, ("reading embeddings", *LOCAL_INPUT_ATTACKS), strict=True))
     if found.method not in names:
         return ()
     return (Attempt(names[found.method], Outcome.of(found.leaked), found.message),)

@@ -10,7 +10,10 @@ import torch
 
 import softleak as sl
 from softleak.auditing import Method, Options, Truth
+from softleak.auditing.attack_outcome import Outcome
+from softleak.auditing.catalogue import attempts
 from softleak.auditing.embedded_input import embeddings
+from softleak.auditing.headline import headline
 from softleak.auditing.rates import Leak, State
 from softleak.auditing.token_names import TokenNames
 from softleak.errors import FileError
@@ -82,3 +85,50 @@ def test_words_of_tokenizer_files(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text("[]")
     with pytest.raises(FileError, match="no vocabulary"):
         TokenNames.load(tmp_path / "vocab.json")
+
+
+def trained(ids: torch.Tensor, labels: torch.Tensor, **settings: float) -> sl.AuditReport:
+    """Return the audit of an update that an optimiser of PyTorch made in three steps."""
+    model, after = made(), made()
+    optimiser = torch.optim.SGD(after.parameters(), lr=0.01, **settings)
+    for _ in range(3):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(after(input_ids=ids), labels).backward()
+        optimiser.step()
+    client = sl.Client(lr=0.01, steps=3, **settings)
+    return mixed(
+        sl.GradientShare.from_update(model.state_dict(), after.state_dict(), client=client), model
+    )
+
+
+def mixed(update: sl.GradientShare, model: torch.nn.Module) -> sl.AuditReport:
+    return sl.audit(model, update, options=Options(seconds=0.0))
+
+
+def test_several_texts_give_their_words_away_and_no_places() -> None:
+    model = made()
+    ids = torch.stack([sentence(9, seed) for seed in (1, 2, 3)])
+    share = sl.capture(model, {"input_ids": ids}, torch.tensor([0, 1, 2]))
+    found = mixed(share, model)
+    assert found.several
+    assert found.input.text is not None
+    assert found.input.text.places == ()
+    assert set(found.input.text.words) == set(ids.flatten().tolist())
+    assert "words of its texts (but not which text has which word)" in headline(found)
+    assert "0 samples" not in headline(found)
+
+
+def test_local_training_on_texts_gives_their_words_away() -> None:
+    ids = torch.stack([sentence(9, seed) for seed in (1, 2)])
+    found = trained(ids, torch.tensor([0, 1]), momentum=0.9)
+    assert found.states[Leak.INPUT] is State.LEAKED
+    assert found.input.text is not None
+    assert set(found.input.text.words) == set(ids.flatten().tolist())
+    ends = {attempt.attack: attempt.outcome for attempt in attempts(found)}
+    assert ends["input-embeddings"] is Outcome.SUCCEEDED
+
+
+def test_words_cannot_be_told_if_all_weights_decay() -> None:
+    found = trained(sentence(9, 1)[None], torch.tensor([1]), weight_decay=0.1)
+    assert found.states[Leak.INPUT] is State.NOT_ATTACKED
+    assert "no word can be told" in found.input.message

@@ -1,5 +1,7 @@
 """What is said of a label, in full and in a table."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -114,3 +116,9 @@ def test_many_shares_in_a_sentence(recoveries, words):
 )
 def test_inputs_nobody_attacked_are_counted(recoveries, words):
     assert not_attacked(Audit(tuple(map(report_of, recoveries)))) == words
+
+
+def test_many_shares_whose_inputs_nobody_asked_for_are_not_called_unharmed():
+    unasked = replace(report_of(EXACT), input=InputFinding(Method.NONE, "", asked=False))
+    assert "Not attacked: input." in summary(Audit((unasked, unasked)))
+    assert "Not attacked: input." not in summary(Audit((report_of(EXACT),) * 2))

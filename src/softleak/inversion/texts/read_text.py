@@ -53,6 +53,25 @@ def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None)
     )
 
 
+def read_bag(subject: Subject, share: GradientShare, reason: str) -> Text | NoText:
+    """Return which words occur in an update, without places; or why they cannot be told.
+
+    Args:
+        subject: the model; its inputs are sequences of tokens.
+        share: what the client sent, of one or several texts and steps.
+        reason: why the order of the words is not known.
+    """
+    plan = subject.once(text_plan)
+    if isinstance(plan, NoText):
+        return plan
+    if not plan.sound or plan.words not in share:
+        return NoText(f"{_reason(plan, share)}: which words occur cannot be told")
+    rows = read_words(plan, share)
+    if rows.crowded:
+        return NoText("nearly all rows of the word table moved, so that no word can be told")
+    return _bag(tuple(rows.index.tolist()), reason)
+
+
 def _by_span(
     subject: Subject,
     layer: FirstLayer,

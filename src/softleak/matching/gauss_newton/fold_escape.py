@@ -14,6 +14,7 @@ from softleak.matching.gauss_newton.newton_model import LinearisedShare
 from softleak.matching.gauss_newton.step_damping import Damping
 from softleak.matching.stopping import Stopping
 
+CHANGES_AT_ONCE = 2048  # their matrix with the unknowns is to fit in 64 MiB
 NORMAL_RIDGE = 1e-10  # what keeps a normal matrix of unit diagonal positive definite
 
 
@@ -124,14 +125,19 @@ def explained(walk: Walk, linearised: LinearisedShare, touched: Tensor, changes:
     weight = linearised.equations.weight * linearised.used
     normal = linearised(walk.z, walk.r, torch.float64)
     jacobian = linearised.model.products(torch.float64).jacobian(walk.z, weight, touched)
-    v = changes * weight[touched]
     scale = normal.matrix.diagonal().rsqrt()
     scaled = normal.matrix * scale[:, None] * scale
     scaled.diagonal().add_(NORMAL_RIDGE)
     factor = torch.linalg.cholesky(scaled)
-    sides = torch.cat([v @ jacobian.T, normal.slope[None]]) * scale
-    half = torch.linalg.solve_triangular(factor, sides.T, upper=False)
-    pixels, slope = half[:, :-1], half[:, -1:]
-    along = v @ walk.r[touched] - (pixels * slope).sum(0)
-    gains: Tensor = pixels.square().sum(0) - v.square().sum(1) - 2 * along
-    return gains
+    slope = torch.linalg.solve_triangular(factor, (normal.slope * scale)[:, None], upper=False)
+
+    def gained(some: Tensor) -> Tensor:
+        v = some * weight[touched]
+        sides = (v @ jacobian.T).mul_(scale)
+        pixels = torch.linalg.solve_triangular(factor, sides.T, upper=False)
+        along = v @ walk.r[touched] - (slope.T @ pixels)[0]
+        gains: Tensor = pixels.square_().sum(0) - v.square().sum(1) - 2 * along
+        return gains
+
+    parts = torch.split(changes, CHANGES_AT_ONCE)
+    return torch.cat([gained(some) for some in parts])

@@ -144,11 +144,10 @@ class FoldedUnits:
                 self.function.model.model(x.view(shape))
             return self.z.new_zeros(0) if seen.entered is None else seen.entered.reshape(-1)
 
-        back = vjp(entered, self.z[:pixels])[1]
-        every = torch.arange(len(self.entered))
-        by_pixel = vmap(lambda unit: back(self._only(unit))[0], chunk_size=UNITS_AT_ONCE)(
-            every
-        ).detach()
+        with torch.no_grad():  # a graph of every unit would take gigabytes
+            back = vjp(entered, self.z[:pixels])[1]
+            each = vmap(lambda unit: back(self._only(unit))[0], chunk_size=UNITS_AT_ONCE)
+            by_pixel = each(torch.arange(len(self.entered)))
         matrix = by_pixel.T @ by_pixel
         matrix.diagonal().add_(ridge * matrix.diagonal().mean())
         own = by_pixel[chosen]

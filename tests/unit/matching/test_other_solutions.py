@@ -183,3 +183,26 @@ def test_solutions_differ_whatever_the_order_of_a_batch():
     x = torch.randn(2, 1, 2, 2, dtype=torch.double)
     assert not look.differs(x.flip(0), x, error)
     assert look.differs(x + 0.1, x, error)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_value_in_another_period_is_looked_for_beyond_the_range_of_the_input(dtype):
+    def day(x):
+        return torch.cat([torch.sin(x / 4), torch.cos(x / 4)], 1)
+
+    model = built(lambda: Entering(day, channels=2)).to(dtype).eval()
+    torch.manual_seed(2)
+    x, y = (12 + torch.rand(1, 6, 6)).to(dtype), torch.randn(CLASSES).softmax(0).to(dtype)
+    share = sl.capture(model, x, y)
+    found = sl.reconstruct(
+        model, share, sl.recover_label(model, share), optimiser=GaussNewton(), restarts=2
+    )
+    assert found.status is not MatchStatus.PROVED
+
+
+def test_starts_of_a_second_look_have_the_shape_and_are_far_from_the_inputs():
+    x = torch.randn(2, 1, 6, 6, dtype=torch.double)
+    starts = list(SecondLook().starts(x, None))
+    assert len(starts) == 8
+    assert all(one.shape == x.shape and float((one - x).std()) > 0.5 for one in starts)
+    assert len(list(SecondLook().starts(x, 2))) == 2

@@ -7,6 +7,7 @@ other value. All other entries are known, however, and one number can be searche
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,14 +26,15 @@ class EntrySearch:
     Attributes:
         entries: how many entries are tried, from the smallest to the largest.
         points: how many values of an entry are tried.
-        beyond: how far values reach beyond those of the input, in units of its range.
+        beyond: how far values reach beyond those of the input, at least by its range. Inputs are
+            mostly normalised, so that this holds a period of every function that tells them apart.
         narrowings: how often the interval around a smallest misfit is narrowed.
     """
 
-    entries: int = 5
-    points: int = 48
-    beyond: float = 1.0
-    narrowings: int = 45
+    entries: int = 3
+    points: int = 256
+    beyond: float = 32.0
+    narrowings: int = 80
 
     def __call__(self, equations: ShareEquations, z: Tensor, error: Tensor, margin: float) -> bool:
         """Return whether another value of an entry explains the share.
@@ -47,7 +49,7 @@ class EntrySearch:
         order = flat.argsort().tolist()
         places = torch.linspace(0, len(order) - 1, self.entries).round().long().tolist()
         low, high = float(flat.min()), float(flat.max())
-        reach = self.beyond * (high - low)
+        reach = max(self.beyond, high - low)
         values = torch.linspace(low - reach, high + reach, self.points).tolist()
         return any(
             self._other(equations, z, at, values, 10 * float(error.flatten()[at]), margin)
@@ -63,7 +65,8 @@ class EntrySearch:
         def misfit(value: float) -> float:
             changed = z.clone()
             changed[at] = value
-            return float(equations.residual(changed).square().mean().sqrt())
+            size = float(equations.residual(changed).square().mean().sqrt())
+            return size if math.isfinite(size) else math.inf
 
         own, sizes = float(z[at]), [misfit(value) for value in values]
         for k in range(1, len(values) - 1):

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from softleak.matching.gauss_newton.batch_function import BatchFunction
 from softleak.matching.gauss_newton.newton_model import NewtonModel
 from softleak.matching.gauss_newton.newton_solver import NewtonRun, NewtonSolution
 from softleak.matching.gauss_newton.share_equations import BatchKnowledge
@@ -27,18 +28,22 @@ class SecondLook:
 
     Attributes:
         looks: the number of starts.
-        looks_in_part: their number if the share lacks parameters: four, which is all there are.
-            Whatever a frozen layer hides can be exchanged behind it.
+        looks_in_part: their number if the share lacks parameters, or if the network has constants
+            of its own. Whatever a frozen layer hides can be exchanged behind it.
+        small: inputs of at most so many unknowns are looked at from every start, which is cheap.
         least: each walk takes as many steps as the first solution took, but so many at least.
         most: and so many at most.
+        most_of_small: the steps of each walk for small inputs.
         apart: two solutions differ if an entry does by more than so many of its predicted errors.
         seed: the seed of the starts.
     """
 
     looks: int = 2
     looks_in_part: int = 4
+    small: int = 256
     least: int = 12
     most: int = 25
+    most_of_small: int = 60
     apart: float = 1e3
     seed: int = 0
 
@@ -61,31 +66,37 @@ class SecondLook:
         """
         if (error := found.certificate.error) is None:
             return ""
-        steps = min(max(found.steps, self.least), self.most)
+        small = model.exact.unknowns <= self.small
+        steps = self.most_of_small if small else min(max(found.steps, self.least), self.most)
         descent = replace(run.descent, steps=steps, hopeless=run.descent.precise)
         brief = replace(run, descent=descent, escape=None)
-        whole = len(model.exact.names) == len(model.exact.model.parameters)
-        for start in self.starts(found.inputs, whole):
+        looks = self.looks if _whole(model.exact) else self.looks_in_part
+        for start in self.starts(found.inputs, None if small else looks):
             other = brief(model, share, known, start, Stopping(steps))
             if other.certificate.explained and self.differs(other.inputs, found.inputs, error):
                 return "solved for again from elsewhere, other inputs explain the share as well"
         return ""
 
-    def starts(self, x: Tensor, whole: bool) -> Iterator[Tensor]:
-        """Yield starts (B, …) that are as bright as inputs (B, …) and have nothing else of them.
+    def starts(self, x: Tensor, count: int | None) -> Iterator[Tensor]:
+        """Yield starts (B, …) that have nothing of inputs (B, …) but how bright they are, or less.
 
         Args:
             x: the inputs that were found.
-            whole: whether the share holds the gradient of every parameter.
+            count: how many of the starts are wanted; None means all.
         """
         generator = torch.Generator().manual_seed(self.seed)
         flat = x.flatten(1)
-        mean, spread = float(flat.mean()), float(flat.std())
+        mean, spread = float(flat.mean()), max(float(flat.std(correction=0)), 1e-6)
         order = torch.randperm(flat.shape[1], generator=generator)
         shuffled = flat[:, order.to(x.device)].view_as(x)
         noise = torch.randn(x.shape, generator=generator, dtype=torch.double).to(x)
-        every = (shuffled, 2 * mean - x, -shuffled, mean + 2 * spread * noise)
-        yield from every[: self.looks if whole else self.looks_in_part]
+        halves = torch.ones_like(flat)
+        halves[:, flat.shape[1] // 2 :] = -1
+        every = (
+            shuffled, 2 * mean - x, -shuffled, mean + 2 * spread * noise,
+            noise, 4 * noise, shuffled + halves.view_as(x), shuffled - halves.view_as(x),
+        )  # fmt: skip
+        yield from every[:count]
 
     def differs(self, one: Tensor, other: Tensor, error: Tensor) -> bool:
         """Return whether two solutions (B, …) are further apart than errors explain.
@@ -95,3 +106,21 @@ class SecondLook:
         limit = self.apart * error
         nearest = [min(float(((own - each).abs() / limit).max()) for each in other) for own in one]
         return max(nearest) > 1
+
+
+def _whole(function: BatchFunction) -> bool:
+    """Return whether everything that acts on an input has sent its gradient.
+
+    Constants of the network send none. Those of BatchNorm are not counted: they act on channels.
+    """
+    modules = [
+        module for module in function.model.model.modules()
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm)
+    ]  # fmt: skip
+    constants = (
+        buffer for module in modules for buffer in module.buffers(recurse=False)
+        if buffer.is_floating_point()
+    )  # fmt: skip
+    return len(function.names) == len(function.model.parameters) and not any(
+        True for _ in constants
+    )

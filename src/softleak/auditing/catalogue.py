@@ -187,6 +187,8 @@ def _input(name: str) -> Callable[[AuditReport], Ending]:
             return noted[name].outcome, noted[name].why
         if not found.asked:
             return Outcome.NOT_CARRIED_OUT, found.message
+        if found.attempts and report.knowledge.client is not None:
+            return Outcome.NOT_APPLICABLE, "the update is one of local training"
         return SEVERAL_MIXED if found.batch else (Outcome.NOT_APPLICABLE, found.message)
 
     return judged

@@ -124,8 +124,9 @@ def test_local_training_on_texts_gives_their_words_away() -> None:
     assert found.states[Leak.INPUT] is State.LEAKED
     assert found.input.text is not None
     assert set(found.input.text.words) == set(ids.flatten().tolist())
-    ends = {attempt.attack: attempt.outcome for attempt in attempts(found)}
-    assert ends["input-embeddings"] is Outcome.SUCCEEDED
+    ends = {attempt.attack: attempt for attempt in attempts(found)}
+    assert ends["input-embeddings"].outcome is Outcome.SUCCEEDED
+    assert ends["input-gauss-newton"].why == "the update is one of local training"
 
 
 def test_words_cannot_be_told_if_all_weights_decay() -> None:

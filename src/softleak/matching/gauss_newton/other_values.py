@@ -25,14 +25,14 @@ class EntrySearch:
 
     Attributes:
         entries: how many entries are tried, from the smallest to the largest.
-        points: how many values of an entry are tried.
+        points: how many values of an entry are tried near those of the input, and as many far away.
         beyond: how far values reach beyond those of the input, at least by its range. Inputs are
             mostly normalised, so that this holds a period of every function that tells them apart.
         narrowings: how often the interval around a smallest misfit is narrowed.
     """
 
-    entries: int = 3
-    points: int = 256
+    entries: int = 7
+    points: int = 96
     beyond: float = 32.0
     narrowings: int = 80
 
@@ -49,8 +49,10 @@ class EntrySearch:
         order = flat.argsort().tolist()
         places = torch.linspace(0, len(order) - 1, self.entries).round().long().tolist()
         low, high = float(flat.min()), float(flat.max())
-        reach = max(self.beyond, high - low)
-        values = torch.linspace(low - reach, high + reach, self.points).tolist()
+        span = high - low
+        near = torch.linspace(low - span, high + span, self.points).tolist()
+        reach = max(self.beyond, span)
+        values = sorted(near + torch.linspace(low - reach, high + reach, self.points).tolist())
         return any(
             self._other(equations, z, at, values, 10 * float(error.flatten()[at]), margin)
             for at in dict.fromkeys(order[place] for place in places)

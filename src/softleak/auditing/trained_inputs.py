@@ -48,7 +48,7 @@ def _shown(subject: Subject, share: GradientShare, options: Options) -> InputFin
     Rows of a word table that no text uses do not move in any step, unless weights decay.
     """
     if isinstance(subject.input_shape, InputSpec):
-        return text_finding(read_bag(subject, share, "it was trained on in several steps"))
+        return text_finding(read_bag(subject, share, "the update is one of several steps"))
     found = recover_trained_batch(subject, share, options.knowledge.of(share))
     if found.inputs is None:
         return _not_read(subject, share, options, found)

@@ -20,17 +20,23 @@ from rich.console import Console
 from torch import nn
 
 import softleak as sl
-from softleak import data
-from softleak.experiments.attacked_network import AttackedNetwork
-from softleak.experiments.kinds import MIXED, ONE_HOT, SMOOTHED, AugmentationKind
-from softleak.experiments.label_cells import LABEL_TOLERANCE
-from softleak.experiments.networks import NETWORKS, Network
-from softleak.experiments.seeds import SEEDS
-from softleak.experiments.shelf import Shelf
-from softleak.knowledge import Knowledge
+from softleak.audit.metrics import distance_to_set, label_error
+from softleak.core.knowledge import Knowledge
+from softleak.core.share import Scale
 from softleak.labels.recover import recover
-from softleak.metrics import distance_to_set, label_error
-from softleak.share import Scale
+from softleak.paper import data
+from softleak.paper.label_tables import LABEL_TOLERANCE
+from softleak.paper.networks import (
+    MIXED,
+    NETWORKS,
+    ONE_HOT,
+    SEEDS,
+    SMOOTHED,
+    AttackedNetwork,
+    AugmentationKind,
+    Network,
+    Shelf,
+)
 
 COLUMNS = (
     "network", "labels", "share", "exact", "ambiguous", "zero", "none", "wrong", "missed",

@@ -28,14 +28,13 @@ from torch import Tensor, nn
 
 import softleak as sl
 from benchmarks.batches import freeze_all_but_head
-from softleak import data
-from softleak.batches.recover_batch import read_batch
-from softleak.experiments.networks import NETWORKS, Network
-from softleak.experiments.shelf import CIFAR100, Shelf
-from softleak.knowledge import Knowledge
-from softleak.labels.batch import BatchReader, whole_counts
+from softleak.batches.recover import read_batch
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
+from softleak.labels.composition import BatchReader, whole_counts
 from softleak.labels.local.proportions import PROPORTIONS, ProportionReader, StandIns
-from softleak.subject import Subject
+from softleak.paper import data
+from softleak.paper.networks import CIFAR100, NETWORKS, Network, Shelf
 
 CLASSES = 100
 FITTED = 4000  # images of CIFAR-100 that the head of a hundred classes is fitted to

@@ -17,10 +17,10 @@ from torch import Tensor
 
 import softleak as sl
 from benchmarks.batch_limits import AS_NEAR, LimitsRequest, features_of, missed_rows
-from softleak.batches.recover_batch import read_batch
-from softleak.head import Head
-from softleak.knowledge import Knowledge
-from softleak.share import GradientShare
+from softleak.batches.recover import read_batch
+from softleak.core.head import Head
+from softleak.core.knowledge import Knowledge
+from softleak.core.share import GradientShare
 
 FACTORS = torch.linspace(0.5, 2.0, 61, dtype=torch.double)  # what features are multiplied by
 

@@ -24,10 +24,9 @@ from torch import Tensor, nn
 
 import softleak as sl
 from benchmarks.batches import KINDS, batch_of
-from softleak.experiments.networks import NETWORKS, Network
-from softleak.experiments.shelf import Shelf
+from softleak.audit.metrics import paired_psnr
 from softleak.matching import L2, LBFGS, GivenLabel, Reconstruction
-from softleak.metrics import paired_psnr
+from softleak.paper.networks import NETWORKS, Network, Shelf
 
 SMALL, LARGE = "lenet trained", "lenet on cifar100"
 FEATURES = L2(alpha=0.0, beta=2.0)  # the paper's weights (Table 4) where the feature is known

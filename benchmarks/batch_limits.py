@@ -22,15 +22,14 @@ from torch import Tensor, nn
 
 import softleak as sl
 from benchmarks.batches import KINDS, RIGHT, batch_of
-from softleak.batches.levenberg import LevenbergSettings, minimise
-from softleak.batches.recover_batch import read_batch
-from softleak.data import ImageSet
-from softleak.experiments.networks import NETWORKS, Network
-from softleak.experiments.shelf import Shelf
-from softleak.head import Head
-from softleak.knowledge import Knowledge
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.batches.recover import read_batch
+from softleak.core.head import Head
+from softleak.core.knowledge import Knowledge
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.numerics.levenberg import LevenbergSettings, minimise
+from softleak.paper.data import ImageSet
+from softleak.paper.networks import NETWORKS, Network, Shelf
 
 SHIFT = 2.2e-3  # how far a rival's label is from the true one, in L1
 AS_NEAR = 1.5  # a rival may be so much further from what was sent than the truth is

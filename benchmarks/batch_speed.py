@@ -17,10 +17,10 @@ import softleak as sl
 from benchmarks.goals import Goal, ratio, run_alone
 from benchmarks.naive_batch import NaiveHead, naive_batch
 from benchmarks.timing import Contestant, race
-from softleak import data, models
-from softleak.batches.recover_batch import read_batch
-from softleak.knowledge import Knowledge
-from softleak.subject import Subject
+from softleak.batches.recover import read_batch
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
+from softleak.paper import data, models
 
 BATCH_CELLS = ((10, 2), (10, 3), (10, 4), (100, 2), (100, 4), (100, 8))  # classes and batch size
 WANTED = {(10, 4): 3.0, (100, 8): 6.0}

@@ -18,14 +18,13 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak import data
-from softleak.batches.recover_batch import read_batch
-from softleak.data import Augmentation, ImageSet
-from softleak.experiments.networks import NETWORKS, Network
-from softleak.experiments.shelf import Shelf
-from softleak.knowledge import Knowledge
-from softleak.results import BatchRecovery, Status
-from softleak.subject import Subject
+from softleak.batches.recover import read_batch
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import BatchRecovery, Status
+from softleak.core.subject import Subject
+from softleak.paper import data
+from softleak.paper.data import Augmentation, ImageSet
+from softleak.paper.networks import NETWORKS, Network, Shelf
 
 RIGHT = 1e-3
 KINDS: Mapping[str, tuple[Augmentation, sl.Family]] = {

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 import softleak as sl
 from benchmarks.batches import KINDS, RIGHT, batch_of
-from softleak.batches.recover_batch import read_batch
-from softleak.data import ImageSet
-from softleak.experiments.networks import NETWORKS, Network
-from softleak.experiments.shelf import Shelf
-from softleak.knowledge import Knowledge
-from softleak.subject import Subject
+from softleak.batches.recover import read_batch
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
+from softleak.paper.data import ImageSet
+from softleak.paper.networks import NETWORKS, Network, Shelf
 
 
 @dataclass(frozen=True, eq=False)

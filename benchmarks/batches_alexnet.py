@@ -21,13 +21,12 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.batches.recover_batch import read_batch
-from softleak.experiments.networks import NETWORKS
-from softleak.experiments.shelf import Shelf
-from softleak.knowledge import Knowledge
-from softleak.results import Status
-from softleak.subject import Subject
+from softleak.batches.recover import read_batch
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import Status
+from softleak.core.subject import Subject
+from softleak.paper import data, models
+from softleak.paper.networks import NETWORKS, Shelf
 
 SIZE, CLASSES = 8, 17
 LARGEST_L1 = 1e-3  # a label counts as recovered up to this distance

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 import softleak as sl
-from softleak import data, models
-from softleak.batches.sparse_inputs import recover_by_inputs
-from softleak.data import CIFAR10_NORM
-from softleak.knowledge import Knowledge
-from softleak.results import BatchRecovery, Status
-from softleak.subject import Subject
+from softleak.batches.sparse.inputs import recover_by_inputs
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import BatchRecovery, Status
+from softleak.core.subject import Subject
+from softleak.paper import data, models
+from softleak.paper.data import CIFAR10_NORM
 
 CELLS = ((200, 8), (200, 20), (200, 25), (1000, 64), (2000, 100))  # width m and batch size B
 LARGEST_L1 = 1e-3  # a label counts as recovered up to this distance

@@ -14,12 +14,9 @@ from itertools import pairwise
 import torch
 
 import softleak as sl
-from softleak import data
-from softleak.experiments.attacked_network import AttackedNetwork
-from softleak.experiments.networks import NETWORKS
-from softleak.experiments.seeds import SEEDS
-from softleak.experiments.shelf import Shelf
-from softleak.experiments.table5 import PAPER
+from softleak.paper import data
+from softleak.paper.networks import NETWORKS, SEEDS, AttackedNetwork, Shelf
+from softleak.paper.noise_table import PAPER
 
 NOISES = {kind: noise for kind, (noise, _) in PAPER.items()}
 NETWORK = {"kaiming": "resnet18 kaiming", "default": "resnet18"}

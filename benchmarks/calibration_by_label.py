@@ -17,10 +17,10 @@ from torch import Tensor, nn
 import softleak as sl
 from benchmarks.adversary.labels import LABELS
 from benchmarks.calibration import INTERVAL_SLACK
-from softleak import data, models
-from softleak.auditing.weakest import root_mean_square
+from softleak.audit.weakest import root_mean_square
 from softleak.defenses import GaussianNoise
 from softleak.labels.evidence.relation import Relation
+from softleak.paper import data, models
 
 KINDS = {
     "one-hot": "one-hot",

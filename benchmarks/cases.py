@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from softleak import GradientShare, Head, capture, probe
-from softleak.data import smooth
 from softleak.labels.evidence.relation import Relation
+from softleak.paper.data import smooth
 
 CASE_INPUTS = 64  # the number of entries of an input
 CASE_SEED = 0  # the seed of weights, inputs and labels

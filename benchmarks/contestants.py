@@ -11,7 +11,7 @@ from benchmarks.cases import Case
 from benchmarks.published import EntryByEntry
 from benchmarks.timing import Contestant, Timing
 from softleak import Recovery, Smoothed, recover_label
-from softleak.labels.classic import (
+from softleak.paper.classic import (
     PUBLISHED_SMOOTHING,
     ClassicResult,
     Evaluation,

@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import mean, stdev
 
-from softleak.experiments.experiment import Experiment
-from softleak.experiments.image_scores import PSNR
-from softleak.experiments.table3 import TABLE3
-from softleak.experiments.table4 import TABLE4, WEIGHT_TITLES
-from softleak.sweep import Records
+from softleak.paper.experiment import Experiment
+from softleak.paper.input_tables import PSNR, TABLE3, TABLE4, WEIGHT_TITLES
+from softleak.paper.sweep import Records
 
 LOST_BELOW = 15.0  # the PSNR in dB below which an image counts as not found
 PAIRS = (("ours", "GT"), ("ours", "iDLG"), ("DLG+ours", "GT"))

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.auditing import NamedShare, Options, Truth, audit_shares, prepared
-from softleak.knowledge import Knowledge
-from softleak.labels.batch import BatchReader
+from softleak.audit import NamedShare, Options, Truth, audit_shares, prepared
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
+from softleak.labels.composition import BatchReader
 from softleak.labels.evidence.probes import evidence_of
 from softleak.labels.recover import recover
-from softleak.subject import Subject
+from softleak.paper import data, models
 
 SHAPE = (3, 32, 32)
 UNKNOWN = Knowledge(scale="unknown")

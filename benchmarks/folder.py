@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import softleak as sl
-from softleak import data, models
-from softleak.auditing import Options
-from softleak.auditing.update_files import audit_files, share_files
-from softleak.subject import Subject
+from softleak.audit import Options
+from softleak.audit.files import audit_files, share_files
+from softleak.core.subject import Subject
+from softleak.paper import data, models
 
 KINDS: tuple[data.Augmentation, ...] = (
     data.Hard(),
@@ -74,7 +74,7 @@ def main() -> None:
         fill(folder, given.shares)
         paths = share_files(folder)
         command = (
-            "audit", "--model", "softleak.models:trained_lenet", "--share", str(folder),
+            "audit", "--model", "softleak.paper.models:trained_lenet", "--share", str(folder),
             "--labels-only", "--json", "--out", str(out),
         )  # fmt: skip
         read = best(lambda: [sl.GradientShare.load(path) for path in paths])

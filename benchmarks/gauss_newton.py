@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import softleak as sl
 from benchmarks.smooth_networks import build, images
 from softleak.matching import GaussNewton, GivenLabel, Image, Noise, Reconstruction, Watch
-from softleak.matching.stopping import MatchProgress
+from softleak.matching.reconstruction import MatchProgress
 
 COLUMNS = (
     "cell", "images", "≥100 dB", "≥80 dB", "proved", "median dB", "honest", "wrong", "steps", "s",

@@ -22,10 +22,10 @@ from torch.func import jvp, vmap
 
 import softleak as sl
 from benchmarks.smooth_networks import KINDS, build, images
+from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
-from softleak.matching.gauss_newton.normal_step import NormalEquations
-from softleak.matching.gauss_newton.share_equations import BatchKnowledge, ShareEquations
-from softleak.subject import Subject
+from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
+from softleak.matching.gauss_newton.model import NormalEquations
 
 NAIVE_CHUNK = 96
 STEP_DAMPING = 1e-3

@@ -18,12 +18,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from softleak.client import Client
-from softleak.matching.gauss_newton.damped_descent import DampedDescent
-from softleak.matching.gauss_newton.newton_method import GaussNewton
-from softleak.matching.gauss_newton.share_equations import BatchKnowledge
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.core.client import Client
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.matching.gauss_newton.descent import DampedDescent
+from softleak.matching.gauss_newton.equations import BatchKnowledge
+from softleak.matching.gauss_newton.method import GaussNewton
 
 SHAPE = (2, 6, 6)
 FEW_CLASSES = 4

@@ -18,12 +18,12 @@ import softleak as sl
 from benchmarks.goals import Goal, goals_table, ratio
 from benchmarks.optimisers import by_cosine, l2, match
 from benchmarks.timing import Contestant, race, timed
-from softleak import data, models
-from softleak.experiments.inversion import pixels
-from softleak.inversion.classic import one_index
-from softleak.labels.classic import PUBLISHED_SMOOTHING
+from softleak.audit.metrics import psnr
 from softleak.labels.evidence.relation import Relation
-from softleak.metrics import psnr
+from softleak.paper import data, models
+from softleak.paper.classic import PUBLISHED_SMOOTHING
+from softleak.paper.classic.inversion import one_index
+from softleak.paper.input_tables import pixels
 
 OURS, CLASSIC, CLASSIC_IMAGE, OURS_IMAGE = "softleak", "classic", "classic, image", "ours, image"
 ROUNDS = 3

@@ -23,14 +23,19 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.data import CIFAR10_NORM
-from softleak.experiments.attacked_network import AttackedNetwork
-from softleak.experiments.inversion import inverter, mean_image
-from softleak.experiments.kinds import MIXED, SMOOTHED, AugmentationKind
-from softleak.experiments.networks import NETWORKS, Network
-from softleak.experiments.shelf import Shelf
-from softleak.metrics import psnr, same_bits, ssim
+from softleak.audit.metrics import psnr, same_bits, ssim
+from softleak.paper import data, models
+from softleak.paper.data import CIFAR10_NORM
+from softleak.paper.input_tables import inverter, mean_image
+from softleak.paper.networks import (
+    MIXED,
+    NETWORKS,
+    SMOOTHED,
+    AttackedNetwork,
+    AugmentationKind,
+    Network,
+    Shelf,
+)
 
 COLUMNS = (
     "network", "labels", "mean dB", "median", "worst", "SSIM", "honest", "rosy", "bits", "failed",

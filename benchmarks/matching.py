@@ -19,13 +19,13 @@ import softleak as sl
 from benchmarks.goals import Goal, goals_table, ratio
 from benchmarks.optimisers import by_cosine, match
 from benchmarks.timing import Contestant, race
-from softleak import data, models
+from softleak.audit.metrics import psnr
+from softleak.core.subject import Subject
 from softleak.matching import Adam, Cosine, Noise, RecoveredLabel, TotalVariation, reconstruct_many
-from softleak.matching.differentiable_model import DifferentiableModel
+from softleak.matching.gradients import DifferentiableModel
 from softleak.matching.problems import MatchingProblems
 from softleak.matching.tasks import Job, Order, targets
-from softleak.metrics import psnr
-from softleak.subject import Subject
+from softleak.paper import data, models
 
 LOOP, BATCH, COMPILED = "a loop over images", "one batch", "one batch, compiled before"
 COUNT, STEPS, ROUNDS, SMOOTH = 32, 50, 3, 1e-2

@@ -16,11 +16,9 @@ from statistics import mean, stdev
 
 from rich.console import Console
 
-from softleak.experiments.image_scores import PSNR
-from softleak.experiments.matching import MatchingCell
-from softleak.experiments.shelf import Shelf
-from softleak.experiments.table4 import TABLE4
 from softleak.matching import L2, LBFGS, Adam
+from softleak.paper.input_tables import PSNR, TABLE4, MatchingCell
+from softleak.paper.networks import Shelf
 
 COMPARED_WEIGHTS = ((1.0, 0.0), (0.0, 2.0))  # α and β: without the feature, and with it
 

@@ -16,11 +16,10 @@ from rich.console import Console
 
 import softleak as sl
 from benchmarks.inversion_accuracy import Cell, cells
-from softleak.data import CIFAR10_NORM
-from softleak.experiments.attacked_network import AttackedNetwork
-from softleak.experiments.shelf import Shelf
+from softleak.audit.metrics import psnr
 from softleak.matching import L2, LBFGS, Image, MatchStatus, reconstruct_many
-from softleak.metrics import psnr
+from softleak.paper.data import CIFAR10_NORM
+from softleak.paper.networks import AttackedNetwork, Shelf
 
 LBFGS_STEPS = 20  # steps of up to 20 evaluations each
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.experiments.inversion import pixels
-from softleak.metrics import psnr
+from softleak.audit.metrics import psnr
+from softleak.paper import data, models
+from softleak.paper.input_tables import pixels
 
 NOISE_STDS = (1e-5, 1e-4, 1e-3, 1e-2)
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import torch
 
 import softleak as sl
-from softleak import models
+from softleak.core.share import Scale
 from softleak.defenses import GaussianNoise
-from softleak.share import Scale
+from softleak.paper import models
 
 STDS = (1e-3, 1e-2, 1e-1, 0.5)
 SCALES: tuple[Scale, ...] = ("known", "unknown")

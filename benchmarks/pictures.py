@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 import softleak as sl
 from benchmarks.optimisers import by_cosine, l2, match
-from softleak import data, models
-from softleak.data import CIFAR10_NORM
-from softleak.metrics import psnr
+from softleak.audit.metrics import psnr
+from softleak.paper import data, models
+from softleak.paper.data import CIFAR10_NORM
 
 COMPARED_IMAGES = 4  # the number of rows of the comparison
 SHEET_SIDE = 10  # the number of images per row and per column of a sheet

@@ -21,10 +21,10 @@ from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.data import CIFAR10_NORM
+from softleak.audit.metrics import label_error, psnr
 from softleak.defenses.dpsgd import DPSGD
-from softleak.metrics import label_error, psnr
+from softleak.paper import data, models
+from softleak.paper.data import CIFAR10_NORM
 
 MULTIPLIERS = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 NORM = 1.0

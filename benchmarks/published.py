@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from softleak.labels.classic import Loss
-from softleak.labels.classic.row import RowRatios
+from softleak.paper.classic import Loss
+from softleak.paper.classic.methods import RowRatios
 
 
 @dataclass(frozen=True, eq=False)

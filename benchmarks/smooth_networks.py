@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak import data, models
+from softleak.paper import data, models
 
 CLASSES = 10
 CALIBRATION = 64  # images whose statistics BatchNorm keeps

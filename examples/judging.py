@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softleak.integrations.guarding.round_findings import ClientAudit
+from softleak.guard.auditor import ClientAudit
 
 
 def exact(client: ClientAudit, true: int) -> bool:

@@ -9,8 +9,8 @@ import torch
 from hypothesis import settings
 
 import softleak as sl
-from softleak import data, models
-from softleak.experiments.shelf import Shelf
+from softleak.paper import data, models
+from softleak.paper.networks import Shelf
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -17,8 +17,8 @@ from torch import nn
 import softleak as sl
 from benchmarks.adversary.questions import Question
 from benchmarks.adversary.subject import Case
+from softleak.core.head import find_head
 from softleak.labels.evidence.relation import Relation
-from softleak.verify import find_head
 
 LIMIT = 30.0  # seconds a recovery may take, of this process alone
 TOGETHER = 480  # entries of labels asked about in one call, which bounds memory

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import softleak as sl
 from benchmarks.adversary.labels import FAMILIES
 from benchmarks.adversary.truth import Truth
-from softleak.share import Scale
+from softleak.core.share import Scale
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from softleak import data
+from softleak.paper import data
 
 POOL = 64
 BATCH = 32

@@ -23,9 +23,9 @@ from benchmarks.adversary.losses import (
 from benchmarks.adversary.truth import Made, Truth, variants
 from benchmarks.adversary.updates import UPDATES, Update
 from softleak import GradientShare
+from softleak.core.share import Scale
+from softleak.core.vocabulary import Precision
 from softleak.defenses import Clip, Defense, GaussianNoise, Int8, Prune, Sign
-from softleak.share import Scale
-from softleak.vocabulary import Precision
 
 CROSS_ENTROPIES = (CROSS_ENTROPY, QUARTER)
 

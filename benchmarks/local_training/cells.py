@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.labels.local.recover_trained import answer_trained
+from softleak.labels.local.recover import answer_trained
 from softleak.labels.recover import recover
+from softleak.paper import data, models
 
 SHAPE = (3, 32, 32)
 EXACT = 1e-3  # L1: a label this close counts as exact

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import softleak as sl
 from benchmarks.local_training.cells import SHAPE, network
-from softleak import data
-from softleak.batches.recover_batch import read_batch
+from softleak.batches.recover import read_batch
 from softleak.matching.unrolled import UnrolledMatching
+from softleak.paper import data
 
 SHARP, RECOGNISABLE = 60.0, 20.0  # dB
 

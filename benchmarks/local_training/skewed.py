@@ -12,8 +12,7 @@ from torch import Tensor
 
 import softleak as sl
 from benchmarks.local_training.cells import network
-from softleak import data
-from softleak.labels.batch import BatchReader
+from softleak.labels.composition import BatchReader
 from softleak.labels.local.proportions import (
     PROPORTIONS,
     ProportionReader,
@@ -22,6 +21,7 @@ from softleak.labels.local.proportions import (
     draw_counts,
 )
 from softleak.labels.local.recipe import as_gradient
+from softleak.paper import data
 
 CLIENT = sl.Client(lr=0.01, epochs=1, batch_size=32, momentum=0.9)
 

@@ -10,13 +10,12 @@ from torch import Tensor
 from benchmarks.adversary.judge import FAILURES
 from benchmarks.adversary.judge import judge as judge_label
 from benchmarks.matrix.updates import Sent
-from softleak.auditing import AuditReport, Leak, Method, State
-from softleak.auditing import Truth as Told
-from softleak.auditing.findings import LEAK_THRESHOLDS, LabelLeak
-from softleak.labels.batch import BatchReader
-from softleak.labels.signs import is_sign_pattern
-from softleak.results import Status
-from softleak.subject import Subject
+from softleak.audit import AuditReport, Leak, Method, State
+from softleak.audit import Truth as Told
+from softleak.audit.findings import LEAK_THRESHOLDS, LabelLeak
+from softleak.core.results import Status
+from softleak.core.subject import Subject
+from softleak.labels.composition import BatchReader, is_sign_pattern
 
 OF_ONE_SAMPLE = (Leak.LABEL, Leak.CLASS, Leak.FEATURE)
 

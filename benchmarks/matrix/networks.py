@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from benchmarks.adversary.stranger import IMAGE, Stranger
 from benchmarks.adversary.zoo.hugging_face import HUGGING_FACE
 from benchmarks.adversary.zoo.sequences import SEQUENCES
-from softleak import models
+from softleak.paper import models
 
 CLASSES = 10
 

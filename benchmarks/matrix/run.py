@@ -10,9 +10,9 @@ from benchmarks.adversary.stranger import Stranger
 from benchmarks.matrix.client import Client
 from benchmarks.matrix.judge import falsely_green, wrong_claims, wrong_unique
 from benchmarks.matrix.updates import Kind, Sent
-from softleak.auditing import AuditReport, Leak, NamedShare, State, audit_shares, prepared
-from softleak.auditing.headline import headline
-from softleak.subject import Subject
+from softleak.audit import AuditReport, Leak, NamedShare, State, audit_shares, prepared
+from softleak.core.subject import Subject
+from softleak.present.words import headline
 
 
 @dataclass(frozen=True)

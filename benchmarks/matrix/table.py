@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.matrix.networks import NETWORKS
 from benchmarks.matrix.run import Cell
 from benchmarks.matrix.words import JUDGING, LEGEND
-from softleak.auditing import Leak, State
+from softleak.audit import Leak, State
 
 MARKS = {State.LEAKED: "●", State.NO_SUCCESS: "○", State.NOT_ATTACKED: "·"}
 

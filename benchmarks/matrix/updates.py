@@ -11,9 +11,9 @@ import torch
 from benchmarks.adversary.truth import Truth, variants
 from benchmarks.matrix.client import Client, Data, Optimiser, State
 from softleak import GradientShare
-from softleak.auditing import Options
+from softleak.audit import Options
+from softleak.core.knowledge import Knowledge
 from softleak.defenses import GaussianNoise
-from softleak.knowledge import Knowledge
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from benchmarks.transformers.classifiers import (
     TEXT_MODELS,
     ImageModel,
 )
-from softleak import data, matching, models
+from softleak import matching
+from softleak.paper import data, models
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak import data, models
-from softleak.errors import MissingExtra
-from softleak.forward import forward_batch
+from softleak.core.errors import MissingExtra
+from softleak.core.forward import forward_batch
+from softleak.paper import data, models
 
 TRAINING_STEPS = 40
 

@@ -13,10 +13,10 @@ from torch import nn
 
 import softleak as sl
 from benchmarks.transformers.classifiers import ImageModel, train_images
-from softleak import data
-from softleak.inversion.choose import invert_subject
-from softleak.knowledge import Knowledge
+from softleak.core.knowledge import Knowledge
+from softleak.inversion.invert import invert_subject
 from softleak.labels.recover import recover
+from softleak.paper import data
 
 LABEL_ERROR = 1e-3
 LABELS: Mapping[str, data.Augmentation] = {"mixed": data.Mixup(), "Dirichlet": data.Dirichlet()}

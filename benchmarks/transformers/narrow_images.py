@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import softleak as sl
-from softleak import data, models
 from softleak.matching import GaussNewton, Image
+from softleak.paper import data, models
 
 NARROW_HEADER = (
     "| image | labels | directions open | closed form dB | then Gauss–Newton dB | status | s "

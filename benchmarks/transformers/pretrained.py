@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmarks.transformers.classifiers import library
 from benchmarks.transformers.sentences import LONGEST, SHORTEST
-from softleak import data
+from softleak.paper import data
 
 PRETRAINED_CLASSES = 4
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from benchmarks.transformers.classifiers import library
-from softleak import data
+from softleak.paper import data
 
 WORDS = 2000
 SHORTEST, LONGEST = 5, 120

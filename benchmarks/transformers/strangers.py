@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import softleak as sl
 from benchmarks.transformers.classifiers import USUAL, library
 from benchmarks.transformers.rebuilt import adapted, tied
+from softleak.core.share import GradientShare
 from softleak.defenses import Cast, Clip, GaussianNoise, Int8, LaplaceNoise, Prune, Sign
-from softleak.share import GradientShare
 
 DISTILLED = {
     **USUAL,

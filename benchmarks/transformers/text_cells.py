@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import softleak as sl
 from benchmarks.transformers.classifiers import TextModel, train_texts
 from benchmarks.transformers.sentences import WORDS, sentences
-from softleak.inversion.choose import invert_subject
-from softleak.inversion.texts.text_result import Certainty
-from softleak.knowledge import Knowledge
+from softleak.core.knowledge import Knowledge
+from softleak.inversion.invert import invert_subject
+from softleak.inversion.texts.result import Certainty
 from softleak.labels.recover import recover
 
 LABEL_BOUND = 1e-3

@@ -21,8 +21,8 @@ from flwr.simulation import run_simulation
 from examples.flower.app import Run, client_app
 from examples.flower.score import Score, score
 from examples.flower.settings import Settings
-from softleak.integrations.flower import AuditEngine
-from softleak.integrations.flower.round_page import LIMITS, Federation, write_federations
+from softleak.guard.flower import AuditEngine
+from softleak.guard.flower.page import LIMITS, Federation, write_federations
 
 TITLES = {False: "Without a guard", True: "With the guard"}
 NOTES = {

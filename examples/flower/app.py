@@ -16,15 +16,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
 from examples.flower.settings import EXAMPLE_SEED, NORM, Settings
-from softleak import data
-from softleak.integrations.flower import (
-    Action,
-    AuditEngine,
-    LeakageGuard,
-    LeakageMonitor,
-    Question,
-    Unfit,
-)
+from softleak.guard.flower import Action, AuditEngine, LeakageGuard, LeakageMonitor, Question, Unfit
+from softleak.paper import data
 
 
 def client_app(settings: Settings, *, guarded: bool) -> ClientApp:

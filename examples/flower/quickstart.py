@@ -38,16 +38,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
-from softleak import data
-from softleak.auditing import Leak
-from softleak.integrations.flower import (
-    Action,
-    BatchPreview,
-    LeakageGuard,
-    LeakageMonitor,
-    Question,
-)
-from softleak.integrations.flower.guard import Source, fresh
+from softleak.audit import Leak
+from softleak.guard.flower import Action, BatchPreview, LeakageGuard, LeakageMonitor, Question
+from softleak.guard.flower.guard import Source, fresh
+from softleak.paper import data
 
 SHAPE = (3, 32, 32)
 MOMENTUM, BATCH, LR = 0.9, 32, 0.1

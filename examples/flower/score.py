@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from examples.flower.app import Run
 from examples.flower.settings import NORM
 from examples.judging import exact, guess
-from softleak import data
-from softleak.auditing.findings import LEAK_THRESHOLDS
-from softleak.integrations.flower.pictures import Picture, picture
-from softleak.metrics import psnr
+from softleak.audit.findings import LEAK_THRESHOLDS
+from softleak.audit.metrics import psnr
+from softleak.guard.flower.page import Picture, picture
+from softleak.paper import data
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softleak import data, models
-from softleak.auditing import Leak
-from softleak.auditing.treatments import PLAIN, TREATMENTS, Treatment
+from softleak.audit import Leak
+from softleak.audit.sweeps import PLAIN, TREATMENTS, Treatment
+from softleak.paper import data, models
 
 NORM = data.CIFAR10_NORM
 HELD_OUT_IMAGES = 50  # the number of images that no client has

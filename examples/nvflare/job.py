@@ -12,7 +12,7 @@ from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 PARTS = "examples.nvflare.parts"
 OPEN, FILTERED, BROKEN = "open", "filtered", "broken"  # the kinds of clients
 FILTERS = {
-    OPEN: None, FILTERED: "softleak.integrations.nvflare.LeakageFilter",
+    OPEN: None, FILTERED: "softleak.guard.nvflare.LeakageFilter",
     BROKEN: f"{PARTS}.BrokenFilter",
 }  # fmt: skip
 
@@ -69,7 +69,7 @@ class FlareRun:
         for kind in set(self.kinds):
             _write(job / kind / "config" / "config_fed_client.json", self._client(FILTERS[kind]))
         # NVIDIA FLARE builds only what its administrator allows.
-        allowed = [*DEFAULT_CLASS_ALLOW_LIST, "softleak.integrations.nvflare", "examples.nvflare"]
+        allowed = [*DEFAULT_CLASS_ALLOW_LIST, "softleak.guard.nvflare", "examples.nvflare"]
         resources = self.file("workspace") / "local" / "resources.json"
         _write(resources, {"class_allow_list": allowed})
         self.seen.mkdir(parents=True, exist_ok=True)

@@ -22,8 +22,7 @@ from nvflare.app_common.widgets.streaming import AnalyticsReceiver
 from torch import nn
 
 from examples.flower.settings import EXAMPLE_SEED, Settings
-from softleak.integrations.nvflare import LeakageFilter
-from softleak.integrations.nvflare.exchange import built
+from softleak.guard.nvflare import LeakageFilter, built
 
 
 def network(size: int) -> nn.Module:

@@ -15,12 +15,12 @@ from nvflare.apis.dxo import DXO
 from examples.flower.settings import NORM, Settings
 from examples.judging import exact, guess
 from examples.nvflare.job import FlareRun
-from softleak.auditing.findings import LEAK_THRESHOLDS
-from softleak.errors import SoftleakError
-from softleak.integrations.guarding.auditor import Auditor, Question
-from softleak.integrations.guarding.client_update import Group, Update
-from softleak.integrations.nvflare.exchange import built, own_step
-from softleak.metrics import psnr
+from softleak.audit.findings import LEAK_THRESHOLDS
+from softleak.audit.metrics import psnr
+from softleak.core.errors import SoftleakError
+from softleak.guard.auditor import Auditor, Question
+from softleak.guard.nvflare import built, own_step
+from softleak.guard.updates import Group, Update
 
 
 @dataclass

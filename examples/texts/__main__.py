@@ -15,9 +15,9 @@ import torch
 
 import softleak as sl
 from examples.texts.classifier import CLASSES, make, tokenizer
-from softleak import data
-from softleak.auditing.truth import Truth
+from softleak.audit.truth import Truth
 from softleak.defenses import Defense, GaussianNoise, Withhold
+from softleak.paper import data
 
 TABLES = tuple(
     f"bert.embeddings.{name}.weight"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from softleak import data
+from softleak.paper import data
 
 CLASSES = ("Ruth", "Ecclesiastes", "Jonah", "another book")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")

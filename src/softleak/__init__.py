@@ -5,32 +5,34 @@ The public names are imported when they are first used, so that ``import softlea
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from os import PathLike
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from softleak import page_writer
 from softleak._version import __version__
-from softleak.errors import SoftleakError
+from softleak.core.errors import SoftleakError
 
 if TYPE_CHECKING:
-    from softleak.auditing import AuditReport, audit
-    from softleak.batches.recover_batch import recover_batch
-    from softleak.client import Client, capture
-    from softleak.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
-    from softleak.head import Head
-    from softleak.input_spec import InputPart, InputSpec
+    from softleak.audit.report import AuditReport
+    from softleak.audit.run import audit
+    from softleak.batches.recover import recover_batch
+    from softleak.core.client import Client, capture
+    from softleak.core.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
+    from softleak.core.head import Head
+    from softleak.core.input_spec import InputPart, InputSpec
+    from softleak.core.knowledge import Knowledge
+    from softleak.core.results import BatchRecovery, Candidate, Evidence, Recovery, Status
+    from softleak.core.share import GradientShare
+    from softleak.core.subject import Subject
     from softleak.inversion.chain import Chain
-    from softleak.inversion.choose import invert
+    from softleak.inversion.invert import invert
     from softleak.inversion.walk import Inversion
-    from softleak.knowledge import Knowledge
     from softleak.labels.evidence.probes import probe
     from softleak.labels.recover import recover_label, recover_labels
-    from softleak.matching import L2, Cosine, Reconstruction
+    from softleak.matching.problems import L2, Cosine
     from softleak.matching.reconstruct import reconstruct, reconstruct_many
-    from softleak.results import BatchRecovery, Candidate, Evidence, Recovery, Status
-    from softleak.share import GradientShare
-    from softleak.subject import Subject
+    from softleak.matching.reconstruction import Reconstruction
 
 __all__ = [
     "L2",
@@ -71,23 +73,24 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "auditing": ("AuditReport", "audit"),
-    "batches.recover_batch": ("recover_batch",),
-    "client": ("Client", "capture"),
-    "families": ("AnyLabel", "Family", "Mixed", "OneHot", "Smoothed", "SmoothedMixed"),
-    "head": ("Head",),
-    "input_spec": ("InputPart", "InputSpec"),
+    "audit.report": ("AuditReport",),
+    "audit.run": ("audit",),
+    "batches.recover": ("recover_batch",),
+    "core.client": ("Client", "capture"),
+    "core.families": ("AnyLabel", "Family", "Mixed", "OneHot", "Smoothed", "SmoothedMixed"),
+    "core.head": ("Head",),
+    "core.input_spec": ("InputPart", "InputSpec"),
     "inversion.chain": ("Chain",),
-    "inversion.choose": ("invert",),
+    "inversion.invert": ("invert",),
     "inversion.walk": ("Inversion",),
-    "knowledge": ("Knowledge",),
+    "core.knowledge": ("Knowledge",),
     "labels.evidence.probes": ("probe",),
     "labels.recover": ("recover_label", "recover_labels"),
     "matching": ("L2", "Cosine", "Reconstruction"),
     "matching.reconstruct": ("reconstruct", "reconstruct_many"),
-    "results": ("BatchRecovery", "Candidate", "Evidence", "Recovery", "Status"),
-    "share": ("GradientShare",),
-    "subject": ("Subject",),
+    "core.results": ("BatchRecovery", "Candidate", "Evidence", "Recovery", "Status"),
+    "core.share": ("GradientShare",),
+    "core.subject": ("Subject",),
 }
 _PACKAGES = ("auditing", "data", "defenses", "matching", "metrics", "models", "report")
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
@@ -109,10 +112,17 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _write_page(path: str | PathLike[str], audit: Any) -> None:  # noqa: ANN401 - an Audit
-    from softleak.report import write_page
+class _Package(ModuleType):
+    """The package as a module whose ``audit`` is the function, though a folder has that name."""
 
-    write_page(path, audit)
+    @property
+    def audit(self) -> Any:  # noqa: ANN401 - the function, imported when it is first used
+        """Return the function ``softleak.audit``."""
+        return import_module("softleak.audit.run").audit
+
+    @audit.setter
+    def audit(self, folder: ModuleType) -> None:
+        """Leave the name to the function, when the import of the folder would bind it."""
 
 
-page_writer.provide(_write_page)
+sys.modules[__name__].__class__ = _Package

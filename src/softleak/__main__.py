@@ -1,6 +1,6 @@
 """This module runs the command line as ``python -m softleak``."""
 
-from softleak.cli import app
+from softleak.cli.app import app
 
 if __name__ == "__main__":
     app(prog_name="softleak")

@@ -74,9 +74,9 @@ def _child(code: str, folder: str, *outputs: str) -> None:
 
 def _serve() -> None:
     import softleak.cli.audit
-    import softleak.labels.batch
+    import softleak.labels.composition
     import softleak.matching
-    import softleak.models  # noqa: F401
+    import softleak.paper.models  # noqa: F401
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)  # a program's output is a file
     for line in sys.stdin:

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.auditing import Options
-from softleak.auditing.composition import CompositionFinding, read_composition
-from softleak.auditing.findings import InputFinding
-from softleak.auditing.input_attack import recover_input
+from softleak.audit import Options
+from softleak.audit.composition import CompositionFinding, read_composition
+from softleak.audit.findings import InputFinding
+from softleak.audit.input_attacks import recover_input
 from softleak.defenses import Clip, GaussianNoise, Int8, Prune, Sign
 from softleak.labels.recover import recover
 from softleak.matching import LBFGS, Matching, MatchStatus
-from softleak.models import vit
+from softleak.paper.models import vit
 
 SHAPE = (3, 8, 8)
 CLASSES = 6

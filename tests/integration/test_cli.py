@@ -8,11 +8,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 import softleak
-from softleak import data, models
-from softleak.auditing import Truth
+from softleak.audit import Truth
 from softleak.cli import app
+from softleak.paper import data, models
 
-MODEL = ["--model", "softleak.models:trained_lenet"]
+MODEL = ["--model", "softleak.paper.models:trained_lenet"]
 
 
 def run(*arguments: str | object, **kwargs):

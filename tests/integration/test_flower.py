@@ -104,8 +104,8 @@ def check_page(chromium, path, heading):
 def test_softleak_itself_does_not_need_flower_and_the_integration_says_what_to_install():
     """In one process, because importing torch takes most of the time."""
     code = (
-        "import sys; sys.modules['flwr'] = None; import softleak.cli, softleak.labels.batch; "
-        "print('imported'); import softleak.integrations.flower"
+        "import sys; sys.modules['flwr'] = None; import softleak.cli, softleak.labels.composition; "
+        "print('imported'); import softleak.guard.flower"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "imported", done.stderr

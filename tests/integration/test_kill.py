@@ -6,16 +6,16 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import data
+from softleak.paper import data
 from tests.integration.audits import SHAPE, SMALL, Small
 from tests.integration.forks import ROOT
 
 WRITING = """
 import json, os, pathlib, signal, sys, time, softleak as sl
-from softleak.subject import Subject
-from softleak.auditing import Audit, NamedShare, Options, audit_shares
-from softleak.models import trained_lenet
-from softleak.report import write_json, write_page
+from softleak.core.subject import Subject
+from softleak.audit import Audit, NamedShare, Options, audit_shares
+from softleak.paper.models import trained_lenet
+from softleak.present import write_json, write_page
 share, kills = sys.argv[0], int(sys.argv[1])
 subject = Subject.of(trained_lenet(), (3, 32, 32))
 named = [NamedShare("x" * 50, sl.GradientShare.load(share))] * 40
@@ -73,7 +73,7 @@ def test_a_report_is_whole_or_absent(tmp_path, forks, share):
 
 STARTED = """
 import json, os, pathlib, random, signal, time
-import softleak.cli.audit, softleak.models  # once, and not in every child
+import softleak.cli.audit, softleak.paper.models  # once, and not in every child
 from softleak.cli import app
 
 def started(command):
@@ -154,7 +154,7 @@ def test_the_command_itself_leaves_the_last_report(tmp_path, forks, share):
     """Killed while it inverts, it leaves what was there before."""
     out = tmp_path / "out"
     command = [
-        "audit", "--model", "softleak.models:trained_lenet", "--share", share, "--out", out,
+        "audit", "--model", "softleak.paper.models:trained_lenet", "--share", share, "--out", out,
     ]  # fmt: skip
     done = forks.run(program(STARTED + INVERTING, out, *command), tmp_path)
     assert done.returncode == 0, done.stderr

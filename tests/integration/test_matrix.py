@@ -11,7 +11,7 @@ from benchmarks.matrix.networks import NETWORKS
 from benchmarks.matrix.run import Cell, cells
 from benchmarks.matrix.table import page
 from benchmarks.matrix.updates import KINDS
-from softleak.auditing import Leak, State
+from softleak.audit import Leak, State
 
 ROWS = ("MLP", "VGG, no head bias", "ViT, no head bias", "GRU")
 COLUMNS = ("delta, not said", "decay 5e-4", "Adam", "batch of 16", "float16")

@@ -51,7 +51,7 @@ def test_four_clients_and_three_rounds(tmp_path):
 
 
 def test_the_integration_says_what_to_install():
-    code = "import sys; sys.modules['nvflare'] = None; import softleak.integrations.nvflare"
+    code = "import sys; sys.modules['nvflare'] = None; import softleak.guard.nvflare"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "pip install '.[nvflare]' in a checkout of softleak" in done.stderr

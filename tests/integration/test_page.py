@@ -10,21 +10,13 @@ import torch
 from axe_playwright_python.sync_playwright import Axe
 
 import softleak as sl
-from softleak import data
-from softleak.auditing import (
-    Audit,
-    NamedShare,
-    Options,
-    Provenance,
-    Refusal,
-    Truth,
-    audit_shares,
-)
-from softleak.auditing.rates import Point, Rate, Response, WhatIf
-from softleak.knowledge import Knowledge
-from softleak.report import write_dossier, write_page
-from softleak.subject import Subject
-from softleak.vocabulary import Leak
+from softleak.audit import Audit, NamedShare, Options, Provenance, Refusal, Truth, audit_shares
+from softleak.audit.rates import Point, Rate, Response, WhatIf
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
+from softleak.core.vocabulary import Leak
+from softleak.paper import data
+from softleak.present import write_dossier, write_page
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 NAMES = (EVIL, "</script><script>document.title='owned'</script>", *"cdefghij")

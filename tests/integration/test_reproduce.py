@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from softleak.cli import app
-from softleak.environment import code
-from softleak.report.results_page import LEGEND, SCORED
+from softleak.io.environment import code
+from softleak.paper.results_page import LEGEND, SCORED
 
 COMMAND = ["reproduce", "table2", "--only", "lenet", "--samples", "4"]
 RUN = [sys.executable, "-c", "from softleak.cli import app; app()", *COMMAND]
@@ -130,7 +130,7 @@ def test_what_is_not_installed_is_said_before_anything_is_computed(
 ):
     monkeypatch.setitem(sys.modules, module, None)
     command = ["reproduce", what, "--only", "fcn4 on cifar10", "--out", str(tmp_path)]
-    monkeypatch.setattr("softleak.experiments.laboratory.Laboratory.__call__", pytest.fail)
+    monkeypatch.setattr("softleak.paper.reproduction.Laboratory.__call__", pytest.fail)
     done = CliRunner().invoke(app, command, env={"COLUMNS": "160"})
     assert done.exit_code == 2, done.output
     assert "pip install '.[" in done.output

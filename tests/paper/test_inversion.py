@@ -8,8 +8,8 @@ from statistics import median
 import pytest
 
 from benchmarks.inversion_accuracy import Cell, Scored, cells, measure
-from softleak.data import Mixup
-from softleak.experiments.shelf import CIFAR10, Shelf
+from softleak.paper.data import Mixup
+from softleak.paper.networks import CIFAR10, Shelf
 
 CELLS = [cell for cell in cells() if cell.network.source == CIFAR10]  # its images are embedded
 NAMES = [f"{cell.title}, {type(cell.kind.augmentation).__name__}" for cell in CELLS]

@@ -7,11 +7,9 @@ import torch
 
 import softleak as sl
 from benchmarks.accuracy import Cell, cells, measure, target_of
-from softleak import models
-from softleak.experiments.attacked_network import AttackedNetwork
-from softleak.experiments.label_cells import LABEL_TOLERANCE
-from softleak.experiments.networks import NETWORKS
-from softleak.experiments.shelf import Shelf
+from softleak.paper import models
+from softleak.paper.label_tables import LABEL_TOLERANCE
+from softleak.paper.networks import NETWORKS, AttackedNetwork, Shelf
 
 SAMPLES = 8
 FEWER_SAMPLES = {"alexnet": 4, "resnet50 at 224": 2, "resnet50 at 224, uniform": 2}

@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data
-from softleak.auditing import (
+from softleak.audit import (
     Audit,
     LabelLeak,
     Method,
@@ -28,9 +27,10 @@ from softleak.auditing import (
     audit_shares,
     prepared,
 )
-from softleak.auditing.update_files import audit_files
-from softleak.report.page import render
-from softleak.subject import Subject
+from softleak.audit.files import audit_files
+from softleak.core.subject import Subject
+from softleak.paper import data
+from softleak.present.page import render
 
 PATIENCE = 10.0  # seconds of work
 ENDINGS = (".safetensors", ".pt", ".npz")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import softleak as sl
-from softleak import models
-from softleak.auditing import Options, audit
-from softleak.errors import FileError, SoftleakError
+from softleak.audit import Options, audit
+from softleak.core.errors import FileError, SoftleakError
+from softleak.paper import models
 from tests.properties.bad_inputs import Stock, attack, invert
 
 FEW, MANY, INVERTED = 300, 12_000, 4

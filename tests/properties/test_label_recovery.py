@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.data import smooth
-from softleak.factors import factor
+from softleak.audit.metrics import distance_to_set, label_error
+from softleak.core.factors import factor
 from softleak.labels.pseudo import PseudoLabels
-from softleak.metrics import distance_to_set, label_error
+from softleak.paper.data import smooth
 
 CLASSES, FEATURES = 8, 24
 seeds = st.integers(0, 2**32 - 1)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from softleak.atomic import make_folder, replacing, write_text
-from softleak.errors import FileError
+from softleak.core.errors import FileError
+from softleak.io.atomic import make_folder, replacing, write_text
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import models
-from softleak.errors import DataError, LabelError, ModelError, NonFinite
-from softleak.input_shapes import accepted_shapes
-from softleak.metrics import label_error
+from softleak.audit.metrics import label_error
+from softleak.core.errors import DataError, LabelError, ModelError, NonFinite
+from softleak.core.input_shapes import accepted_shapes
+from softleak.paper import models
 
 
 def reference(model, x, y):

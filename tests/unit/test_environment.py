@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from softleak import environment
+from softleak.io import environment
 
 
 def test_the_code_is_known_by_its_source_files(tmp_path, monkeypatch):

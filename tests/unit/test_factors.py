@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.errors import MissingGradient, ShareError
-from softleak.factors import factor, numerical_rank
+from softleak.core.errors import MissingGradient, ShareError
+from softleak.core.factors import factor, numerical_rank
 
 HEAD = sl.Head.of(nn.Linear(30, 7, bias=False))
 

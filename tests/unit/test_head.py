@@ -5,10 +5,9 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import models
-from softleak.errors import HeadNotFound, ModelError
-from softleak.head import column_sums, product_and_sums, times_vector, vector_times
-from softleak.verify import find_head
+from softleak.core.errors import HeadNotFound, ModelError
+from softleak.core.head import column_sums, find_head, product_and_sums, times_vector, vector_times
+from softleak.paper import models
 
 
 class HeadFirst(nn.Module):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.errors import DataError, FileError, ModelError
-from softleak.forward import logits_of
-from softleak.input_spec import InputPart, InputSpec, entries, random_tokens
-from softleak.tensor_files import Content
+from softleak.core.errors import DataError, FileError, ModelError
+from softleak.core.forward import logits_of
+from softleak.core.input_spec import InputPart, InputSpec, entries, random_tokens
+from softleak.io import Content
 
 TOKENS = InputPart("input_ids", (6,), True, 40)
 MASK = InputPart("attention_mask", (6,), True)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.auditing import Options, audit
-from softleak.errors import LabelError, OptionError, ShareError
+from softleak.audit import Options, audit
+from softleak.core.errors import LabelError, OptionError, ShareError
 
 
 class Halves:
@@ -53,7 +53,7 @@ def test_assumptions_follow_from_what_was_known():
 
 
 def test_a_report_assumes_the_family_that_was_said(trained, draw):
-    from softleak import data
+    from softleak.paper import data
 
     (sample,) = draw(data.Smoothing(), 1)
     share = sl.capture(trained, sample.x, sample.y)

@@ -10,10 +10,10 @@ from torch import nn
 from torch.func import grad, jvp
 
 import softleak as sl
-from softleak import models
-from softleak.errors import OptionError, ShareError
-from softleak.local_program import LocalProgram
-from softleak.local_training import UNKNOWN, LocalTraining
+from softleak.core.client import LocalProgram
+from softleak.core.errors import OptionError, ShareError
+from softleak.core.local_training import UNKNOWN, LocalTraining
+from softleak.paper import models
 
 NETWORKS = {
     "lenet": lambda: models.lenet(),

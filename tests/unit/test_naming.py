@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.errors import ShareError
-from softleak.naming import aligned, match
+from softleak.core.errors import ShareError
+from softleak.io.names import aligned, match
+from softleak.paper import data, models
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from types import FunctionType
 import pytest
 
 import softleak as sl
-from softleak import auditing
+from softleak import audit as auditing
 
 
 @pytest.mark.parametrize("name", sl.__all__)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import softleak as sl
-from softleak import data
-from softleak.errors import FileError, NonFinite, ShareError
+from softleak.core.errors import FileError, NonFinite, ShareError
+from softleak.paper import data
 
 ENDINGS = (".safetensors", ".pt", ".npz")
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.errors import HeadNotFound, ModelError
+from softleak.core.errors import HeadNotFound, ModelError
 
 
 def network() -> nn.Module:

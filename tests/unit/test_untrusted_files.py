@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 import softleak as sl
-from softleak.errors import FileError, ShareError
-from softleak.untrusted_files import checked_shape, shown
+from softleak.core.errors import FileError, ShareError
+from softleak.io.untrusted import checked_shape, shown
 
 
 def refused(path, words: str) -> None:

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import softleak as sl
-from softleak.errors import HeadNotFound, ModelError
-from softleak.verify import find_head
+from softleak.core.errors import HeadNotFound, ModelError
+from softleak.core.head import find_head
 
 
 class Stranger(nn.Module):

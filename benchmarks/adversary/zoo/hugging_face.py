@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from benchmarks.adversary.stranger import Stranger
-from softleak.errors import MissingExtra
+from softleak.core.errors import MissingExtra
 
 GROUP = "Hugging Face"
 LADDER: Mapping[str, object] = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]}

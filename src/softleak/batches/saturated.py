@@ -1,24 +1,33 @@
-"""This module puts samples together whose softmax is saturated, so that ``b`` is open alone.
+"""This module walks along the valley in which two samples of one class share their labels out.
 
-If a sample's probabilities are one-hot to the last bit, its ``b`` can move without a trace, but the
-direction of its ``a`` is known. All directions together determine every ``b``, since
-``[b_1 … b_R] = A⁻ᵀ``, and the gradient of the head's bias determines the lengths.
+Of two samples of one class that are much alike, a joint search knows the sum of both labels'
+coefficients at once, but follows the curved valley of their difference only slowly. With the label
+of one sample held at a value, all else is solved for in a few steps. So the label is held at one
+value after another, each solved from where the last one led. A walk over all values shows where
+valleys are, and parabolas lead to the bottom of one.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
-from softleak.batches.candidates import FoundSamples
-from softleak.batches.head_space import SHORTEST_VECTOR, HeadSpace
-from softleak.batches.one_sample import SamplePoints, beyond
-from softleak.batches.supports import Supports
+from softleak.batches.search import FoundSamples
+from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
+from softleak.batches.systems import (
+    JointSystem,
+    SamplePoints,
+    Supports,
+    beyond,
+    equation_errors,
+    polish,
+    row_errors,
+)
 
 
 @dataclass(frozen=True)
@@ -148,3 +157,127 @@ def unexplained(
 def _sets(n: int, k: int) -> Tensor:
     """Return all ways (N, k) to choose ``k`` of ``n``; every round of a search asks for them."""
     return torch.tensor(list(combinations(range(n), k)))
+
+
+SHARES = 400  # the number of coefficients that are looked at, between none and all
+VALLEYS = 3  # the number of lowest places among them that are worth a local search
+
+
+def shared_out(
+    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
+) -> list[FoundSamples]:
+    """Return the best shares of the coefficients for each sample of a class that another has."""
+    if not supports.unknowns:
+        return []
+    alike = (found.kind[:, None] == found.kind[None]).sum(1) > 1
+    return [
+        shared
+        for i in alike.nonzero()[:, 0].tolist()
+        for shared in _best_shares(space, supports, found, i, scaled=scaled)
+    ]
+
+
+def _best_shares(
+    space: HeadSpace, supports: Supports, found: FoundSamples, row: int, *, scaled: bool
+) -> list[FoundSamples]:
+    """Return the samples with those coefficients of one label that explain the gradient best.
+
+    Residuals count by their rounding: the faint probabilities of a sure sample tell most.
+    """
+    at, kind = found.at, found.kind
+    T = supports.directions[kind[row]][:, -1]
+    c = torch.linspace(0, 1, SHARES, dtype=T.dtype, device=T.device)
+    label = supports.origin[kind[row]] + c[:, None] * T
+    a = at.a.expand(SHARES, -1, -1).clone()
+    a[:, row] = space.left(at.p[row] - label)
+    many = SamplePoints(a, *(part.expand(SHARES, -1, -1) for part in (at.b, at.label, at.p)))
+    whole = biorthogonal(space, many, scaled=scaled)
+    errors = equation_errors(space, row_errors(space), whole.a, whole.b, whole.p)
+    misfit = unexplained(space, supports, whole, kind, errors)
+    return [
+        replace(found, at=SamplePoints(*(part[i] for part in _parts(whole))))
+        for i in lowest_valleys(misfit)
+    ]
+
+
+def lowest_valleys(misfit: Tensor) -> list[int]:
+    """Return the places of the lowest local minima of misfits (N,), the lowest first."""
+    misfit = torch.nan_to_num(misfit, nan=torch.inf)
+    walled = torch.nn.functional.pad(misfit, (1, 1), value=torch.inf)
+    valley = (misfit < walled[:-2]) & (misfit <= walled[2:])
+    order = misfit.where(valley, torch.inf).argsort()
+    return order[: min(VALLEYS, int(valley.sum()))].tolist()
+
+
+def _parts(at: SamplePoints) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return at.a, at.b, at.label, at.p
+
+
+VALLEY_STEPS = 33  # the number of coefficients that a label is held at, between none and all
+PARABOLAS = 6  # the number of parabolas that lead to the bottom
+FIRST_WIDTH, LEAST_WIDTH = 1e-2, 1e-5  # the distance of two coefficients of a parabola
+LONGEST_MOVE = 8.0  # the longest step to the bottom of a parabola, in widths
+
+
+def walk_valley(
+    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
+) -> list[FoundSamples]:
+    """Return the samples at the lowest places of the valley; none if no two are of one class."""
+    alike = (found.kind[:, None] == found.kind[None]).sum(1) > 1
+    if not supports.unknowns or not bool(alike.any()):
+        return []
+    row = int(found.at.p.amax(-1).where(alike, torch.inf).argmin())  # the least sure of them
+    own, at = supports.take(found.kind), biorthogonal(space, found.at, scaled=scaled)
+    points, misfits = [], []
+    for c in torch.linspace(0, 1, VALLEY_STEPS, dtype=at.a.dtype, device=at.a.device):
+        a = at.a.clone()
+        a[row] = space.left(at.p[row] - _held(own, row, c).origin[row])
+        start = biorthogonal(space, replace(at, a=a), scaled=scaled)
+        misfit, point = _solved_with(space, own, start, row, c, scaled=scaled)
+        at = point if bool(misfit.isfinite()) else at
+        points.append(at)
+        misfits.append(misfit)
+    best = lowest_valleys(torch.stack(misfits))
+    return [replace(found, at=points[i]) for i in best]
+
+
+def descend_valley(system: JointSystem, x: Tensor, row: int) -> SamplePoints:
+    """Return the samples at the bottom of the valley that unknowns (U,) are in.
+
+    Args:
+        system: the system of all samples, each on its own flat of labels.
+        x: (U,) a point of it.
+        row: the sample whose label is least well known.
+    """
+    space, own, scaled = system.space, system.supports, system.scaled
+    at, c, width = system.point(x), system.unpack(x)[1][row, -1], FIRST_WIDTH
+    for _ in range(PARABOLAS):
+        costs, points = zip(
+            *(_solved_with(space, own, at, row, c + k * width, scaled=scaled) for k in (-1, 0, 1)),
+            strict=True,
+        )
+        slope, bend = float(costs[2] - costs[0]) / 2, float(costs[0] - 2 * costs[1] + costs[2])
+        move = -slope / bend if bend > 0 else -LONGEST_MOVE * (1 if slope > 0 else -1)
+        move = max(-LONGEST_MOVE, min(LONGEST_MOVE, move))
+        at = points[min(range(3), key=lambda k: float(costs[k]))]
+        c, width = c + move * width, max(LEAST_WIDTH, abs(move) * width / 4)
+        if width == LEAST_WIDTH:
+            break
+    return _solved_with(space, own, at, row, c, scaled=scaled)[1]
+
+
+def _solved_with(
+    space: HeadSpace, own: Supports, at: SamplePoints, row: int, c: Tensor, *, scaled: bool
+) -> tuple[Tensor, SamplePoints]:
+    """Return the mean square that is left with one coefficient held, and the samples there."""
+    system, x = polish(space, _held(own, row, c), at, scaled=scaled)
+    values = system.values(x[None], torch.zeros(1, dtype=torch.long))
+    return values.square().mean(), system.point(x)
+
+
+def _held(own: Supports, row: int, c: Tensor) -> Supports:
+    """Return the flats of all samples, that of one with its last coefficient held."""
+    origin, directions = own.origin.clone(), own.directions.clone()
+    origin[row] += c * directions[row][:, -1]
+    directions[row][:, -1] = 0.0
+    return replace(own, origin=origin, directions=directions)

@@ -2,4 +2,6 @@
 
 from softleak.cli.app import app
 
-__all__ = ["app"]
+__all__ = [
+    "app",
+]

@@ -5,18 +5,63 @@ What a command does is imported when it runs, so that ``--help`` and completion 
 
 from __future__ import annotations
 
+import ctypes
 import shlex
 import sys
-from typing import Annotated, Any
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from inspect import Parameter, Signature
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from softleak._version import __version__
-from softleak.cli.allocation import keep_freed_memory
-from softleak.cli.declare import takes
-from softleak.cli.diff_options import DiffOptions
-from softleak.cli.options import AuditOptions
-from softleak.cli.paper_options import ReproduceOptions, TrainOptions
+from softleak.cli.options import AuditOptions, DiffOptions
+from softleak.paper.options import ReproduceOptions, TrainOptions
+
+# Parameters of glibc's mallopt, from malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+KEPT_BYTES = 2**30
+
+
+def keep_freed_memory() -> bool:
+    """Have malloc keep up to a gigabyte of freed memory; return whether this system can.
+
+    It changes the whole process, so that only the command line calls it.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # a C library other than glibc
+        return False
+    return bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def takes(options: type) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command one parameter for each field of a dataclass.
+
+    Args:
+        options: a dataclass whose fields are annotated with Typer's ``Option`` or ``Argument``.
+    """
+    hints: dict[str, Any] = get_type_hints(options, include_extras=True)
+    parameters = [
+        Parameter(
+            field.name, Parameter.KEYWORD_ONLY, annotation=hints[field.name],
+            default=Parameter.empty if field.default is MISSING else field.default,
+        )
+        for field in fields(options)
+    ]  # fmt: skip
+
+    def decorate(command: Command) -> Command:
+        command.__annotations__ = dict(hints)
+        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -62,7 +107,7 @@ def audit(**given: Any) -> None:  # noqa: ANN401 - the fields of AuditOptions
     were refused; 5 something named by --fail-on could not be attacked.
     """
     from softleak.cli.audit import carry_out
-    from softleak.cli.request import Request
+    from softleak.cli.options import Request
 
     carry_out(Request(**given, command=shlex.join(["softleak", *sys.argv[1:]])))
 
@@ -78,7 +123,7 @@ def diff(**given: Any) -> None:  # noqa: ANN401 - the fields of DiffOptions
     compared by name. Exit codes: 0 they were compared; 2 they could not be, for example because
     no name is in both; 3 something is worse and --fail-on-worse was given.
     """
-    from softleak.cli.compare import carry_out
+    from softleak.cli.diff import carry_out
 
     carry_out(DiffOptions(**given))
 
@@ -93,7 +138,7 @@ def reproduce(**given: Any) -> None:  # noqa: ANN401 - the fields of ReproduceOp
     Every sample is recorded as soon as it is computed (records.sqlite). If the command is stopped
     or killed, the same command continues. Cells whose data or weights are missing are named.
     """
-    from softleak.cli.reproduce import carry_out
+    from softleak.paper.commands import reproduce_tables as carry_out
 
     carry_out(ReproduceOptions(**given))
 
@@ -105,7 +150,7 @@ def train(**given: Any) -> None:  # noqa: ANN401 - the fields of TrainOptions
 
     [bold]softleak train resnet18_cifar --train cifar10_train10k.npz --test cifar10_test.npz[/bold]
     """
-    from softleak.cli.train import carry_out
+    from softleak.paper.commands import train_network as carry_out
 
     carry_out(TrainOptions(**given))
 
@@ -113,7 +158,7 @@ def train(**given: Any) -> None:  # noqa: ANN401 - the fields of TrainOptions
 @app.command(rich_help_panel="About this installation")
 def models() -> None:
     """List the models that --model knows by name, and how an audit recovers the input of each."""
-    from softleak.cli.model_list import show_models
+    from softleak.cli.doctor import show_models
 
     show_models()
 

@@ -1,4 +1,4 @@
-"""This module says how commands end: by exit codes, and mistakes in one line."""
+"""This module shows progress on the error stream, where it does not mix with the answer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from enum import IntEnum
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
-from softleak.errors import SoftleakError
+from softleak.core.errors import SoftleakError
 
 
 class Exit(IntEnum):
@@ -44,3 +53,19 @@ def mistakes(kept: str = "Nothing was kept.") -> Iterator[None]:
     except SoftleakError as error:
         complain(error)
         raise typer.Exit(Exit.MISTAKE) from None
+
+
+@contextmanager
+def counting_bar(first: str, *more: ProgressColumn) -> Iterator[tuple[Progress, TaskID]]:
+    """Show a bar with a count and the time so far, until the block ends.
+
+    Args:
+        first: the description until another one is set.
+        more: columns to show at the end.
+    """
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        *more,
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield bar, bar.add_task(first, total=None)

@@ -2,42 +2,295 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+import inspect
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from softleak import models, tensor_files
-from softleak.auditing import (
-    Audit,
-    AuditReport,
-    NamedShare,
-    Options,
-    Provenance,
-    Refusal,
-    UpdateReading,
-    audit_shares,
-    prepared,
-)
-from softleak.auditing.sample import NORMALISATION, sample_shares
-from softleak.auditing.sweeps import Asked
-from softleak.auditing.tensor_digest import tensor_digest
-from softleak.auditing.token_names import NO_NAMES, TokenNames
-from softleak.auditing.truth import Truth
-from softleak.auditing.update_files import UpdateFiles, share_files
-from softleak.auditing.whatif import Target, stages, what_if
-from softleak.cli import parse
-from softleak.cli.prepare import Ready, ready
-from softleak.cli.request import Request
-from softleak.data import embedded
-from softleak.environment import code_digest, now, versions
-from softleak.errors import DataError, SoftleakError
-from softleak.knowledge import Knowledge
+import torch
+from torch import nn
+
+from softleak import io as tensor_files
+from softleak.audit.defended import Target
+from softleak.audit.files import UpdateFiles, UpdateReading, share_files
+from softleak.audit.options import NO_NAMES, Options, TokenNames
+from softleak.audit.report import Audit, AuditReport, Provenance, Refusal
+from softleak.audit.run import NamedShare, audit_shares, prepared
+from softleak.audit.sweeps import Asked
+from softleak.audit.truth import Truth
+from softleak.audit.whatif import stages, what_if
+from softleak.cli import jobs as parse
+from softleak.cli.options import Request
+from softleak.core.client import Client
+from softleak.core.errors import DataError, ModelError, SoftleakError
+from softleak.core.head import Head
+from softleak.core.input_shapes import accepted_shapes
+from softleak.core.input_spec import Layout
+from softleak.core.knowledge import Knowledge
+from softleak.core.local_training import LocalTraining
+from softleak.core.subject import Subject
+from softleak.core.vocabulary import Precision
+from softleak.defenses.dpsgd import PrivateTraining
+from softleak.io.environment import code_digest, now, versions
+from softleak.io.formats import Content, fingerprint
+from softleak.io.names import match
+from softleak.io.untrusted import check_file, shown
+from softleak.io.weights import copy_weights, own_weights
 from softleak.labels.evidence.probes import evidence_of
-from softleak.subject import Subject
-from softleak.tensor_files import fingerprint
-from softleak.untrusted_files import shown
-from softleak.vocabulary import Precision
+from softleak.paper import data, models
+from softleak.paper.data.imageset import LARGEST_CLASS_COUNT
+from softleak.paper.data.load import embedded
+from softleak.paper.sample import NORMALISATION, sample_shares, tensor_digest
+
+NORMALISATIONS: Mapping[str, data.Normalisation] = {
+    "cifar10": data.CIFAR10_NORM,
+    "imagenet": data.IMAGENET_NORM,
+}
+LARGEST_INPUT_SHAPE = 1 << 24  # entries of one input
+
+
+def input_shape(text: str | None) -> tuple[int, ...] | None:
+    """Return the input shape that a text such as ``3,32,32`` means."""
+    if text is None:
+        return None
+    try:
+        shape = tuple(int(part) for part in text.lower().replace("x", ",").split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1 or math.prod(shape) > LARGEST_INPUT_SHAPE:
+        raise DataError(f"expected an input shape such as 3,32,32; got {text!r}")
+    return shape
+
+
+def client(text: str | None) -> LocalTraining | None:
+    """Return the client that settings such as ``lr=0.01,steps=5``, or a file of them, describe."""
+    if text is None:
+        return None
+    path = Path(text)
+    if "=" not in text:
+        if not os.path.isfile(path):
+            raise DataError(
+                f"expected settings such as lr=0.01,steps=5, or a file of them; got {text!r}"
+            )
+        check_file(path)
+        text = path.read_text("utf-8", errors="replace")
+    described = Client.parse(text)
+    if not described.trains:
+        raise DataError("a client that sends weights has a learning rate: say lr=0.01, or lr=?")
+    return described.training
+
+
+def private_training(text: str | None) -> PrivateTraining:
+    """Return the training that settings such as ``rate=0.01,steps=1000`` describe."""
+    kinds = {"clip": float, "rate": float, "steps": int, "delta": float}
+    said: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        name, _, value = part.strip().partition("=")
+        try:
+            said[name] = kinds[name](value)
+        except (KeyError, ValueError):
+            raise DataError(
+                "expected settings such as clip=1,rate=0.01,steps=1000,delta=1e-5; got "
+                f"{part.strip()!r}"
+            ) from None
+    training = PrivateTraining(**said)
+    training.dpsgd(
+        1.0, 1.0 if training.clip is None else training.clip
+    )  # which checks the settings
+    return training
+
+
+def class_names(text: str | None) -> tuple[str, ...]:
+    """Return the lines of a file, or ``class 0``, ``class 1``, … for a number of classes."""
+    if text is None:
+        return ()
+    if text.isdecimal():
+        if len(text) > len(str(LARGEST_CLASS_COUNT)) or not 2 <= int(text) <= LARGEST_CLASS_COUNT:
+            raise DataError(f"expected 2 to {LARGEST_CLASS_COUNT:,} classes, got {text[:20]}")
+        return tuple(f"class {i}" for i in range(int(text)))
+    path = Path(text)
+    if not os.path.isfile(path):
+        raise DataError(f"expected a file of class names, one per line, or a number; got {text!r}")
+    try:
+        lines = (line.strip() for line in path.read_text("utf-8").splitlines())
+        return tuple(shown(line) for line in lines if line)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path.name} is not a text file in UTF-8") from error
+
+
+def normalisation(text: str | None) -> data.Normalisation | None:
+    """Return what ``cifar10``, ``imagenet`` or ``0.5,0.5,0.5/0.2,0.2,0.2`` means."""
+    if text is None or text in NORMALISATIONS:
+        return NORMALISATIONS[text] if text else None
+    try:
+        mean, std = (tuple(float(v) for v in part.split(",")) for part in text.split("/"))
+    except ValueError as error:
+        known = ", ".join(NORMALISATIONS)
+        raise DataError(
+            f"expected mean/std such as 0.5,0.5,0.5/0.2,0.2,0.2, or {known}; got {text!r}"
+        ) from error
+    return data.Normalisation(mean, std)
+
+
+def build_model(
+    text: str, classes: int | None, shape: tuple[int, ...] | None
+) -> tuple[nn.Module, tuple[int, ...] | None]:
+    """Build a model.
+
+    Args:
+        text: the name of a model of ours, or ``package.module:factory``.
+        classes: the number of classes, if it is known.
+        shape: the shape of one input, if it is known.
+
+    Returns:
+        The model, and the shape of its input if it is known.
+    """
+    if text in models.MODELS:
+        spec = models.MODELS[text]
+        return spec(**_accepted(spec.factory, classes, shape)), shape or spec.input_shape
+    if ":" not in text:
+        known = ", ".join(models.MODELS)
+        raise ModelError(f"expected {known} or package.module:factory; got {text!r}")
+    module_name, _, attribute = text.partition(":")
+    if module_name.endswith(".py"):
+        own = ".".join(Path(module_name).with_suffix("").parts)
+        raise ModelError(
+            f"expected a module and not a file before the colon, got {text!r}; "
+            f"write {own}:{attribute}, from the folder that {own.split('.')[0]} is in"
+        )
+    # A console script does not see modules beside the user, as `python -m` would.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)
+        model = made if isinstance(made, nn.Module) else made()
+    except Exception as error:  # the user's own code may raise anything
+        raise ModelError(f"could not make a model of {text!r}: {error!r}") from error
+    finally:
+        sys.path.pop(0)
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{text!r} should make an nn.Module, made a {type(model).__name__}")
+    return model, shape
+
+
+def _accepted(
+    factory: object, classes: int | None, shape: tuple[int, ...] | None
+) -> dict[str, int]:
+    """Return what a factory of ours takes of what is known."""
+    wanted: dict[str, int] = {} if classes is None else {"classes": classes}
+    if shape is not None and len(shape) == 3:
+        wanted |= {"in_channels": shape[0], "image": shape[1]}
+    takes = inspect.signature(factory).parameters  # type: ignore[arg-type]
+    return {name: value for name, value in wanted.items() if name in takes}
+
+
+RANDOM_WEIGHTS = (
+    "The model's weights were drawn at random, as --random-weights asks: this verdict holds only "
+    "if the update was computed with these very weights."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """This holds a model made ready, and what has to be said of its weights.
+
+    Attributes:
+        subject: the model, with the weights before the step.
+        remarks: how the file of weights was read.
+        cautions: sentences that belong to the verdict.
+        before: the content of the file given by --before, which the update is computed from.
+    """
+
+    subject: Subject
+    remarks: tuple[str, ...]
+    cautions: tuple[str, ...]
+    before: Content | None
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedWeights:
+    """This holds what a file of weights held, and what has to be said of it."""
+
+    remarks: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+    held: Content | None = None
+
+
+def ready(request: Request, classes: int | None, files: UpdateFiles | None) -> Ready:
+    """Build the model, load the weights before the step, and probe it.
+
+    Inputs have the shape that the user says, else the update, else the model itself.
+
+    Args:
+        request: the options as they were given.
+        classes: the number of classes, if the user says it.
+        files: the updates, if they are given as files.
+    """
+    said = parse.input_shape(request.input_shape)
+    model, own = parse.build_model(request.model or "", classes, said)
+    loaded = _weights(request, model, partial(_again, request, classes, said))
+    model.train(request.train_mode)
+    subject = None
+    if said is None and files is not None:
+        with suppress(ModelError):  # a file may claim what the model does not take
+            subject = _subject(model, request.head, files.recorded_shape() or own)
+    subject = subject or _subject(model, request.head, own)
+    before = None if request.before is None else loaded.held
+    return Ready(subject, loaded.remarks, loaded.cautions, before)
+
+
+def _subject(model: nn.Module, head: str | None, shape: Layout | None) -> Subject:
+    """Return the model made ready; if its input shape is unknown, the named head is trusted."""
+    unknown = shape is None and next(accepted_shapes(model), None) is None
+    return Subject.of(model, shape, head=Head.of(model, head) if head and unknown else head)
+
+
+def _again(request: Request, classes: int | None, said: tuple[int, ...] | None) -> nn.Module:
+    return parse.build_model(request.model or "", classes, said)[0]
+
+
+def _weights(request: Request, model: nn.Module, again: partial[nn.Module]) -> LoadedWeights:
+    """Load the weights before the step into the model."""
+    path = request.before or request.weights
+    if path is None:
+        if not _drawn_at_random(model, again()):
+            return LoadedWeights()
+        if request.random_weights:
+            return LoadedWeights(cautions=(RANDOM_WEIGHTS,))
+        raise ModelError(
+            f"{request.model} comes with random weights, and an update says nothing without the "
+            "weights it was computed with: give --weights FILE (or --before FILE); "
+            "--random-weights audits random ones all the same"
+        )
+    held = tensor_files.load(path)
+    copy_weights(model, held.tensors, path.name)
+    if request.weights is not None and path is not request.weights:
+        _check_same(model, request.weights, path)
+    return LoadedWeights((*held.remarks, *match(held.tensors, model).remarks), held=held)
+
+
+def _drawn_at_random(model: nn.Module, again: nn.Module) -> bool:
+    """Return whether a factory makes other weights every time, which no client can have had."""
+    one, other = model.state_dict(), again.state_dict()
+    return any(not torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def _check_same(model: nn.Module, weights: Path, before: Path) -> None:
+    """Raise ``ModelError`` unless --weights, given with --before, holds the same weights."""
+    own, held = model.state_dict(), own_weights(tensor_files.load(weights).tensors, model)
+    other = [n for n, t in held.items() if n in own and not torch.equal(t.to(own[n]), own[n])]
+    if other:
+        raise ModelError(
+            f"{weights.name} and {before.name} hold different weights, first {other[0]!r}; the "
+            "step began at --before, so leave out --weights"
+        )
+
 
 Step = Callable[[str, int], None]  # is told what is done next, and of how many steps
 DEFENDED_SHARES = 4  # shares that defences are tried on

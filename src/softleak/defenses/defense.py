@@ -1,13 +1,17 @@
-"""This module says what a defence is: something done to gradients before they are sent."""
+"""This module freezes parameters: the client trains the others and sends nothing of these."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
-from softleak.errors import OptionError
-from softleak.share import GradientShare
+import numpy as np
+import torch
+from torch import Tensor
+
+from softleak.core.errors import OptionError
+from softleak.core.share import GradientShare
 
 
 @runtime_checkable
@@ -76,3 +80,256 @@ def positive(size: float, what: str) -> None:
     """Raise ``OptionError`` unless ``size`` is a positive finite number."""
     if not isinstance(size, int | float) or not 0 < size < math.inf:
         raise OptionError(f"expected {what} as a positive number, got {size!r}")
+
+
+TOUCHED = 1 - 1e-6  # of the limit: a share of this length was clipped
+
+
+@dataclass(frozen=True)
+class Clip:
+    """This scales the whole share down to an L2 norm of at most ``norm``."""
+
+    norm: float
+    random: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive(self.norm, "the largest norm")
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        norm = share.norm()
+        return share if norm <= self.norm else share.scaled(self.norm / norm)
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share at unknown scale if it is as long as the limit, so that it was clipped.
+
+        The receiver knows the limit.
+        """
+        clipped = sent.norm() >= TOUCHED * self.norm
+        return replace(sent, scale="unknown") if clipped else sent
+
+
+INT8 = 127  # the largest integer of eight bits, both signs alike
+
+
+@dataclass(frozen=True)
+class Prune:
+    """This keeps the largest entries of each gradient, a part ``kept``, and zeros the others."""
+
+    kept: float
+    random: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kept, int | float) or not 0 < self.kept <= 1:
+            raise OptionError(
+                f"expected the part of entries to keep, above 0 and up to 1, got {self.kept!r}"
+            )
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        return share.map(lambda _, g: self._largest(g))
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: zeros show what was pruned."""
+        return sent
+
+    def _largest(self, g: Tensor) -> Tensor:
+        flat = g.flatten()
+        kept = flat.abs().topk(math.ceil(self.kept * len(flat)), sorted=False).indices
+        return torch.zeros_like(flat).index_copy(0, kept, flat[kept]).view_as(g)
+
+
+@dataclass(frozen=True)
+class OnKept:
+    """This applies another defence, and leaves at zero what is zero, as nothing is sent of it."""
+
+    step: Defense
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        sent = self.step(share)
+        return sent.map(lambda name, g: torch.where(share[name] != 0, g, torch.zeros_like(g)))
+
+    @property
+    def random(self) -> bool:
+        """Return whether the other defence is random."""
+        return is_random(self.step)
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return what was sent, with all that the other defence gives away."""
+        return as_known(self.step, sent)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """This sends sixteen bits per entry: ``torch.float16`` or ``torch.bfloat16``."""
+
+    dtype: torch.dtype
+    random: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (torch.float16, torch.bfloat16):
+            raise OptionError(f"expected torch.float16 or torch.bfloat16, got {self.dtype!r}")
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        return share.map(lambda _, g: g.to(self.dtype))
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: its dtype says how it was rounded."""
+        return sent
+
+
+@dataclass(frozen=True)
+class Int8:
+    """This rounds each gradient to 255 levels between plus and minus its largest entry.
+
+    The share holds the values the levels stand for. If ``declared``, it says how wide they are.
+    """
+
+    declared: bool = False
+    random: ClassVar[bool] = False
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        sent = share.map(lambda _, g: _levels(g, _step(g)))
+        return self.public(sent) if self.declared else sent
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share with the error of its levels, whose width its largest entry tells."""
+        known = {
+            name: math.hypot(_step(g) / math.sqrt(12), sent.noise(name)) for name, g in sent.items()
+        }
+        return replace(sent, rounding=known)
+
+
+@dataclass(frozen=True)
+class Sign:
+    """This sends the sign of every entry: −1, 0 or 1."""
+
+    random: ClassVar[bool] = False
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        return share.map(lambda _, g: g.sign())
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: entries of one size show what they are."""
+        return sent
+
+
+def _step(g: Tensor) -> float:
+    return float(g.abs().max()) / INT8 if g.numel() else 0.0
+
+
+def _levels(g: Tensor, step: float) -> Tensor:
+    return (g / step).round() * step if step > 0 else g
+
+
+Source = torch.Generator | np.random.Generator | int
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """This adds independent Gaussian noise to every entry.
+
+    ``source`` is a generator, for fresh noise on each share, or a seed, for the same noise on
+    each. What is really sent wants NumPy's ``default_rng()``, seeded by the operating system: a
+    seed of torch has 32 bits, which can be tried one by one. Only if ``declared`` does the share
+    say how much noise it carries.
+    """
+
+    std: float
+    source: Source
+    declared: bool = False
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive(self.std, "the noise's standard deviation")
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        generator = _generator(self.source)
+        noisy = share.map(lambda _, g: g + self.std * _normal(g, generator))
+        return noisy.expecting(self.std) if self.declared else noisy
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: its receiver estimates the noise."""
+        return sent
+
+
+@dataclass(frozen=True)
+class LaplaceNoise:
+    """This adds independent Laplace noise of scale ``std/√2`` to every entry."""
+
+    std: float
+    source: Source
+    declared: bool = False
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive(self.std, "the noise's standard deviation")
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        generator, scale = _generator(self.source), self.std / math.sqrt(2)
+        noisy = share.map(lambda _, g: g + scale * _laplace(g, generator))
+        return noisy.expecting(self.std) if self.declared else noisy
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: its receiver estimates the noise."""
+        return sent
+
+
+@dataclass(frozen=True)
+class PercentileNoise:
+    """This adds Gaussian noise in units of a percentile of the share's absolute entries.
+
+    Entries that are zero do not count. This is how the noise of NVIDIA FLARE's study of gradient
+    inversion is sized.
+    """
+
+    part: float
+    percentile: float
+    source: Source
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive(self.part, "the noise's part of the percentile")
+        if not 0 <= self.percentile <= 100:
+            raise OptionError(f"expected a percentile from 0 to 100, got {self.percentile!r}")
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        entries = np.concatenate([g.double().abs().flatten().cpu().numpy() for g in share.values()])
+        told = entries[entries > 0]
+        size = float(np.percentile(told, self.percentile)) if told.size else 0.0
+        return GaussianNoise(self.part * size, self.source)(share) if size else share
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is: its receiver estimates the noise."""
+        return sent
+
+
+def _generator(source: Source) -> torch.Generator | np.random.Generator:
+    return torch.Generator().manual_seed(source) if isinstance(source, int) else source
+
+
+def _normal(like: Tensor, generator: torch.Generator | np.random.Generator) -> Tensor:
+    if isinstance(generator, np.random.Generator):
+        return torch.from_numpy(np.asarray(generator.standard_normal(like.shape))).to(like)
+    return torch.randn(like.shape, generator=generator, dtype=_drawn(like)).to(like)
+
+
+def _laplace(like: Tensor, generator: torch.Generator | np.random.Generator) -> Tensor:
+    """Return the difference of two exponential variables."""
+    if isinstance(generator, np.random.Generator):
+        return torch.from_numpy(np.asarray(generator.laplace(size=like.shape))).to(like)
+    drawn = torch.empty(2, *like.shape, dtype=_drawn(like)).exponential_(generator=generator)
+    return (drawn[0] - drawn[1]).to(like)
+
+
+def _drawn(like: Tensor) -> torch.dtype:
+    return torch.promote_types(like.dtype, torch.float32)
+
+
+@dataclass(frozen=True)
+class Withhold:
+    """This leaves gradients out of a share, as a client does that freezes their parameters."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        """Return the share without the gradients of the frozen parameters."""
+        return share.without(*self.names)

@@ -17,11 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak.defenses.clipping import Clip
-from softleak.defenses.defense import Composed, positive
-from softleak.defenses.noise import GaussianNoise
-from softleak.errors import MissingExtra, ModelError, OptionError, how_to_install
-from softleak.share import GradientShare
+from softleak.core.errors import MissingExtra, ModelError, OptionError, how_to_install
+from softleak.core.share import GradientShare
+from softleak.defenses.defense import Clip, Composed, GaussianNoise, positive
 
 MULTIPLIERS = (1e-4, 1e4)  # the noise multipliers that are looked at
 MULTIPLIER_PRECISION = 1e-4  # the relative precision to which one is found

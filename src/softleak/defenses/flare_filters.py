@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from softleak.core.errors import MissingExtra, OptionError, how_to_install
+from softleak.core.share import GradientShare
 from softleak.defenses.defense import positive
-from softleak.errors import MissingExtra, OptionError, how_to_install
-from softleak.share import GradientShare
 
 FLARE_MODULES = {  # where each filter lives
     "PercentilePrivacy": "nvflare.app_common.filters.percentile_privacy",

@@ -1,1 +1,1 @@
-"""softleak inside other people's frameworks: each needs an extra of its own."""
+"""The old paths of ``softleak.guard.flower`` and ``softleak.guard.nvflare``."""

@@ -1,27 +1,278 @@
-"""This module turns a model into a chain of steps that can be walked back.
-
-A model with any other layer, or with branches, is refused, and the message names the layer.
-"""
+"""The chain of a subject, found once; or the reason why there is none."""
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
-from softleak.errors import ModelError
-from softleak.head import Head
-from softleak.inversion.activation_step import ActivationStep
-from softleak.inversion.chain_steps import step_of
-from softleak.inversion.conv import Conv
-from softleak.inversion.graph import path_back, shape_of
+from softleak.core.errors import ModelError, in_a_line
+from softleak.core.forward import forward_one
+from softleak.core.head import Head
+from softleak.core.subject import Subject
+from softleak.inversion.activations import ActivationStep, inverse_of
+from softleak.inversion.conv.geometry import padding_of
+from softleak.inversion.conv.layer import CONV_SETTINGS, Conv
 from softleak.inversion.linear import Linear
-from softleak.inversion.lossless import Affine, Reshape
-from softleak.inversion.pool import Pool
+from softleak.inversion.lossless import Affine, Pool, Reshape
 from softleak.inversion.step import REMEDY, Step
+
+SHAPE = "softleak_shape"  # where a node that gives a tensor holds its shape
+MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+
+
+def path_back(model: nn.Module, input_shape: tuple[int, ...]) -> list[fx.Node]:
+    """Return the nodes from the model's output to its input.
+
+    Args:
+        model: The model, in eval mode.
+        input_shape: The input's shape without the batch.
+
+    Raises:
+        ModelError: If the model cannot be traced, is in train mode or branches.
+    """
+    for name, module in model.named_modules():
+        check_mode(name, module)
+    graph = _traced(model)
+    like = next(model.parameters())
+    with torch.no_grad():
+        forward_one(model, torch.zeros(input_shape))  # it names a wrong shape
+        _Shapes(graph).run(like.new_zeros(1, *input_shape))
+    node = next(n for n in graph.graph.nodes if n.op == "output")
+    path = []
+    while node.op != "placeholder":
+        node = _only_input(node)
+        path.append(node)
+    return path
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...]:
+    """Return the shape of a node's tensor, without the batch."""
+    shape: tuple[int, ...] = node.meta[SHAPE][1:]
+    return shape
+
+
+def check_mode(name: str, module: nn.Module) -> None:
+    """Refuse a layer in train mode, if it computes something else there than in eval mode."""
+    if isinstance(module, MODES) and module.training:
+        raise ModelError(
+            f"cannot walk back through {name} ({type(module).__name__}) in train mode; if the "
+            f"client computed its gradient in eval mode call model.eval(), else {REMEDY}"
+        )
+
+
+class _Shapes(fx.Interpreter):
+    """This runs a graph and notes the shape of every tensor, of a tuple that of the first one.
+
+    PyTorch's own class for it loads a library for symbolic mathematics, which takes two seconds.
+    """
+
+    def run_node(self, n: fx.Node) -> Any:  # noqa: ANN401 - whatever a model computes
+        found = super().run_node(n)
+        several = found if isinstance(found, tuple | list) else (found,)
+        tensors = [one for one in several if isinstance(one, Tensor)]
+        if tensors:
+            n.meta[SHAPE] = tuple(tensors[0].shape)
+        return found
+
+
+class _Tracer(fx.Tracer):
+    """This tracer takes a layer as PyTorch's own if its forward is, whatever its class is."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        own = type(m).forward.__module__.startswith("torch.nn")
+        return own and not isinstance(m, nn.Sequential)
+
+
+def _traced(model: nn.Module) -> fx.GraphModule:
+    """Return the model's graph, or say why it has none."""
+    try:
+        return fx.GraphModule(model, _Tracer().trace(model))
+    except Exception as error:  # a forward that branches on its input fails in its own way
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(f"the model's forward cannot be traced ({reason}); {REMEDY}") from error
+
+
+def _only_input(node: fx.Node) -> fx.Node:
+    """Return the node whose tensor a node works on.
+
+    Sizes and the model's own tensors do not count.
+    """
+    inputs, users = (
+        [n for n in some if n.op == "output" or (n.op != "get_attr" and SHAPE in n.meta)]
+        for some in (node.all_input_nodes, node.users)
+    )
+    if len(inputs) != 1 or len(users) > 1:
+        raise ModelError(
+            f"the network is not a plain sequence of layers: it branches at {called(node)} "
+            f"({node.name}), so that it cannot be inverted layer by layer; {REMEDY}"
+        )
+    return inputs[0]
+
+
+def called(node: fx.Node) -> str:
+    """Return the name of what a node calls."""
+    return str(getattr(node.target, "__name__", node.target))
+
+
+# Functions and modules take their settings by the same names and in the same order.
+MODULES: Mapping[Callable[..., Any] | str, Callable[..., nn.Module]] = {
+    torch.relu: nn.ReLU, F.relu: nn.ReLU, "relu": nn.ReLU,
+    torch.sigmoid: nn.Sigmoid, F.sigmoid: nn.Sigmoid, "sigmoid": nn.Sigmoid,
+    torch.tanh: nn.Tanh, F.tanh: nn.Tanh, "tanh": nn.Tanh,
+    torch.selu: nn.SELU, F.selu: nn.SELU, torch.celu: nn.CELU, F.celu: nn.CELU, F.elu: nn.ELU,
+    F.leaky_relu: nn.LeakyReLU, F.softplus: nn.Softplus, F.softsign: nn.Softsign,
+    F.logsigmoid: nn.LogSigmoid,
+    F.avg_pool2d: nn.AvgPool2d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+}  # fmt: skip
+DROPOUTS: Mapping[Callable[..., Any] | str, type[nn.Module]] = {
+    F.dropout: nn.Dropout, F.dropout2d: nn.Dropout2d,
+}  # fmt: skip
+# Minus one stands for the inverse operation: a difference or a quotient.
+SUMS: Mapping[Callable[..., Any] | str, int] = {
+    operator.add: 1, torch.add: 1, operator.sub: -1, torch.sub: -1,
+}  # fmt: skip
+PRODUCTS: Mapping[Callable[..., Any] | str, int] = {
+    operator.mul: 1, torch.mul: 1, operator.truediv: -1, torch.div: -1,
+}  # fmt: skip
+
+
+def as_module(node: fx.Node) -> nn.Module | None:
+    """Return the module that a function call stands for.
+
+    Args:
+        node: A call of a function or method.
+
+    Returns:
+        The module, or None if there is none or its settings are themselves computed tensors.
+    """
+    settings = {name: value for name, value in node.kwargs.items() if name != "input"}
+    if node.target in DROPOUTS:
+        return DROPOUTS[node.target]().train(bool(settings["training"]))
+    if node.target not in MODULES or len(node.all_input_nodes) != 1:
+        return None
+    return MODULES[node.target](*node.args[1:], **settings)
+
+
+def as_affine(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Affine | None:
+    """Return a sum or product with a constant as a step, such as a model that normalises inputs.
+
+    Args:
+        model: The model, whose own tensors are constants.
+        node: The node of the sum or product.
+        before: The shape of the node's input, without the batch.
+
+    Returns:
+        The step, or None if the node is no such operation or changes the shape.
+    """
+    known = node.target in SUMS or node.target in PRODUCTS
+    if not known or len(node.args) != 2 or node.kwargs or shape_of(node) != before:
+        return None
+    first = _constant(model, node.args[0], before)
+    other = _constant(model, node.args[1], before) if first is None else first
+    if other is None:
+        return None
+    one = torch.ones_like(other)
+    if node.target in SUMS:
+        sign = SUMS[node.target]
+        parts = (one, sign * other) if first is None else (sign * one, other)
+        return Affine(node.name, *parts)
+    power = PRODUCTS[node.target]
+    return None if first is not None and power < 0 else Affine(node.name, other**power, 0 * one)
+
+
+def _constant(model: nn.Module, given: object, before: tuple[int, ...]) -> Tensor | None:
+    """Return an operand that is a number or a tensor of the model, broadcast to one input.
+
+    None stands for an operand that the walk has to recover.
+    """
+    if isinstance(given, fx.Node):
+        if given.op != "get_attr":
+            return None
+        given = operator.attrgetter(str(given.target))(model)
+    value = torch.as_tensor(given).detach().double()
+    return torch.broadcast_to(value, (1, *before))[0]
+
+
+RESHAPES = {torch.flatten, "flatten", "view", "reshape", torch.reshape}
+
+
+def step_of(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Step:
+    """Return the step behind a node of the graph.
+
+    Args:
+        model: The traced model.
+        node: The node, which has one tensor for its input.
+        before: The shape of that input, without the batch.
+
+    Raises:
+        ModelError: If the node cannot be walked back through.
+    """
+    name, after = str(node.target), shape_of(node)
+    if node.op == "call_module":
+        return _module_step(name, model.get_submodule(name), before, after)
+    module = as_module(node)
+    if module is not None:
+        check_mode(node.name, module)
+        return _module_step(node.name, module, before, after)
+    affine = as_affine(model, node, before)
+    if affine is not None:
+        return affine
+    if node.target in RESHAPES and math.prod(after) == math.prod(before):
+        return Reshape(node.name, before, after)
+    raise ModelError(
+        f"cannot walk back through {node.name} ({called(node)}): softleak has no exact inverse of "
+        f"it; {REMEDY}"
+    )
+
+
+def _module_step(
+    name: str, module: nn.Module, before: tuple[int, ...], after: tuple[int, ...]
+) -> Step:
+    """Return the step of a module, for inputs and outputs of one shape."""
+    phi = inverse_of(module)
+    if phi is not None:
+        return ActivationStep(name, phi)
+    match module:
+        case nn.Linear() if len(before) == 1:
+            return Linear(name, module.weight.detach(), module.bias is not None)
+        case nn.Conv2d() if _can_invert(name, module, before):
+            return Conv.of(name, module, (before[0], before[1], before[2]))
+        case nn.BatchNorm2d() | nn.BatchNorm1d() if module.running_mean is not None:
+            return Affine.of(name, module, before)
+        case nn.Flatten() | nn.Identity() | nn.Dropout() | nn.Dropout2d():
+            return Reshape(name, before, after)
+        case nn.AvgPool2d() | nn.AdaptiveAvgPool2d():
+            return Pool.of(name, module, before)
+        case _:
+            kind = type(module).__name__
+            raise ModelError(
+                f"cannot walk back through {name} ({kind}) with inputs of shape {before}: softleak "
+                f"has no exact inverse of it; {REMEDY}"
+            )
+
+
+def _can_invert(name: str, layer: nn.Conv2d, before: tuple[int, ...]) -> bool:
+    """Tell whether a convolution's input is (C, H, W), and refuse what cannot be solved."""
+    if layer.padding_mode != "zeros" or padding_of(layer) is None:
+        raise ModelError(
+            f"cannot walk back through {name} (Conv2d): expected zero padding, the same on both "
+            f"sides, got {layer.padding_mode}, {layer.padding!r}; {REMEDY}"
+        )
+    if math.prod(before) > CONV_SETTINGS.most_inputs:
+        raise ModelError(
+            f"cannot walk back through {name} (Conv2d): expected at most "
+            f"{CONV_SETTINGS.most_inputs} inputs, got {math.prod(before)}; {REMEDY}"
+        )
+    return len(before) == 3
+
 
 LOG_SOFTMAX = {F.log_softmax, torch.log_softmax, "log_softmax"}
 
@@ -116,3 +367,28 @@ def _with_lowest_marked(steps: list[Step]) -> list[Step]:
     if isinstance(last, Linear | Conv):
         steps[heavy[-1]] = replace(last, lowest=True)
     return steps
+
+
+@dataclass(frozen=True)
+class NoChain:
+    """This says why a model cannot be walked back layer by layer."""
+
+    reason: str
+
+
+def chain_of(subject: Subject) -> Chain | NoChain:
+    """Trace a subject's model as a chain of layers, or say what stands in the way."""
+    shape = subject.tensor_shape
+    if shape is None:
+        unknown = subject.input_shape is None
+        return NoChain(
+            "the shape of an input is not known; say it"
+            if unknown
+            else "the input is not one tensor of real numbers, so it cannot be walked back to"
+        )
+    try:
+        return Chain.of(subject.model, subject.head, shape)
+    except ModelError as error:
+        return NoChain(str(error))
+    except Exception as error:  # tracing runs the model's own code, which may raise anything
+        return NoChain(f"the network cannot be traced: {in_a_line(error)}")

@@ -7,10 +7,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from softleak.errors import ShareError
-from softleak.inversion.state import LayerState
-from softleak.inversion.tangent import Tangent
-from softleak.share import GradientShare
+from softleak.core.errors import ShareError
+from softleak.core.share import GradientShare
+from softleak.inversion.state import LayerState, Tangent
 
 REMEDY = "use softleak.reconstruct (gradient matching) instead"
 

@@ -8,17 +8,55 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from softleak.errors import ShareError
+from softleak.core.errors import ShareError
+from softleak.core.factors import factor
+from softleak.core.head import Head
+from softleak.core.results import Recovery, Status
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
-from softleak.inversion.conv import Conv
-from softleak.inversion.start import start_state
-from softleak.inversion.state import TINY, LayerState
+from softleak.inversion.conv.layer import Conv
+from softleak.inversion.state import TINY, LayerState, Measurement, Tangent
 from softleak.inversion.step import LayerReport, Step
-from softleak.inversion.tangent import Tangent
-from softleak.inversion.texts.text_result import Text
-from softleak.results import Recovery
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.inversion.texts.result import Text
+
+
+def start_state(
+    head: Head,
+    share: GradientShare,
+    recovery: Recovery,
+    x: Tensor,
+    t: float,
+    *,
+    bound_in_errors: float = 16.0,
+) -> LayerState:
+    """Return the state at the head's input: the feature x (I,) and ``∂L/∂x = Wᵀ t u``.
+
+    Both are off by the relative error of the scalar t (docs/method.md, "One scalar in a closed
+    interval"), and by rounding and noise of their own.
+
+    Args:
+        head: The model's last linear layer.
+        share: The gradients that the client sent, without an unknown scale.
+        recovery: What ``recover_label`` found in the share.
+        x: The recovered feature (I,), on the device of the head.
+        t: The recovered scalar.
+        bound_in_errors: How many standard errors the bound of a unique recovery stands for. The
+            bound takes all rounding at its worst.
+    """
+    factors = factor(head, [share])
+    eps = factors.relative
+    d = head.back(t * factors.u)[0]
+    ends = (end for s in recovery.solutions for end in (s.low, s.high))
+    spread = max((abs(end / t - 1) for end in ends), default=0.0)  # noise leaves no solutions
+    off = min(max(recovery.feature_error, spread), 1.0)
+    if recovery.status is Status.UNIQUE:  # otherwise all scalars within the bound are as likely
+        off /= bound_in_errors
+    noise = share.noise(head.weight_name)
+    moved = abs(t) * noise / factors.sigma[0] * head.W.double().norm(dim=0)
+    delta_error = moved.hypot(4 * eps * (d.abs() + d.abs().mean()))
+    error = (off + 2 * eps) * x.abs() + 1e-12 * x.abs().amax() + noise / abs(t)
+    return LayerState.uncoupled(Measurement(x, error), d, delta_error, off)
 
 
 @dataclass(frozen=True)

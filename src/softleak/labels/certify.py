@@ -8,16 +8,245 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.factors import Factors
-from softleak.families import KNOWN_FAMILIES, AnyLabel, Family
-from softleak.labels.curve import Curve
-from softleak.labels.doubts import doubt_of
-from softleak.labels.equations import count_equations, spare_bits
+from softleak.core.factors import Factors
+from softleak.core.families import KNOWN_FAMILIES, AnyLabel, Family, SmoothedMixed
+from softleak.core.results import Candidate, Recovery, Status
+from softleak.labels.curve import Curve, misfit, residual
 from softleak.labels.evidence.combine import CombinedEvidence
 from softleak.labels.messages import Doubt, Fitting, why, why_none
-from softleak.labels.minima import SEARCH, Minima
-from softleak.labels.solutions import SolutionAt, Solutions
-from softleak.results import Candidate, Recovery, Status
+from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.scale import FACTOR_SEARCH, Rescaled, Segment, other_factors_fit
+from softleak.labels.search import SEARCH, Minima
+
+
+@dataclass(frozen=True, eq=False)
+class Solutions:
+    """This holds what a search found along a curve. ``tau`` (N,) is set where the curve is a
+    segment.
+    """
+
+    curve: Curve
+    family: Family
+    minima: Minima
+    unknowns: int  # that the family's equations have to determine
+    tau: Tensor | None = None
+    relative: float = 0.0  # the rounding of what the client computed
+    declared: bool = True  # somebody said that labels are of this family
+    normalised: bool = False  # the model takes a log-softmax; see ``Head``
+
+    @property
+    def scaled(self) -> bool:
+        """Return whether the share may be the gradient times any factor."""
+        return self.tau is not None or isinstance(self.curve, Rescaled)
+
+
+@dataclass(frozen=True, eq=False)
+class SolutionAt:
+    """This holds a candidate and the scalar of its feature.
+
+    ``path`` (S,) are the scalars of the labels along it, ``equations`` how many its family imposes.
+    """
+
+    candidate: Candidate
+    tau: float
+    path: Tensor
+    equations: float
+    spare: float  # bits that the equations test beyond what the unknowns absorb
+    moves: bool  # whether the feature's scalar is the one searched for
+
+
+@dataclass(frozen=True)
+class EquationSettings:
+    """These settings count which equations test a solution."""
+
+    step: float = 1e-8  # the step of a finite difference
+    beside: float = 1e-4  # how far beside a scalar the family is looked at
+    blunt_bits: float = 6.0  # bits: an equation known to one part in 64 tests nothing yet
+    nudge: float = 1e-4  # of a scalar: how far it is moved to see which equations notice
+    entries: int = 32  # entries looked at: with more classes there are always enough equations
+
+
+EQUATIONS = EquationSettings()
+
+
+@torch.inference_mode()
+def count_equations(family: Family, y: Tensor) -> Tensor:
+    """Return (K,) the rank of what ``project`` takes away around labels (K, C), less what is
+    automatic.
+
+    For a projection that is its trace. Entries sum to one whatever the scalar (Theorem 1), so at
+    most C − 1 equations are new; with more than 32 classes those of the first 32 are counted.
+    """
+    classes = y.shape[-1]
+    # Beside the label, where no two entries are equal and it is plain which are free.
+    beside = family.project(y) + EQUATIONS.beside * torch.linspace(1, 2, classes).to(y)
+    looked_at = min(EQUATIONS.entries, classes)
+    moves = EQUATIONS.step * torch.eye(looked_at, classes, dtype=y.dtype, device=y.device)
+    moved = family.project(beside[:, None] + moves) - family.project(beside)[:, None]
+    kept = moved.diagonal(dim1=-2, dim2=-1) / EQUATIONS.step
+    return (1 - kept).sum(-1).round().clamp(max=classes - 1)
+
+
+@torch.inference_mode()
+def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> Tensor:
+    """Return (K,) how much the equations test beyond what the unknowns absorb, in bits.
+
+    An equation that would be off by ``d`` if ``log t`` were off by one, and is known to within
+    ``e``, holds by chance with probability ``e/d``: it tests ``log2(d/e)`` bits. An equation that
+    holds at every scalar (two zeros, one of them the softmax's) tests nothing, and one that is
+    known to a few per cent would hold as well for a label that is nearly of the family: the first
+    ``blunt_bits`` of each do not count. Each unknown makes the sharpest of the equations hold by
+    itself. They are left out first, since the floor that all entries share moves with them. Nor
+    does it count what a polynomial in the logits explains: where logits are small the softmax is
+    one, and the unknowns can level any label that depends on them smoothly.
+    """
+    beside = scalar[:, None] * scalar.new_tensor([1 + EQUATIONS.nudge, 1 - EQUATIONS.nudge])
+    (ahead, behind), (error, _) = (both.unbind(1) for both in residual(curve, family, beside))
+    slope = (ahead - behind) / (2 * EQUATIONS.nudge) / error
+    absorbed = slope.abs().topk(min(unknowns, slope.shape[-1]), dim=-1).indices
+    slope = slope.scatter(-1, absorbed, 0.0)
+    logits = curve.logits()
+    if logits is not None:
+        slope = _without_polynomial(slope, logits, error, unknowns)
+    bits = (slope.abs().clamp_min(1.0).log2() - EQUATIONS.blunt_bits).clamp_min(0.0)
+    return bits.sum(-1)
+
+
+def _without_polynomial(values: Tensor, logits: Tensor, error: Tensor, degree: int) -> Tensor:
+    """Return what a polynomial in the logits leaves of ``values`` (K, C), both in units of
+    ``error``.
+    """
+    x = logits / logits.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)
+    tested = (values != 0).to(values.dtype)
+    powers = torch.stack([x**k for k in range(degree + 1)], -1) / error[..., None]
+    columns = powers * tested[..., None]
+    columns = columns / columns.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    basis: Tensor = torch.linalg.qr(columns).Q
+    return (values - (basis @ (basis.mT @ values[..., None]))[..., 0]) * tested
+
+
+@dataclass(frozen=True)
+class DoubtThresholds:
+    """These thresholds decide when a label that fits need not be the only one."""
+
+    coarse: float = (
+        0.5  # L1: beyond it, the rounding of a label is not a straight line in that of G
+    )
+    level: float = 1e-3  # how far apart the entries of a flat label may be
+    spare_bits: float = (
+        24.0  # bits beyond what unknowns absorb: chance fits one time in sixteen million
+    )
+    indistinct: float = (
+        16.0  # roundings: a label this close to the prediction leaves rounding errors
+    )
+
+
+DOUBT = DoubtThresholds()
+
+
+WIDER = SmoothedMixed(3)  # what labels may be as well if nobody declared a family
+
+
+def doubt_of(fitting: list[SolutionAt], solutions: Solutions, client: int) -> Doubt | None:
+    """Return why the solutions may not be all there are, if there is a reason."""
+    if any(f.candidate.rounding > DOUBT.coarse for f in fitting):
+        return Doubt.COARSE
+    if isinstance(solutions.family, AnyLabel) or solutions.unknowns < 0:
+        return _doubt_without_equations(solutions)
+    if fitting[0].equations <= solutions.unknowns:
+        return Doubt.FEW
+    if any(_indistinct(f, solutions) for f in fitting):
+        return Doubt.PREDICTION
+    if _factor_open(fitting, solutions, client):
+        return Doubt.FACTOR
+    if (
+        not solutions.declared
+        and solutions.scaled
+        and any(is_flat(f.candidate.label) for f in fitting)
+    ):
+        return Doubt.FLAT
+    chance = not solutions.declared and any(f.spare < DOUBT.spare_bits for f in fitting)
+    return Doubt.CHANCE if chance and not _no_other_kind(solutions, client) else None
+
+
+def _doubt_without_equations(solutions: Solutions) -> Doubt | None:
+    """Return the doubt where a continuum fits, which no grid misses unless it is a surface."""
+    if not isinstance(solutions.family, AnyLabel):
+        return None
+    if solutions.unknowns > 1:
+        return Doubt.FEW  # the curve is one path through the set
+    return Doubt.SIGN if solutions.tau is not None else None
+
+
+def _indistinct(found: SolutionAt, solutions: Solutions) -> bool:
+    """Return whether ``p − y`` may be a few roundings of ``p``, times any factor if that is
+    unknown.
+    """
+    roundings = DOUBT.indistinct * solutions.relative
+    if abs(found.candidate.scalar) <= roundings:
+        return True
+    if solutions.declared:
+        return False  # a prediction of another family cannot be the label
+    blown_up = solutions.scaled and abs(found.tau) <= FACTOR_SEARCH.largest_factor * roundings
+    return blown_up and solutions.normalised and _of_roundings(found)
+
+
+def _of_roundings(found: SolutionAt) -> bool:
+    """Return whether roundings of the prediction look like this label behind a log-softmax.
+
+    A model that takes a log-softmax turns roundings ``r`` into ``r − p Σr``. That is ``Σr`` times
+    ``y − p`` of the label ``y = r/Σr``, whose entries are to each other as small whole numbers.
+    """
+    candidate = found.candidate
+    largest = candidate.label.max()
+    counts = torch.arange(1, DOUBT.indistinct + 1).to(candidate.label)[:, None]
+    parts = counts * candidate.label / largest
+    whole = (parts - parts.round()).abs() <= counts * candidate.rounding / largest
+    return bool(whole.all(-1).any())
+
+
+def _factor_open(fitting: list[SolutionAt], solutions: Solutions, client: int) -> bool:
+    """Return whether labels at other factors fit as well.
+
+    The labels that were found are then a part of a larger set. A family that nobody declared says
+    little of how many classes a label has: where the prediction is one-hot, a mix of two classes
+    lies on a line of mixes of three.
+    """
+    curve, family = solutions.curve, solutions.family if solutions.declared else WIDER
+    if isinstance(curve, Segment) and not solutions.declared:
+        best = curve.p.new_tensor([abs(f.candidate.scalar) for f in fitting])
+        segment = curve.take(torch.full_like(best, client, dtype=torch.long))
+    elif isinstance(curve, Rescaled):
+        ends = [(f, (f.candidate.scalar, f.candidate.low, f.candidate.high)) for f in fitting]
+        along = [f.tau * one / f.candidate.scalar for f, three in ends for one in three]
+        t = curve.pseudo.u.new_tensor(along)
+        segment, best = curve.take(torch.full_like(t, client, dtype=torch.long)).segment(t)
+    else:
+        return False
+    return other_factors_fit(segment, family, best, SEARCH.fit)
+
+
+def is_flat(label: Tensor) -> bool:
+    """Return whether all classes are alike in a label (C,)."""
+    return float(label.max() - label.min()) <= DOUBT.level
+
+
+def _no_other_kind(solutions: Solutions, client: int) -> bool:
+    """Return whether every label that fits, of whatever kind, is of the family.
+
+    Where the softmax is one-hot to the last bit that is so: the labels of a whole interval fit, and
+    beyond it an entry turns negative.
+    """
+    curve = solutions.curve
+    if not isinstance(curve, PseudoLabels):
+        return False
+    mine = curve.take(solutions.minima.client.new_tensor([client]))
+    for rows, grid in mine.interval().grids():
+        each = mine.take(torch.zeros_like(rows))
+        of_any_kind = misfit(each, AnyLabel(), grid) <= SEARCH.fit
+        if bool((of_any_kind & (misfit(each, solutions.family, grid) > SEARCH.fit)).any()):
+            return False
+    return True
 
 
 @dataclass(frozen=True)

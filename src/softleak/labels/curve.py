@@ -10,8 +10,7 @@ from typing import Protocol, TypeGuard
 import torch
 from torch import Tensor
 
-from softleak.families import Family
-from softleak.families.contract import distance_of, least_misfit_of, misfit_of, nearest_of
+from softleak.core.families import Family, distance_of, least_misfit_of, misfit_of, nearest_of
 
 ENTRIES_AT_ONCE = 1 << 22  # entries of labels that are evaluated at once
 CACHED_ENTRIES = 1 << 18  # entries of labels whose memory is used again from step to step

@@ -8,9 +8,9 @@ from enum import Enum
 
 import torch
 
-from softleak.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
+from softleak.core.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
+from softleak.core.results import Candidate, Reading
 from softleak.labels.evidence.combine import CombinedEvidence
-from softleak.results import Candidate, Reading
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from softleak.factors import Factors
-from softleak.head import Head
+from softleak.core.factors import Factors
+from softleak.core.head import Head
 from softleak.labels.curve import CACHED_ENTRIES, Interval, density_for
 
 

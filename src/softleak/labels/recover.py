@@ -8,24 +8,23 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
-from softleak.errors import ModelError, ShareError, SoftleakError, in_a_line
-from softleak.factors import factor, head_gradients
-from softleak.families import Family
-from softleak.head import Head
-from softleak.input_spec import InputSpec, Layout
-from softleak.knowledge import Knowledge
-from softleak.labels.decayed import allow_for_decay
+from softleak.core.errors import ModelError, ShareError, SoftleakError, in_a_line
+from softleak.core.factors import factor, head_gradients
+from softleak.core.families import Family
+from softleak.core.head import Head
+from softleak.core.input_spec import InputSpec, Layout
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import Recovery, Status
+from softleak.core.share import GradientShare, Scale
+from softleak.core.subject import Subject
+from softleak.labels.composition import is_sign_pattern
+from softleak.labels.decay import allow_for_decay
 from softleak.labels.evidence.probes import evidence_for, evidence_of
 from softleak.labels.evidence.relation import Relation
-from softleak.labels.local.recover_trained import recover_trained
-from softleak.labels.otherwise import BROKEN, otherwise
-from softleak.labels.precision import with_precision
-from softleak.labels.signs import is_sign_pattern
+from softleak.labels.local.recover import recover_trained
+from softleak.labels.otherwise import BROKEN, from_bias_alone, otherwise
 from softleak.labels.solve import solve
-from softleak.labels.zero_feature import from_bias_alone
-from softleak.results import Recovery, Status
-from softleak.share import GradientShare, Scale
-from softleak.subject import Subject
+from softleak.numerics.rounding import with_precision
 
 BATCH = 1 << 25  # entries of head gradients held at once, in float64
 TOLERANCE = Knowledge().tolerance

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.families import Family
+from softleak.core.families import Family
 from softleak.labels.curve import CACHED_ENTRIES, Interval, density_for, misfit
 from softleak.labels.pseudo import LARGEST, PseudoLabels
 

@@ -7,23 +7,21 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from softleak.factors import Factors
-from softleak.families import AnyLabel, Family, SmoothedMixed
-from softleak.head import Head
-from softleak.knowledge import Knowledge
-from softleak.labels.certify import certify
+from softleak.core.factors import Factors
+from softleak.core.families import AnyLabel, Family, SmoothedMixed
+from softleak.core.head import Head
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import Recovery, Status
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.labels.certify import Solutions, certify
 from softleak.labels.curve import Interval, misfit
 from softleak.labels.evidence.combine import CombinedEvidence, combine
 from softleak.labels.evidence.probes import evidence_for
-from softleak.labels.minima import Minima
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.review import review
 from softleak.labels.scale import Rescaled, Segment
-from softleak.labels.search import search
-from softleak.labels.solutions import Solutions
-from softleak.results import Recovery, Status
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.labels.search import Minima, search
 
 
 @dataclass(frozen=True)

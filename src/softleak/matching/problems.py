@@ -6,17 +6,140 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from softleak.errors import OptionError
-from softleak.matching.compiling import compiled
-from softleak.matching.differentiable_model import DifferentiableModel
-from softleak.matching.objectives import L2, Objective
-from softleak.matching.outer_products import OuterProducts, parts
-from softleak.matching.priors import Prior
+from softleak.core.errors import OptionError
+from softleak.matching.gradients import DifferentiableModel, OuterProducts, compiled, parts
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A distance between what one input would send and what was sent."""
+
+    @property
+    def alpha(self) -> float:
+        """Return the weight of the gradient of the head's weight."""
+        ...
+
+    @property
+    def beta(self) -> float:
+        """The weight of the feature; if it is zero, no feature is needed."""
+        ...
+
+    def gradients(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
+        """Return ``D`` over all gradients, which are already scaled by the root of their weight."""
+        ...
+
+    def features(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        """Return ``D`` of two features (I,), or the mean over those of a batch (B, I)."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The two weights of Eq. 8, which every objective here has.
+
+    Attributes:
+        alpha: the weight of the gradient of the head's weight; zero leaves it out.
+        beta: the weight of the feature; zero leaves it out.
+    """
+
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.alpha < float("inf") and 0 <= self.beta < float("inf")):
+            raise OptionError(
+                f"expected weights that are finite and not negative, got alpha {self.alpha} and "
+                f"beta {self.beta}"
+            )
+
+
+@dataclass(frozen=True)
+class L2(_Weights):
+    """The sum of squared differences (DLG)."""
+
+    def gradients(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
+        apart = [(a - b).square().sum() for a, b in zip(ours, theirs, strict=True)]
+        return torch.stack(apart).sum()
+
+    def features(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        return (ours - theirs).square().sum(-1).mean()
+
+
+@dataclass(frozen=True)
+class Cosine(_Weights):
+    """This is one minus the cosine of the angle between all gradients, taken as one vector.
+
+    Attributes:
+        floor: the least value of a squared norm, so that a gradient of zero has a finite loss.
+    """
+
+    floor: float = 1e-30
+
+    def gradients(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
+        return 1 - self._cosine(ours, theirs)
+
+    def features(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        product = (ours * theirs).sum(-1)
+        sizes = [g.square().sum(-1).clamp_min(self.floor) for g in (ours, theirs)]
+        return (1 - product * (sizes[0] * sizes[1]).rsqrt()).mean()
+
+    def _cosine(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
+        """Return the cosine of the angle between two lists of tensors, each taken as one vector."""
+        product = torch.stack([(a * b).sum() for a, b in zip(ours, theirs, strict=True)]).sum()
+        sizes = [torch.stack([g.square().sum() for g in each]).sum() for each in (ours, theirs)]
+        return product * (sizes[0].clamp_min(self.floor) * sizes[1].clamp_min(self.floor)).rsqrt()
+
+
+class Prior(Protocol):
+    """A penalty of one input, which is smaller where the input is likelier."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the penalty, a scalar, of one input such as (C, H, W)."""
+        ...
+
+
+@dataclass(frozen=True)
+class TotalVariation:
+    """The mean absolute difference of neighbours along each axis of an image or a signal.
+
+    ``weight · Σ_axes mean |x_{i+1} − x_i|`` over the last two axes that are longer than one.
+
+    Attributes:
+        weight: the factor of the penalty; the paper has 1e-2 on untrained networks and 1e-3 on
+            trained ones.
+    """
+
+    weight: float = 1e-2
+
+    def __call__(self, x: Tensor) -> Tensor:
+        axes = [axis for axis in (-1, -2) if x.ndim >= -axis and x.shape[axis] > 1]
+        return self.weight * sum((x.diff(dim=a).abs().mean() for a in axes), x.new_zeros(()))
+
+
+@dataclass(frozen=True)
+class Box:
+    """The mean square of the distance by which entries lie outside an interval.
+
+    Attributes:
+        low: the lower end: one number, or a tensor that broadcasts, such as one per channel.
+        high: the upper end, likewise.
+        weight: the factor of the penalty.
+    """
+
+    low: Tensor | float
+    high: Tensor | float
+    weight: float = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        below, above = (self.low - x).clamp_min(0), (x - self.high).clamp_min(0)
+        return self.weight * (below.square() + above.square()).mean()
+
 
 Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 

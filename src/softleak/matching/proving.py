@@ -9,21 +9,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.errors import ModelError, in_a_line
-from softleak.matching.gauss_newton.from_starts import (
+from softleak.core.errors import ModelError, in_a_line
+from softleak.core.results import BatchRecovery, Status
+from softleak.core.subject import Subject
+from softleak.matching.gauss_newton.equations import BatchKnowledge
+from softleak.matching.gauss_newton.method import (
+    GaussNewton,
+    NewtonSolution,
     described,
     explains,
     solve_from_starts,
 )
-from softleak.matching.gauss_newton.newton_method import GaussNewton
-from softleak.matching.gauss_newton.newton_solver import NewtonSolution
-from softleak.matching.gauss_newton.share_equations import BatchKnowledge
-from softleak.matching.reconstruction import MatchStatus, Reconstruction
-from softleak.matching.starts import Image
-from softleak.matching.stopping import Stopping
-from softleak.matching.tasks import Job
-from softleak.results import BatchRecovery, Status
-from softleak.subject import Subject
+from softleak.matching.reconstruction import MatchStatus, Reconstruction, Stopping
+from softleak.matching.tasks import Image, Job
 
 NEAR_ATTEMPTS = 3  # how many attempts differ in how their steps are damped, not only in their start
 

@@ -1,25 +1,224 @@
-"""This module holds ``reconstruct`` and ``reconstruct_many``: the public functions of gradient
-matching.
-"""
+"""This module holds ``reconstruct_batch``: all inputs of a batch, solved for together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import TypedDict, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import Unpack
 
-from softleak.errors import ModelError, OptionError
-from softleak.head import Head
-from softleak.input_spec import Layout
-from softleak.matching.arguments import expect
-from softleak.matching.method import Matching, MatchingSettings, usual_objective
-from softleak.matching.reconstruction import Reconstruction
-from softleak.matching.stopping import Watch
-from softleak.results import BatchRecovery, Recovery
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.core.errors import LabelError, ModelError, OptionError, ShareError
+from softleak.core.head import Head
+from softleak.core.input_spec import Layout
+from softleak.core.results import BatchRecovery, Recovery
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.matching.gauss_newton.equations import BatchKnowledge
+from softleak.matching.gauss_newton.method import GaussNewton, described, solve_from_starts
+from softleak.matching.gradients import DifferentiableModel
+from softleak.matching.matcher import BatchMatcher
+from softleak.matching.optimisers import LBFGS, Adam, AttemptSettings, Optimiser
+from softleak.matching.problems import Cosine, Objective, Prior
+from softleak.matching.proving import Prover
+from softleak.matching.reconstruction import Reconstruction, Stopping, Watch
+from softleak.matching.tasks import Job, LabelSource, Noise, Order, RecoveredLabel, Start
+
+Each = TypeVar("Each")
+
+
+def expect(given: object, kind: type, example: str) -> None:
+    """Raise ``OptionError`` unless something is an instance of a kind, and not a class."""
+    if isinstance(given, type):
+        raise OptionError(f"expected {example}, got the class {given.__name__}")
+    if not isinstance(given, kind):
+        raise OptionError(f"expected {example}, got {type(given).__name__}")
+
+
+def one_each(given: Each | Sequence[Each], count: int, what: str) -> list[Each]:
+    """Return one for every share, from one for all or a sequence of as many."""
+    if not isinstance(given, Sequence):
+        return [given] * count
+    if len(given) != count:
+        raise OptionError(
+            f"expected one {what} for all or one for each of {count} shares, got {len(given)}"
+        )
+    return list(given)
+
+
+def listed(given: object) -> Sequence[object]:
+    """Return a sequence as it is, and anything else as a sequence of one."""
+    return given if isinstance(given, Sequence) else [given]
+
+
+POLISHES = 2  # attempts of a polish: a brisk one, and a cautious one if that gets stuck
+
+
+def usual_objective(recovery: Recovery | BatchRecovery | None) -> Cosine:
+    """Return the default objective. Samples of a batch are told apart by their features."""
+    return Cosine(beta=2.0) if isinstance(recovery, BatchRecovery) else Cosine()
+
+
+class MatchingSettings(TypedDict, total=False):
+    """The fields of ``Matching``, as ``reconstruct`` takes them by keyword."""
+
+    objective: Objective
+    optimiser: Optimiser | GaussNewton | None
+    priors: Sequence[Prior] | None
+    label: LabelSource | Sequence[LabelSource]
+    start: Start | Sequence[Start]
+    restarts: int
+    seconds: float | None
+    memory: int
+    dtype: torch.dtype | None
+    compiled: bool
+    attempts: AttemptSettings
+    polish: GaussNewton | None
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Search for inputs whose gradients come nearest to those that were shared (§4.3, Eq. 8).
+
+    All shares, attempts and label sources run as rows of one batch.
+
+    Attributes:
+        objective: the distance between gradients, ``Cosine()`` or ``L2()``.
+        optimiser: the way to minimise it. None means the paper's for the objective: ``Adam()`` for
+            the cosine, ``LBFGS()`` otherwise. ``GaussNewton()`` solves for the inputs of a smooth
+            network and proves them; it has no use for an objective or for priors.
+        polish: how inputs that were matched are solved for at the end. An input is replaced only
+            by one that is proved. None leaves them as they are.
+        priors: penalties of the input. None means total variation for images, and no penalty from
+            a start that is near or for other inputs.
+        label: where the label comes from, one source for all shares or one for each.
+        start: where the input begins, one start for all shares or one for each.
+        restarts: how many further attempts are made; all attempts share the evaluations of one.
+        seconds: the time after which the best inputs so far are returned; None means no limit.
+        memory: how many bytes one batch may take.
+        dtype: the dtype to compute in; None means that of the model.
+        compiled: whether evaluations are compiled, which is faster and rounds differently.
+        attempts: how several attempts share their evaluations.
+
+    Example:
+        >>> from softleak.matching import L2, Matching
+        >>> Matching(objective=L2(), restarts=2).restarts
+        2
+    """
+
+    objective: Objective = field(default_factory=Cosine)
+    optimiser: Optimiser | GaussNewton | None = None
+    priors: Sequence[Prior] | None = None
+    label: LabelSource | Sequence[LabelSource] = field(default_factory=RecoveredLabel)
+    start: Start | Sequence[Start] = field(default_factory=Noise)
+    restarts: int = 0
+    seconds: float | None = None
+    memory: int = 2 << 30
+    dtype: torch.dtype | None = None
+    compiled: bool = False
+    attempts: AttemptSettings = field(default_factory=AttemptSettings)
+    polish: GaussNewton | None = None
+
+    def __post_init__(self) -> None:
+        most = self.attempts.most_restarts
+        if not 0 <= self.restarts <= most:
+            raise OptionError(f"expected 0 to {most} restarts, got {self.restarts}")
+        expect(self.objective, Objective, "an objective such as L2()")
+        if self.optimiser is not None and not isinstance(self.optimiser, GaussNewton):
+            expect(self.optimiser, Optimiser, "an optimiser such as Adam() or LBFGS()")
+        if self.polish is not None:
+            expect(self.polish, GaussNewton, "GaussNewton() or None")
+        for label in listed(self.label):
+            expect(label, LabelSource, "a label source such as RecoveredLabel() or GivenLabel(y)")
+        for start in listed(self.start):
+            expect(start, Start, "a start such as Noise() or Image(x)")
+
+    @property
+    def used_optimiser(self) -> Optimiser:
+        """The optimiser that was given, or the paper's for the objective."""
+        given = None if isinstance(self.optimiser, GaussNewton) else self.optimiser
+        return given or (Adam() if isinstance(self.objective, Cosine) else LBFGS())
+
+    def __call__(
+        self,
+        subject: Subject,
+        shares: Sequence[GradientShare],
+        recoveries: Sequence[Recovery | BatchRecovery | None] | None = None,
+        *,
+        watch: Watch | None = None,
+    ) -> tuple[Reconstruction, ...]:
+        """Reconstruct the input of every share.
+
+        Args:
+            subject: the model made ready. Its ``said_shape`` counts for all shares; without one,
+                each share's own shape counts.
+            shares: what was sent. A share that cannot be matched gets a status that says why.
+            recoveries: what was recovered from each share, in the same order.
+            watch: a handle to end the run early or to show its progress.
+
+        Returns:
+            One ``Reconstruction`` per share, in order.
+        """
+        for share in shares:
+            expect(share, GradientShare, "a GradientShare")
+        count = len(shares)
+        known = [None] * count if recoveries is None else recoveries
+        expect(known, Sequence, "a sequence of recoveries")
+        if len(known) != count:
+            raise OptionError(f"expected one recovery per share ({count}), got {len(known)}")
+        labels = one_each(self.label, count, "label source")
+        starts = one_each(self.start, count, "start")
+        orders = map(Order, shares, known, labels, starts)
+        jobs = [order.job(subject, self.objective) for order in orders]
+        # Fused attention kernels cannot be differentiated twice; the plain one can.
+        with sdpa_kernel(SDPBackend.MATH):
+            return self._matched(subject, jobs, watch)
+
+    def _matched(
+        self, subject: Subject, jobs: Sequence[Job | Reconstruction], watch: Watch | None
+    ) -> tuple[Reconstruction, ...]:
+        """Return the answers in order; jobs of one kind run in one batch."""
+        found = {i: job for i, job in enumerate(jobs) if isinstance(job, Reconstruction)}
+        kinds: dict[object, dict[int, Job]] = {}
+        for i, job in enumerate(jobs):
+            if isinstance(job, Job):
+                kinds.setdefault(job.kind, {})[i] = job
+        if isinstance(self.optimiser, GaussNewton):
+            prover = self._prover(self.optimiser, subject, self.restarts + 1, watch)
+            every = [pair for kind in kinds.values() for pair in kind.items()]
+            return tuple(
+                (found | {i: prover.run(job) for i, job in every})[i] for i in range(len(jobs))
+            )
+        if kinds:
+            matcher = self._matcher(subject, len(jobs) - len(found), watch)
+            for batch in kinds.values():
+                found |= dict(zip(batch, matcher.run(list(batch.values())), strict=True))
+                if self.polish is not None:
+                    prover = self._prover(self.polish, subject, POLISHES, watch)
+                    found |= {i: prover.polish(job, found[i]) for i, job in batch.items()}
+        return tuple(found[i] for i in range(len(jobs)))
+
+    def _matcher(self, subject: Subject, count: int, watch: Watch | None) -> BatchMatcher:
+        """Return what runs the batches of ``count`` jobs."""
+        optimiser = self.used_optimiser
+        dtype = self.dtype or next(iter(subject.parameters.values())).dtype
+        model = DifferentiableModel.of(subject.model, subject.head, dtype)
+        return BatchMatcher(
+            model, self.objective, self.priors, optimiser, self.restarts + 1, self.attempts,
+            self.compiled, self.memory,
+            Stopping(optimiser.evaluations * count, self.seconds, watch),
+        )  # fmt: skip
+
+    def _prover(
+        self, method: GaussNewton, subject: Subject, attempts: int, watch: Watch | None
+    ) -> Prover:
+        """Return what solves jobs by Gauss–Newton, within its own time or that of the run."""
+        limits = [limit for limit in (self.seconds, method.seconds) if limit is not None]
+        stopping = Stopping(method.evaluations * attempts, min(limits, default=None), watch)
+        return Prover(method, subject, attempts, stopping)
 
 
 def reconstruct(
@@ -129,3 +328,66 @@ def _subject(
         except ModelError:  # one share may say a shape that the model does not take
             continue
     return replace(Subject.of(model, shapes[-1], head=head), said_shape=input_shape)
+
+
+def reconstruct_batch(
+    model: nn.Module,
+    share: GradientShare,
+    labels: Tensor,
+    features: Tensor | None = None,
+    *,
+    label_error: float = 0.0,
+    method: GaussNewton | None = None,
+    start: Start | None = None,
+    restarts: int = 0,
+) -> Reconstruction:
+    """Solve for all inputs of a batch together, by Gauss–Newton on its share.
+
+    Args:
+        model: the classifier, in the mode the client used. Nothing of it is changed.
+        share: what the client sent: the mean gradient of the batch. It says the inputs' shape.
+        labels: the soft labels (B, C) of the samples, as they were recovered.
+        features: the features (B, I) of the samples in the same order, if they were recovered. They
+            count with a relative error of 1e-4.
+        label_error: the error of each entry of the labels.
+        method: how the equations are solved; by default ``GaussNewton()``.
+        start: where the inputs begin; by default at nearly grey noise.
+        restarts: how many further starts are tried until one explains the share.
+
+    Returns:
+        The inputs (B, …) and labels (B, C) with what is proved of them. The inputs are in the order
+        of the labels; samples of one label have no order.
+
+    Raises:
+        ShareError: if the share does not fit the model, or does not say the shape of its inputs.
+        LabelError: if the labels are not of shape (B, C).
+    """
+    expect(share, GradientShare, "a GradientShare")
+    shape = share.input_shape
+    if shape is None:
+        raise ShareError("the share does not say the shape of its inputs; set input_shape on it")
+    if not isinstance(shape, tuple):
+        raise ShareError("expected a model that takes a single tensor of numbers")
+    share.check_finite()
+    subject = Subject.of(model, shape)
+    share.check_shapes(subject.parameters)
+    if labels.ndim != 2 or labels.shape[1] != subject.head.classes:
+        raise LabelError(
+            f"expected labels of shape (B, {subject.head.classes}), got {tuple(labels.shape)}"
+        )
+    solver = method or GaussNewton()
+    known = BatchKnowledge(labels, label_error, features, 0.0 if features is None else 1e-4)
+    stopping = Stopping(solver.evaluations * (restarts + 1), solver.seconds)
+    begin = start or Noise()
+    starts = [_drawn(begin, shape, len(labels), attempt, solver) for attempt in range(restarts + 1)]
+    found = solve_from_starts(solver, subject, share, known, starts, stopping, begin.near)
+    return described(found, stopping)
+
+
+def _drawn(
+    start: Start, shape: tuple[int, ...], size: int, attempt: int, method: GaussNewton
+) -> Tensor:
+    """Return inputs (B, …) to begin with, of little contrast unless the start is near already."""
+    contrast = 1.0 if start.near and attempt == 0 else method.contrast
+    drawn = [start.draw(shape, attempt * size + i) for i in range(size)]
+    return torch.stack(drawn).double() * contrast

@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from torch import Tensor
 
-from softleak.matching.gauss_newton.certificate import Certificate
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """This says how well a share determines the inputs that were found, and why it may say so.
+
+    Attributes:
+        proved: whether every layer of the share is explained to within its rounding, and the share
+            determines every entry of the inputs.
+        reason: why it is not proved, in a sentence; empty if it is.
+        explained: whether every layer of the share is explained to within its rounding.
+        layers: the misfit of every layer, in units of the error that it is expected to carry.
+        misfits: the misfit of the whole share after each step, in units of rounding.
+        error: the predicted standard error of each entry, in the shape of the inputs; None if the
+            equations were not solved so far that an error can be predicted.
+        spectrum: the predicted standard errors along the principal directions of the inputs, from
+            the best determined direction to the worst.
+        undetermined: how many directions the share does not determine.
+        seconds: how long it took.
+    """
+
+    proved: bool
+    reason: str = ""
+    explained: bool = False
+    layers: Mapping[str, float] = field(default_factory=dict)
+    misfits: tuple[float, ...] = ()
+    error: Tensor | None = None
+    spectrum: Tensor | None = None
+    undetermined: int = 0
+    seconds: float = 0.0
+
+    @property
+    def largest_error(self) -> float:
+        """Return the predicted standard error along the worst determined direction."""
+        return math.inf if self.spectrum is None else float(self.spectrum[-1])
+
+    def psnr_predicted(self, pixel: Tensor | float = 1.0) -> float:
+        """Return the PSNR in dB that ``error`` predicts.
+
+        Args:
+            pixel: what one unit of the input is worth in pixels of range one.
+        """
+        if self.error is None:
+            return -math.inf
+        return -10 * math.log10(float((self.error * pixel).square().mean()) + 1e-300)
 
 
 class MatchStatus(Enum):
@@ -75,3 +121,90 @@ class Reconstruction:
     def message(self) -> str:
         """Return the outcome in a sentence."""
         return self.reason or self.status.value
+
+
+@dataclass(frozen=True)
+class MatchProgress:
+    """How far a run has come.
+
+    Attributes:
+        done: evaluations of all problems so far.
+        total: how many there may be at most.
+        loss: the median loss of the problems now in work.
+        active: how many of them are still going on.
+    """
+
+    done: int
+    total: int
+    loss: float
+    active: int
+
+
+@dataclass(eq=False)
+class Watch:
+    """A handle by which somebody outside ends a run, and hears how far it has come.
+
+    Derive from it and override ``tell`` to show progress, as ``TerminalWatch`` in
+    ``softleak.terminal_watch`` does. Neither this class nor the attack installs a signal handler.
+
+    Attributes:
+        interrupted: whether somebody asked to stop. The best iterates so far are then returned,
+            with the status ``INTERRUPTED``.
+    """
+
+    interrupted: bool = field(default=False, init=False)
+
+    def stop(self) -> None:
+        """Ask the run to end after the present evaluation; any thread may call this."""
+        self.interrupted = True
+
+    def tell(self, progress: MatchProgress) -> None:
+        """Hear how far the run has come, several times a second at most."""
+
+
+@dataclass(eq=False)
+class Stopping:
+    """The rule by which all batches of one run end.
+
+    Attributes:
+        total: the evaluations that all problems of the run may have together.
+        seconds: the time limit, counted from the creation of this object; None means no limit.
+        watch: who may end the run and is told of it, if anybody.
+        every: seconds between two tellings.
+    """
+
+    total: int
+    seconds: float | None = None
+    watch: Watch | None = None
+    every: float = 0.2
+    _done: int = field(default=0, init=False)
+    _began: float = field(default_factory=time.monotonic, init=False)
+    _told: float = field(default=0.0, init=False)
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether somebody asked to stop."""
+        return self.watch is not None and self.watch.interrupted
+
+    @property
+    def over(self) -> bool:
+        """Return whether to stop now."""
+        late = self.seconds is not None and time.monotonic() - self._began > self.seconds
+        return self.interrupted or late
+
+    @property
+    def ended(self) -> MatchStatus:
+        """Return the status of problems that were still going on at the end."""
+        if self.interrupted:
+            return MatchStatus.INTERRUPTED
+        return MatchStatus.OUT_OF_TIME if self.over else MatchStatus.EXHAUSTED
+
+    def tell(self, evaluated: int, losses: Tensor, active: int) -> None:
+        """Count an evaluation of so many problems, and pass it on if that is due."""
+        self._done += evaluated
+        now = time.monotonic()
+        if self.watch is None or now - self._told < self.every:
+            return
+        self._told = now
+        loss = float(losses.nanmedian())
+        self.watch.tell(MatchProgress(self._done, self.total, loss, active))

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from softleak.errors import ModelError
-from softleak.local_program import LocalProgram
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.core.client import LocalProgram
+from softleak.core.errors import ModelError
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
 
 
 @dataclass(frozen=True)

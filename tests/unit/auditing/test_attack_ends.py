@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from softleak.auditing.attack_ends import end_of, from_end
-from softleak.auditing.rates import Leak, Point, Rate
+from softleak.audit.rates import Point, Rate
+from softleak.audit.whatif import end_of, from_end
+from softleak.core.vocabulary import Leak
 
 
 def points(settings, hits) -> list[Point]:

@@ -5,24 +5,14 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.auditing import (
-    LabelLeak,
-    Leak,
-    Method,
-    Options,
-    State,
-    Truth,
-    audit,
-    prepared,
-)
-from softleak.auditing.findings import LEAK_THRESHOLDS
-from softleak.auditing.headline import headline
-from softleak.auditing.verdict_text import input_words, label_words
+from softleak.audit import LabelLeak, Leak, Method, Options, State, Truth, audit, prepared
+from softleak.audit.findings import LEAK_THRESHOLDS
+from softleak.core.errors import DataError, MissingGradient, ShareError
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
 from softleak.defenses import GaussianNoise
-from softleak.errors import DataError, MissingGradient, ShareError
-from softleak.knowledge import Knowledge
-from softleak.subject import Subject
+from softleak.paper import data, models
+from softleak.present.words import headline, input_words, label_words
 
 
 def test_a_share_and_its_truth(trained, draw):

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import models
-from softleak.auditing import Options, audit
-from softleak.auditing.class_parts import parts_in_words
-from softleak.integrations.guarding.client_update import Update
-from softleak.integrations.guarding.several import SeveralReader
-from softleak.knowledge import Knowledge
+from softleak.audit import Options, audit
+from softleak.audit.composition import parts_in_words
+from softleak.core.knowledge import Knowledge
+from softleak.core.local_training import UNKNOWN, LocalTraining
+from softleak.guard.auditor import SeveralReader
+from softleak.guard.updates import Update
 from softleak.labels.local.proportions import StandIns
-from softleak.local_training import UNKNOWN, LocalTraining
+from softleak.paper import models
 
 SAMPLES = 40
 CLIENT = sl.Client(lr=0.02, epochs=1, batch_size=16, momentum=0.9)

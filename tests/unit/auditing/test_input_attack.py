@@ -6,18 +6,11 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.auditing import (
-    AuditReport,
-    FeatureFinding,
-    InputFinding,
-    LabelFinding,
-    Method,
-    Options,
-)
-from softleak.auditing.input_attack import recover_input
-from softleak.auditing.verdict_text import input_words
-from softleak.knowledge import Knowledge
-from softleak.subject import Subject
+from softleak.audit import AuditReport, FeatureFinding, InputFinding, LabelFinding, Method, Options
+from softleak.audit.input_attacks import recover_input
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
+from softleak.present.words import input_words
 
 
 class Branching(nn.Module):

@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.auditing import Leak, NamedShare, Options, audit_shares
-from softleak.auditing.least_loss import expected_progress, least_loss, treated
-from softleak.auditing.treatments import PLAIN, Treatment
-from softleak.auditing.utility import mean_utility, utility
-from softleak.auditing.weakest import Search
-from softleak.subject import Subject
+from softleak.audit import Leak, NamedShare, Options, audit_shares
+from softleak.audit.rates import mean_utility, utility
+from softleak.audit.sweeps import PLAIN, Treatment
+from softleak.audit.weakest import Search, expected_progress, least_loss, treated
+from softleak.core.subject import Subject
 
 SHAPE = (3, 4, 4)
 KEPT = Treatment(kept=0.1)

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from softleak.auditing import Leak, Options, audit
-from softleak.auditing.named import classes_named
-from softleak.auditing.weakest import Search, root_mean_square
+from softleak.audit import Leak, Options, audit
+from softleak.audit.defended import classes_named
+from softleak.audit.weakest import Search, root_mean_square
+from softleak.core.knowledge import Knowledge
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
 from softleak.defenses import GaussianNoise
-from softleak.knowledge import Knowledge
-from softleak.share import GradientShare
-from softleak.subject import Subject
 
 SHAPE = (3, 8, 8)
 HELD = {1, 3}

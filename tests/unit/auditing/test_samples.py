@@ -7,16 +7,14 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data
-from softleak.auditing import Audit, Leak, Options
-from softleak.auditing.advice import advice
-from softleak.auditing.attack_outcome import Outcome
-from softleak.auditing.catalogue import attempts
-from softleak.auditing.findings import Method
-from softleak.auditing.headline import headline
-from softleak.auditing.verdict_text import input_words
-from softleak.knowledge import Knowledge
-from softleak.report import dossier_data
+from softleak.audit import Audit, Leak, Options
+from softleak.audit.findings import Method, Outcome
+from softleak.core.knowledge import Knowledge
+from softleak.paper import data
+from softleak.present import dossier_data
+from softleak.present.advice import advice
+from softleak.present.catalogue import attempts
+from softleak.present.words import headline, input_words
 
 SHAPE = (3, 6, 6)
 

@@ -3,12 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-from softleak.auditing.advice import advice, defence_words
-from softleak.auditing.rates import Point, Rate, Response, WhatIf
-from softleak.auditing.reports import Audit, Refusal
-from softleak.auditing.severity import Severity, severity_of_audit, worst
-from softleak.report.page import untried_words
-from softleak.vocabulary import Leak, State
+from softleak.audit.rates import Point, Rate, Response, WhatIf
+from softleak.audit.report import Audit, Refusal
+from softleak.core.vocabulary import Leak, State
+from softleak.present.advice import Severity, advice, defence_words, severity_of_audit, worst
+from softleak.present.page import untried_words
 
 
 def response(name, hits, stops, unit="part kept", settings=(1.0, 0.5)):

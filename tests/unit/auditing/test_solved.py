@@ -10,15 +10,13 @@ from torch import nn
 
 import softleak as sl
 from benchmarks.gauss_newton_wrong import SHAPE, SmallResidual
-from softleak.auditing import solved
-from softleak.auditing.attack_outcome import Outcome
-from softleak.auditing.audit_options import Options
-from softleak.auditing.findings import Method
-from softleak.auditing.input_attack import recover_input
+from softleak.audit import input_attacks as solved
+from softleak.audit.findings import Method, Outcome
+from softleak.audit.input_attacks import recover_input
+from softleak.audit.options import Options
+from softleak.core.subject import Subject
 from softleak.matching.gauss_newton import Certificate
-from softleak.report.chart import FRAME
-from softleak.report.convergence import curves
-from softleak.subject import Subject
+from softleak.present.charts import FRAME, curves
 
 
 def smooth(act):

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.auditing import Method, Options, Truth
-from softleak.auditing.attack_outcome import Outcome
-from softleak.auditing.catalogue import attempts
-from softleak.auditing.embedded_input import embeddings
-from softleak.auditing.headline import headline
-from softleak.auditing.rates import Leak, State
-from softleak.auditing.token_names import TokenNames
-from softleak.errors import FileError
+from softleak.audit import Method, Options, Truth
+from softleak.audit.findings import Outcome
+from softleak.audit.input_attacks import embeddings
+from softleak.audit.options import TokenNames
+from softleak.core.errors import FileError
+from softleak.core.vocabulary import Leak, State
+from softleak.present.catalogue import attempts
+from softleak.present.words import headline
 from tests.unit.inversion.texts.readers import made, sentence
 
 NAMES = TokenNames({i: f"word{i}" for i in range(60)})

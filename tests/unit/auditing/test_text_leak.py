@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from softleak.auditing.text_leak import known_words, leaked_of_text, leaked_of_texts
-from softleak.inversion.texts.text_result import Certainty, Place, Text
+from softleak.inversion.texts.result import Certainty, Place, Text
+from softleak.present.words import known_words, leaked_of_text, leaked_of_texts
 
 SURE, LIKELY, GUESS = Certainty.CERTAIN, Certainty.LIKELY, Certainty.GUESS
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from softleak.auditing.threat_model import attacker_knowledge
 from softleak.cli.jobs import _options
-from softleak.cli.request import Request
-from softleak.knowledge import Knowledge
-from softleak.local_training import LocalTraining
+from softleak.cli.options import Request
+from softleak.core.knowledge import Knowledge
+from softleak.core.local_training import LocalTraining
+from softleak.present.advice import attacker_knowledge
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,17 @@ from collections import Counter
 import pytest
 
 import softleak as sl
-from softleak import data, tensor_files
-from softleak.auditing import UpdateReading, update_files
+from softleak import io as tensor_files
+from softleak.audit import UpdateReading
+from softleak.audit import files as update_files
 from softleak.cli import jobs
-from softleak.cli.request import Request
-from softleak.errors import ShareError
-from softleak.tensor_files import Content
-from softleak.vocabulary import UpdateKind
+from softleak.cli.options import Request
+from softleak.core.errors import ShareError
+from softleak.core.vocabulary import UpdateKind
+from softleak.io import Content
+from softleak.paper import data
 
-MODEL = "softleak.models:trained_lenet"
+MODEL = "softleak.paper.models:trained_lenet"
 
 
 @pytest.fixture

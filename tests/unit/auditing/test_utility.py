@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import models
-from softleak.auditing.utility import LossFall, Utility, mean_utility, utility
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.audit.rates import LossFall, Utility, mean_utility, utility
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.paper import models
 
 TRUE = GradientShare({"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])})
 

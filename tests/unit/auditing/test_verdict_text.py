@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from softleak.auditing import Audit, AuditReport, FeatureFinding, InputFinding, LabelFinding, Method
-from softleak.auditing.headline import not_attacked, summary
-from softleak.auditing.verdict_text import in_brief
-from softleak.auditing.wording import describe, in_a_line
-from softleak.knowledge import Knowledge
-from softleak.results import Recovery, Status
+from softleak.audit import Audit, AuditReport, FeatureFinding, InputFinding, LabelFinding, Method
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import Recovery, Status
+from softleak.present.words import describe, in_a_line, in_brief, not_attacked, summary
 
 NAMES = ("cat", "dog", "emu", "fox", "gnu")
 

@@ -7,19 +7,21 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.auditing import (
+from softleak.audit import (
     InputFinding,
     Leak,
     Method,
     NamedShare,
     Options,
     audit_shares,
-    defended_attack,
 )
-from softleak.auditing.weakest import GRID, Search, _from_first, root_mean_square
-from softleak.errors import OptionError
-from softleak.inversion.chained import NoChain, chain_of
-from softleak.subject import Subject
+from softleak.audit import (
+    defended as defended_attack,
+)
+from softleak.audit.weakest import GRID, Search, _from_first, root_mean_square
+from softleak.core.errors import OptionError
+from softleak.core.subject import Subject
+from softleak.inversion.chain import NoChain, chain_of
 
 SHAPE = (3, 8, 8)
 

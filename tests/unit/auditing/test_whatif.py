@@ -7,22 +7,21 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import data, models
-from softleak.auditing import Leak, NamedShare, Options, Truth, audit_shares, sweeps, whatif
-from softleak.auditing.defended_attack import SUCCESS, Shot, walks
-from softleak.auditing.findings import LEAK_THRESHOLDS
-from softleak.auditing.input_attack import recover_input
-from softleak.auditing.rates import Point, Rate, Response
-from softleak.auditing.sweeps import Sweep
-from softleak.auditing.whatif import Target, Trial
-from softleak.auditing.within_reach import InputReach
+from softleak.audit import Leak, NamedShare, Options, Truth, audit_shares, sweeps, whatif
+from softleak.audit.defended import SUCCESS, InputReach, Shot, Target, walks
+from softleak.audit.findings import LEAK_THRESHOLDS
+from softleak.audit.input_attacks import recover_input
+from softleak.audit.metrics import psnr
+from softleak.audit.rates import Point, Rate, Response
+from softleak.audit.sweeps import Sweep
+from softleak.audit.whatif import Trial
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
+from softleak.core.vocabulary import DefenceGroup
 from softleak.defenses import Cast, Clip, GaussianNoise, Int8, Prune
-from softleak.inversion.chained import NoChain, chain_of
-from softleak.knowledge import Knowledge
-from softleak.metrics import psnr
-from softleak.report.chart import chart
-from softleak.subject import Subject
-from softleak.vocabulary import DefenceGroup
+from softleak.inversion.chain import NoChain, chain_of
+from softleak.paper import data, models
+from softleak.present.charts import chart
 
 OPTIONS = Options(inputs=False)
 NOTHING = Sweep("Nothing", "", lambda *_: Prune(1.0))

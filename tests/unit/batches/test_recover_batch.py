@@ -6,15 +6,13 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import data, models
-from softleak.batches.batch_certificate import excess_bits
-from softleak.batches.head_space import HeadSpace
-from softleak.batches.joint import JointSystem
-from softleak.batches.one_sample import SampleSystem
-from softleak.batches.supports import supports_of
-from softleak.batches.whole_batch import Whole
-from softleak.errors import LabelError
-from softleak.subject import Subject
+from softleak.batches.certificate import excess_bits
+from softleak.batches.from_head import Whole
+from softleak.batches.space import HeadSpace
+from softleak.batches.systems import JointSystem, SampleSystem, supports_of
+from softleak.core.errors import LabelError
+from softleak.core.subject import Subject
+from softleak.paper import data, models
 
 KINDS = {
     "one-hot": (data.Hard(), sl.OneHot()),

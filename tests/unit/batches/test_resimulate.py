@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.batches.resimulate import resimulate
-from softleak.data import CIFAR10_NORM
-from softleak.subject import Subject
+from softleak.core.subject import Subject
+from softleak.paper import data, models
+from softleak.paper.data import CIFAR10_NORM
+from softleak.resimulation import resimulate
 
 
 def vouched(model, x, y):

@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from softleak.batches.direction_settings import DIRECTIONS
-from softleak.batches.sparse_directions import sparse_directions
-from softleak.batches.sparse_lines import line_duals, lone_lines
+from softleak.batches.sparse.directions import DIRECTIONS, line_duals, lone_lines, sparse_directions
 
 
 def alike(units: int, size: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:

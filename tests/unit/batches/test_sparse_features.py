@@ -7,18 +7,20 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak import models
-from softleak.batches.direction_settings import DIRECTIONS
-from softleak.batches.feature_checks import tail_inputs
-from softleak.batches.feature_fit import FeatureFit, FeatureProblem
-from softleak.batches.gradient_space import GradientSpace
-from softleak.batches.sparse_directions import sparse_directions
-from softleak.batches.sparse_features import recover_by_features
-from softleak.batches.sparse_layer import layers_before_head
-from softleak.knowledge import Knowledge
-from softleak.results import BatchRecovery, Status
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.batches.space import GradientSpace
+from softleak.batches.sparse.directions import DIRECTIONS, sparse_directions
+from softleak.batches.sparse.features import (
+    FeatureFit,
+    FeatureProblem,
+    recover_by_features,
+    tail_inputs,
+)
+from softleak.batches.sparse.layer import layers_before_head
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import BatchRecovery, Status
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.paper import models
 
 from .test_resimulate import drawn, vouched
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from softleak import models
-from softleak.batches.sparse_inputs import recover_by_inputs
-from softleak.knowledge import Knowledge
-from softleak.results import BatchRecovery, Status
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.batches.sparse.inputs import recover_by_inputs
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import BatchRecovery, Status
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.paper import models
 
 from .test_resimulate import drawn, vouched
 

@@ -11,16 +11,14 @@ from torch import nn
 import softleak as sl
 from benchmarks.batch_faint_limits import rivals_of, sent_by
 from benchmarks.batch_limits import AS_NEAR, is_open
-from softleak.batches.batch_certificate import certify
-from softleak.batches.head_space import HeadSpace
-from softleak.batches.joint import POLISH, polish
-from softleak.batches.leading import leading_points
-from softleak.batches.one_sample import SamplePoints, SampleSystem
-from softleak.batches.recover_batch import read_batch
-from softleak.batches.supports import supports_of
-from softleak.batches.whole_batch import Whole
-from softleak.knowledge import Knowledge
-from softleak.subject import Subject
+from softleak.batches.certificate import certify
+from softleak.batches.from_head import Whole
+from softleak.batches.recover import read_batch
+from softleak.batches.search import leading_points
+from softleak.batches.space import HeadSpace
+from softleak.batches.systems import POLISH, SamplePoints, SampleSystem, polish, supports_of
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
 
 CLASSES, WIDTH = 10, 24
 

@@ -7,15 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.batches.batch_certificate import certify_alone
-from softleak.batches.candidates import FoundSamples
-from softleak.batches.head_space import HeadSpace
-from softleak.batches.one_sample import SamplePoints
-from softleak.batches.recover_batch import read_batch
-from softleak.batches.supports import supports_of
-from softleak.batches.traded_labels import without_other_labels
-from softleak.knowledge import Knowledge
-from softleak.subject import Subject
+from softleak.batches.certificate import certify_alone, without_other_labels
+from softleak.batches.recover import read_batch
+from softleak.batches.search import FoundSamples
+from softleak.batches.space import HeadSpace
+from softleak.batches.systems import SamplePoints, supports_of
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
 
 from .test_sure_networks import CLASSES, WIDTH, feature, smoothed, sure_head
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import models
-from softleak.auditing import Leak, Options, audit
-from softleak.auditing.attack_outcome import Outcome
-from softleak.auditing.catalogue import attempts
-from softleak.auditing.rates import State
+from softleak.audit import Leak, Options, audit
+from softleak.audit.findings import Outcome
+from softleak.core.vocabulary import State
+from softleak.paper import models
+from softleak.present.catalogue import attempts
 
 CLIENTS = ["lr=0.01,steps=6,batch_size=2", "lr=0.02,steps=6,batch_size=2,momentum=0.9",
            "lr=0.01,epochs=3,batch_size=2,weight_decay=0.001"]  # fmt: skip

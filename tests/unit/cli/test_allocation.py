@@ -7,7 +7,7 @@ import pytest
 
 FAULTS = """
 import resource
-from softleak.cli.allocation import keep_freed_memory
+from softleak.cli.app import keep_freed_memory
 kept = {} and keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(16):

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from softleak.auditing import Audit, Refusal
+from softleak.audit import Audit, Refusal
 from softleak.cli import jobs
 from softleak.cli.audit import carry_out, exit_code
 from softleak.cli.exits import Exit
-from softleak.cli.request import Request
-from softleak.cli.tables import closing_words, refusal_table
-from softleak.vocabulary import Leak
+from softleak.cli.options import Request
+from softleak.core.vocabulary import Leak
+from softleak.present.terminal import closing_words, refusal_table
 
 REFUSED = (Refusal("bad.pt", "truncated"),)
 

@@ -7,11 +7,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from softleak.cli.declare import takes
-from softleak.cli.paper_options import FIGURE_NAMES, RECIPE_NAMES, TABLE_NAMES
-from softleak.experiments import EXPERIMENTS
-from softleak.experiments.recipes import RECIPES
-from softleak.report.figures import FIGURES
+from softleak.cli.app import takes
+from softleak.paper.commands import FIGURE_NAMES, RECIPE_NAMES, TABLE_NAMES
+from softleak.paper.figures import FIGURES
+from softleak.paper.tables import EXPERIMENTS
+from softleak.paper.training import RECIPES
 
 
 @dataclass(frozen=True)

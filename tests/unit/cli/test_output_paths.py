@@ -7,11 +7,10 @@ import pytest
 import typer
 
 from softleak.cli import jobs
-from softleak.cli.audit import carry_out
+from softleak.cli.audit import carry_out, check_outputs
 from softleak.cli.exits import Exit
-from softleak.cli.output_paths import check_outputs
-from softleak.cli.request import Request
-from softleak.errors import FileError
+from softleak.cli.options import Request
+from softleak.core.errors import FileError
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from softleak import data
-from softleak.cli import parse
-from softleak.errors import DataError, SoftleakError
+from softleak.cli import jobs as parse
+from softleak.core.errors import DataError, SoftleakError
+from softleak.paper import data
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from softleak.cli.request import Request
-from softleak.errors import SoftleakError
-from softleak.vocabulary import Leak, UpdateKind
+from softleak.cli.options import Request
+from softleak.core.errors import SoftleakError
+from softleak.core.vocabulary import Leak, UpdateKind
 
 UPDATE = Path("u.pt")
 

@@ -6,9 +6,8 @@ from io import StringIO
 
 from rich.console import Console
 
-from softleak.cli.result_tables import results_table
-from softleak.experiments import Table
-from softleak.experiments.summary import LACKING, Row
+from softleak.paper.claims import LACKING, Row, Table
+from softleak.paper.results_page import results_table
 
 
 def test_footnotes_are_counted_from_one():

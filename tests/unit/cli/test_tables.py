@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 import softleak as sl
-from softleak import data
-from softleak.auditing import Audit, NamedShare, Options, audit_shares
-from softleak.cli.tables import audit_table
-from softleak.subject import Subject
+from softleak.audit import Audit, NamedShare, Options, audit_shares
+from softleak.core.subject import Subject
+from softleak.paper import data
+from softleak.present.terminal import audit_table
 
 EVIDENCE = "vit.layernorm.bias: a bias gradient, passed through a piecewise linear activation"
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softleak.data import mixup, one_hot, smooth
-from softleak.errors import DataError
+from softleak.core.errors import DataError
+from softleak.paper.data import mixup, one_hot, smooth
 
 CLASSES = st.integers(2, 200)
 SHARES = st.floats(0, 1)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from softleak.data import Split, load, load_cifar
-from softleak.errors import DataError
+from softleak.core.errors import DataError
+from softleak.paper.data import Split, load, load_cifar
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from softleak.data import load, load_folder
-from softleak.errors import DataError, MissingExtra
+from softleak.core.errors import DataError, MissingExtra
+from softleak.paper.data import load, load_folder
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from softleak.data import ImageSet
-from softleak.errors import DataError
+from softleak.core.errors import DataError
+from softleak.paper.data import ImageSet
 
 
 def images(count: int = 4, size: int = 6, channels: int = 3) -> Tensor:

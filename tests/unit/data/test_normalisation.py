@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softleak.data import CIFAR10_NORM, Normalisation
-from softleak.errors import DataError
+from softleak.core.errors import DataError
+from softleak.paper.data import CIFAR10_NORM, Normalisation
 
 MEANS = st.floats(-2, 2)
 STDS = st.floats(0.01, 4)

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from softleak.data import embedded, load, load_pack, npz
-from softleak.errors import DataError
+from softleak.core.errors import DataError
+from softleak.paper.data import embedded, load, load_pack
+from softleak.paper.data import imageset as npz
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)

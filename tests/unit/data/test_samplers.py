@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softleak.data import (
+from softleak.core.errors import DataError
+from softleak.paper.data import (
     CIFAR10_NORM,
     Augmentation,
     Dirichlet,
@@ -19,7 +20,6 @@ from softleak.data import (
     embedded,
     samples,
 )
-from softleak.errors import DataError
 
 IMAGES = embedded()
 ALL: list[Augmentation] = [Hard(), Smoothing(), Mixup(), SmoothedMixup(), Dirichlet()]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softleak.data.unpickle import unpickle
-from softleak.errors import DataError
+from softleak.core.errors import DataError
+from softleak.paper.data.cifar import unpickle
 
 DATA = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
 

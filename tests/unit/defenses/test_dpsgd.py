@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import data, models
 from softleak.defenses.dpsgd import DPSGD
+from softleak.paper import data, models
 
 pytestmark = pytest.mark.skipif(find_spec("opacus") is None, reason="needs the extra `dp`")
 

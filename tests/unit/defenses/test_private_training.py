@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from softleak.core.errors import OptionError
+from softleak.core.share import GradientShare
 from softleak.defenses import GaussianNoise, OnKept, PercentileNoise, Prune
 from softleak.defenses.dpsgd import PrivateTraining
 from softleak.defenses.flare_filters import FlareFilter
-from softleak.errors import OptionError
-from softleak.share import GradientShare
 
 
 def share() -> GradientShare:

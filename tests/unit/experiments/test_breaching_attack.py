@@ -14,13 +14,18 @@ from typer.testing import CliRunner
 
 import softleak as sl
 from softleak.cli import app
-from softleak.data import CIFAR10_NORM
-from softleak.errors import MissingExtra
-from softleak.experiments.breaching_attack import BreachingAttack
-from softleak.experiments.frameworks import BREACHING, breaching, frameworks_left_out, runnable
-from softleak.experiments.leaderboard import LEADERBOARD
-from softleak.experiments.table2 import TABLE2
-from softleak.subject import Subject
+from softleak.core.errors import MissingExtra
+from softleak.core.subject import Subject
+from softleak.paper.data import CIFAR10_NORM
+from softleak.paper.label_tables import TABLE2
+from softleak.paper.leaderboard import (
+    BREACHING,
+    LEADERBOARD,
+    BreachingAttack,
+    breaching,
+    frameworks_left_out,
+    runnable,
+)
 
 INSTALL = "pip install '.[breaching]'"
 OPERATOR = "torchvision::nms"
@@ -141,7 +146,7 @@ def test_operators_that_torchvision_only_describes_are_declared(tmp_path, operat
         f"import torch\ntorch._C._dispatch_has_kernel_for_dispatch_key('{operator}', 'Meta')\n"
     )
     (package / "attacks.py").touch()
-    program = "from softleak.experiments.frameworks import breaching; breaching()"
+    program = "from softleak.paper.leaderboard import breaching; breaching()"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},

@@ -7,16 +7,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from softleak import models
-from softleak.errors import DataError, ModelError
-from softleak.experiments import EXPERIMENTS, Shelf
-from softleak.experiments.laboratory import Laboratory
-from softleak.experiments.networks import NETWORKS, Network
-from softleak.experiments.noise_cells import NoiseCell
-from softleak.experiments.shelf import CIFAR10, CIFAR100, FLOWERS17, IMAGENET
-from softleak.experiments.table5 import PAPER
+from softleak.core.errors import DataError, ModelError
 from softleak.matching import LBFGS, Adam, GaussNewton
-from softleak.sweep import Piece
+from softleak.paper import models
+from softleak.paper.networks import CIFAR10, CIFAR100, FLOWERS17, IMAGENET, NETWORKS, Network, Shelf
+from softleak.paper.noise_table import PAPER, NoiseCell
+from softleak.paper.reproduction import Laboratory
+from softleak.paper.sweep import Piece
+from softleak.paper.tables import EXPERIMENTS
 
 SHELF = Shelf()
 
@@ -103,8 +101,8 @@ def test_weights_travel_with_the_shelf_and_are_not_done_without(tmp_path):
 
 
 def test_samples_of_a_repetition_cover_every_class_and_every_pair():
-    from softleak.experiments.attacked_network import AttackedNetwork
-    from softleak.experiments.matching import MIXED_PROTOCOL, SMOOTHED_PROTOCOL
+    from softleak.paper.input_tables import MIXED_PROTOCOL, SMOOTHED_PROTOCOL
+    from softleak.paper.networks import AttackedNetwork
 
     target = AttackedNetwork.of(NETWORKS["lenet"], SHELF, evidence=False)
     classes = [int(s.y.argmax()) for s in SMOOTHED_PROTOCOL.drawn(target, range(30), 0)]

@@ -7,10 +7,16 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.experiments import Shelf
-from softleak.experiments.field_attacks import DLG, IDLG_ATTACK, INVERTING_GRADIENTS
-from softleak.experiments.leaderboard import ATTACKS, LEADERBOARD, LeaderboardCell
-from softleak.subject import Subject
+from softleak.core.subject import Subject
+from softleak.paper.leaderboard import (
+    ATTACKS,
+    DLG,
+    IDLG_ATTACK,
+    INVERTING_GRADIENTS,
+    LEADERBOARD,
+    LeaderboardCell,
+)
+from softleak.paper.networks import Shelf
 
 SIZE = 2
 

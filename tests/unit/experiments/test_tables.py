@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from softleak.errors import FileError, OptionError
-from softleak.experiments import EXPERIMENTS, Column, Size, Unit, Verdict, tabulated
-from softleak.experiments.claims import CLAIMS, Means, Standing
-from softleak.experiments.summary import entry
-from softleak.report.results_page import BEGIN, END, Results, markdown, splice
-from softleak.sweep import Record, Records
+from softleak.core.errors import FileError, OptionError
+from softleak.paper.claims import CLAIMS, Means, Standing, Verdict, entry, tabulated
+from softleak.paper.experiment import Column, Size, Unit
+from softleak.paper.results_page import BEGIN, END, markdown, splice
+from softleak.paper.results_page import ResultsPage as Results
+from softleak.paper.sweep import Record, Records
+from softleak.paper.tables import EXPERIMENTS
 
 TABLE2 = EXPERIMENTS["table2"]
 CELL = TABLE2.cell("lenet, smoothed")

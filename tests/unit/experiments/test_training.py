@@ -9,10 +9,9 @@ import torch
 from safetensors import safe_open
 from typer.testing import CliRunner
 
-from softleak import data, models
 from softleak.cli import app
-from softleak.experiments.recipes import RECIPES
-from softleak.experiments.training import Recipe, accuracy, batches, train
+from softleak.paper import data, models
+from softleak.paper.training import RECIPES, Recipe, accuracy, batches, train
 
 RECIPE = Recipe("lenet", epochs=3, lr=1e-2, gain=2.5, batch=50, mixup=0.5, smoothing=0.1)
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.errors import LabelError
-from softleak.families import nearest_of, simpler_of, simplices_of
-from softleak.families.contract import distance_of, misfit_of
+from softleak.core.errors import LabelError
+from softleak.core.families import distance_of, misfit_of, nearest_of, simpler_of, simplices_of
 
 
 class Bare:

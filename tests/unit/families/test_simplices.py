@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.errors import LabelError
-from softleak.families import Simplices
+from softleak.core.errors import LabelError
+from softleak.core.families import Simplices
 
 FAMILIES = [
     sl.OneHot(),

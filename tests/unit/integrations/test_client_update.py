@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import models
-from softleak.integrations.guarding.auditor import Auditor, Question
-from softleak.integrations.guarding.client_update import Group, Update
-from softleak.local_training import LocalTraining
+from softleak.core.local_training import LocalTraining
+from softleak.guard.auditor import Auditor, Question
+from softleak.guard.updates import Group, Update
+from softleak.paper import models
 
 EPOCH = LocalTraining(lr=0.1, epochs=1, batch_size=4, momentum=0.9)
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.auditing import Leak
-from softleak.auditing.findings import Method
-from softleak.integrations.guarding.auditor import Question
-from softleak.integrations.guarding.own_step import OwnStep
-from softleak.integrations.guarding.update_guard import Action, GuardPolicy, UpdateGuard
+from softleak.audit import Leak
+from softleak.audit.findings import Method
+from softleak.guard.auditor import Question
+from softleak.guard.guard import Action, GuardPolicy, UpdateGuard
+from softleak.guard.updates import OwnStep
 
 SHAPE, LR, INPUT = (1, 6, 6), 0.1, frozenset({Leak.INPUT})
 ENOUGH = 120.0  # seconds; the image is found in one or two

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.inversion.geometry import Geometry
-from softleak.inversion.rows import Rows
+from softleak.inversion.conv.geometry import Geometry
+from softleak.inversion.conv.rows import Rows
 from softleak.inversion.state import LayerState, Measurement
 
 CONVOLUTIONS = [

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.inversion.activation_step import ActivationStep
-from softleak.inversion.inverse_activations import inverse_of
+from softleak.inversion.activations import ActivationStep, inverse_of
 from softleak.inversion.state import LayerState, Measurement
 
 MODULES = [

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import softleak as sl
-from softleak import models
-from softleak.errors import ModelError
+from softleak.core.errors import ModelError
+from softleak.paper import models
 
 
 class Branching(nn.Module):

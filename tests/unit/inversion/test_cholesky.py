@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.inversion.cholesky import cholesky_in_place
+from softleak.numerics.least_squares import cholesky_in_place
 from tests.unit.inversion.examples import normal
 
 

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.errors import ModelError, ShareError
-from softleak.inversion.classic import bias_attack, one_index
+from softleak.core.errors import ModelError, ShareError
+from softleak.paper import data, models
+from softleak.paper.classic.inversion import bias_attack, one_index
 
 
 def test_one_index_a_layer_finds_the_input_of_a_bias_free_net(draw):

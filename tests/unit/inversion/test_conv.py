@@ -7,11 +7,9 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.errors import ShareError
-from softleak.inversion.activation_step import ActivationStep
-from softleak.inversion.conv import Conv
-from softleak.inversion.conv_rows import ConvRows
-from softleak.inversion.inverse_activations import inverse_of
+from softleak.core.errors import ShareError
+from softleak.inversion.activations import ActivationStep, inverse_of
+from softleak.inversion.conv.layer import Conv, ConvRows
 from softleak.inversion.state import LayerState, Measurement
 from tests.unit.inversion.examples import NO_GRADIENTS, conv_share, normal, state
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from softleak.errors import ModelError
-from softleak.inversion.geometry import Geometry, padding_of
+from softleak.core.errors import ModelError
+from softleak.inversion.conv.geometry import Geometry, padding_of
 from tests.unit.inversion.examples import CONVOLUTIONS, normal
 
 SIZE = (7, 6)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.inversion.conjugate_gradients import conjugate_gradients
-from softleak.inversion.least_squares import Factored, LeastSquaresSettings, drawn, solved
+from softleak.numerics.conjugate_gradients import conjugate_gradients
+from softleak.numerics.least_squares import Factored, LeastSquaresSettings, drawn, solved
 from tests.unit.inversion.examples import normal
 
 

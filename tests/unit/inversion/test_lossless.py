@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from softleak.errors import ModelError
+from softleak.core.errors import ModelError
 from softleak.inversion.lossless import Affine, Reshape
 from softleak.inversion.state import LayerState, Measurement, Sensitivity
 from tests.unit.inversion.examples import NO_GRADIENTS, normal, state

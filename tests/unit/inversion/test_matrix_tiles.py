@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from softleak.inversion.geometry import Geometry
-from softleak.inversion.matrix_tiles import transposed_columns
+from softleak.inversion.conv.geometry import Geometry, transposed_columns
 from tests.unit.inversion.examples import normal
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.metrics import psnr
+from softleak.audit.metrics import psnr
+from softleak.paper import data, models
 
 PIXEL = torch.tensor(data.CIFAR10_NORM.std, dtype=torch.double).view(3, 1, 1)
 FACTOR_3 = 9.55  # in dB

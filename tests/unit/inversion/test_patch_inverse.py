@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak import models
-from softleak.errors import ModelError
-from softleak.inversion.patch_plan import NoPlan, PatchPlan, patch_plan
-from softleak.inversion.pixel_index import pixel_layers
+from softleak.core.errors import ModelError
+from softleak.inversion.patch_plan import NoPlan, PatchPlan, patch_plan, pixel_layers
+from softleak.paper import models
 
 
 class Patches(nn.Module):

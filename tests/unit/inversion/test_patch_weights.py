@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from softleak.inversion.patch_weights import running_sums, unweighed, weighed
+from softleak.inversion.patches import running_sums, unweighed, weighed
 
 
 def problem(seed: int, size: tuple[int, int, int] = (96, 24, 64)) -> tuple[Tensor, ...]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from softleak.inversion.pixel_levels import levels_of
+from softleak.inversion.patches import levels_of
 
 
 def pixels(seed: int, count: int = 400) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from softleak.inversion.pool import Pool
+from softleak.inversion.lossless import Pool
 from tests.unit.inversion.examples import NO_GRADIENTS, normal, state
 
 SHAPE = (2, 6, 6)

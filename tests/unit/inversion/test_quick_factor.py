@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from softleak.inversion.geometry import Geometry
-from softleak.inversion.normal_matrix import normal_matrix
-from softleak.inversion.quick_factor import (
+from softleak.inversion.conv.geometry import Geometry
+from softleak.inversion.conv.rows import (
     ApproximateInverse,
     LowRank,
+    Rows,
     SinglePrecision,
     approximate_inverse,
+    normal_matrix,
 )
-from softleak.inversion.rows import Rows
-from softleak.inversion.solve_rows import solve_quickly, solve_thoroughly
+from softleak.inversion.conv.solve import solve_quickly, solve_thoroughly
 
 LAYERS = [
     {"kernel_size": 3, "padding": 1},

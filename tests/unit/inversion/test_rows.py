@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from softleak.inversion.normal_matrix import add_blocks, gradient_rows, normal_matrix
-from softleak.inversion.rows import Rows
+from softleak.inversion.conv.rows import Rows, add_blocks, gradient_rows, normal_matrix
 from tests.unit.inversion.examples import CONVOLUTIONS, exact_rows, normal
 
 LAYERS = CONVOLUTIONS[:5]

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.inversion.rows import Rows
-from softleak.inversion.solve_rows import ROW_SOLVER_SETTINGS, solve_again, solve_thoroughly
+from softleak.inversion.conv.rows import Rows
+from softleak.inversion.conv.solve import ROW_SOLVER_SETTINGS, solve_again, solve_thoroughly
 from tests.unit.inversion.examples import exact_rows, normal
 
 

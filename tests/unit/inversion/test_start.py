@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.inversion.start import start_state
 from softleak.inversion.state import LayerState
+from softleak.inversion.walk import start_state
 from tests.unit.inversion.examples import normal
 
 

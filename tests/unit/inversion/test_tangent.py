@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from softleak.inversion.activation_step import ActivationStep
-from softleak.inversion.inverse_activations import inverse_of
+from softleak.inversion.activations import ActivationStep, inverse_of
 from softleak.inversion.lossless import Affine, Reshape
-from softleak.inversion.tangent import Tangent
+from softleak.inversion.state import Tangent
 from tests.unit.inversion.examples import NO_GRADIENTS, normal, state
 
 STEP = ActivationStep("tanh", inverse_of(nn.Tanh()))

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data, models
+from softleak.core.errors import ModelError, ShareError
 from softleak.defenses import GaussianNoise, Prune
-from softleak.errors import ModelError, ShareError
 from softleak.inversion.walk import WALK_SETTINGS
+from softleak.paper import data, models
 
 PIXEL = torch.tensor(data.CIFAR10_NORM.std, dtype=torch.double).view(3, 1, 1)
 

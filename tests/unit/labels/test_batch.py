@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.errors import LabelError
-from softleak.labels.batch import BatchReader
-from softleak.subject import Subject
+from softleak.core.errors import LabelError
+from softleak.core.subject import Subject
+from softleak.labels.composition import BatchReader
+from softleak.paper import data, models
 
 SHAPE = (3, 32, 32)
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.data import smooth
-from softleak.errors import HeadNotFound, LabelError, ShareError
-from softleak.labels.equations import count_equations
-from softleak.metrics import distance_to_set, label_error
+from softleak.audit.metrics import distance_to_set, label_error
+from softleak.core.errors import HeadNotFound, LabelError, ShareError
+from softleak.labels.certify import count_equations
+from softleak.paper.data import smooth
 
 
 def dirichlet(classes: int) -> torch.Tensor:
@@ -142,7 +142,7 @@ def test_half_precision_in_one_layer_enters_the_error():
 
 @pytest.mark.parametrize("family", ["onehot", sl.OneHot, 3])
 def test_what_is_no_family_is_named(trained, shares, family):
-    from softleak.data import Hard
+    from softleak.paper.data import Hard
 
     (share,), _ = shares(Hard(), 1)
     with pytest.raises(LabelError, match=r"such as Smoothed\(\)"):

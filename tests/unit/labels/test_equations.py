@@ -7,8 +7,7 @@ from dataclasses import replace
 import torch
 
 from softleak import SmoothedMixed
-from softleak.labels.doubts import DOUBT
-from softleak.labels.equations import spare_bits
+from softleak.labels.certify import DOUBT, spare_bits
 from softleak.labels.pseudo import PseudoLabels
 
 RELATIVE = 2.0**-24

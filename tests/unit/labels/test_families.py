@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import softleak as sl
-from softleak.data import smooth
-from softleak.errors import LabelError
-from softleak.families import KNOWN_FAMILIES
+from softleak.core.errors import LabelError
+from softleak.core.families import KNOWN_FAMILIES
 from softleak.labels.curve import distance, root_mean_square
+from softleak.paper.data import smooth
 
 
 def mix(k: int, floor: float, classes: int = 10) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak import data
+from softleak.paper import data
 
 APART = 1e-6  # of the scalar
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from softleak.core.results import Candidate
 from softleak.labels.messages import Fitting
-from softleak.results import Candidate
 
 
 def candidate(*labels: list[float]) -> Candidate:

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from softleak.head import Head
-from softleak.labels.onestep import Balance
-from softleak.share import GradientShare
+from softleak.core.head import Head
+from softleak.core.share import GradientShare
+from softleak.labels.composition import Balance
 
 SHAPE = (3, 8, 8)
 

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import models
-from softleak.data import Dirichlet, Smoothing, smooth
-from softleak.factors import factor
+from softleak.core.factors import factor
 from softleak.labels.curve import misfit, spread
 from softleak.labels.pseudo import LARGEST, PseudoLabels
+from softleak.paper import models
+from softleak.paper.data import Dirichlet, Smoothing, smooth
 
 
 def curve(model: nn.Module, shares: list[sl.GradientShare]) -> tuple[PseudoLabels, torch.Tensor]:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.errors import HeadNotFound, LabelError, MissingGradient, NonFinite, ShareError
-from softleak.metrics import distance_to_set, label_error
+from softleak.audit.metrics import distance_to_set, label_error
+from softleak.core.errors import HeadNotFound, LabelError, MissingGradient, NonFinite, ShareError
+from softleak.paper import data, models
 
 KINDS = [
     (data.Smoothing(), sl.Smoothed()),

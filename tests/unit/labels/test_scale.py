@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import data
+from softleak.audit.metrics import distance_to_set, label_error
 from softleak.labels.scale import segment_end
-from softleak.metrics import distance_to_set, label_error
+from softleak.paper import data
 
 KINDS = [
     (data.Smoothing(), sl.Smoothed()),

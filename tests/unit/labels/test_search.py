@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from softleak.labels.curve import Interval
-from softleak.labels.minima import SEARCH
-from softleak.labels.search import search
+from softleak.labels.search import SEARCH, search
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 import softleak as sl
 from benchmarks.adversary.subject import find
-from softleak import data
-from softleak.auditing.findings import LabelFinding, LabelLeak
-from softleak.data import smooth
-from softleak.errors import ShareError
-from softleak.metrics import distance_to_set, label_error
+from softleak.audit.findings import LabelFinding, LabelLeak
+from softleak.audit.metrics import distance_to_set, label_error
+from softleak.core.errors import ShareError
+from softleak.paper import data
+from softleak.paper.data import smooth
 
 CLASSES = 10
 

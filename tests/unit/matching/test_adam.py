@@ -1,8 +1,7 @@
 import torch
 
-from softleak.matching.adam import Adam
-from softleak.matching.reconstruction import MatchStatus
-from softleak.matching.stopping import Stopping
+from softleak.matching.optimisers import Adam
+from softleak.matching.reconstruction import MatchStatus, Stopping
 from tests.unit.matching.problems import Known, blown, bowl, valley
 
 

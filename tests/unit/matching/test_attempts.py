@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from softleak.errors import OptionError
+from softleak.core.errors import OptionError
 from softleak.matching import LBFGS, Adam, AttemptSettings, Matching
-from softleak.matching.stopping import Stopping
+from softleak.matching.reconstruction import Stopping
 from tests.unit.matching.problems import Known
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak.matching import GaussNewton, Image, Noise
-from softleak.matching.gauss_newton.damped_descent import DampedDescent
+from softleak.matching.gauss_newton.descent import DampedDescent
 
 
 class Tried(NamedTuple):

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.errors import OptionError
+from softleak.audit.metrics import paired_psnr
+from softleak.core.errors import OptionError
 from softleak.matching import L2, LBFGS, GaussNewton, GivenLabel, Image, MatchStatus
-from softleak.metrics import paired_psnr
 
 SIZE, CLASSES = 2, 8
 FEATURES = L2(alpha=0.0, beta=2.0)

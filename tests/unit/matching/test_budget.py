@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.errors import ModelError
+from softleak.core.errors import ModelError
 from softleak.matching import LBFGS, Adam
-from softleak.matching.budget import MemoryModel, count_activations
-from softleak.matching.differentiable_model import DifferentiableModel
+from softleak.matching.gradients import DifferentiableModel, count_activations
+from softleak.matching.matcher import MemoryModel
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.errors import ModelError
-from softleak.matching.differentiable_model import DifferentiableModel
+from softleak.core.errors import ModelError
+from softleak.matching.gradients import DifferentiableModel
 from tests.unit.matching.nets import small, victims
 
 

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
-from softleak.matching.gauss_newton.flat_start import FlatSearch, misfit
-from softleak.matching.gauss_newton.share_equations import BatchKnowledge, ShareEquations
-from softleak.matching.stopping import Stopping
-from softleak.subject import Subject
+from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
+from softleak.matching.gauss_newton.method import FlatSearch, misfit
+from softleak.matching.reconstruction import Stopping
 
 SHAPE = (3, 8, 8)
 SMALL = GaussNewton(memory=1 << 26)

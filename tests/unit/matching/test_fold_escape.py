@@ -7,14 +7,13 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
-from softleak.matching.gauss_newton.damped_descent import DampedDescent, Walk
-from softleak.matching.gauss_newton.fold_escape import FoldEscape, explained
-from softleak.matching.gauss_newton.folded_units import FoldedUnits
-from softleak.matching.gauss_newton.newton_model import LinearisedShare
-from softleak.matching.gauss_newton.share_equations import BatchKnowledge, ShareEquations
-from softleak.matching.stopping import Stopping
-from softleak.subject import Subject
+from softleak.matching.gauss_newton.descent import DampedDescent, Walk
+from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
+from softleak.matching.gauss_newton.escape import FoldedUnits, FoldEscape, explained
+from softleak.matching.gauss_newton.model import LinearisedShare
+from softleak.matching.reconstruction import Stopping
 
 
 def linearised_of(network, x, y):

@@ -16,14 +16,12 @@ from benchmarks.gauss_newton_wrong import (
     attempt_tries,
     blurred,
 )
-from softleak.errors import LabelError, OptionError
+from softleak.core.errors import LabelError, OptionError
+from softleak.core.subject import Subject
 from softleak.matching import Adam, GaussNewton, Image, MatchStatus, reconstruct_batch
-from softleak.matching.gauss_newton.batch_function import BatchFunction
-from softleak.matching.gauss_newton.newton_model import NewtonModel
-from softleak.matching.gauss_newton.normal_step import NormalEquations
-from softleak.matching.gauss_newton.share_equations import BatchKnowledge, ShareEquations
-from softleak.matching.gauss_newton.tangent_products import TangentProducts
-from softleak.subject import Subject
+from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge, ShareEquations
+from softleak.matching.gauss_newton.model import NewtonModel, NormalEquations
+from softleak.numerics.jacobian.products import TangentProducts
 
 FAST = GaussNewton(memory=1 << 28)
 

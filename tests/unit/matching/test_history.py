@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from softleak.matching.history import History
+from softleak.matching.optimisers import History
 
 
 def two_loops(slope, pairs):

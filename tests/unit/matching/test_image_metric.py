@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from softleak.matching import GaussNewton
-from softleak.matching.gauss_newton.image_metric import cosine_basis, roughness_metric
-from softleak.matching.gauss_newton.normal_step import NormalEquations
+from softleak.matching.gauss_newton.model import NormalEquations, cosine_basis, roughness_metric
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 16])

@@ -2,16 +2,10 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import data
-from softleak.errors import LabelError
-from softleak.matching.label_sources import (
-    GivenLabel,
-    HardLabel,
-    RandomLabel,
-    RecoveredLabel,
-    Seen,
-)
-from softleak.verify import find_head
+from softleak.core.errors import LabelError
+from softleak.core.head import find_head
+from softleak.matching.tasks import GivenLabel, HardLabel, RandomLabel, RecoveredLabel, Seen
+from softleak.paper import data
 
 
 @pytest.fixture

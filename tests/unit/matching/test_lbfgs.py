@@ -1,9 +1,8 @@
 import pytest
 import torch
 
-from softleak.matching.lbfgs import LBFGS
-from softleak.matching.reconstruction import MatchStatus
-from softleak.matching.stopping import Stopping
+from softleak.matching.optimisers import LBFGS
+from softleak.matching.reconstruction import MatchStatus, Stopping
 from tests.unit.matching.problems import Known, bowl, kinked, valley
 
 

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from softleak.matching.lbfgs import LBFGS
-from softleak.matching.line_search import WolfeSearch
+from softleak.matching.optimisers import LBFGS, WolfeSearch
 
 
 def searched(loss, start=0.0, search=None):

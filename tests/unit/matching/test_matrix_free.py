@@ -10,10 +10,14 @@ from torch import nn
 
 import softleak as sl
 from softleak.matching import GaussNewton, Image, MatchStatus
-from softleak.matching.gauss_newton.damped_products import DampedProducts, ImageLengths
-from softleak.matching.gauss_newton.image_metric import roughness_metric
-from softleak.matching.gauss_newton.matrix_free import ConjugateGradients, MatrixFree
-from softleak.matching.stopping import Stopping, Watch
+from softleak.matching.gauss_newton.matrix_free import (
+    ConjugateGradients,
+    DampedProducts,
+    ImageLengths,
+    MatrixFree,
+)
+from softleak.matching.gauss_newton.model import roughness_metric
+from softleak.matching.reconstruction import Stopping, Watch
 
 SHAPE = (2, 3, 4, 6)
 PIXELS = 2 * 3 * 4 * 6

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import softleak as sl
+from softleak.core.subject import Subject
 from softleak.matching import (
     L2,
     LBFGS,
@@ -18,8 +19,7 @@ from softleak.matching import (
     reconstruct,
     reconstruct_many,
 )
-from softleak.matching.stopping import Watch
-from softleak.subject import Subject
+from softleak.matching.reconstruction import Watch
 from tests.unit.matching.nets import small, victims
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from softleak.matching import LBFGS, Adam, MatchStatus, Optimiser
-from softleak.matching.minimum import STATUSES, Minimum
-from softleak.matching.stopping import Stopping, Watch
+from softleak.matching.optimisers import STATUSES, Minimum
+from softleak.matching.reconstruction import Stopping, Watch
 from tests.unit.matching.problems import Known, bowl, valley
 
 OPTIMISERS = [Adam(steps=60), LBFGS(steps=3)]

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak.core.errors import ModelError
+from softleak.core.subject import Subject
 from softleak.defenses import Clip, GaussianNoise, Prune, Withhold
-from softleak.errors import ModelError
-from softleak.matching.gauss_newton.image_prior import ImagePrior
-from softleak.matching.gauss_newton.noise_reach import REACH_SETTINGS, NoiseReach, ReachSettings
-from softleak.subject import Subject
+from softleak.matching.gauss_newton.model import ImagePrior
+from softleak.matching.gauss_newton.reach import REACH_SETTINGS, NoiseReach, ReachSettings
 
 SHAPE = (3, 4, 5)
 PRIOR_PSNR = -20 * math.log10(ImagePrior().contrast)

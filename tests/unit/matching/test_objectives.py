@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from softleak.errors import OptionError
+from softleak.core.errors import OptionError
 from softleak.matching import L2, Cosine
 
 

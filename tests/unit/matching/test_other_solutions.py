@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak.core.subject import Subject
 from softleak.matching import GaussNewton, MatchStatus, reconstruct_batch
-from softleak.matching.gauss_newton.look_alikes import changed_inputs
-from softleak.matching.gauss_newton.second_look import SecondLook
+from softleak.matching.gauss_newton.method import SecondLook
+from softleak.matching.gauss_newton.rivals import changed_inputs
 from softleak.matching.gauss_newton.smoothness import SmoothnessProbe
-from softleak.subject import Subject
 
 CLASSES = 5
 

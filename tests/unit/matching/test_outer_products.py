@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import models
-from softleak.matching import L2, Cosine, GivenLabel, Noise, outer_products
-from softleak.matching.differentiable_model import DifferentiableModel
-from softleak.matching.outer_products import OuterProducts, factored, parts
+from softleak.core.subject import Subject
+from softleak.matching import L2, Cosine, GivenLabel, Noise
+from softleak.matching import gradients as outer_products
+from softleak.matching.gradients import DifferentiableModel, OuterProducts, factored, parts
 from softleak.matching.problems import MatchingProblems
 from softleak.matching.tasks import Order, targets
-from softleak.subject import Subject
+from softleak.paper import models
 
 LABEL = torch.tensor([0.7, 0.2, 0.1])
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import softleak as sl
+from softleak.core.subject import Subject
 from softleak.matching import L2, Cosine, GivenLabel, Noise, RandomLabel, TotalVariation
-from softleak.matching.differentiable_model import DifferentiableModel
+from softleak.matching.gradients import DifferentiableModel
 from softleak.matching.problems import MatchingProblems
 from softleak.matching.tasks import Order, targets
-from softleak.subject import Subject
 from tests.unit.matching.nets import small, victims
 
 PRIORS = (TotalVariation(0.1),)

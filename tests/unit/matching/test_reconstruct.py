@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data, models
-from softleak.data import CIFAR10_NORM
-from softleak.errors import ModelError, OptionError
+from softleak.audit.metrics import psnr
+from softleak.core.errors import ModelError, OptionError
 from softleak.matching import (
     L2,
     LBFGS,
@@ -28,8 +27,9 @@ from softleak.matching import (
     reconstruct,
     reconstruct_many,
 )
-from softleak.metrics import psnr
-from softleak.terminal_watch import TerminalWatch
+from softleak.matching.terminal_watch import TerminalWatch
+from softleak.paper import data, models
+from softleak.paper.data import CIFAR10_NORM
 from tests.unit.matching.nets import small, victims
 
 SHORT = LBFGS(steps=3, inner=10)
@@ -377,7 +377,7 @@ ALONE = """
 import torch
 from torch import nn
 import softleak as sl
-from softleak.errors import OptionError
+from softleak.core.errors import OptionError
 from softleak.matching import Adam, GivenLabel
 model, y = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Sigmoid(), nn.Linear(3, 2)), [0.3, 0.7]
 share = sl.capture(model, torch.ones(1, 2, 2), y)

@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import jvp
 
-from softleak.matching.gauss_newton.newton_model import NewtonModel
-from softleak.matching.gauss_newton.recorded_gradient import Linearisation, record_operations
-from softleak.matching.gauss_newton.tangent_products import TangentProducts
-from softleak.matching.gauss_newton.weight_gradients import KernelShape, kernel_shape
-from softleak.subject import Subject
+from softleak.core.subject import Subject
+from softleak.matching.gauss_newton.model import NewtonModel
+from softleak.numerics.jacobian.products import Linearisation, TangentProducts, record_operations
+from softleak.numerics.jacobian.rules import KernelShape, kernel_shape
 
 
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1), (3, 2)])

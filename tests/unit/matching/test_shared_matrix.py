@@ -11,13 +11,13 @@ from torch import nn
 
 import softleak as sl
 from benchmarks.gauss_newton_wrong import SHAPE, SmallResidual
+from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
-from softleak.matching.gauss_newton.damped_descent import DampedDescent
-from softleak.matching.gauss_newton.newton_model import LinearisedShare
-from softleak.matching.gauss_newton.pixel_certificate import Certifier, ProofSettings
-from softleak.matching.gauss_newton.share_equations import BatchKnowledge, ShareEquations
-from softleak.matching.stopping import Stopping
-from softleak.subject import Subject
+from softleak.matching.gauss_newton.certificate import Certifier, ProofSettings
+from softleak.matching.gauss_newton.descent import DampedDescent
+from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
+from softleak.matching.gauss_newton.model import LinearisedShare
+from softleak.matching.reconstruction import Stopping
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 import torch
 
 from softleak.matching import MatchProgress, MatchStatus, Watch
-from softleak.matching.stopping import Stopping
+from softleak.matching.reconstruction import Stopping
 
 
 class Listener(Watch):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import softleak as sl
-from softleak.errors import ModelError
+from softleak.core.errors import ModelError
 from softleak.matching.unrolled import UnrolledMatching
 
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.matching.gauss_newton import weighted_grams
-from softleak.matching.gauss_newton.weighted_grams import (
-    GramSettings,
-    WeightedGrams,
-    gram_of,
-    inverse_trace,
-)
+from softleak.numerics import gram as weighted_grams
+from softleak.numerics.gram import GramSettings, WeightedGrams, gram_of, inverse_trace
 
 SIZES = (70, 12, 0, 130)
 N = 20

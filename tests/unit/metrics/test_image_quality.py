@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from softleak.metrics import psnr, ssim
+from softleak.audit.metrics import psnr, ssim
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ from itertools import permutations
 import pytest
 import torch
 
-from softleak.errors import DataError
-from softleak.metrics import paired_psnr, pairing, psnr
+from softleak.audit.metrics import paired_psnr, pairing, psnr
+from softleak.core.errors import DataError
 
 
 @pytest.mark.parametrize("columns", [4, 6])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from softleak import data
-from softleak.errors import DataError
-from softleak.metrics import lpips
+from softleak.audit.metrics import lpips
+from softleak.core.errors import DataError
+from softleak.paper import data
 
 
 @pytest.fixture

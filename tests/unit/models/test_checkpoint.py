@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from softleak.data import IMAGENET_NORM, ImageSet, load
-from softleak.errors import FileError, ModelError
-from softleak.models import MODELS, lenet, load_weights, mlp, resnet20
-from softleak.models.checkpoint import copy_state
+from softleak.core.errors import FileError, ModelError
+from softleak.io.weights import copy_state
+from softleak.paper.data import IMAGENET_NORM, ImageSet, load
+from softleak.paper.models import MODELS, lenet, load_weights, mlp, resnet20
 
 State = dict[str, Tensor]
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.errors import ModelError
-from softleak.models import kaiming_, resnet20, uniform_
+from softleak.core.errors import ModelError
+from softleak.paper.models import kaiming_, resnet20, uniform_
 
 
 def test_every_parameter_is_filled_and_no_buffer() -> None:

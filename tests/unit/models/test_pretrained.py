@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.models.pretrained import pretrained_weights
+from softleak.io.weights import pretrained_weights
 
 transformers = pytest.importorskip("transformers")
 

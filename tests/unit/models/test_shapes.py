@@ -8,18 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from softleak.errors import ModelError
-from softleak.models import (
-    MODELS,
-    alexnet,
-    fcn4,
-    lenet,
-    mlp,
-    resnet18,
-    resnet20,
-    vgg,
-    vit,
-)
+from softleak.core.errors import ModelError
+from softleak.paper.models import MODELS, alexnet, fcn4, lenet, mlp, resnet18, resnet20, vgg, vit
 
 LARGE = {"alexnet", "fcn4", "resnet50", "resnet50_cifar"}
 SMALL = sorted(set(MODELS) - LARGE)

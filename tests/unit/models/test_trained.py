@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from softleak.data import CIFAR10_NORM, embedded
-from softleak.models import trained_lenet
+from softleak.paper.data import CIFAR10_NORM, embedded
+from softleak.paper.models import trained_lenet
 
 
 def test_trained_lenet_knows_cifar10() -> None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 import softleak as sl
-from softleak import data, models
-from softleak.auditing import Audit, NamedShare, Options, Provenance, Refusal, audit_shares
-from softleak.auditing.rates import Point, Rate, Response, WhatIf
-from softleak.auditing.tensor_digest import tensor_digest
+from softleak.audit import Audit, NamedShare, Options, Provenance, Refusal, audit_shares
+from softleak.audit.rates import Point, Rate, Response, WhatIf
+from softleak.core.subject import Subject
+from softleak.core.vocabulary import Leak
 from softleak.defenses import GaussianNoise
-from softleak.subject import Subject
-from softleak.vocabulary import Leak
+from softleak.paper import data, models
+from softleak.paper.sample import tensor_digest
 
 
 @pytest.fixture(scope="session")

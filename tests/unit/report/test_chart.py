@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from softleak.auditing.rates import Point, Rate, Response
-from softleak.report.chart import FRAME, chart
-from softleak.vocabulary import Leak
+from softleak.audit.rates import Point, Rate, Response
+from softleak.core.vocabulary import Leak
+from softleak.present.charts import FRAME, chart
 
 L, C = Leak.LABEL, Leak.CLASS
 

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from softleak.cli import app
-from softleak.errors import DataError, FileError
-from softleak.report import as_data, difference, load_audit, write_json
+from softleak.core.errors import DataError, FileError
+from softleak.present import as_data, difference, load_audit, write_json
 
 
 @pytest.fixture

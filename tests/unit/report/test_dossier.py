@@ -6,8 +6,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from softleak.auditing.catalogue import CATALOGUE
-from softleak.report import dossier_data, write_dossier
+from softleak.present import dossier_data, write_dossier
+from softleak.present.catalogue import CATALOGUE
 
 SCHEMA = json.loads(
     (Path(__file__).resolve().parents[3] / "docs" / "schema" / "dossier.schema.json").read_text()

@@ -5,10 +5,10 @@ import math
 
 import torch
 
-from softleak.auditing import Audit, Refusal
-from softleak.auditing.rates import Point, Rate, Response, WhatIf
-from softleak.report.machine import as_data, finite, numbers, write_json
-from softleak.vocabulary import Leak
+from softleak.audit import Audit, Refusal
+from softleak.audit.rates import Point, Rate, Response, WhatIf
+from softleak.core.vocabulary import Leak
+from softleak.present.json import as_data, finite, numbers, write_json
 
 
 def test_what_json_cannot_say_becomes_null():

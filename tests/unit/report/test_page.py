@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from softleak.auditing import Audit, Refusal
-from softleak.auditing.rates import Point, Rate, Response, WhatIf
-from softleak.report.page import render
-from softleak.vocabulary import Leak
+from softleak.audit import Audit, Refusal
+from softleak.audit.rates import Point, Rate, Response, WhatIf
+from softleak.core.vocabulary import Leak
+from softleak.present.page import render
 
 
 def test_a_chart_of_defences_is_drawn_within_its_frame():

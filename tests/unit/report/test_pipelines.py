@@ -10,9 +10,9 @@ import pytest
 from jsonschema.protocols import Validator
 from junitparser import JUnitXml
 
-from softleak.report.junit import junit, write_junit
-from softleak.report.sarif import sarif, write_sarif
-from softleak.vocabulary import Leak, State
+from softleak.core.vocabulary import Leak, State
+from softleak.present.junit import junit, write_junit
+from softleak.present.sarif import sarif, write_sarif
 from tests.unit.report.sarif_schema import official_schema
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from softleak.report.png import data_uri, is_picture
+from softleak.present.page import data_uri, is_picture
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from softleak.auditing.sample_findings import SamplesFinding
-from softleak.report.sample_cards import sample_cards
-from softleak.results import BatchRecovery, Recovery, Status
+from softleak.audit.samples import SamplesFinding
+from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.present.page import sample_cards
 
 PIXELS = torch.rand(3, 4, 4, generator=torch.Generator().manual_seed(0))
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from softleak.report.tiles import tiles
-from softleak.vocabulary import Leak, State
+from softleak.core.vocabulary import Leak, State
+from softleak.present.page import tiles
 
 
 def test_there_is_a_tile_for_every_kind_of_leak():

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from softleak.errors import DataError
-from softleak.sweep import Piece, Record
+from softleak.core.errors import DataError
+from softleak.paper.sweep import Piece, Record
 
 
 def pieces(count: int, together: int = 1) -> list[Piece]:

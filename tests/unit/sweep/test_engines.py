@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from softleak.errors import DataError, OptionError
-from softleak.sweep import Cluster, Local, Processes, cluster, processes
+from softleak.core.errors import DataError, OptionError
+from softleak.paper.sweep import Cluster, Local, Processes
+from softleak.paper.sweep import engines as cluster
+from softleak.paper.sweep import engines as processes
 from tests.unit.sweep.computes import Deadly, Mistaken, Sums, pieces
 
 

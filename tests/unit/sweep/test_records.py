@@ -6,9 +6,9 @@ import sqlite3
 
 import pytest
 
-from softleak.errors import FileError
-from softleak.sweep import Local, Record, Records, numbers, sweep
-from softleak.sweep.run_sweep import missing
+from softleak.core.errors import FileError
+from softleak.paper.sweep import Local, Record, Records, numbers, sweep
+from softleak.paper.sweep.records import missing
 from tests.unit.sweep.computes import Sums, pieces
 
 

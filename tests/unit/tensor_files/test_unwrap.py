@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.errors import FileError
-from softleak.tensor_files.unwrap import is_averaged, unwrap
+from softleak.core.errors import FileError
+from softleak.io.checkpoints import is_averaged, unwrap
 
 ONE, TWO = torch.ones(1), torch.ones(2)
 

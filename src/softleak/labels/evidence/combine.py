@@ -10,12 +10,12 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from softleak.errors import ShareError
-from softleak.factors import Factors
-from softleak.head import Head
+from softleak.core.errors import ShareError
+from softleak.core.factors import Factors
+from softleak.core.head import Head
+from softleak.core.results import Evidence
+from softleak.core.share import GradientShare
 from softleak.labels.evidence.relation import Relation, Witness
-from softleak.results import Evidence
-from softleak.share import GradientShare
 
 
 @dataclass(frozen=True)

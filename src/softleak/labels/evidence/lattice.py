@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softleak.factors import SMALLEST_NORMAL, Factors
-from softleak.head import Head
-from softleak.labels.evidence.probe_runs import Probe
-from softleak.labels.evidence.relation import Blurred, Estimate, least_squares
+from softleak.core.factors import SMALLEST_NORMAL, Factors
+from softleak.core.head import Head
+from softleak.labels.evidence.relation import Blurred, Estimate, Probe, least_squares
 
 
 @dataclass(frozen=True)

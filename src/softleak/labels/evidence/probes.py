@@ -12,17 +12,15 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from softleak.errors import SoftleakError
-from softleak.factors import SMALLEST_NORMAL, factor
-from softleak.head import Head
-from softleak.input_spec import Layout
-from softleak.knowledge import Knowledge
-from softleak.labels.evidence.head_bias import fit_head_bias
+from softleak.core.errors import SoftleakError
+from softleak.core.factors import SMALLEST_NORMAL, factor
+from softleak.core.head import Head
+from softleak.core.input_spec import Layout
+from softleak.core.knowledge import Knowledge
+from softleak.core.subject import Subject
 from softleak.labels.evidence.lattice import fit_lattice
-from softleak.labels.evidence.pointwise_fit import fit_pointwise
-from softleak.labels.evidence.probe_runs import PROBE, Probe, probe_runs
-from softleak.labels.evidence.relation import Relation
-from softleak.subject import Subject
+from softleak.labels.evidence.pointwise import fit_pointwise
+from softleak.labels.evidence.relation import PROBE, Probe, Relation, fit_head_bias, probe_runs
 
 # Each function fits relations of one kind to a parameter and the runs of a model, where they apply.
 # A relation is a frozen dataclass with a field ``accuracy``. A new kind is a line here.

@@ -1,21 +1,23 @@
-"""The contract of a piece of evidence: another gradient that is a known function of ``t``.
-
-Each relation turns one parameter's gradient into ``τ = κ t``, for any label. Here κ is the unknown
-overall scale of the share, which is one if the scale is known. Feature and probabilities follow
-from τ without knowing κ (docs/method.md, Which scalar).
-"""
+"""Evidence of the head's own bias, whose gradient is ``δ = p − y``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from softleak.factors import SMALLEST_NORMAL, Factors
-from softleak.head import Head
+from softleak.core.client import capture
+from softleak.core.factors import SMALLEST_NORMAL, Factors
+from softleak.core.forward import logits_of, row_of_logits, seeded
+from softleak.core.head import Head
+from softleak.core.input_shapes import random_input
+from softleak.core.input_spec import Layout
+from softleak.core.share import GradientShare
 
 
 @dataclass(frozen=True)
@@ -166,3 +168,129 @@ def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float =
     rest = torch.where(independent, rest / direction.shape[-1] ** 0.5, rest)
     rounding = factors.relative * tau.abs() * (1 + entry / size)
     return Estimate(tau, RELATION.margin * (rest / size + rounding), misfit)
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """How relations are fitted and checked.
+
+    Attributes:
+        runs: the number of random inputs that the model is run on.
+        fitted: how many of the runs coefficients are fitted to; the others check the fit.
+        tolerance: how many roundings a relation may be off on a run.
+        uncertain: a relation that leaves the scalar with a larger relative error is no evidence.
+        seed: the seed of the random inputs and labels.
+    """
+
+    runs: int = 4
+    fitted: int = 2
+    tolerance: float = 400.0
+    uncertain: float = 0.01
+    seed: int = 0
+
+
+PROBE = ProbeSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """One run of the model with everything known.
+
+    Attributes:
+        share: the gradients of the run.
+        feature: (I,) what entered the head.
+        delta: (C,) ``δ = p − y``.
+        d: (I,) ``Wᵀδ``.
+        positions: the spatial size of the output of each parameter's module, by parameter.
+    """
+
+    share: GradientShare
+    feature: Tensor
+    delta: Tensor
+    d: Tensor
+    positions: dict[str, int]
+
+
+def probe_runs(
+    model: nn.Module, head: Head, shape: Layout, count: int, seed: int
+) -> Iterator[Probe]:
+    """Run the model on random inputs with random labels, which are uniform on the simplex."""
+    generator = torch.Generator().manual_seed(seed)
+    for index in range(count):
+        label = torch.rand(head.classes, generator=generator, dtype=torch.double).log().neg()
+        label = label / label.sum()
+        # Dropout in train mode draws from the global generator.
+        with seeded(seed + index, head.W), _Watch(model, head) as watch:
+            share = capture(model, random_input(shape, index, generator), label)
+        feature, logits = watch.seen
+        delta = logits.softmax(-1) - label.to(logits.device)
+        yield Probe(share, feature, delta, head.back(delta[None])[0], watch.positions)
+
+
+class _Watch:
+    """Hooks that record, during one run, the head's input and output and the sizes of maps."""
+
+    def __init__(self, model: nn.Module, head: Head) -> None:
+        self.entered: tuple[Tensor, Tensor]
+        self.seen: tuple[Tensor, Tensor]
+        self.positions: dict[str, int] = {}
+        self.model, self.head = model, head
+
+    def __enter__(self) -> _Watch:
+        modules = self.model.named_modules()
+        self.handles = [m.register_forward_hook(partial(self._look, n)) for n, m in modules]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def _look(
+        self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: object
+    ) -> None:
+        """Record one module's output; the whole model's comes last."""
+        if name == self.head.name and isinstance(output, Tensor):
+            self.entered = inputs[0].detach(), output.detach()
+        if not name and (logits := logits_of(output)) is not None:
+            x, z = row_of_logits(*self.entered, logits.detach())
+            self.seen = x[0].double(), z[0].double()
+        if isinstance(output, Tensor) and output.ndim > 2:
+            for parameter, _ in module.named_parameters(name, recurse=False):
+                self.positions[parameter] = output[0, 0].numel()
+
+
+@dataclass(frozen=True)
+class HeadBias:
+    """This is the relation ``G_b = δ = τ u``: the classic bias ratio, over all rows at once.
+
+    Attributes:
+        parameter: the name of the bias in a share.
+        accuracy: the relative error of ``τ`` that was seen on probes.
+    """
+
+    parameter: str
+    accuracy: float = 0.0
+
+    @property
+    def explanation(self) -> str:
+        """What the relation is, in one line for people."""
+        return "the head's bias gradient is p − y itself"
+
+    @property
+    def coarsest(self) -> float:
+        """The relative error of a gradient beyond which the relation says nothing."""
+        return math.inf
+
+    def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
+        """Estimate ``τ`` by projecting the gradients ``g`` (N, C) onto ``u``."""
+        return least_squares(g, factors.u, factors)
+
+    def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
+        """Return the log likelihood (S,) of τ (S,), up to a constant, given one gradient (C,)."""
+        variance = seen.noise**2 + tau.square()[:, None] * seen.u_variance
+        return seen.density(g - tau[:, None] * seen.u, variance).sum(-1)
+
+
+def fit_head_bias(name: str, head: Head, _: Sequence[Probe]) -> list[HeadBias]:
+    """Return the relation of the head's bias, if the parameter is that."""
+    return [HeadBias(name)] if name == head.bias_name else []

@@ -8,15 +8,15 @@ from itertools import islice
 
 import torch
 
-from softleak.factors import RANK, factor
-from softleak.families import AnyLabel
+from softleak.core.factors import RANK, factor
+from softleak.core.families import AnyLabel
+from softleak.core.results import Recovery, Status
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.labels.composition import is_sign_pattern
 from softleak.labels.local.head_alone import trains_head_alone
-from softleak.labels.local.moving_features import rows_seen
 from softleak.labels.local.recipe import SgdSteps, mean_gradient, mean_of_head
-from softleak.labels.signs import is_sign_pattern
-from softleak.results import Recovery, Status
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.labels.local.whole_head import rows_seen
 
 
 @dataclass(frozen=True)

@@ -7,24 +7,22 @@ from dataclasses import replace
 
 import torch
 
-from softleak.factors import Factors, factor
-from softleak.families import AnyLabel
-from softleak.knowledge import Knowledge
-from softleak.labels.certify import certify
+from softleak.core.factors import Factors, factor
+from softleak.core.families import AnyLabel
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import Recovery
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.labels.certify import Solutions, certify
 from softleak.labels.curve import misfit
 from softleak.labels.evidence.combine import CombinedEvidence, combine
-from softleak.labels.evidence.head_bias import HeadBias
+from softleak.labels.evidence.relation import HeadBias
 from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.recursion import RecursionCurve
-from softleak.labels.minima import Minima
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.review import review
-from softleak.labels.search import search
-from softleak.labels.solutions import Solutions
+from softleak.labels.search import Minima, search
 from softleak.labels.solve import DECIDED, WIDEST
-from softleak.results import Recovery
-from softleak.share import GradientShare
-from softleak.subject import Subject
 
 
 def trains_head_alone(subject: Subject, share: GradientShare) -> bool:

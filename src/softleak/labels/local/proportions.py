@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softleak.client import Client
-from softleak.errors import DataError
-from softleak.labels.batch import BatchReader
+from softleak.core.client import Client
+from softleak.core.errors import DataError
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.labels.composition import BatchReader
 from softleak.labels.local.recipe import as_gradient
 from softleak.labels.noisy.features import features_of
-from softleak.share import GradientShare
-from softleak.subject import Subject
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from softleak.local_training import LocalTraining, Unknown
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.core.local_training import LocalTraining, Unknown
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
 
 Number = TypeVar("Number", float, Tensor)
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.factors import Factors, factor
-from softleak.families import Family
-from softleak.labels.brackets import zoom
+from softleak.core.factors import Factors, factor
+from softleak.core.families import Family
+from softleak.core.results import Recovery
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
 from softleak.labels.curve import Curve, spread
 from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
-from softleak.results import Recovery
-from softleak.share import GradientShare
-from softleak.subject import Subject
+from softleak.labels.search import zoom
 
 
 @dataclass(frozen=True)

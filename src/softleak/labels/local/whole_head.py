@@ -2,27 +2,231 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import jacfwd
+from torch.func import jacfwd, vmap
 
-from softleak.factors import factor
-from softleak.families import AnyLabel
-from softleak.knowledge import Knowledge
-from softleak.labels.brackets import local_minima
+from softleak.core.factors import factor
+from softleak.core.families import AnyLabel, Family
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import Recovery, Status
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
 from softleak.labels.certify import simplest_family
 from softleak.labels.curve import spread_of
-from softleak.labels.local.label_equations import LABEL_EQUATIONS
-from softleak.labels.local.moving_features import MovingHead, descend, trains_bias
 from softleak.labels.local.recipe import SgdSteps, mean_of_head
-from softleak.labels.local.recursion import RecursionCurve
+from softleak.labels.local.recursion import LABEL_EQUATIONS, RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.search import local_minima
 from softleak.labels.solve import WIDEST
-from softleak.results import Recovery, Status
-from softleak.share import GradientShare
-from softleak.subject import Subject
+
+
+@dataclass(frozen=True)
+class MovingSettings:
+    """These settings say what is known of the way of a feature, and how equations are solved."""
+
+    drift: float = 0.3  # of a feature's length: how far it may move over all steps
+    bend: float = 0.03  # of its length: how far it may be from the line between its ends
+    label_error: float = 1e-6  # how far entries may be from the family, and from the sum one
+    second: float = 0.35  # of the first singular value: a larger second one is no single sample's
+    damping: float = 1e-3  # at first, of the diagonal
+    settled: float = 1e-6  # a step that lowers the misfit by a smaller part ends it
+
+
+MOVING = MovingSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class MovingHead:
+    """This is the head's update of one sample in a basis of its row space.
+
+    A bias that is trained as well is a further column of target and weight, of a feature that is
+    always one.
+
+    Attributes:
+        target: the update less its decay (C, r).
+        weight: the head's weight (C, r) in the same basis.
+        bias: its bias (C,), if it is not trained; else zeros.
+        noise: the standard error of an entry of the target, for every column (r,).
+        recipe: the steps.
+        basis: the basis (r, I).
+        family: the family that the label is of.
+    """
+
+    target: Tensor
+    weight: Tensor
+    bias: Tensor
+    noise: Tensor
+    recipe: SgdSteps
+    basis: Tensor
+    family: Family
+
+    @classmethod
+    def of(
+        cls, subject: Subject, share: GradientShare, recipe: SgdSteps, family: Family
+    ) -> MovingHead | None:
+        """Return the equations of an update; None if it cannot be that of one sample."""
+        head = subject.head
+        mean = mean_of_head(subject, share, recipe)
+        moved = mean[head.weight_name].double() * recipe.total
+        noise = _noise(subject, share, head.weight_name)
+        columns, sizes, rows = torch.linalg.svd(moved, full_matrices=False)
+        if not float(sizes[0]) or float(sizes[1]) > MOVING.second * float(sizes[0]):
+            return None
+        seen = _above(noise, sizes, moved)
+        if seen > recipe.steps:  # one sample leaves one row for each step
+            return None
+        basis = rows[: max(min(seen, len(sizes) - 1), 1)]
+        basis = _with_drift(basis, head.W.double().T @ columns[:, 0])
+        target, weight, b = moved @ basis.T, head.W.double() @ basis.T, head.b.double()
+        errors = target.new_full((len(basis),), noise)
+        if trains_bias(subject, share):
+            own = mean[head.bias_name].double()[:, None] * recipe.total
+            target, weight = torch.cat([target, own], 1), torch.cat([weight, b[:, None]], 1)
+            error = errors.new_tensor([_noise(subject, share, head.bias_name)])
+            errors, b = torch.cat([errors, error]), torch.zeros_like(b)
+        return cls(target, weight, b, errors, recipe, basis, family)
+
+    @property
+    def classes(self) -> int:
+        """Return the number of classes."""
+        return len(self.target)
+
+    @property
+    def rank(self) -> int:
+        """Return how many directions of features show in the update."""
+        return len(self.basis)
+
+    def update(self, y: Tensor, features: Tensor) -> Tensor:
+        """Return what the steps leave (C, r) for a label (C,) and the features (K, r) before each.
+
+        Less the decay of the first weights, as ``target`` is.
+        """
+        moved, memory = torch.zeros_like(self.target), None
+        for kept, h in zip(self.recipe.kept, self.with_one(features), strict=False):
+            logits = kept * (self.weight @ h) + self.bias - moved @ h
+            delta = torch.softmax(logits, 0) - y
+            moved, memory = self.recipe.step(moved, memory, delta[:, None] * h)
+        return moved
+
+    def with_one(self, features: Tensor) -> Tensor:
+        """Return features (…, r) as the target's columns count them: with a one for the bias."""
+        missing = self.target.shape[1] - self.rank
+        return torch.cat([features, features.new_ones(*features.shape[:-1], missing)], -1)
+
+    def straight(self, z: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+        """Return label and features (K, r) of a feature that moves on a line.
+
+        Args:
+            z: the label (C,), the first feature (r,) and how far it moves in all (r,).
+            along: (K,) the part of its way that lies behind it before each step.
+        """
+        y, first, way = torch.split(z, [self.classes, self.rank, self.rank])
+        return y, first + along[:, None] * way
+
+    def residual(self, y: Tensor, features: Tensor) -> Tensor:
+        """Return (C r + C + 1,) what is left of the update, the family and the sum, in errors."""
+        rest = (self.update(y, features) - self.target) / self.noise
+        label = torch.cat([y - self.family.project(y), y.sum()[None] - 1])
+        return torch.cat([rest.flatten(), label / MOVING.label_error])
+
+    def on_a_line(self, z: Tensor, along: Tensor, length: Tensor) -> Tensor:
+        """Return the residual of a feature that moves on a line, and the length of its way."""
+        y, features = self.straight(z, along)
+        way = z[-self.rank :] / (MOVING.drift * length)
+        return torch.cat([self.residual(y, features), way])
+
+    def anywhere(self, z: Tensor, line: Tensor, length: Tensor) -> Tensor:
+        """Return the residual of features that move near a line (K, r)."""
+        y, features = z[: self.classes], z[self.classes :].view(line.shape)
+        bent = (features - line) / (MOVING.bend * length)
+        return torch.cat([self.residual(y, features), bent.flatten()])
+
+    def misfit(self, z: Tensor) -> Tensor:
+        """Return the root mean square (B,) of what unknowns (B, n) leave of the update."""
+        shape = (self.recipe.steps, self.rank)
+
+        def one(z: Tensor) -> Tensor:
+            rest = self.residual(z[: self.classes], z[self.classes :].view(shape))
+            return rest.square().mean().sqrt()
+
+        found: Tensor = vmap(one)(z)
+        return found
+
+
+def rows_seen(subject: Subject, share: GradientShare) -> int:
+    """Return how many steps of one sample an update of the head without weight decay needs."""
+    moved = share[subject.head.weight_name].double()
+    noise = _noise(subject, share, subject.head.weight_name)
+    return _above(noise, torch.linalg.svdvals(moved), moved)
+
+
+def _above(noise: float, sizes: Tensor, moved: Tensor) -> int:
+    """Return how many singular values of an update (C, I) stand out of noise on every entry."""
+    return int((sizes > noise * sum(n**0.5 for n in moved.shape)).sum())
+
+
+def trains_bias(subject: Subject, share: GradientShare) -> bool:
+    """Return whether the head's bias has moved."""
+    name = subject.head.bias_name
+    return name in share and bool(share[name].any())
+
+
+def _noise(subject: Subject, share: GradientShare, name: str) -> float:
+    """Return the standard error of an entry of an update."""
+    own = share.resolution(name, subject.head.dtype) * float(share[name].abs().max())
+    return share.noise(name) / 3**0.5 + own
+
+
+def _with_drift(basis: Tensor, direction: Tensor) -> Tensor:
+    """Return a basis (r + 1, I) that holds the direction (I,) in which a feature is pushed.
+
+    Where all ``p − y`` are parallel, a way of the feature leaves no second row in the update, but
+    it moves the logits. Layers before the head are taught along the head's own weights.
+    """
+    own = direction - basis.T @ (basis @ direction)
+    size = float(own.norm())
+    if size <= torch.finfo(own.dtype).eps * float(direction.norm()):
+        return basis
+    return torch.cat([basis, own[None] / size])
+
+
+def descend(
+    residual: Callable[..., Tensor], z: Tensor, *others: Tensor, iterations: int
+) -> tuple[Tensor, Tensor]:
+    """Return where Levenberg–Marquardt leads from B starts ``z`` (B, n), and ``‖r‖²`` there (B,).
+
+    Args:
+        residual: a function of unknowns (n,) and of what else belongs to each start.
+        z: the starts.
+        others: what else belongs to each start, (B, …).
+        iterations: the largest number of steps.
+    """
+    value, slope = vmap(residual), vmap(jacfwd(residual))
+    rest = value(z, *others)
+    size = rest.square().sum(1)
+    damping, open_ = torch.full_like(size, MOVING.damping), size.isfinite()
+    for _ in range(iterations):
+        J = slope(z, *others).nan_to_num(0.0)
+        normal = J.mT @ J
+        diagonal = normal.diagonal(dim1=1, dim2=2).clamp_min(1e-300)
+        damped = normal + torch.diag_embed(damping[:, None] * diagonal)
+        step = torch.linalg.solve_ex(damped, (J.mT @ rest[..., None]))[0][..., 0]
+        tried = value(z - step, *others)
+        new = tried.square().sum(1).nan_to_num(torch.inf)
+        better = (new < size) & open_
+        lowered = (size - new) / size
+        z = torch.where(better[:, None], z - step, z)
+        rest = torch.where(better[:, None], tried, rest)
+        size = torch.where(better, new, size)
+        damping = torch.where(better, damping / 10, damping * 5).clamp_min(1e-14)
+        open_ = open_ & (damping < 1e8) & ~(better & (lowered < MOVING.settled))
+        if not bool(open_.any()):
+            break
+    return z, size
 
 
 @dataclass(frozen=True)

@@ -8,24 +8,148 @@ certificate.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import jacfwd
+from torch.func import jacfwd, vmap
 
-from softleak.errors import ModelError
-from softleak.knowledge import Knowledge
+from softleak.core.client import LocalProgram
+from softleak.core.errors import ModelError
+from softleak.core.factors import RANK
+from softleak.core.input_shapes import random_input
+from softleak.core.knowledge import Knowledge
+from softleak.core.local_training import LocalTraining
+from softleak.core.results import Candidate, Recovery, Status
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
 from softleak.labels.certify import simplest_family
-from softleak.labels.local.input_layer import first_linear, read_input
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
-from softleak.labels.local.simple_labels import nearest_simple
-from softleak.local_program import LocalProgram
-from softleak.local_training import LocalTraining
-from softleak.results import Candidate, Recovery, Status
-from softleak.share import GradientShare
-from softleak.subject import Subject
+
+
+@dataclass(frozen=True, eq=False)
+class ReadInput:
+    """This is an input (1, …) of one sample, and the standard error of an entry."""
+
+    x: Tensor
+    error: float
+
+
+def first_linear(subject: Subject) -> str | None:
+    """Return the name of a linear layer with a bias that is applied to the flattened input."""
+    shape = subject.tensor_shape
+    if shape is None:
+        return None
+    drawn = random_input(shape, 0, torch.Generator().manual_seed(0))
+    if not isinstance(drawn, Tensor):
+        return None
+    x = drawn[None]
+    seen: dict[str, Tensor] = {}
+    hooks = [
+        module.register_forward_pre_hook(lambda _, given, name=name: seen.update({name: given[0]}))
+        for name, module in subject.model.named_modules()
+        if isinstance(module, nn.Linear) and module.bias is not None
+    ]
+    like = next(subject.model.parameters())
+    x = x.to(like.device, like.dtype)
+    try:
+        with torch.no_grad():
+            subject.model(x)
+    except Exception:  # the model's own code may raise anything
+        return None
+    finally:
+        for hook in hooks:
+            hook.remove()
+    same = [n for n, given in seen.items() if given.numel() == x.numel()
+            and torch.equal(given.flatten(), x.flatten())]  # fmt: skip
+    return same[0] if same else None
+
+
+def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
+    """Return the input behind a mean gradient; None if no first layer gives one sample's.
+
+    Args:
+        subject: the model.
+        mean: the mean gradient of all steps, as ``mean_gradient`` returns it.
+    """
+    name = subject.once(first_linear)
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    if name is None or weight not in mean or bias not in mean:
+        return None
+    G, d = mean[weight].double(), mean[bias].double()
+    size = float(d.square().sum())
+    if size == 0:
+        return None
+    x = d @ G / size
+    relative = mean.resolution(weight, subject.head.dtype)
+    noise = mean.noise(weight) + relative * float(G.abs().max())
+    own = mean.noise(bias) + relative * float(d.abs().max())
+    left = float((G - torch.outer(d, x)).norm())
+    # The rows of the bias round too, times the input.
+    expected = float(G.numel() ** 0.5 * noise + own * len(d) ** 0.5 * x.norm())
+    if left > RANK.fewest_roundings * expected:
+        return None
+    # What is left of so many rows shows how large the roundings really were.
+    seen = min(max(left / expected, torch.finfo(torch.double).eps), 1.0)
+    error = seen * (noise + own * float(x.square().mean().sqrt())) / size**0.5
+    return ReadInput(x.reshape(1, *subject.expected_tensor_shape), error)
+
+
+@dataclass(frozen=True)
+class SimpleSearch:
+    """These settings try the labels of simple families, coarse to fine."""
+
+    points: int = 9  # labels on the line between two corners, their ends among them
+    mixed: int = 4  # classes of which every pair is tried, those that an update raises first
+    kept: int = 4  # lines that are looked at again, those nearest to the update
+    levels: int = 5  # times that a line is cut around its best point
+    at_once: int = 16  # clients that are run together
+
+
+SIMPLE = SimpleSearch()
+Residual = Callable[[Tensor], Tensor]  # from a label (C,) to how far its update is off (M,)
+
+
+def nearest_simple(residual: Residual, start: Tensor) -> list[Tensor]:
+    """Return smoothed and mixed labels (C,) that come near an update, the nearest first.
+
+    Args:
+        residual: how far a run on a label is from the update, in units of its error.
+        start: what one step would mean; its largest entries are the classes that may be mixed.
+    """
+    ends = _lines(start)
+    part = torch.linspace(0, 1, SIMPLE.points, dtype=start.dtype, device=start.device)
+    left, right = torch.zeros(len(ends)).to(start), torch.ones(len(ends)).to(start)
+    for _ in range(SIMPLE.levels):
+        where = torch.lerp(left[:, None], right[:, None], part)
+        labels = torch.lerp(ends[:, None, 0], ends[:, None, 1], where[..., None])
+        far = _sizes(residual, labels.flatten(0, 1)).reshape(where.shape)
+        lowest, at = far.min(1)
+        keep = lowest.argsort()[: SIMPLE.kept]
+        ends, where, at, labels = ends[keep], where[keep], at[keep, None], labels[keep]
+        left = where.gather(1, (at - 1).clamp_min(0))[:, 0]
+        right = where.gather(1, (at + 1).clamp_max(SIMPLE.points - 1))[:, 0]
+    best = labels.gather(1, at[..., None].expand(-1, 1, labels.shape[-1]))[:, 0]
+    return list(best)
+
+
+def _lines(start: Tensor) -> Tensor:
+    """Return both ends (N, 2, C) of the lines of smoothed labels and of mixes of likely classes."""
+    corners = torch.eye(len(start), dtype=start.dtype, device=start.device)
+    flat = torch.full_like(corners, 1 / len(start))
+    smoothed = torch.stack([corners, flat], 1)
+    likely = start.argsort(descending=True)[: SIMPLE.mixed].tolist()
+    pairs = [torch.stack([corners[i], corners[j]]) for i, j in combinations(likely, 2)]
+    return torch.cat([smoothed, torch.stack(pairs)]) if pairs else smoothed
+
+
+def _sizes(residual: Residual, labels: Tensor) -> Tensor:
+    """Return the length (N,) of the residual of every label (N, C)."""
+    parts = [vmap(residual)(some).norm(dim=1) for some in torch.split(labels, SIMPLE.at_once)]
+    return torch.cat(parts).nan_to_num(torch.inf)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from softleak.errors import ModelError
-from softleak.forward import forward_batch, forward_one, row_of_logits
-from softleak.head import Head
-from softleak.input_shapes import random_input
-from softleak.input_spec import Inputs
-from softleak.subject import Subject
+from softleak.core.errors import ModelError
+from softleak.core.forward import forward_batch, forward_one, row_of_logits
+from softleak.core.head import Head
+from softleak.core.input_shapes import random_input
+from softleak.core.input_spec import Inputs
+from softleak.core.subject import Subject
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
-"""This module holds the probability of every scalar and label, given a noisy head gradient
-(docs/method.md, Noise).
+"""The probabilities ``p`` that a label and the noise of the logits leave, and how likely they are.
 
-At a scalar τ the pseudo label ŷ(τ) of Eq. 4 is the true label plus noise of a known covariance. The
-noise is that of ``u`` and, through the softmax, that of ``a``. The likelihood of τ is the mass that
-this Gaussian puts on the simplices of the family.
+A label ``y`` fixes ``u = (p − y)/|p − y|``, and ``u`` fixes the logits of ``p``. Fixed-point steps
+close this loop.
 """
 
 from __future__ import annotations
@@ -16,22 +14,184 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.special import log_ndtr, ndtri
 
-from softleak.families import Simplices
+from softleak.core.families import Simplices
 from softleak.labels.noisy.features import Typical
-from softleak.labels.noisy.gaussian import (
-    GAUSSIAN,
-    even_points,
-    normal_draws,
-    sum_zero_covariance,
-    sum_zero_part,
-    weights_given,
-    without_last_weight,
-)
-from softleak.labels.noisy.signal import Signal
-from softleak.labels.noisy.truncated import draw_inside
+from softleak.labels.noisy.spectrum import Signal
 from softleak.labels.pseudo import LARGEST
 from softleak.labels.scale import segment_end
+
+# Further below the mean than this many standard deviations, the tail of a normal distribution is
+# zero in float64 and cannot be drawn from. Draws are then put at the nearer bound.
+LOWEST_QUANTILE = -37.0
+
+
+def draw_inside(
+    mean: Tensor, root: Tensor, uniform: Tensor, top: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw from N(mean, root rootᵀ), restricted to weights that fit in a simplex.
+
+    Args:
+        mean: (…, d) the means.
+        root: (…, d, d) roots of the covariances, lower triangular.
+        uniform: (K, d) points of the open unit cube, one for each draw.
+        top: () an upper bound of the first entry. If it is given, that entry is not a weight of
+            the simplex but is bounded by it alone.
+
+    Returns:
+        The draws (…, K, d), with no entry negative and a sum of at most one, the logarithms (…, K)
+        of the masses that weight them, and their squared distances (…, K) from the mean, in units
+        of the covariance.
+    """
+    draws = uniform.shape[0]
+    shape = (*mean.shape[:-1], draws)
+    z = mean.new_zeros(*shape, 0)
+    found: list[Tensor] = []
+    mass = mean.new_zeros(shape)
+    room = mean.new_ones(shape)
+    for i in range(mean.shape[-1]):
+        centre = mean[..., None, i] + (z * root[..., None, i, :i]).sum(-1)
+        size = root[..., None, i, i]
+        outside = top is not None and i == 0
+        high = top.expand(shape) if top is not None and outside else room
+        part, drawn = _truncated(-centre / size, (high - centre) / size, uniform[:, i])
+        weight = (centre + size * drawn).clamp_min(0.0).minimum(high)
+        mass = mass + part
+        found.append(weight)
+        z = torch.cat([z, drawn[..., None]], -1)
+        room = room if outside else (room - weight).clamp_min(0.0)
+    return (torch.stack(found, -1) if found else z), mass, z.square().sum(-1)
+
+
+def _truncated(low: Tensor, high: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log mass of a standard normal variable between two bounds, and a draw from there.
+
+    An interval in the upper tail is mirrored to the lower one, which floats resolve.
+    """
+    mirrored = low > 0
+    left, right = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
+    top, bottom = log_ndtr(right), log_ndtr(left)
+    mass = top + torch.log1p(-(bottom - top).clamp_max(-1e-15).exp())
+    level = torch.logaddexp(bottom, mass + uniform.log())
+    drawn = torch.where(right > LOWEST_QUANTILE, ndtri(level.exp()), right).clamp(left, right)
+    return mass, torch.where(mirrored, -drawn, drawn)
+
+
+@dataclass(frozen=True)
+class GaussianSettings:
+    """The numerical limits of the Gaussian computations.
+
+    Attributes:
+        draws: the number of draws of the logits' noise, at least.
+        floor: the variance that float32 leaves in any entry of a label.
+        root_steps: fixed-point steps to the root on which evenly spread points rest.
+        margin: the distance that points keep from the faces of the unit cube, where a normal
+            variable would be infinite.
+        ridge: the relative ridge that fixes a weight which the equations leave open.
+        seed: the seed of the draws, so that equal shares give equal answers.
+    """
+
+    draws: int = 64
+    floor: float = 1e-14
+    root_steps: int = 40
+    margin: float = 1e-6
+    ridge: float = 1e-12
+    seed: int = 0
+
+
+GAUSSIAN = GaussianSettings()
+
+
+def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Solve ``wᵀ A = r + noise`` for the weights ``w``, with noise of unit variance.
+
+    Args:
+        A: (…, d, n) the directions.
+        r: (…, n) the right-hand sides.
+
+    Returns:
+        The mean (…, d) of the weights, a lower triangular root (…, d, d) of their covariance, the
+        squared misfit (…) at the mean, and the logarithm (…) of ``∫ exp(−(w − mean)²/2) dw``.
+    """
+    size = A.shape[-2]
+    normal = A @ A.mT
+    trace = normal.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    ridge = GAUSSIAN.ridge * trace + GAUSSIAN.floor
+    covariance = torch.linalg.inv(normal + ridge * torch.eye(size).to(A))
+    right = (A @ r[..., None])[..., 0]
+    mean = (covariance @ right[..., None])[..., 0]
+    root = torch.linalg.cholesky((covariance + covariance.mT) / 2) if size else covariance
+    volume = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size / 2 * math.log(2 * math.pi)
+    misfit = (r - (A.mT @ mean[..., None])[..., 0]).square().sum(-1)
+    return mean, root, misfit, volume
+
+
+def without_last_weight(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return what ``weights_given`` does for the other weights, if the last one is zero.
+
+    Args:
+        mean: (…, d) the means of the weights.
+        root: (…, d, d) a root of their covariance.
+
+    Returns:
+        The mean (…, d − 1), a lower triangular root (…, d − 1, d − 1), what is added to the squared
+        misfit (…), and the logarithm (…) of the integral over the others.
+    """
+    covariance = root @ root.mT
+    variance = covariance[..., -1, -1].clamp_min(GAUSSIAN.floor**2)
+    slope = covariance[..., :-1, -1] / variance[..., None]
+    inner = covariance[..., :-1, :-1] - slope[..., None] * covariance[..., -1:, :-1]
+    size = inner.shape[-1]
+    # Rounding may leave a determined weight without any variance.
+    least = GAUSSIAN.ridge * covariance.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    kept = torch.linalg.cholesky(inner + least * torch.eye(size).to(root)) if size else inner
+    volume = kept.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size / 2 * math.log(2 * math.pi)
+    last = mean[..., -1]
+    return mean[..., :-1] - slope * last[..., None], kept, last.square() / variance, volume
+
+
+def sum_zero_part(rows: Tensor) -> Tensor:
+    """Return the coordinates (…, C − 1) of rows (…, C) in a basis of the vectors that sum to zero.
+
+    The basis is orthonormal: it is all but the first column of the reflection that swaps the first
+    axis with the direction of equal entries. A reflection costs C operations a row, a product with
+    a basis C².
+    """
+    length = math.sqrt(rows.shape[-1])
+    along = (rows[..., :1] * length - rows.sum(-1, keepdim=True)) / (length * (length - 1))
+    return rows[..., 1:] + along
+
+
+def sum_zero_covariance(spread: Tensor) -> Tensor:
+    """Return covariances (…, C, C) in the basis of ``sum_zero_part``, as (…, C − 1, C − 1)."""
+    return sum_zero_part(sum_zero_part(spread).mT)
+
+
+def normal_draws(classes: int) -> Tensor:
+    """Return normal draws (M, C) whose sample mean is zero and covariance is one, exactly.
+
+    They are the same in every run.
+    """
+    half = max(GAUSSIAN.draws // 2, classes)
+    generator = torch.Generator().manual_seed(GAUSSIAN.seed)
+    drawn = torch.randn(half, classes, generator=generator, dtype=torch.double)
+    exact = torch.linalg.qr(drawn).Q * math.sqrt(half)
+    return torch.cat([exact, -exact])
+
+
+def even_points(count: int, size: int) -> Tensor:
+    """Return points (K, d) that fill the unit cube evenly, the same in every run.
+
+    They are multiples of powers of ``1/x`` modulo one, where ``x^(d + 1) = x + 1`` generalises the
+    golden ratio.
+    """
+    ratio = 2.0
+    for _ in range(GAUSSIAN.root_steps):
+        ratio = (1 + ratio) ** (1 / (size + 1))
+    steps = ratio ** -torch.arange(1, size + 1, dtype=torch.double)
+    turns = torch.arange(count, dtype=torch.double)[:, None] * steps
+    return (0.5 + turns).remainder(1.0).clamp(GAUSSIAN.margin, 1 - GAUSSIAN.margin)
 
 
 @dataclass(frozen=True)
@@ -247,3 +407,195 @@ class Posterior:
         constant = torch.lgamma(alpha.sum()) - torch.lgamma(alpha).sum()
         count = len(self.simplices.origin)
         return constant + ((alpha - 1) * every.log()).sum(-1) - math.log(count)
+
+
+@dataclass(frozen=True)
+class ProbabilitySettings:
+    """How the probabilities of a label are found.
+
+    Attributes:
+        steps: fixed-point steps, each extrapolated from the one before.
+        settled: the largest change of probabilities, as a length, that the last of them may leave.
+        damped: damped steps instead, where it leaves more.
+        farthest: how many steps an extrapolation may go back or ahead.
+        grid: scalars at which the evidence of other layers is evaluated.
+        smallest: the smallest ``|p − y|``, and the smallest scalar.
+        together: the number of probabilities that are handled together: as many as a cache holds.
+        double: the number of probabilities up to which all steps are taken in float64. With more
+            of them all but the last are taken in float32.
+    """
+
+    steps: int = 4
+    settled: float = 1e-4
+    damped: int = 15
+    farthest: float = 3.0
+    grid: int = 128
+    smallest: float = 1e-12
+    together: int = 2**17
+    double: int = 2**22
+
+
+PROBABILITIES = ProbabilitySettings()
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyLogits:
+    """M draws of what a gradient leaves open: noise of the logits (M, C) and normal lengths (M,).
+
+    The lengths stand for those of features, which an unknown scale hides.
+    """
+
+    omega: Tensor
+    lengths: Tensor
+
+    @property
+    def count(self) -> int:
+        """Return the number M of draws."""
+        return len(self.lengths)
+
+    @classmethod
+    def of(cls, posterior: Posterior, seed: int) -> NoisyLogits:
+        """Return draws of the noise, with normal quantiles in random order as lengths."""
+        omega = normal_draws(len(posterior.b)).to(posterior.b) @ posterior.signal.a_root.T
+        levels = (torch.arange(len(omega), dtype=torch.double) + 0.5) / len(omega)
+        order = torch.randperm(len(omega), generator=torch.Generator().manual_seed(seed))
+        quantiles: Tensor = torch.special.ndtri(levels)
+        return cls(omega, quantiles[order].to(posterior.b))
+
+    def part(self, first: int, labels: int, each: int) -> NoisyLogits:
+        """Return draws (labels, each, C) and (labels, each), different ones for every label.
+
+        Label after label takes the next of them, from the draw number ``first`` on.
+        """
+        at = torch.arange(first, first + labels * each).view(labels, each) % self.count
+        return NoisyLogits(self.omega[at], self.lengths[at])
+
+    def to(self, dtype: torch.dtype) -> NoisyLogits:
+        """Return these draws in another precision."""
+        return NoisyLogits(self.omega.to(dtype), self.lengths.to(dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """Labels with m draws of noise each: log likelihoods, scalars τ and sizes |t|, all (R, m)."""
+
+    log: Tensor
+    tau: Tensor
+    size: Tensor
+
+
+def weigh(posterior: Posterior, labels: Tensor, noise: NoisyLogits, each: int) -> Weighed:
+    """Return how likely the gradient makes labels (R, C), each with so many draws of the noise."""
+    entries = labels.numel() * each
+    dtype = torch.double if entries <= PROBABILITIES.double else torch.float
+    rows = max(PROBABILITIES.together // (each * labels.shape[1]), 1)
+    parts, first = [], 0
+    for some in torch.split(labels, rows):
+        part = noise.part(first, len(some), each)
+        parts.append(_weigh(posterior, some[:, None], part, dtype))
+        first += len(some) * each
+    log, tau, size = (torch.cat(field) for field in zip(*parts, strict=True))
+    return Weighed(log + _evidence(posterior, tau), tau, size)
+
+
+def _weigh(
+    posterior: Posterior, labels: Tensor, noise: NoisyLogits, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log likelihood, τ and |t| of labels (R, 1, C) with noise, without other layers."""
+    signal, typical = posterior.signal, posterior.typical
+    p = agreeing_probabilities(posterior, labels.to(dtype), noise.to(dtype))
+    u, size, tau = _direction(posterior, p.double() - labels, noise.lengths)
+    along = u @ signal.mean
+    log = ((u @ signal.gram) * u).sum(-1) / (2 * signal.noise**2)
+    tau, size = tau[..., 0], size[..., 0]
+    if posterior.scale_unknown:
+        return torch.where(along > 0, log, -math.inf), tau, size
+    prior = typical.log_prior(along.clamp_min(signal.noise), signal.noise, tau)
+    return log + prior, tau, size
+
+
+def agreeing_probabilities(posterior: Posterior, labels: Tensor, noise: NoisyLogits) -> Tensor:
+    """Return the probabilities (R, m, C) that agree with labels (R, 1, C) and noise (R, m, …).
+
+    A step goes to where the one before and this one together would leave the least change
+    (Anderson's acceleration with a memory of one). If that does not settle, damped steps from the
+    start are taken instead.
+    """
+    step = _Step.of(posterior, labels, noise)
+    start = torch.full_like(noise.omega, 1 / labels.shape[-1])
+    p, change = start, step(start) - start
+    ahead = change / 2
+    for _ in range(PROBABILITIES.steps):
+        p = (p + ahead).clamp_min_(0.0)
+        before, change = change, step(p) - p
+        bend = change - before
+        size: Tensor = torch.linalg.vector_norm(bend, dim=-1, keepdim=True)
+        size = size.clamp_min_(PROBABILITIES.smallest).square_()
+        back = ((change * bend).sum(-1, keepdim=True) / size).clamp_(
+            -PROBABILITIES.farthest, PROBABILITIES.farthest
+        )
+        ahead = torch.addcmul(change, bend.add_(ahead), back, value=-1)
+    p = (p + ahead).clamp_min_(0.0)
+    restless = (change.norm(dim=-1) > PROBABILITIES.settled).nonzero(as_tuple=True)
+    if len(restless[0]):
+        p[restless] = step.take(restless).damped(start[restless])
+    return p
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step from probabilities to those that their logits give, of labels (…, C) with noise."""
+
+    posterior: Posterior
+    labels: Tensor
+    noise: NoisyLogits
+    response: Tensor
+    b: Tensor
+
+    @classmethod
+    def of(cls, posterior: Posterior, labels: Tensor, noise: NoisyLogits) -> _Step:
+        return cls(
+            posterior, labels, noise, posterior.signal.response.T.to(labels), posterior.b.to(labels)
+        )
+
+    def __call__(self, p: Tensor) -> Tensor:
+        u, _, tau = _direction(self.posterior, p - self.labels, self.noise.lengths)
+        logits = (u @ self.response).add_(self.noise.omega).div_(tau).add_(self.b)
+        return torch.softmax(logits, -1)
+
+    def take(self, rows: tuple[Tensor, ...]) -> _Step:
+        """Return the steps of some labels and draws, in one list."""
+        noise = NoisyLogits(self.noise.omega[rows], self.noise.lengths[rows])
+        return replace(self, labels=self.labels.expand_as(self.noise.omega)[rows], noise=noise)
+
+    def damped(self, p: Tensor) -> Tensor:
+        """Return where damped steps lead from here."""
+        for _ in range(PROBABILITIES.damped):
+            p = self(p).add_(p).div_(2)
+        return p
+
+
+def _direction(
+    posterior: Posterior, delta: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``u`` (…, C), |t| (…, 1) and τ (…, 1) for ``delta = p − y`` (…, C)."""
+    size = delta.norm(dim=-1, keepdim=True).clamp_min(PROBABILITIES.smallest)
+    u = delta / size
+    if not posterior.scale_unknown:
+        return u, size, size
+    along = (u @ posterior.signal.mean.to(u.dtype)).clamp_min(PROBABILITIES.smallest)
+    length = (posterior.typical.length + posterior.typical.doubt * lengths).exp()
+    return u, size, (along / length)[..., None]
+
+
+def _evidence(posterior: Posterior, tau: Tensor) -> Tensor:
+    """Return the log likelihood of every τ, interpolated between the scalars of a grid."""
+    if not posterior.evidence:
+        return torch.zeros_like(tau)
+    count = PROBABILITIES.grid
+    low, high = float(tau.min()), float(tau.max()) + PROBABILITIES.smallest
+    grid = torch.linspace(low, high, count).to(tau)
+    known = torch.stack([piece(grid) for piece in posterior.evidence]).sum(0)
+    right = torch.searchsorted(grid, tau.contiguous()).clamp(1, count - 1)
+    part = (tau - grid[right - 1]) / (grid[right] - grid[right - 1])
+    return torch.lerp(known[right - 1], known[right], part)

@@ -4,6 +4,8 @@ Its Jacobian is a certificate: it says which entries of the inputs the share det
 well.
 """
 
-from softleak.matching.gauss_newton.certificate import Certificate
+from softleak.matching.reconstruction import Certificate
 
-__all__ = ["Certificate"]
+__all__ = [
+    "Certificate",
+]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from softleak.matching.gauss_newton.batch_function import BatchFunction
+from softleak.matching.gauss_newton.equations import BatchFunction
 
 # Operations of torch that are smooth wherever they are defined. Those that pick or move entries are
 # among them: they are linear unless indices depend on the input, which other operations betray.

@@ -6,9 +6,9 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 
 import softleak as sl
-from softleak.integrations.flower import BatchPreview, Question
-from softleak.integrations.flower.client_config import local_training
-from softleak.local_training import UNKNOWN
+from softleak.core.local_training import UNKNOWN
+from softleak.guard.flower import BatchPreview, Question
+from softleak.guard.flower.guard import local_training
 from tests.unit.integrations.flower.clients import SHAPE, client, context, instruction, network
 
 

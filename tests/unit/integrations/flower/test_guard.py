@@ -8,12 +8,12 @@ import torch
 from flwr.app import ArrayRecord
 from flwr.clientapp.mod import LocalDpMod
 
-from softleak.auditing import Leak
-from softleak.auditing.treatments import Treatment
-from softleak.data import Normalisation
+from softleak.audit import Leak
+from softleak.audit.sweeps import Treatment
+from softleak.core.errors import OptionError
 from softleak.defenses import GaussianNoise, LaplaceNoise
-from softleak.errors import OptionError
-from softleak.integrations.flower import Action, LeakageGuard, Question
+from softleak.guard.flower import Action, LeakageGuard, Question
+from softleak.paper.data import Normalisation
 from tests.unit.integrations.flower.clients import (
     LR,
     SHAPE,

@@ -10,8 +10,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAvg
 
-from softleak.auditing import Leak
-from softleak.integrations.flower import AuditEngine, LeakageMonitor, Question, Unfit
+from softleak.audit import Leak
+from softleak.guard.flower import AuditEngine, LeakageMonitor, Question, Unfit
 from tests.unit.integrations.flower.clients import (
     CLASSES,
     LR,

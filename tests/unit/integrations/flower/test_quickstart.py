@@ -10,9 +10,9 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
 from examples.flower.quickstart import LR, Client, guard, monitor, network
-from softleak.auditing import Leak
-from softleak.auditing.rates import State
-from softleak.integrations.flower import Action
+from softleak.audit import Leak
+from softleak.core.vocabulary import State
+from softleak.guard.flower import Action
 from tests.unit.integrations.flower.clients import Nodes, context, instruction
 
 NODES = [21, 22]

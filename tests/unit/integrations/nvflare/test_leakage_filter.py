@@ -13,13 +13,12 @@ from nvflare.apis.shareable import Shareable
 from torch import nn
 
 import softleak as sl
-from softleak.auditing import Options
-from softleak.data import Normalisation
-from softleak.errors import ModelError, OptionError
-from softleak.integrations.nvflare import LeakageFilter
-from softleak.integrations.nvflare.exchange import own_step
-from softleak.knowledge import Knowledge
-from softleak.metrics import psnr
+from softleak.audit import Options
+from softleak.audit.metrics import psnr
+from softleak.core.errors import ModelError, OptionError
+from softleak.core.knowledge import Knowledge
+from softleak.guard.nvflare import LeakageFilter, own_step
+from softleak.paper.data import Normalisation
 
 SHAPE, LR = (3, 4, 4), 0.1
 KINDS = [DataKind.WEIGHT_DIFF, DataKind.WEIGHTS]

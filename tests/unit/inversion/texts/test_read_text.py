@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import softleak as sl
+from softleak.core.errors import ModelError
 from softleak.defenses import Cast, GaussianNoise, Int8, Prune
-from softleak.errors import ModelError
-from softleak.inversion.texts.text_plan import NoText, TextPlan, text_plan
-from softleak.inversion.texts.text_result import Certainty
+from softleak.inversion.texts.plan import NoText, TextPlan, text_plan
+from softleak.inversion.texts.result import Certainty
 from tests.unit.inversion.texts.readers import (
     WORDS,
     Bag,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data, models
+from softleak.paper import data, models
 
 
 @pytest.fixture(scope="session")

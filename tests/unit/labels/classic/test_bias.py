@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.errors import MissingGradient, ModelError, ShareError
-from softleak.labels.classic import ClassicOutcome, bias_ratio
+from softleak.core.errors import MissingGradient, ModelError, ShareError
+from softleak.paper.classic import ClassicOutcome, bias_ratio
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import data
-from softleak.labels.classic import ClassicOutcome, idlg
+from softleak.paper import data
+from softleak.paper.classic import ClassicOutcome, idlg
 
 
 def test_exact_on_hard_labels(lenet, draw):

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softleak.errors import LabelError
-from softleak.labels.classic import MeanSquare, NegativeMass, Variance
+from softleak.core.errors import LabelError
+from softleak.paper.classic import MeanSquare, NegativeMass, Variance
 
 SMOOTHED = torch.tensor([0.1, 0.1, 0.7, 0.1], dtype=torch.double)
 MIXED = torch.tensor([0.0, 0.4, 0.0, 0.6, 0.0], dtype=torch.double)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.labels.classic import FullHead, Variance, Vectorised
-from softleak.labels.classic.row import RowRatios
+from softleak.paper.classic import FullHead, Variance, Vectorised
+from softleak.paper.classic.methods import RowRatios
 
 KINDS = [FullHead, Vectorised]
 

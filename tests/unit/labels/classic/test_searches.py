@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import data
-from softleak.errors import NonFinite, SoftleakError
-from softleak.labels.classic import (
+from softleak.core.errors import NonFinite, SoftleakError
+from softleak.paper import data
+from softleak.paper.classic import (
     PUBLISHED_MIXUP,
     PUBLISHED_NOISE,
     PUBLISHED_SMOOTHING,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.labels.classic import Swarm
+from softleak.paper.classic import Swarm
 
 
 def rippled(x):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.factors import Factors, factor
+from softleak.core.factors import Factors, factor
 from softleak.labels.evidence.relation import Blurred, log_normal
 
 

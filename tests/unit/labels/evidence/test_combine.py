@@ -5,9 +5,8 @@ import torch
 
 import softleak as sl
 from softleak.labels.evidence.combine import combine
-from softleak.labels.evidence.head_bias import HeadBias
-from softleak.labels.evidence.pointwise_relations import Pointwise
-from softleak.labels.evidence.slopes import KNOWN_ACTIVATIONS
+from softleak.labels.evidence.pointwise import KNOWN_ACTIVATIONS, Pointwise
+from softleak.labels.evidence.relation import HeadBias
 
 from .known_case import Known
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.labels.evidence.head_bias import HeadBias
+from softleak.labels.evidence.relation import HeadBias
 
 from .known_case import Known, peak
 

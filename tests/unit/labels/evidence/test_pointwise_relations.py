@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from softleak.labels.evidence.pointwise_relations import Pointwise
-from softleak.labels.evidence.slopes import KNOWN_ACTIVATIONS
+from softleak.labels.evidence.pointwise import KNOWN_ACTIVATIONS, Pointwise
 
 from .known_case import Known, peak
 

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak import models
-from softleak.errors import ModelError
-from softleak.labels.evidence.head_bias import HeadBias
+from softleak.core.errors import ModelError
 from softleak.labels.evidence.lattice import Lattice
-from softleak.labels.evidence.pointwise_relations import Pointwise
+from softleak.labels.evidence.pointwise import Pointwise
+from softleak.labels.evidence.relation import HeadBias
+from softleak.paper import models
 
 ACTIVATIONS = {
     nn.Identity: "piecewise linear",

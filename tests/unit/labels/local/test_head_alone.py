@@ -8,15 +8,15 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import data, models
-from softleak.factors import factor
-from softleak.families import SmoothedMixed
-from softleak.labels.local.best_fit import best_fitting
+from softleak.core.factors import factor
+from softleak.core.families import SmoothedMixed
+from softleak.core.local_training import UNKNOWN, LocalTraining, read_settings
+from softleak.core.results import Candidate
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.recover import best_fitting
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
-from softleak.local_training import UNKNOWN, LocalTraining, read_settings
-from softleak.results import Candidate
+from softleak.paper import data, models
 
 
 @pytest.fixture(scope="module")

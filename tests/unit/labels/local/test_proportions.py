@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import models
-from softleak.errors import DataError
+from softleak.core.errors import DataError
 from softleak.labels.local.proportions import (
     ProportionReader,
     ProportionSettings,
@@ -17,6 +16,7 @@ from softleak.labels.local.proportions import (
     draw_client,
     draw_counts,
 )
+from softleak.paper import models
 
 SETTINGS = ProportionSettings(runs=40)
 

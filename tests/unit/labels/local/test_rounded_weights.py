@@ -8,7 +8,7 @@ from torch import nn
 
 import softleak as sl
 from benchmarks.local_training.same_weights import differing
-from softleak.factors import factor
+from softleak.core.factors import factor
 from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.rounded_weights import RoundedUpdate
 

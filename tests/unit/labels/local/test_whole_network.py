@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import models
-from softleak.labels.local.input_layer import read_input
 from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.labels.local.whole_network import read_input
+from softleak.paper import models
 
 CLIENT = sl.Client(lr=0.02, steps=4, momentum=0.9, weight_decay=5e-4)
 

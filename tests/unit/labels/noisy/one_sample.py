@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak.labels.noisy.features import Typical
-from softleak.labels.noisy.signal import Signal
+from softleak.labels.noisy.spectrum import Signal
 
 
 @dataclass(frozen=True, eq=False)

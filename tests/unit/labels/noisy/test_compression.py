@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import data, models
+from softleak.audit.metrics import label_error
 from softleak.defenses import Cast, Int8, Prune, Sign
-from softleak.metrics import label_error
+from softleak.paper import data, models
 
 EXACT = 1e-3
 

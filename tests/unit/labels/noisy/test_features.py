@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak.core.subject import Subject
 from softleak.labels.noisy.features import Typical, features_of_noise
-from softleak.subject import Subject
 
 
 @pytest.fixture(scope="module")

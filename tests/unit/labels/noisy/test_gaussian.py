@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from softleak.labels.noisy.gaussian import (
+from softleak.labels.noisy.posterior import (
     even_points,
     normal_draws,
     sum_zero_covariance,

@@ -8,10 +8,8 @@ from torch.distributions import Beta, MultivariateNormal
 
 import softleak as sl
 from softleak.labels.noisy import posterior as blocks
-from softleak.labels.noisy.draws import Draws
-from softleak.labels.noisy.gaussian import GAUSSIAN, sum_zero_part
-from softleak.labels.noisy.integrate import quadrature
-from softleak.labels.noisy.posterior import Posterior
+from softleak.labels.noisy.posterior import GAUSSIAN, Posterior, sum_zero_part
+from softleak.labels.noisy.sampling import Draws, quadrature
 
 from .one_sample import OneSample, smoothed
 

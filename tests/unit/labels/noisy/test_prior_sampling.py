@@ -4,12 +4,10 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.labels.noisy.draws import Draws
 from softleak.labels.noisy.features import Typical
-from softleak.labels.noisy.integrate import quadrature
 from softleak.labels.noisy.posterior import Posterior
-from softleak.labels.noisy.prior_sampling import draw_from_prior, draw_labels
-from softleak.labels.noisy.signal import Signal
+from softleak.labels.noisy.sampling import Draws, draw_from_prior, draw_labels, quadrature
+from softleak.labels.noisy.spectrum import Signal
 
 from .one_sample import OneSample, smoothed
 

@@ -4,10 +4,14 @@ import torch
 
 import softleak as sl
 from softleak.labels.noisy.features import Typical
-from softleak.labels.noisy.posterior import Posterior
-from softleak.labels.noisy.prior_sampling import draw_labels
-from softleak.labels.noisy.probabilities import PROBABILITIES, NoisyLogits, agreeing_probabilities
-from softleak.labels.noisy.signal import Signal
+from softleak.labels.noisy.posterior import (
+    PROBABILITIES,
+    NoisyLogits,
+    Posterior,
+    agreeing_probabilities,
+)
+from softleak.labels.noisy.sampling import draw_labels
+from softleak.labels.noisy.spectrum import Signal
 
 from .one_sample import OneSample, smoothed
 

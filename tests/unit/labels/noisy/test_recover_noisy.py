@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak import data, models
+from softleak.audit.metrics import label_error
+from softleak.core.families import Simplices
+from softleak.core.subject import Subject
 from softleak.defenses import Clip, Composed, GaussianNoise, LaplaceNoise
-from softleak.families import Simplices
 from softleak.labels.noisy.features import Typical, features_of_noise
-from softleak.labels.noisy.recover_noisy import recover_noisy
+from softleak.labels.noisy.recover import recover_noisy
 from softleak.labels.noisy.spectrum import Spectrum
-from softleak.metrics import label_error
-from softleak.subject import Subject
+from softleak.paper import data, models
 
 
 @pytest.fixture(scope="module")

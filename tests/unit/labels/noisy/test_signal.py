@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.labels.noisy.signal import _spike
+from softleak.labels.noisy.spectrum import _spike
 
 from .one_sample import OneSample, smoothed
 

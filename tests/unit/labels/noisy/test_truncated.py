@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.labels.noisy.truncated import draw_inside
+from softleak.labels.noisy.posterior import draw_inside
 
 LEVELS = (torch.arange(512, dtype=torch.double)[:, None] + 0.5) / 512
 

@@ -1,0 +1,338 @@
+"""This module holds what an audit finds out of one share: its label, feature and input."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from softleak.core.normalisation import Normalisation
+from softleak.core.results import Recovery, Status
+from softleak.inversion.step import LayerReport
+from softleak.inversion.texts.result import Certainty, Text
+from softleak.matching.reconstruction import Certificate
+
+
+class Outcome(Enum):
+    """These are the ways in which an attack can end. Only an attack that ran can fail."""
+
+    SUCCEEDED = "succeeded"
+    NO_SUCCESS = "tried without success"
+    NOT_APPLICABLE = "not applicable"
+    NOT_CARRIED_OUT = "not carried out"
+
+    @classmethod
+    def of(cls, succeeded: bool) -> Outcome:
+        """Return the outcome of an attack that was carried out."""
+        return cls.SUCCEEDED if succeeded else cls.NO_SUCCESS
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """This says how one attack on one share ended, and why in a phrase."""
+
+    attack: str
+    outcome: Outcome
+    why: str
+
+
+LIKE_PIXELS = (-0.1, 1.1)  # an input within these is taken for pixels if nobody says
+
+
+@dataclass(frozen=True, eq=False)
+class PixelMap:
+    """This computes ``x · scale + offset`` in float64. Both broadcast to the input."""
+
+    scale: Tensor
+    offset: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, normalisation: Normalisation | None) -> PixelMap:
+        """Return the inverse of a normalisation, or else a stretch to the input's own range.
+
+        Args:
+            x: an input, or the inputs (B, …) of a batch, which then have one range.
+            normalisation: how pixels became inputs, if that is known.
+        """
+        if normalisation is not None:
+            zero = torch.zeros(x.shape[-3:], dtype=torch.double)  # (C, H, W), also of a batch
+            std = zero.new_tensor(normalisation.std).reshape(-1, 1, 1)
+            return cls(std, normalisation.invert(zero))
+        low, high = float(x.min()), float(x.max())
+        if LIKE_PIXELS[0] <= low and high <= LIKE_PIXELS[1]:
+            low, high = 0.0, 1.0
+        scale = torch.tensor(1 / max(high - low, 1e-12), dtype=torch.double)
+        return cls(scale, -low * scale)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return an input in pixels."""
+        return x.detach().cpu().double() * self.scale + self.offset
+
+    def undo(self, pixels: Tensor) -> Tensor:
+        """Return pixels as an input."""
+        return (pixels.detach().cpu().double() - self.offset) / self.scale
+
+
+@dataclass(frozen=True)
+class LeakThresholds:
+    """These thresholds decide what counts as leaked."""
+
+    feature_error: float = 1e-2  # the relative error up to which a feature counts as known
+    recognisable: float = 20.0  # dB: an image this close to the truth shows what it is of
+    doubtful: float = (
+        18.0  # dB: a prediction from here on may be too low by what is missing to 20 dB
+    )
+    unexplained: float = -100.0  # dB: what an image is worth that does not explain the share
+    label_error: float = 0.1  # L1: a label whose error is bounded by this is known, if not exactly
+    misfit: float = 0.2  # what a matched image may leave of the share, relative to its size
+
+
+LEAK_THRESHOLDS = LeakThresholds()
+
+
+class LabelLeak(Enum):
+    """These are the degrees to which a label can be proved."""
+
+    UNIQUE = "the label, exactly"
+    AMBIGUOUS = "a set of labels"
+    CLASS = "the class only"
+    PROBABLE = "the class, probably"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelFinding:
+    """This holds the recovery, and says how much of the label it proves."""
+
+    recovery: Recovery
+    seconds: float
+
+    @property
+    def leak(self) -> LabelLeak:
+        """Return what was proved, without any truth."""
+        if self.recovery.status is Status.UNIQUE:
+            return LabelLeak.UNIQUE
+        if self.recovery.status is Status.PROBABLE:
+            return LabelLeak.PROBABLE
+        if self.recovery.readings:
+            return LabelLeak.AMBIGUOUS
+        if self.class_index is not None:
+            return LabelLeak.CLASS
+        narrowed = self.recovery.status is Status.AMBIGUOUS and self.recovery.label is not None
+        return LabelLeak.AMBIGUOUS if narrowed else LabelLeak.NOTHING
+
+    @property
+    def known(self) -> bool:
+        """Return whether the label is named: alone, nearly, or as one of two readings."""
+        recovery = self.recovery
+        # Evidence of other layers bounds the label of the gradient itself, as a report assumes.
+        pieces = recovery.evidence
+        decided = any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
+        bounded = recovery.complete or decided or recovery.status is Status.PROBABLE
+        close = bounded and recovery.error <= LEAK_THRESHOLDS.label_error
+        return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
+
+    @property
+    def class_index(self) -> int | None:
+        """Return the class every label that fits has on top, or that noise leaves probable."""
+        recovery = self.recovery
+        if recovery.readings:
+            labels = [one.label for one in recovery.readings]
+            labels += [one.label for one in recovery.solutions]
+            tops = {int(label.argmax()) for label in labels}
+            return tops.pop() if len(tops) == 1 else None
+        if recovery.status is Status.PROBABLE:
+            return recovery.class_index
+        return self._bounded_class if recovery.proved_class is None else recovery.proved_class
+
+    @property
+    def _bounded_class(self) -> int | None:
+        """Return the class that leads a known label by more than the label's error."""
+        label = self.recovery.label
+        if not self.known or label is None:
+            return None
+        (first, second), (top, _) = (pair.tolist() for pair in label.topk(2))
+        return top if first - second > self.recovery.error else None
+
+
+@dataclass(frozen=True)
+class FeatureFinding:
+    """This says whether the input of the last layer is known, and to which relative error."""
+
+    entries: int
+    error: float
+    proved: bool
+
+    @classmethod
+    def of(cls, recovery: Recovery) -> FeatureFinding:
+        """Return what a recovery says of the feature.
+
+        With unknown scale it may be exact by itself.
+        """
+        if recovery.feature is None:
+            return cls(0, float("inf"), False)
+        pieces = recovery.evidence
+        by_evidence = any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
+        sure = recovery.status in (Status.UNIQUE, Status.PROBABLE)
+        one = recovery.complete and len(recovery.solutions) == 1
+        proved = sure or one or by_evidence
+        error = recovery.feature_error
+        return cls(
+            recovery.feature.numel(), error, proved and error <= LEAK_THRESHOLDS.feature_error
+        )
+
+
+@dataclass(frozen=True)
+class Method:
+    """This names a way to attack an input.
+
+    Attributes:
+        name: what machines call it.
+        value: what people call it.
+        exact: whether it computes the input and predicts the error from its equations; otherwise
+            it searches, and an image counts by how well independent starts agree on it.
+        covers_open: whether the predicted error includes directions that the equations leave open.
+    """
+
+    name: str
+    value: str
+    exact: bool = False
+    covers_open: bool = False
+
+    NONE: ClassVar[Method]
+    INVERSION: ClassVar[Method]
+    SOLVING: ClassVar[Method]
+    MATCHING: ClassVar[Method]
+    EMBEDDING: ClassVar[Method]
+    TEXT: ClassVar[Method]
+
+
+Method.NONE = Method("NONE", "not attempted")
+Method.INVERSION = Method("INVERSION", "exact inversion, layer by layer", exact=True)
+Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True)
+Method.MATCHING = Method("MATCHING", "gradient matching")
+Method.EMBEDDING = Method(
+    "EMBEDDING", "closed form, from gradients of embeddings", exact=True, covers_open=True
+)
+Method.TEXT = Method("TEXT", "words read from gradients", exact=True)
+
+
+@dataclass(frozen=True, eq=False)
+class InputFinding:
+    """This holds the input as pixels in [0, 1], or as it is, and says how good it must be.
+
+    ``psnr_predicted`` is computed from the equations of an exact inversion. A matched image has
+    none: it is judged by its ``misfit``, what remains of the gradient relative to its size, and by
+    its ``agreement``, the PSNR in dB between two images found from independent starts.
+    """
+
+    method: Method
+    message: str
+    pixels: Tensor | None = None
+    psnr_predicted: float | None = None
+    determined: bool = False
+    layers: tuple[LayerReport, ...] = ()
+    to_pixels: PixelMap | None = None
+    misfit: float | None = None
+    agreement: float | None = None
+    seconds: float = 0.0
+    asked: bool = True  # whether anybody wanted it
+    text: Text | None = None  # the words, if the input is a text
+    attempts: tuple[Attempt, ...] = ()  # how each attack on the input ended
+    certificate: Certificate | None = None  # of Gauss–Newton, if it was tried
+    batch: tuple[Tensor, ...] = ()  # the pixels of every input, if there are several
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Return what the image rests on, in sentences."""
+        if self.text is not None and self.leaked:
+            return ("A word counts as leaked where no other explains the gradient.",)
+        if self.pixels is None:
+            return ()
+        if not self.method.exact:
+            return (
+                "The image that was found by a search is a candidate, not a proof: it "
+                "counts as leaked if it explains the share and a second start led to the same "
+                "image.",
+            )
+        if self.method == Method.SOLVING:
+            return (
+                "The image is the only one near it that explains the share, and none of its "
+                "shifted, mirrored or exchanged forms does; that no image far away does is not "
+                "shown.",
+            )
+        return ("A predicted error is evidence that the input leaks, not a proof.",)
+
+    @property
+    def leaked(self) -> bool:
+        """Return whether the image can be taken for recognisable, without any truth.
+
+        By inversion or solving: the predicted PSNR is 20 dB or more, and every layer determined its
+        input unless the prediction covers what was left open.
+        By matching: the image explains the share, and another start led to the same one.
+        Of a text: some word is known, with or without its place.
+        """
+        if self.text is not None:
+            placed = self.text.count(Certainty.CERTAIN, Certainty.LIKELY)
+            return bool(self.text.words or placed)
+        if not self.method.exact:
+            return (
+                _at_least(self.agreement, LEAK_THRESHOLDS.recognisable)
+                and (self.misfit or 0.0) <= LEAK_THRESHOLDS.misfit
+            )
+        told = self.determined or self.method.covers_open
+        return told and _at_least(self.psnr_predicted, LEAK_THRESHOLDS.recognisable)
+
+    @property
+    def doubtful(self) -> bool:
+        """Return whether a computed image may be recognisable below the predicted 20 dB.
+
+        A prediction has an error of 2 dB or so of its own.
+        """
+        told = self.psnr_predicted
+        below = told is not None and told < LEAK_THRESHOLDS.recognisable
+        return self.method.exact and below and _at_least(told, LEAK_THRESHOLDS.doubtful)
+
+    @property
+    def quality(self) -> float:
+        """Return how good the image should be, in dB and without any truth.
+
+        By inversion it is what the equations predict, by matching how well two starts agree.
+        Of a text it is the number of words that are known in their place.
+        """
+        if self.text is not None:
+            return float(self.text.count(Certainty.CERTAIN, Certainty.LIKELY))
+        told = self.psnr_predicted if self.method.exact else self.agreement
+        if self.pixels is None or told is None or math.isnan(told):
+            return -math.inf
+        return (
+            told
+            if (self.misfit or 0.0) <= LEAK_THRESHOLDS.misfit
+            else min(told, LEAK_THRESHOLDS.unexplained)
+        )
+
+
+def _at_least(value: float | None, line: float) -> bool:
+    return value is not None and value >= line
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """This holds what the truth says of the answer. It is read after the answer was given."""
+
+    label_true: Tensor | None = None
+    label_error: float | None = None
+    set_distance: float | None = None
+    pixels_true: Tensor | None = None
+    psnr: float | None = None
+    tokens_true: tuple[int, ...] = ()  # of a text
+    tokens_right: float | None = None  # the part of these that was found in its place
+
+    @property
+    def recognisable(self) -> bool | None:
+        """Return whether the image shows what the true one is of, None if there is no image."""
+        return None if self.psnr is None else self.psnr >= LEAK_THRESHOLDS.recognisable

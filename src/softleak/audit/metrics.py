@@ -1,0 +1,219 @@
+"""This module pairs the samples of a recovered batch with the true ones, whose order is lost."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from importlib import resources
+
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from softleak.core.errors import DataError, MissingExtra, how_to_install
+from softleak.core.results import Recovery
+
+__all__ = [
+    "distance_to_set",
+    "label_error",
+    "lpips",
+    "paired_psnr",
+    "pairing",
+    "psnr",
+    "same_bits",
+    "ssim",
+]
+
+
+LEAST_SQUARED_ERROR = 1e-30  # so that 300 dB stand for no error at all
+
+
+def psnr(image: Tensor, truth: Tensor) -> float:
+    """Return the peak signal-to-noise ratio in dB, computed in float64.
+
+    Args:
+        image: the reconstruction, pixels in [0, 1]; values beyond are clamped.
+        truth: the true image, of the same shape.
+    """
+    if image.shape != truth.shape:
+        raise DataError(f"expected two images of one shape, got {image.shape} and {truth.shape}")
+    off = image.double().clamp(0, 1) - truth.to(image.device).double().clamp(0, 1)
+    return -10 * math.log10(float(off.square().mean()) + LEAST_SQUARED_ERROR)
+
+
+def same_bits(found: Tensor, truth: Tensor) -> bool:
+    """Return whether an input equals the true one in every bit of the true one's precision."""
+    return torch.equal(found.to(truth).view_as(truth), truth)
+
+
+def ssim(image: Tensor, truth: Tensor) -> float:
+    """Return the structural similarity, from -1 to 1, by scikit-image (extra `metrics`).
+
+    Args:
+        image: the reconstruction (C, H, W), pixels in [0, 1]; values beyond are clamped.
+        truth: the true image, of the same shape.
+    """
+    try:
+        from skimage.metrics import structural_similarity
+    except ImportError as error:
+        raise MissingExtra(
+            f"structural similarity needs scikit-image: {how_to_install('metrics')}"
+        ) from error
+    a, b = (entry.detach().cpu().double().clamp(0, 1).numpy() for entry in (image, truth))
+    found = structural_similarity(a, b, channel_axis=0, data_range=1.0)  # type: ignore[no-untyped-call]
+    return float(found)
+
+
+PARABOLA_POINTS = 257  # of the path through the ends and the middle of an interval
+LEAST_STEP_SQUARED = 1e-300  # keeps a step of no length from dividing by zero
+
+
+def label_error(recovery: Recovery, y_true: Tensor) -> float:
+    """Return ``‖y − y_true‖₁``, or infinity if no label was recovered.
+
+    Args:
+        recovery: the answer of an attack.
+        y_true: the true label (C,).
+    """
+    if recovery.label is None:
+        return float("inf")
+    return float((recovery.label - y_true.to(recovery.label)).abs().sum())
+
+
+def distance_to_set(recovery: Recovery, y_true: Tensor) -> float:
+    """Return the L1 distance of the true label from the nearest label that fits.
+
+    Args:
+        recovery: the answer of an attack, with every label that fits.
+        y_true: the true label (C,).
+
+    Returns:
+        The distance; infinity if no label fits.
+    """
+    distances = [_to_path(c.labels, y_true.to(c.labels)) for c in recovery.solutions]
+    return min(distances, default=float("inf"))
+
+
+def _to_path(labels: Tensor, y: Tensor) -> float:
+    """Return the L1 distance of ``y`` (C,) from the path through ``labels`` (S, C)."""
+    if len(labels) == 1:
+        return float((labels[0] - y).abs().sum())
+    path = _bent(labels) if len(labels) == 3 else labels
+    start, way = path[:-1], path.diff(dim=0)
+    along = ((y - start) * way).sum(-1) / way.square().sum(-1).clamp_min(LEAST_STEP_SQUARED)
+    nearest = start + along.clamp(0, 1)[:, None] * way
+    return float((nearest - y).abs().sum(-1).min())
+
+
+def _bent(labels: Tensor) -> Tensor:
+    """Return points on the parabola through three labels: ends and middle of an interval."""
+    s = torch.linspace(0, 2, PARABOLA_POINTS, dtype=labels.dtype, device=labels.device)[:, None]
+    first, middle, last = labels
+    path: Tensor = first * (s - 1) * (s - 2) / 2 - middle * s * (s - 2) + last * s * (s - 1) / 2
+    return path
+
+
+# Of each convolution: its name, stride, padding, and whether a max-pooling comes before it.
+ALEXNET_LAYERS = (
+    ("features.0", 4, 2, False),
+    ("features.3", 1, 2, True),
+    ("features.6", 1, 1, True),
+    ("features.8", 1, 1, False),
+    ("features.10", 1, 1, False),
+)
+SMALLEST_SIDE = 31  # pixels per side, which the second pooling needs
+NORM_OFFSET = 1e-10  # added to norms, as LPIPS does
+
+
+def lpips(image: Tensor, truth: Tensor) -> float:
+    """Return the perceptual distance of two images; 0 means equal.
+
+    Args:
+        image: the reconstruction (3, H, W), pixels in [0, 1]; values beyond are clamped.
+        truth: the true image, of the same shape.
+    """
+    if image.shape != truth.shape or image.ndim != 3 or image.shape[0] != 3:
+        raise DataError(
+            f"expected two images (3, H, W) of one shape, got {tuple(image.shape)} and "
+            f"{tuple(truth.shape)}"
+        )
+    if min(image.shape[1:]) < SMALLEST_SIDE:
+        raise DataError(
+            f"expected at least {SMALLEST_SIDE} pixels per side, got {tuple(image.shape[1:])}"
+        )
+    pair = torch.stack([image, truth.to(image.device)]).float().clamp(0, 1)
+    weights = {name: tensor.to(image.device) for name, tensor in _weights().items()}
+    with torch.no_grad():
+        x = (2 * pair - 1 - weights["shift"].view(-1, 1, 1)) / weights["scale"].view(-1, 1, 1)
+        distance = 0.0
+        for number, (name, stride, padding, pooled) in enumerate(ALEXNET_LAYERS):
+            x = F.max_pool2d(x, 3, 2) if pooled else x
+            kernel, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+            x = F.relu(F.conv2d(x, kernel, bias, stride, padding))
+            unit = x / (x.norm(dim=1, keepdim=True) + NORM_OFFSET)
+            apart = (unit[0] - unit[1]).square()[None]
+            distance += float(F.conv2d(apart, weights[f"lin{number}.weight"]).mean())
+    return distance
+
+
+@cache
+def _weights() -> dict[str, Tensor]:
+    folder = resources.files("softleak.audit").joinpath("weights")
+    stored = safetensors.torch.load(folder.joinpath("lpips_alex.safetensors").read_bytes())
+    return {name: tensor.float() for name, tensor in stored.items()}
+
+
+def pairing(cost: Tensor) -> list[int]:
+    """Return the column of each row so that the sum of the costs is least (the Hungarian method).
+
+    Rows are added one by one. Each takes the shortest path of exchanges to a column that is still
+    free, and potentials keep all reduced costs at zero or above.
+
+    Args:
+        cost: finite costs (N, M), with no more rows than columns.
+    """
+    rows, columns = cost.shape if cost.ndim == 2 else (1, 0)
+    if rows > columns or not bool(cost.isfinite().all()):
+        raise DataError(
+            f"expected finite costs (N, M) with N at most M, got shape {tuple(cost.shape)}"
+        )
+    costs = cost.detach().cpu().double()
+    of_rows, of_columns = costs.new_zeros(rows), costs.new_zeros(columns)
+    owner = [-1] * columns
+    for first in range(rows):
+        slack = costs.new_full((columns,), torch.inf)
+        before = torch.full((columns,), -1)
+        visited = torch.zeros(columns, dtype=torch.bool)
+        row, column = first, -1
+        while row >= 0:
+            reduced = costs[row] - of_rows[row] - of_columns
+            nearer = ~visited & (reduced < slack)
+            slack, before = (
+                slack.where(~nearer, reduced),
+                before.where(~nearer, torch.tensor(column)),
+            )
+            column = int(slack.where(~visited, torch.inf).argmin())
+            step = float(slack[column])
+            of_rows[[first, *(owner[j] for j in visited.nonzero()[:, 0])]] += step
+            of_columns[visited] -= step
+            slack[~visited] -= step
+            visited[column] = True
+            row = owner[column]
+        while column >= 0:
+            last = int(before[column])
+            owner[column] = owner[last] if last >= 0 else first
+            column = last
+    return [owner.index(row) for row in range(rows)]
+
+
+def paired_psnr(images: Tensor, truths: Tensor) -> list[float]:
+    """Return the PSNR in dB of each true image, paired so that their sum is largest.
+
+    Args:
+        images: the reconstructions (M, …), pixels in [0, 1].
+        truths: the true images (N, …), at most as many.
+    """
+    table = [[psnr(image, truth) for image in images] for truth in truths]
+    columns = pairing(-torch.tensor(table, dtype=torch.double).reshape(len(truths), len(images)))
+    return [row[column] for row, column in zip(table, columns, strict=True)]

@@ -1,0 +1,240 @@
+"""This module holds the answer of an audit: a report per share, and how to run it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+
+import torch
+from torch import Tensor
+
+from softleak.audit.composition import CompositionFinding, mixes
+from softleak.audit.findings import (
+    FeatureFinding,
+    InputFinding,
+    LabelFinding,
+    LabelLeak,
+    Method,
+    Score,
+)
+from softleak.audit.options import NO_NAMES, TokenNames
+from softleak.audit.rates import WhatIf
+from softleak.audit.samples import NO_SAMPLES, SamplesFinding
+from softleak.core.factors import factor
+from softleak.core.families import Family, SmoothedMixed
+from softleak.core.head import Head
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import Recovery, Status
+from softleak.core.share import GradientShare
+from softleak.core.vocabulary import Leak, State
+from softleak.labels.curve import spread
+from softleak.labels.pseudo import LARGEST, PseudoLabels
+
+POINTS = 600  # an even number, so that zero is none of them
+NEAR = 10.0 ** -torch.arange(1.0, 7.0, 0.5, dtype=torch.double)  # of t: closer and closer to a mark
+REACH = LARGEST ** (1 / 3)
+SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
+
+
+@dataclass(frozen=True)
+class Mark:
+    """This is a scalar worth pointing at: a certified solution, from ``low`` to ``high``."""
+
+    scalar: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarView:
+    """This is ``ŷ(t) = softmax(a/t + b) − t u`` with its loss on a grid, and the certified scalars.
+
+    ``a``, ``b``, ``u`` are (C,). ``loss`` is (S,) on cubes of evenly spaced numbers from −``reach``
+    to ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
+    around the marks, where it falls to zero.
+    """
+
+    a: Tensor
+    b: Tensor
+    u: Tensor
+    reach: float
+    loss: Tensor
+    near: Tensor
+    marks: tuple[Mark, ...]
+
+    @classmethod
+    def of(cls, head: Head, share: GradientShare, recovery: Recovery) -> ScalarView | None:
+        """Return the view of one share; None where no single sample is behind it."""
+        if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE):
+            return None
+        unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
+        pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
+        marks = tuple(Mark(c.scalar, c.low, c.high) for c in recovery.solutions)
+        t = torch.cat([even_cubes(), _around(marks)]).to(head.W.device)
+        loss = spread(pseudo, SHOWN, t[None])[0]
+        near = torch.stack([t, loss], 1)[POINTS:].cpu()
+        a, b, u = pseudo.a[0].cpu(), pseudo.b.cpu(), pseudo.u[0].cpu()
+        return cls(a, b, u, REACH, loss[:POINTS].cpu(), near, marks)
+
+
+def even_cubes() -> Tensor:
+    """Return scalars ``t`` of both signs, denser near zero."""
+    step = 2 * REACH / POINTS
+    return (torch.arange(POINTS, dtype=torch.double).add(0.5).mul(step).sub(REACH)) ** 3
+
+
+def _around(marks: tuple[Mark, ...]) -> Tensor:
+    """Return scalars ever closer to each mark from both sides, and the mark, in ascending order."""
+    sides = torch.cat([1 - NEAR, torch.ones(1, dtype=torch.double), 1 + NEAR])
+    own = [mark.scalar * sides for mark in marks]
+    return torch.cat(own).sort().values if own else torch.empty(0, dtype=torch.double)
+
+
+UNREAD = CompositionFinding()
+
+
+@dataclass(frozen=True, eq=False)
+class AuditReport:
+    """This says of one share what it gave away, and how that was found out."""
+
+    name: str
+    label: LabelFinding
+    feature: FeatureFinding
+    input: InputFinding
+    knowledge: Knowledge
+    view: ScalarView | None = None
+    score: Score | None = None
+    fingerprint: str = ""  # SHA-256 of the file it came from
+    composition: CompositionFinding = UNREAD
+    notes: tuple[str, ...] = ()  # what the share looks like, where that explains the verdict
+    tokens: TokenNames = NO_NAMES  # the words behind the ids of a text
+    samples: SamplesFinding = NO_SAMPLES  # of an update of several
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Return what the findings rest on, in sentences that follow from what was known."""
+        said = self.knowledge.assumptions(self.label.recovery)
+        single = (self.samples.assumed,) if self.samples.attacked else ()
+        return (*said, *self.input.assumptions, *single)
+
+    @property
+    def several(self) -> bool:
+        """Return whether several samples or steps are behind it, and so no single label."""
+        return mixes(self.label.recovery, self.composition)
+
+    @property
+    def alone(self) -> bool:
+        """Return whether it was attacked as the gradient of one sample, which signs are not."""
+        return not self.several and not self.composition.signs
+
+    @property
+    def why(self) -> str:
+        """Return why the label is what it is, by the notes on the share or by the recovery."""
+        return "; ".join(self.notes) or self.label.recovery.message
+
+    @cached_property
+    def states(self) -> dict[Leak, State]:
+        """Return for each kind of leak whether it was found, not found, or not attacked."""
+        several, finding = self.samples, self.label
+        known, tried = finding.known or bool(several.proved), self.alone or several.attacked
+        # A label of two equal halves is known and has no class; one of two readings has one.
+        named = finding.class_index is not None or bool(finding.recovery.readings)
+        named = named or any(one.class_index is not None for one in several.proved)
+        return {
+            Leak.LABEL: State.of(known, tried),
+            Leak.CLASS: State.of(named, tried),
+            Leak.FEATURE: State.of(self.feature.proved or several.features > 0, tried),
+            Leak.INPUT: State.of(
+                self.shows_input or several.inputs > 0, self.input.method != Method.NONE
+            ),
+            Leak.COMPOSITION: State.of(
+                known or named or bool(self.composition.present), self.composition.attacked
+            ),
+        }
+
+    @property
+    def shows_input(self) -> bool:
+        """Return whether a recognisable input was recovered, by the truth if it is known.
+
+        What was computed exactly and predicted to be good counts whatever the truth says. Without a
+        truth, what is predicted to be nearly good counts too.
+        """
+        told = None if self.score is None else self.score.recognisable
+        if told is None or (self.input.method.exact and self.input.leaked):
+            return self.input.leaked or self.input.doubtful
+        return told
+
+    @cached_property
+    def leaks(self) -> frozenset[Leak]:
+        """Return what was found to leak."""
+        return frozenset(k for k, state in self.states.items() if state is State.LEAKED)
+
+    @cached_property
+    def unattacked(self) -> frozenset[Leak]:
+        """Return the kinds of leak that were not attacked, or could not be."""
+        return frozenset(k for k, state in self.states.items() if state is State.NOT_ATTACKED)
+
+    @property
+    def telling(self) -> bool:
+        """Return whether anything leaked that defences are tried on, a set of labels included."""
+        return bool(self.leaks - {Leak.COMPOSITION}) or self.label.leak is not LabelLeak.NOTHING
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the attacks took."""
+        return self.label.seconds + self.input.seconds + self.samples.seconds
+
+    def to_html(self, path: str | PathLike[str], class_names: tuple[str, ...] = ()) -> None:
+        """Write the page of this share alone, whole or not at all."""
+        from softleak.present.page import write_page  # above this layer, where sentences are made
+
+        write_page(path, Audit((self,), class_names=class_names))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """This names a file that could not be audited, and says why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """This holds what somebody needs to run the audit again, as names and values.
+
+    Attributes:
+        command: the command line.
+        versions: the name and version of everything that computed.
+        inputs: the name and SHA-256 of each file that was read.
+        date: when the audit ran, in UTC as ISO 8601 writes it.
+        hashes: the name and SHA-256 of what was computed with: weights, and code.
+        auditor: who answers for the audit, as they say.
+    """
+
+    command: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[tuple[str, str], ...] = ()
+    date: str = ""
+    hashes: tuple[tuple[str, str], ...] = ()
+    auditor: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """This holds a report of each share of a model, the files refused, and how to run it again."""
+
+    reports: tuple[AuditReport, ...]
+    refused: tuple[Refusal, ...] = ()
+    class_names: tuple[str, ...] = ()
+    model: str = ""
+    evidence: tuple[str, ...] = ()
+    provenance: Provenance = Provenance()
+    what_if: WhatIf | None = None
+    remarks: tuple[str, ...] = ()  # how files were read
+    cautions: tuple[str, ...] = ()  # sentences that belong to the verdict, as on random weights
+
+    def count(self, leak: Leak, state: State = State.LEAKED) -> int:
+        """Return the number of shares of which this kind of leak is in the given state."""
+        return sum(report.states[leak] is state for report in self.reports)

@@ -1,0 +1,350 @@
+"""This module searches clipping, pruning and noise together for the least loss of utility.
+
+Each treatment wants the weakest noise that stops the attacks behind it. A treatment that could only
+be worse than the best one so far is not tried: what it leaves of the update is known beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+
+from softleak.audit.defended import InputReach, Shot, Target, classes_named, walks
+from softleak.audit.findings import LabelFinding
+from softleak.audit.options import Options
+from softleak.audit.rates import Rate, Utility, mean_utility, utility
+from softleak.audit.report import AuditReport
+from softleak.audit.run import NamedShare
+from softleak.audit.sweeps import PLAIN, TREATMENTS, Treatment
+from softleak.core.errors import OptionError
+from softleak.core.results import Recovery
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.core.vocabulary import Leak
+from softleak.defenses.defense import Defense, GaussianNoise, OnKept, Source
+from softleak.labels.recover import recover
+
+
+@dataclass(frozen=True)
+class NoiseGrid:
+    """These settings span the grid of noise that is tried."""
+
+    powers: range = range(
+        -12, 12
+    )  # powers of the factor, in units of the root mean square of the share
+    factor: float = 2.0  # between one setting and the next
+    class_start: int = 16  # the place in the grid where looking for a hidden class begins
+    input_start: int = 14  # the place in the grid where looking for a hidden input begins
+
+
+GRID = NoiseGrid()
+INPUT_TRIALS = 1  # an inversion takes seconds, so that one trial of a setting has to do
+
+
+STOPPABLE = frozenset({Leak.LABEL, Leak.CLASS, Leak.INPUT, Leak.COMPOSITION})
+Make = Callable[[float, Source], Defense]
+
+
+def check_search(leaks: frozenset[Leak], seeds: int) -> None:
+    """Raise ``OptionError`` for what noise cannot stop, or no trials."""
+    if not leaks or leaks - STOPPABLE:
+        names, came = (", ".join(sorted(x.value for x in some)) for some in (STOPPABLE, leaks))
+        raise OptionError(f"expected some of {names} to be stopped, got {came or 'none'}")
+    if seeds < 1:
+        raise OptionError(f"expected one trial or more, got {seeds}")
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """This holds a setting without a success, and how often the class was still named there.
+
+    Attributes:
+        setting: the standard deviation of the noise.
+        guesses: how often the right class was named, sure or not; None if there is no single class
+            to guess, because the update is of several samples.
+        treatment: what was done to the share before the noise.
+        utility: what is left of the update; None if nobody measured it.
+    """
+
+    setting: float
+    guesses: Rate | None
+    treatment: Treatment = PLAIN
+    utility: Utility | None = None
+
+    @property
+    def class_bound(self) -> float:
+        """Return the upper end of Wilson's interval of 95 % for how often the class is named."""
+        return 1.0 if self.guesses is None else self.guesses.interval[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """This tries noise on one share until the attacks named by ``leaks`` fail.
+
+    Attributes:
+        subject: the model with the weights that the client received.
+        target: the share, and what an attack on it has to reach.
+        options: what the attacker knows.
+        leaks: the leaks that must not happen.
+        seeds: the number of trials for each setting.
+        make: the function that makes the noise of a standard deviation and a source.
+        treatment: what is done to the share before the noise.
+        known: the trials so far, by setting and seed.
+        reach: what could be estimated of the input behind a defence; None to carry out walks alone.
+    """
+
+    subject: Subject
+    target: Target
+    options: Options
+    leaks: frozenset[Leak]
+    seeds: int = 3
+    make: Make = GaussianNoise
+    treatment: Treatment = PLAIN
+    known: dict[tuple[float, int], _Trial] = field(default_factory=dict)
+    reach: InputReach | None = None
+
+    def __post_init__(self) -> None:
+        check_search(self.leaks, self.seeds)
+
+    @classmethod
+    def of(
+        cls,
+        subject: Subject,
+        share: GradientShare,
+        report: AuditReport,
+        options: Options,
+        leaks: frozenset[Leak],
+        seeds: int,
+        make: Make = GaussianNoise,
+    ) -> Search:
+        """Return a search on a share that was audited undefended."""
+        target = Target.of(NamedShare("", share), report)
+        reach = InputReach(subject, target)
+        return cls(subject, target, options, leaks, seeds, make, reach=reach)
+
+    @cached_property
+    def prepared(self) -> GradientShare:
+        """The share as the treatment leaves it, before any noise."""
+        return self.treatment(self.target.share.share)
+
+    def send(self, setting: float, source: Source) -> GradientShare:
+        """Return what is sent behind noise of this setting."""
+        noise = self.make(setting, source)
+        return (OnKept(noise) if self.treatment.prunes else noise)(self.prepared)
+
+    @cached_property
+    def grid(self) -> list[float]:
+        """The settings to try, from weak to strong, in units of what the treatment leaves."""
+        unit = root_mean_square(self.prepared)
+        return [unit * GRID.factor**power for power in GRID.powers]
+
+    def weakest(self, within: int | None = None) -> Stopped | None:
+        """Return the weakest setting of the grid that stops everything, None if none does.
+
+        What is within reach is known in a moment, so that goes first. Labels take less time to
+        attack than inputs by a walk, and mostly more noise to hide, so they follow.
+
+        Args:
+            within: the number of settings to look at, from the weakest on; None for all.
+        """
+        grid, inputs = self.grid[:within], frozenset({Leak.INPUT})
+        narrowed = self.reach is not None and bool(self.leaks & inputs)
+        if narrowed:
+            grid = _from_first(grid, GRID.input_start, lambda setting: not self._reached(setting))
+        if names := self.leaks - inputs:
+            start = 0 if narrowed else GRID.class_start
+            grid = _from_first(grid, start, lambda setting: not self._hit(setting, names))
+        if self.leaks & inputs:
+            grid = _from_first(
+                grid, 0, lambda setting: not self._hit(setting, inputs, INPUT_TRIALS)
+            )
+        return self.at(grid[0]) if grid else None
+
+    def at(self, setting: float) -> Stopped:
+        """Return how often the attack names the right class behind a setting, sure or not."""
+        trials = list(self._trials(setting))
+        true = self.target.share.share
+        left = mean_utility([utility(true, trial.sent) for trial in trials])
+        if self.target.label is None:
+            return Stopped(setting, None, self.treatment, left)
+        guesses = [self._guessed(trial) for trial in trials]
+        return Stopped(setting, Rate(sum(guesses), len(guesses)), self.treatment, left)
+
+    def stops(self, sent: GradientShare, setting: float = 0.0) -> bool:
+        """Return whether the attacks fail on what is really sent, behind noise of this setting."""
+        return not self._leaks(_Trial(self, sent, setting), self.leaks)
+
+    def hit(self, setting: float) -> bool:
+        """Return whether an attack succeeds in a trial of this setting."""
+        seen = frozenset({Leak.INPUT})
+        names, inputs = self.leaks - seen, self.leaks & seen
+        if inputs and self._reached(setting):
+            return True
+        return self._hit(setting, names) or self._hit(setting, inputs, INPUT_TRIALS)
+
+    def _hit(self, setting: float, leaks: frozenset[Leak], trials: int | None = None) -> bool:
+        return bool(leaks) and any(
+            self._leaks(trial, leaks) for trial in islice(self._trials(setting), trials)
+        )
+
+    def _reached(self, setting: float) -> bool:
+        """Return whether the input is within reach in a trial of this setting."""
+        return any(trial.reached for trial in islice(self._trials(setting), INPUT_TRIALS))
+
+    def _leaks(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
+        if leaks not in trial.answers:
+            trial.answers[leaks] = self._attacked(trial, leaks)
+        return trial.answers[leaks]
+
+    def _attacked(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
+        """Return whether an attack that is carried out, or an estimate of one, succeeds."""
+        if Leak.COMPOSITION in leaks and self._composed(trial):
+            return True
+        if self.target.label is None and self.target.pixels is None:
+            return False  # there is nothing to reach, and attacks on labels take their time
+        views = self.treatment.views(trial.sent, trial.setting)
+        shots = [Shot(self.target, s, s, self._asked, leaks) for s in views]
+        names = leaks & {Leak.LABEL, Leak.CLASS}
+        if any(shots[0].hits(leak, trial.recovery, ()) for leak in names):
+            return True
+        # How sure an attack is says little behind pruning, so a right guess counts there.
+        wary = Leak.CLASS in names and self.treatment.prunes
+        if wary and (self._guessed(trial) or self._composed(trial)):
+            return True
+        if Leak.INPUT not in leaks or trial.reached:
+            return Leak.INPUT in leaks
+        walked = walks(self.subject)
+        return any(shot.sees(trial.recovery, walked, believed=True) for shot in shots)
+
+    def _guessed(self, trial: _Trial) -> bool:
+        """Return whether the attack names the right class, sure or not."""
+        index, label = trial.recovery.class_index, self.target.label
+        return label is not None and index is not None and index == int(label.argmax())
+
+    @cached_property
+    def _asked(self) -> Options:
+        """What the attacker knows of a share behind this treatment."""
+        if not self.treatment.clips:
+            return self.options
+        return replace(self.options, knowledge=replace(self.options.knowledge, scale="unknown"))
+
+    def _composed(self, trial: _Trial) -> bool:
+        """Return whether an attack names a class that is in the update."""
+        if self.target.classes & classes_named(self.subject, trial.sent, trial.setting):
+            return True
+        return LabelFinding(trial.recovery, 0.0).class_index in self.target.classes
+
+    def _trials(self, setting: float) -> Iterator[_Trial]:
+        """Yield the trial of every seed; each is recovered once, however often it is asked for."""
+        for seed in range(self.seeds):
+            if (setting, seed) not in self.known:
+                sent = self.send(setting, seed)
+                self.known[setting, seed] = _Trial(self, sent, setting)
+            yield self.known[setting, seed]
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """This holds what was sent behind noise, and what the attack makes of its label."""
+
+    search: Search
+    sent: GradientShare
+    setting: float
+    answers: dict[frozenset[Leak], bool] = field(default_factory=dict)
+
+    @cached_property
+    def reached(self) -> bool:
+        """Return whether the input is within reach of whoever estimates it from what is sent."""
+        return self.search.reach is not None and self.search.reach.shows(self.sent)
+
+    @cached_property
+    def recovery(self) -> Recovery:
+        """Return the recovery by all that is known of the share."""
+        return recover(self.search.subject, [self.sent], self.search._asked.knowledge)[0]
+
+
+def stronger(stopped: Stopped) -> Stopped:
+    """Return the next setting of the grid, of which no trial was made."""
+    return replace(stopped, setting=stopped.setting * GRID.factor)
+
+
+def root_mean_square(share: GradientShare) -> float:
+    """Return the size of a share's entries."""
+    total = sum(float(g.double().square().sum()) for g in share.values())
+    return math.sqrt(total / max(sum(g.numel() for g in share.values()), 1)) or 1.0
+
+
+def _from_first(grid: list[float], start: int, hidden: Callable[[float], bool]) -> list[float]:
+    """Return the grid from the weakest hiding setting on; stronger ones are taken to hide too.
+
+    Looked for from ``start`` in steps that double, then by bisection.
+    """
+    low, high, step = -1, len(grid), 1  # the last known not to hide, the first known to
+    index = min(start, high - 1)
+    while high - low > 1:
+        if hidden(grid[index]):
+            high, ahead = index, index - step
+        else:
+            low, ahead = index, index + step
+        index = ahead if low < ahead < high else (low + high) // 2
+        step *= 2
+    return grid[high:]
+
+
+def least_loss(search: Search, treatments: Sequence[Treatment] = TREATMENTS) -> Stopped | None:
+    """Return the treatment and the noise that stop everything and leave the most of the update.
+
+    Args:
+        search: the search for noise on the share.
+        treatments: what may be done to the share before the noise, the first to try first.
+
+    Returns:
+        The best that was found; None if nothing that was tried stops the attacks.
+    """
+    best: Stopped | None = None
+    most = 0.0  # the progress that is left behind the best, on average over the noise
+    for treatment in treatments:
+        tried = treated(search, treatment)
+        within = len(tried.grid) if best is None else _better(tried, most)
+        # The strongest noise that would still be better is tried first. If the attacks succeed
+        # behind it, they do behind all weaker ones.
+        if best is not None and (within == 0 or tried.hit(tried.grid[within - 1])):
+            continue
+        found = tried.weakest(within)
+        left = 0.0 if found is None else expected_progress(tried, found.setting)
+        if found is not None and (best is None or left > most):
+            best, most = found, left
+    return best
+
+
+def treated(search: Search, treatment: Treatment) -> Search:
+    """Return the search behind another treatment."""
+    return replace(search, treatment=treatment, known={})
+
+
+def expected_progress(search: Search, setting: float) -> float:
+    """Return the progress that is left behind noise of a setting, on average over the noise.
+
+    Noise adds to the length of what is sent, and nothing along the true update.
+
+    Args:
+        search: the search, with its treatment.
+        setting: the standard deviation of the noise.
+    """
+    true, left = search.target.share.share, search.prepared
+    whole = true.norm()
+    along = sum(float((g.double() * left[n].double()).sum()) for n, g in true.items())
+    noisy = sum(
+        int((g != 0).sum()) if search.treatment.prunes else g.numel() for g in left.values()
+    )
+    length = math.sqrt(left.norm() ** 2 + setting**2 * noisy)
+    return along / (whole * max(whole, length)) if whole > 0 else 0.0
+
+
+def _better(search: Search, progress: float) -> int:
+    """Return how many settings of the grid leave more progress than this, the weakest first."""
+    return bisect_left(search.grid, True, key=lambda s: expected_progress(search, s) <= progress)

@@ -1,0 +1,355 @@
+"""This module looks for other labels that explain the gradient of a batch as well.
+
+The gradient ``Σ δ_i x_iᵀ`` does not change if sample i has ``δ_i + t δ_s``, and sample s has
+``c δ_s`` and the feature ``(x_s − t x_i) / c``, where ``c = 1 − t`` if the head's bias is known.
+Where the network is sure of sample s, its probabilities are the same for many features. So nothing
+contradicts such a trade if the label ``y_i − t δ_s`` lies in the family too, for example if it is a
+mix with another class. The errors of a solution do not show it, since it is far away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from softleak.batches.search import FoundSamples
+from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
+from softleak.batches.systems import (
+    THOROUGH,
+    JointSystem,
+    SamplePoints,
+    SampleSystem,
+    Supports,
+    as_sent,
+    entry_errors,
+    equation_errors,
+    polish,
+    row_errors,
+)
+
+
+@dataclass(frozen=True)
+class BatchProofSettings:
+    """These settings say what counts as a proof.
+
+    Attributes:
+        lost_bits: the bits of an equation that do not count.
+        needed_bits: the bits that the equations must test beyond what the unknowns absorb.
+        deviations: an error bound is so many standard errors.
+        linear: the largest relative standard error of an unknown sample, beyond which the errors
+            are not those of a linear problem.
+        logits: the largest error bound of a difference of logits where faint probabilities count.
+    """
+
+    lost_bits: float = 6.0
+    needed_bits: float = 48.0
+    deviations: float = 6.0
+    linear: float = 0.05
+    logits: float = 1.0
+
+
+PROOF = BatchProofSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class BatchCertificate:
+    """This says what is proved of the samples of a batch, in their order.
+
+    Attributes:
+        bits: (R,) what the equations test beyond the unknowns, of all samples together or of each.
+        label_errors: (R,) bounds of the L1 errors of the labels.
+        feature_errors: (R,) bounds of the relative errors of the features.
+        regular: (R,) whether errors are small beside the samples, of all together or of each.
+    """
+
+    bits: Tensor
+    label_errors: Tensor
+    feature_errors: Tensor
+    regular: Tensor
+
+    def take(self, rows: Tensor) -> BatchCertificate:
+        """Return what is proved of some of the samples."""
+        parts = (self.label_errors[rows], self.feature_errors[rows], self.regular[rows])
+        return BatchCertificate(self.bits[rows], *parts)
+
+    @property
+    def tested(self) -> Tensor:
+        """Return whether the equations rule out a chance fit of each sample (R,)."""
+        return self.bits >= PROOF.needed_bits
+
+
+def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
+    """Return what is proved by the joint system at its solution ``x`` (U,)."""
+    _, J = system.jacobian(x[None], torch.zeros(1, dtype=torch.long))
+    at, R, K = system.point(x), system.space.rank, system.supports.unknowns
+    sizes = _sizes(system, at, len(x))
+    told = J[0] * sizes
+    used = told.norm(dim=0) > 0
+    bits = excess_bits(told[:, used], redundant=R)
+    covariance = _covariance(told[:, used])
+    spread = torch.zeros_like(sizes)
+    deviations = PROOF.deviations * max(misfit, 1.0)
+    spread[used] = deviations * covariance.diagonal().clamp_min(0).sqrt()
+    of_b = spread[: R * R].reshape(R, R)
+    of_c = spread[R * R : R * (R + K)].reshape(R, K) * sizes[R * R : R * (R + K)].reshape(R, K)
+    labels = (system.supports.directions.abs() @ of_c[..., None])[..., 0].sum(-1)
+    features = of_b.norm(dim=-1) + _outside(system, at)
+    # Where one sample is open by as much as itself, it may be anything, and so may those beside it:
+    # ``A = B⁻ᵀ`` has a pole there, and no linear error says how far the others move.
+    regular = of_b.norm(dim=-1) < PROOF.deviations * PROOF.linear
+    # A solution with negative entries of a label is not one of the batch, in no part of it.
+    regular &= at.label.amin(-1) >= -(labels + system.space.relative)
+    regular = regular.all().expand(R)
+    if system.space.is_levelled:
+        whole = torch.zeros_like(told.mT @ told)
+        whole[used[:, None] & used] = covariance.flatten()
+        whole = whole * sizes * sizes[:, None]
+        own = torch.stack([whole[i : i + R, i : i + R] for i in range(0, R * R, R)])
+        regular = (
+            regular & (deviations * _logit_errors(system.space, at.p, own) < PROOF.logits).all()
+        )
+    return BatchCertificate(torch.full_like(labels, bits), labels, features, regular)
+
+
+def certify_alone(
+    space: HeadSpace, supports: Supports, found: FoundSamples
+) -> tuple[BatchCertificate, Tensor]:
+    """Return what each sample's own equations prove (§9), and their misfits (N,).
+
+    ``a`` and the coefficients of the label are projected out, so a sample has ``C − R − K``
+    equations for the R unknowns of its ``b``.
+    """
+    at, R = found.at, space.rank
+    identity = torch.eye(R, dtype=space.U.dtype, device=space.U.device)
+    system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]))
+    values, J = system.jacobian(at.b, found.kind)
+    n = row_errors(space)
+    errors = equation_errors(space, n, at.a, at.b, at.p) * space.rows
+    errors = errors / at.a.norm(dim=-1, keepdim=True)
+    product = errors.norm(dim=-1, keepdim=True) * at.b.norm(dim=-1, keepdim=True)
+    weights = torch.cat([errors, product], 1).clamp_min(space.relative)
+    sizes = (at.b * space.S).norm(dim=-1, keepdim=True) / space.S
+    told = J / weights[..., None] * sizes[:, None, :]
+    misfits = (values / weights).square().mean(-1).sqrt()
+    spare = 1 + supports.unknowns + R  # What a constant, the label and ``a`` take of C equations.
+    bits = torch.tensor([excess_bits(rows, spare) for rows in told]).to(values)
+    covariances = torch.stack([_covariance(rows) for rows in told])
+    bounds = PROOF.deviations * misfits.clamp_min(1.0)
+    spread = bounds * covariances.diagonal(dim1=1, dim2=2).clamp_min(0).sum(-1).sqrt()
+    slopes = system.label_slopes(at.b, found.kind) * sizes[:, None, :]
+    variances = torch.einsum("ncr,nrs,ncs->nc", slopes, covariances, slopes)
+    labels = bounds * variances.clamp_min(0).sqrt().sum(-1)
+    direct = errors.norm(dim=-1) * at.a.norm(dim=-1) * system.label_gains(found.kind)
+    # A label that its own equations leave open along its flat is told by the whole batch alone.
+    regular = (spread < PROOF.deviations * PROOF.linear) & ~system.open_flats[found.kind]
+    if space.is_levelled:
+        own = covariances * sizes[:, None] * sizes[..., None]
+        regular &= bounds * _logit_errors(space, at.p, own) < PROOF.logits
+    return BatchCertificate(bits, labels + bounds * direct, spread, regular), misfits
+
+
+def excess_bits(told: Tensor, redundant: int) -> float:
+    """Return the bits that rows (E, U), in standard errors, test beyond what unknowns absorb.
+
+    Args:
+        told: the derivatives, by unknowns in units of their own size.
+        redundant: the number of equations that follow from the others.
+    """
+    bits = (told.norm(dim=1).clamp_min(1.0).log2() - PROOF.lost_bits).clamp_min(0.0)
+    left = bits.sort(descending=True).values[told.shape[1] + redundant :]
+    return float(left.sum())
+
+
+def _sizes(system: JointSystem, at: SamplePoints, unknowns: int) -> Tensor:
+    """Return the own size (U,) of every unknown: that of a sample's ``b``, else one.
+
+    A step of that size moves the feature by its own length.
+    """
+    R = system.space.rank
+    own = (at.b * system.space.S).norm(dim=-1, keepdim=True) / system.space.S
+    return torch.cat([own.flatten(), own.new_ones(unknowns - R * R)])
+
+
+def _covariance(told: Tensor) -> Tensor:
+    """Return the covariance (U, U) of unknowns in units of their own size."""
+    scale = told.norm(dim=0)
+    _, s, vh = torch.linalg.svd(told / scale, full_matrices=False)
+    if len(s) < told.shape[1]:
+        return torch.full_like(vh[:1].T @ vh[:1], torch.inf)
+    floor = torch.finfo(s.dtype).eps * s[0]
+    half = vh.T / s.clamp_min(floor) / scale[:, None]
+    return torch.mm(half, half.T)
+
+
+def _logit_errors(space: HeadSpace, p: Tensor, covariances: Tensor) -> Tensor:
+    """Return the largest standard error (N,) of a logit beside that of the class that leads.
+
+    Where rows are levelled, faint probabilities are the evidence: they follow a linear error of the
+    feature only as long as their logits hardly move.
+
+    Args:
+        space: the factors of the head's gradient.
+        p: (N, C) the probabilities of samples.
+        covariances: (N, R, R) those of their ``b``.
+    """
+    beside = space.logit_map - space.logit_map[p.argmax(-1)][:, None]
+    variances = torch.einsum("ncr,nrs,ncs->nc", beside, covariances, beside)
+    return variances.clamp_min(0).amax(-1).sqrt()
+
+
+def _outside(system: JointSystem, at: SamplePoints) -> Tensor:
+    """Return the relative error (R,) that rounding of the gradient leaves outside of ``V``."""
+    space = system.space
+    features = space.divided(at.b)
+    n = entry_errors(space, as_sent(space, at), features)
+    back = (n * space.rows * (at.b @ space.U.T)).norm(dim=-1)
+    width = features.shape[1] ** 0.5
+    lengths = features.norm(dim=-1).clamp_min(SHORTEST_VECTOR)
+    return torch.div(PROOF.deviations * space.factor * width * back, lengths)
+
+
+@dataclass(frozen=True)
+class TradeSettings:
+    """These settings decide which trades are tried, and which of them count.
+
+    Attributes:
+        sure: a sample of at least this probability of one class may trade.
+        missed: the part of a label's change that may lie outside of the family before the fit.
+        negative: a label may have entries so far below zero before the fit.
+        misfit: a trade counts if its fit leaves no more than so many standard errors. It is more
+            than what counts as explained, since a fit that is not at its end is no refutation.
+    """
+
+    sure: float = 0.99
+    missed: float = 0.02
+    negative: float = 1e-3
+    misfit: float = 32.0
+
+
+TRADES = TradeSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class Trade:
+    """This is a trade of sample ``i`` with ``s``: the flat that ``i`` moves to, and ``t``."""
+
+    i: int
+    s: int
+    flat: int
+    t: float
+
+
+def without_traded(
+    proof: BatchCertificate, system: JointSystem, x: Tensor, supports: Supports
+) -> BatchCertificate:
+    """Return a certificate in which no label counts as proved that a trade explains as well.
+
+    Args:
+        proof: what the equations prove near the solution.
+        system: the system of all samples.
+        x: (U,) its solution.
+        supports: all flats that labels may lie on.
+    """
+    at, regular = system.point(x), proof.regular.clone()
+    for trade in _trades(system, at, supports, proof.label_errors):
+        labels = _labels_after(system, at, supports, trade)
+        if labels is not None:
+            regular &= (labels - at.label).abs().sum(-1) <= proof.label_errors
+    return replace(proof, regular=regular)
+
+
+def without_other_labels(
+    proof: BatchCertificate, space: HeadSpace, supports: Supports, found: FoundSamples
+) -> BatchCertificate:
+    """Return a certificate in which no label counts as proved beside another with its feature.
+
+    Where not all samples are known, nothing says whether the others can pay for such a label.
+
+    Args:
+        proof: what each sample's own equations prove.
+        space: the factors of the head's gradient.
+        supports: all flats that labels may lie on.
+        found: the samples that were found.
+    """
+    identity = torch.eye(space.rank, dtype=space.U.dtype, device=space.U.device)
+    system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]), scaled=False)
+    at, regular = found.at, proof.regular.clone()
+    errors = equation_errors(space, row_errors(space), at.a, at.b, at.p) * space.rows
+    kinds = torch.arange(len(supports), device=identity.device)
+    for i, b in enumerate(at.b):
+        many = b.expand(len(kinds), -1)
+        others = system.point(many, kinds)
+        left = system.values(many, kinds) * others.a.norm(dim=-1, keepdim=True) / errors[i]
+        fits = left.square().mean(-1).sqrt() <= TRADES.misfit
+        fits &= others.label.amin(-1) >= -TRADES.negative
+        fits &= (others.label - at.label[i]).abs().sum(-1) > proof.label_errors[i]
+        regular[i] &= ~fits.any()
+    return replace(proof, regular=regular)
+
+
+def _trades(
+    system: JointSystem, at: SamplePoints, supports: Supports, errors: Tensor
+) -> Iterator[Trade]:
+    """Yield trades after which both labels are in the family, as long as ``p_s`` stays."""
+    for s in (at.p.amax(-1) >= TRADES.sure).nonzero()[:, 0].tolist():
+        difference = at.p[s] - at.label[s]
+        for i in range(len(at.label)):
+            if i == s:
+                continue
+            t, label, missed = _hits(at.label[i], difference, supports)
+            change = (label - at.label[i]).abs().sum(-1)
+            paid = at.p[s] - _factor(system, t)[:, None] * difference
+            fits = (missed <= TRADES.missed * change) & (change > errors[i])
+            fits &= torch.minimum(label.amin(-1), paid.amin(-1)) >= -TRADES.negative
+            yield from (Trade(i, s, flat, float(t[flat])) for flat in fits.nonzero()[:, 0].tolist())
+
+
+def _hits(y: Tensor, difference: Tensor, supports: Supports) -> tuple[Tensor, Tensor, Tensor]:
+    """Return where the line ``y − t difference`` (C,) comes nearest to each of N flats.
+
+    Returns:
+        ``t`` (N,), the labels (N, C) on the flats, and how far off the line they are (N,), in L1.
+    """
+    T = supports.directions
+    columns = torch.cat([difference.expand(len(T), -1)[..., None], T], -1)
+    solved = torch.linalg.pinv(columns, rtol=1e-9) @ (y - supports.origin)[..., None]
+    label = supports.origin + (T @ solved[:, 1:])[..., 0]
+    t = solved[:, 0, 0]
+    return t, label, (y - t[:, None] * difference - label).abs().sum(-1)
+
+
+def _factor(system: JointSystem, t: Tensor) -> Tensor:
+    """Return ``c``, what the difference of the sample that pays is multiplied by."""
+    return 1 - t if system.space.with_bias else torch.ones_like(t)
+
+
+def _labels_after(
+    system: JointSystem, at: SamplePoints, supports: Supports, trade: Trade
+) -> Tensor | None:
+    """Return the labels (R, C) that explain the gradient after a trade, or None."""
+    c = float(_factor(system, at.b.new_tensor(trade.t)))
+    if c == 0:
+        return None
+    b = at.b.clone()
+    b[trade.s] = (b[trade.s] - trade.t * b[trade.i]) / c
+    space, own = system.space, _moved(system.supports, supports, trade)
+    p = torch.softmax(b @ space.logit_map.T + space.offset, -1)
+    scale = (at.a[0] * at.b[0]).sum()
+    start = SamplePoints(scale * torch.linalg.inv(b).mT, b, at.label, p)
+    solved, x = polish(space, own, start, scaled=system.scaled, steps=THOROUGH)
+    left = solved.values(x[None], torch.zeros(1, dtype=torch.long))
+    labels = solved.point(x).label
+    explained = float(left.square().mean().sqrt()) <= TRADES.misfit
+    return labels if explained and float(labels.amin()) >= -TRADES.negative else None
+
+
+def _moved(own: Supports, supports: Supports, trade: Trade) -> Supports:
+    """Return the flat of each sample, with that of one sample replaced."""
+    i, flat = trade.i, trade.flat
+    origin, directions = own.origin.clone(), own.directions.clone()
+    origin[i], directions[i] = supports.origin[flat], supports.directions[flat]
+    names = (*own.classes[:i], supports.classes[flat], *own.classes[i + 1 :])
+    return Supports(names, origin, directions)

@@ -1,0 +1,338 @@
+"""This module recovers every sample of a batch: the strongest attack that applies comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from softleak.batches.from_head import HeadReading, read_head
+from softleak.batches.space import HeadSpace
+from softleak.batches.sparse.features import recover_by_features
+from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
+from softleak.core.errors import LabelError
+from softleak.core.families import Family
+from softleak.core.head import Head
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.share import GradientShare, Scale
+from softleak.core.subject import Subject
+from softleak.labels.certify import is_flat
+from softleak.labels.decay import without_decay
+from softleak.labels.evidence.relation import Relation
+from softleak.labels.messages import Doubt, describe_family
+from softleak.labels.noisy.features import features_of_noise
+from softleak.labels.recover import check_share, make_subject, recover
+from softleak.numerics.rounding import with_precision
+
+WHOLE_SAMPLES = 1e-3  # relative: a number this near to a whole one may be a number of samples
+
+
+def of_reading(
+    reading: HeadReading, samples: Sequence[Recovery], size: int, knowledge: Knowledge
+) -> str:
+    """Return what was found of a batch."""
+    proved = sum(sample.status is Status.UNIQUE for sample in samples)
+    said = [f"{len(samples)} of {size} samples found, {proved} of them proved"]
+    said.append(
+        "the labels are assumed to be "
+        + (describe_family(reading.family) if knowledge.family else "one-hot, smoothed or mixed")
+    )
+    if not reading.whole:
+        said.append("the others fit no label of that kind, or were not found")
+    if reading.scale != 1.0:
+        said.append(_of_scale(reading, size, knowledge))
+    if reading.whole and len(samples) < size:
+        said.append("the others have no gradient that stands out of rounding")
+    if knowledge.samples is None:
+        said.append("no two samples are assumed to have the same feature")
+    elif proved:
+        said.append(f"that there are {size} samples, and no more that look alike, is taken as said")
+    bits = float(reading.certificate.bits.min())
+    said.append(f"the equations test {bits:.0f} bits beyond the unknowns")
+    return "; ".join(said)
+
+
+def _of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
+    """Return what the scale that was found means."""
+    times = reading.scale * size
+    if knowledge.scale_unknown:
+        return f"the share is {1 / reading.scale:.4g} times the mean gradient of {size} samples"
+    numbers = (
+        f"the numbers are those of a sum over the samples divided by {times:.6g}, not by {size}"
+    )
+    if abs(times - round(times)) > WHOLE_SAMPLES * times:
+        return f"{numbers}: the share was scaled, or the learning rate or optimiser is another"
+    return f"{numbers}: the batch has {times:.6g} samples, or the share was scaled"
+
+
+def of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> str:
+    """Return what is said of one sample."""
+    if proved:
+        return f"one label explains this sample's part of the gradient, to within {error:.1g}"
+    if knowledge.samples is None:
+        return (
+            "this label fits if the batch has no more samples than the gradient shows; say their "
+            "number, since several samples can look like one"
+        )
+    if not tested:
+        return "this label fits, but too few equations test it"
+    if error < knowledge.tolerance:
+        return (
+            "this label fits to within rounding, but it is not proved: the batch is not at the "
+            "scale or of the size that was said, or two of its samples are nearly alike"
+        )
+    return (
+        f"this label fits, but rounding leaves it open to within {error:.1g} in L1, more than "
+        f"{knowledge.tolerance:.1g}: another sample is too much like this one"
+    )
+
+
+def of_several_as_one(size: int, found: bool) -> str:
+    """Return what is said if several samples were announced and the gradient shows only one."""
+    shown = (
+        f"the head's gradient shows one sample where {size} were announced: the others have no "
+        "gradient that stands out of rounding, or the same feature or difference p − y as this one."
+    )
+    if found:
+        return f"{shown} The label is that of all of them taken as one sample, so nothing is proved"
+    return f"{shown} All of them taken as one sample have no label"
+
+
+def too_few(rank: int, size: int) -> str:
+    """Return what is said if fewer samples were announced than the gradient shows."""
+    return (
+        f"the head's gradient is of rank {rank}, so at least {rank} gradients were added up, where "
+        f"{size} samples were announced: the batch is larger, or it took several steps"
+    )
+
+
+def unsolvable(space: HeadSpace, size: int, knowledge: Knowledge) -> str:
+    """Return what is said if no sample was found."""
+    if space.rank + 2 > space.classes:
+        return (
+            f"the head's gradient of {space.classes} classes has rank {space.rank}: with as many "
+            "samples as classes, the head alone does not tell one from another"
+        )
+    named = describe_family(knowledge.family) if knowledge.family else "one-hot, smoothed or mixed"
+    return (
+        f"the head's gradient is of rank {space.rank}, so at least {space.rank} gradients were "
+        f"added up, but no sample of a label that is {named} was found in it: the batch of "
+        f"{size} has other labels, took several steps, or is too large for the search"
+    )
+
+
+def unbalanced() -> str:
+    """Return what is said if the columns of the head's gradient do not sum to zero."""
+    return (
+        "The columns of the head's gradient do not sum to zero, as those of a cross-entropy do: it "
+        "carries noise, or was altered."
+    )
+
+
+BALANCED_ROUNDINGS = 16.0  # the columns of a clean gradient sum to zero up to so many roundings
+
+
+def recover_batch(
+    model: nn.Module,
+    share: GradientShare,
+    *,
+    size: int | None = None,
+    family: Family | None = None,
+    evidence: bool | Sequence[Relation] = True,
+    scale: Scale | None = None,
+    head: str | Head | None = None,
+    input_shape: tuple[int, ...] | None = None,
+) -> BatchRecovery:
+    """Recover the soft label and the last-layer feature of every sample of a batch.
+
+    Args:
+        model: the classifier the gradient was computed with, in the same train/eval mode.
+        share: what the client sent: the gradient of the mean loss of its batch.
+        size: the number of samples in the batch. By default the rank of the head's gradient, which
+            is a lower bound; then labels are found, but none of them is proved by the head.
+        family: what is known of the labels. By default one-hot, smoothed, mixed and smoothed mixed
+            labels of two classes are tried in turn, and any label where other layers offer it.
+        evidence: whether gradients beside that of the head's weight are used.
+        scale: "unknown" if the share may have been multiplied by any positive factor.
+        head: the name of the last linear layer, if it is not to be found; or a prepared ``Head``.
+        input_shape: the shape of one input, if the share does not say.
+
+    Returns:
+        A recovery for each sample that was found. A share of one sample gives what
+        ``recover_label`` gives.
+
+    Raises:
+        SoftleakError: if the share cannot be read or does not fit the model.
+    """
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise LabelError(f"size should be a number of samples, one or more, got {size!r}")
+    knowledge = Knowledge(family, scale, samples=size, head_only=evidence is False)
+    subject = make_subject(model, [share], evidence, head, input_shape)
+    check_share(subject, share)
+    return read_batch(subject, share, knowledge)
+
+
+def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
+    """Recover every sample behind one share; ``knowledge.samples`` is the size of the batch."""
+    share, knowledge = with_precision(share, subject.head), knowledge.of(share)
+    if share.made_by is not None:
+        trained = recover_trained_batch(subject, share, knowledge)
+        one = trained.inputs is not None and len(trained.inputs) == 1
+        return trained if trained.size > 1 and not one else _alone(subject, share, knowledge)
+    if subject.head.weight_name not in share:
+        return _alone(subject, share, knowledge)
+    space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)
+    if space.rank <= 1:
+        faint = _faint(subject, share, space, knowledge)
+        if faint is not None and faint.status is Status.UNIQUE:
+            return faint
+        alone = _alone(subject, share, knowledge)
+        return alone if faint is None else max(faint, alone, key=_worth)
+    found = None if knowledge.head_only else _by_layers(subject, share, knowledge)
+    if found is not None and found.status is Status.UNIQUE:
+        return found
+    if not _balanced(space, subject):
+        return _undecayed(subject, share, knowledge)
+    read = _read(subject, space, knowledge)
+    if len(read.proved) < (knowledge.samples or space.rank):
+        faint = _faint(subject, share, space, knowledge)
+        read = read if faint is None else max(faint, read, key=_worth)
+    return read if found is None else max(found, read, key=_worth)
+
+
+def _faint(
+    subject: Subject, share: GradientShare, space: HeadSpace, knowledge: Knowledge
+) -> BatchRecovery | None:
+    """Read a batch with samples whose gradient is faint beside that of others, by its rows."""
+    if knowledge.samples is None or not len(space.S):
+        return None
+    levelled, size = space.levelled(), knowledge.samples
+    if not 1 < levelled.rank <= size or not _balanced(space, subject):
+        return None
+    return _read(subject, levelled, knowledge)
+
+
+def _by_layers(
+    subject: Subject, share: GradientShare, knowledge: Knowledge
+) -> BatchRecovery | None:
+    """Read a batch from fully connected ReLU layers, whose labels may be any."""
+    found = [
+        one
+        for attack in (recover_by_inputs, recover_by_features)
+        if (one := attack(subject, share, knowledge, knowledge.samples)) is not None
+    ]
+    return max(found, key=lambda one: len(one.proved), default=None)
+
+
+def _worth(found: BatchRecovery) -> tuple[int, int]:
+    """Return how many samples are proved, and how many were found."""
+    return len(found.proved), len(found.samples)
+
+
+def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchRecovery:
+    """Read a batch of rank two or more from the gradient of its head."""
+    size = knowledge.samples or space.rank
+    if size < space.rank:
+        return BatchRecovery(Status.NO_SOLUTION, too_few(space.rank, size), space.rank)
+    features = subject.once(features_of_noise).to(space.U.device)
+    scales = (False,) if knowledge.scale_unknown else (True, False)
+    said = knowledge.samples is not None
+    reading = read_head(
+        space.times(float(size)), features, knowledge.family, scales=scales, said=said
+    )
+    if reading is None:
+        return BatchRecovery(Status.NOT_SINGLE, unsolvable(space, size, knowledge), size)
+    samples = tuple(_samples(reading, knowledge))
+    proved = all(sample.status is Status.UNIQUE for sample in samples)
+    shown = reading.whole and len(samples) == size and (knowledge.scale_unknown or _whole(reading))
+    status = Status.UNIQUE if proved and shown else Status.AMBIGUOUS
+    return BatchRecovery(status, of_reading(reading, samples, size, knowledge), size, samples)
+
+
+def _tells_apart(reading: HeadReading, knowledge: Knowledge) -> bool:
+    """Return whether a sample found cannot be several samples in one.
+
+    Samples of one class with the same prediction have the same ``δ``, so that they look like one
+    sample: sixteen samples of an untrained network can have a gradient of rank three, and other
+    labels of three samples explain it. Only a number of samples that equals the rank excludes that.
+    """
+    if reading.scale != 1.0 and not knowledge.scale_unknown:
+        return False  # The numbers fit another client than the assumed one.
+    return knowledge.samples == reading.space.rank
+
+
+def _whole(reading: HeadReading) -> bool:
+    """Return whether the scale that was found is the assumed one."""
+    return reading.scale == 1.0
+
+
+def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
+    """Return a recovery for each sample of a reading."""
+    proof, at = reading.certificate, reading.at
+    features = reading.space.features(at.b)
+    valid = (at.label.amin(-1) >= -(proof.label_errors + reading.space.relative)).tolist()
+    tested, regular = proof.tested.tolist(), proof.regular.tolist()
+    samples = []
+    for i, label in enumerate(at.label.clamp_min(0.0)):
+        error, own = float(proof.label_errors[i]), float(proof.feature_errors[i])
+        error += 2 * reading.space.relative
+        proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
+        proved = proved and _tells_apart(reading, knowledge)
+        flat = knowledge.scale_unknown and knowledge.family is None and is_flat(label)
+        proved = proved and not flat
+        status = Status.UNIQUE if proved else Status.AMBIGUOUS
+        family = reading.family
+        samples.append(
+            Recovery(
+                status, Doubt.FLAT.value if flat else of_one(proved, tested[i], error, knowledge),
+                label / label.sum(), features[i], float(at.a[i].norm()), error, own,
+                scale=1 / reading.scale, samples=1, family=family,
+            )
+        )  # fmt: skip
+    return samples
+
+
+def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
+    """Read a share whose head's gradient shows one sample, or none that can be told apart."""
+    several = knowledge.samples is not None and knowledge.samples > 1
+    known = replace(knowledge, scale="unknown") if several else knowledge
+    (answer,) = recover(subject, [share], known)
+    found = () if answer.label is None else (answer,)
+    if not several:
+        return BatchRecovery(answer.status, answer.message, max(answer.samples, 1), found)
+    status = Status.AMBIGUOUS if answer.status is Status.UNIQUE else answer.status
+    size = knowledge.samples or 1
+    message = of_several_as_one(size, bool(found))
+    samples = tuple(replace(one, status=status, message=message) for one in found)
+    return BatchRecovery(status, message, size, samples)
+
+
+def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
+    """Read a gradient whose columns do not sum to zero: without weight decay, if that is it."""
+    for tried in without_decay(subject, share):
+        space = HeadSpace.of(subject.head, tried.share, use_bias=not knowledge.head_only)
+        if space.rank > 1 and _balanced(space, subject):
+            found = _read(subject, space, knowledge)
+            note = f"; a weight decay of {tried.decay:.3g} was undone"
+            return replace(found, message=found.message + note)
+    answer = _alone(subject, share, replace(knowledge, samples=None))
+    if answer.status is Status.NOT_SINGLE:
+        return replace(answer, message=f"{unbalanced()} {answer.message}")
+    return answer
+
+
+def _balanced(space: HeadSpace, subject: Subject) -> bool:
+    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do.
+
+    The probabilities of a sample sum to one up to their rounding, however small ``δ`` is.
+    """
+    sums = space.gradient.sum(0).abs()
+    sizes = space.gradient.abs().sum(0)
+    usual = space.widened(subject.once(features_of_noise).to(sums.device)).abs().mean()
+    allowed = BALANCED_ROUNDINGS * space.relative * (sizes.max() + usual) + space.absolute * (
+        6 * len(space.gradient) ** 0.5
+    )
+    return bool((sums <= allowed).all()) and bool(torch.isfinite(sums).all())

@@ -1,0 +1,208 @@
+"""This module finds the fully connected layers whose gradients are sums over few active samples.
+
+The model is run on random inputs and observed; nothing is read from its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from softleak.core.errors import SoftleakError
+from softleak.core.forward import forward_batch
+from softleak.core.input_shapes import random_input
+from softleak.core.subject import Subject
+from softleak.resimulation import exact_copy
+
+
+class FullyConnectedTail(nn.Module):
+    """These are linear layers with ReLUs between, under the names that they have in a network."""
+
+    def __init__(self, layers: Sequence[tuple[str, nn.Module]]) -> None:
+        super().__init__()
+        self._in_order = tuple(name for name, _ in layers)
+        for name, layer in layers:
+            *folders, last = name.split(".")
+            at: nn.Module = self
+            for folder in folders:
+                if folder not in dict(at.named_children()):
+                    at.add_module(folder, nn.Module())
+                at = at.get_submodule(folder)
+            at.add_module(last, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (N, C) of what enters the first layer (N, n)."""
+        for name in self._in_order[:-1]:
+            x = torch.relu(self.get_submodule(name)(x))
+        logits: Tensor = self.get_submodule(self._in_order[-1])(x)
+        return logits
+
+
+def tail_of(subject: Subject, layers: Sequence[str]) -> FullyConnectedTail:
+    """Return the tail of a network that begins with these layers and ends with its head."""
+    names = [*layers, subject.head.name]
+    return FullyConnectedTail([(name, subject.model.get_submodule(name)) for name in names])
+
+
+@dataclass(frozen=True)
+class LayerProbe:
+    """These are the settings of the runs on random inputs.
+
+    Attributes:
+        inputs: the number of random inputs.
+        seed: their seed.
+        equal: how far, relative to the largest, numbers computed in another order may differ.
+        fewest_zeros: the part of the gradients at a layer's output that a ReLU makes zero, at
+            least.
+    """
+
+    inputs: int = 8
+    seed: int = 0
+    equal: float = 1e-9
+    fewest_zeros: float = 0.02
+
+
+LAYER_PROBE = LayerProbe()
+
+
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """This holds one run: a layer's input (B, n) and output (B, m), and the logits (B, C).
+
+    The output is part of the graph of the logits.
+    """
+
+    entered: Tensor
+    left: Tensor
+    logits: Tensor
+    calls: int
+
+
+def run_through(model: nn.Module, name: str, x: Tensor) -> Passed:
+    """Run a model on inputs (B, …) and keep what enters and leaves one of its layers."""
+    passed = run_layers(model, [name], x)
+    if name not in passed:
+        raise SoftleakError(f"the layer {name!r} is not used")
+    return passed[name]
+
+
+def run_layers(model: nn.Module, names: Iterable[str], x: Tensor) -> Mapping[str, Passed]:
+    """Run a model once and keep what enters and leaves these layers; unused ones are left out."""
+    kept: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    handles = [
+        model.get_submodule(name).register_forward_hook(_keeper(kept.setdefault(name, [])))
+        for name in names
+    ]
+    try:
+        with torch.enable_grad():
+            logits = forward_batch(model, x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: Passed(*calls[0], logits, len(calls)) for name, calls in kept.items() if calls}
+
+
+def _keeper(
+    kept: list[tuple[Tensor, Tensor]],
+) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+    """Return a hook that keeps what enters and leaves a layer."""
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        kept.append((inputs[0], output))
+        return output.clone()  # an activation in place would overwrite what is kept
+
+    return keep
+
+
+def first_layer(subject: Subject) -> str | None:
+    """Return the name of a fully connected layer that reads the input itself, before a ReLU.
+
+    It is None if there is none, or if the samples of a batch do not pass the network apart.
+    """
+    return next((name for name in _linears(subject) if _is_first(subject, name)), None)
+
+
+def layers_before_head(subject: Subject) -> tuple[str, ...]:
+    """Return the fully connected layers before the head, its nearest first, with ReLUs between.
+
+    All layers are watched in one run, since dropout in train mode differs from run to run. Where
+    it lies between two layers, the chain ends.
+    """
+    names, after = _linears(subject), subject.head.name
+    if not names:
+        return ()
+    try:
+        model, x = subject.once(exact_copy), _random_inputs(subject)[:2]
+        run = run_layers(model, [*names, after], x)
+    except SoftleakError:
+        return ()
+    found: list[str] = []
+    while names and after in run:
+        before = [n for n in names if n in run and _feeds(model, n, run[n], run[after])]
+        if not before:
+            break
+        after = before[0]
+        names = [name for name in names if name != after]
+        found.append(after)
+    return tuple(found)
+
+
+def is_homogeneous(subject: Subject) -> bool:
+    """Tell whether twice the input gives twice the logits, as without biases it does."""
+    model, x = subject.once(exact_copy), _random_inputs(subject)
+    once, twice = forward_batch(model, x), forward_batch(model, 2 * x)
+    return _close(twice, 2 * once)
+
+
+def _linears(subject: Subject) -> list[str]:
+    if subject.tensor_shape is None:
+        return []
+    modules = subject.model.named_modules()
+    return [n for n, m in modules if isinstance(m, nn.Linear) and n != subject.head.name]
+
+
+def _random_inputs(subject: Subject) -> Tensor:
+    generator = torch.Generator().manual_seed(LAYER_PROBE.seed)
+    shape = subject.expected_tensor_shape
+    drawn = [random_input(shape, index, generator) for index in range(LAYER_PROBE.inputs)]
+    return torch.stack([each for each in drawn if isinstance(each, Tensor)]).double()
+
+
+def _is_first(subject: Subject, name: str) -> bool:
+    model, x = subject.once(exact_copy), _random_inputs(subject)
+    try:
+        run, alone = run_through(model, name, x), run_through(model, name, x[:1])
+    except SoftleakError:
+        return False
+    linear = model.get_submodule(name)
+    assert isinstance(linear, nn.Linear)
+    if run.calls != 1 or run.entered.shape != (len(x), linear.in_features):
+        return False
+    if x[0].numel() != linear.in_features:
+        return False  # A layer in between is of another size.
+    expected = torch.nn.functional.linear(x.flatten(1), linear.weight, linear.bias)
+    own = torch.equal(run.entered, x.flatten(1).to(run.entered)) and _close(run.left, expected)
+    if not own or not _close(run.logits[:1], alone.logits):
+        return False
+    generator = torch.Generator().manual_seed(LAYER_PROBE.seed)
+    pull = torch.randn(run.logits.shape, generator=generator, dtype=torch.double).to(run.logits)
+    slopes = torch.autograd.grad((run.logits * pull).sum(), run.left)[0]
+    return float((slopes == 0).double().mean()) >= LAYER_PROBE.fewest_zeros
+
+
+def _feeds(model: nn.Module, name: str, run: Passed, after: Passed) -> bool:
+    """Return whether what leaves a linear layer enters the next one behind a ReLU."""
+    if run.calls != 1 or after.calls != 1 or run.left.shape != after.entered.shape:
+        return False
+    linear = model.get_submodule(name)
+    assert isinstance(linear, nn.Linear)
+    expected = torch.nn.functional.linear(run.entered, linear.weight, linear.bias)
+    return _close(run.left, expected) and torch.equal(after.entered, run.left.clamp_min(0))
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    size = float(expected.detach().abs().max())
+    return bool((found - expected).abs().max() <= LAYER_PROBE.equal * size)

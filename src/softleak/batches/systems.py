@@ -1,0 +1,454 @@
+"""This module solves for all samples of a batch together (§9).
+
+The unknowns are the ``b_i`` of all samples, the coefficients of their labels and, if it is unknown,
+the scale. ``A = B⁻ᵀ`` couples the samples, so ``R`` samples have ``R (C − 1)`` equations for ``R²``
+unknowns and the coefficients. Equations are weighed by their rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
+from softleak.core.families import Family, Mixed, OneHot, Smoothed, SmoothedMixed
+from softleak.numerics.levenberg import LevenbergSettings, minimise
+
+
+@dataclass(frozen=True, eq=False)
+class Supports:
+    """These are flats of labels: ``y = origin + directions c``.
+
+    Attributes:
+        classes: the classes that each flat is spanned by.
+        origin: (N, C) one label of each flat.
+        directions: (N, C, K) the directions of each flat; none for one-hot labels.
+    """
+
+    classes: tuple[tuple[int, ...], ...]
+    origin: Tensor
+    directions: Tensor
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def unknowns(self) -> int:
+        """Return K, the number of coefficients of a label."""
+        return self.directions.shape[-1]
+
+    def opened(self) -> Supports:
+        """Return the flats of one class with that class's own entry open.
+
+        Where a network is sure of the class, the client's rounding of ``p − y`` hides that entry.
+        """
+        alone = torch.tensor([len(names) == 1 for names in self.classes]).to(self.origin)
+        further = self.origin * alone[:, None]
+        return replace(self, directions=torch.cat([self.directions, further[..., None]], -1))
+
+    def take(self, rows: Tensor) -> Supports:
+        """Return some of the flats."""
+        names = tuple(self.classes[i] for i in rows.tolist())
+        return Supports(names, self.origin[rows], self.directions[rows])
+
+
+def supports_of(family: Family, count: int, likely: Sequence[int]) -> Supports | None:
+    """Return the flats of a known family of labels of ``count`` classes, or None if it has none.
+
+    Args:
+        family: one-hot, smoothed, mixed or smoothed mixed labels.
+        count: the number of classes C.
+        likely: the classes that may stand out of a label.
+    """
+    mixed, smoothed = {
+        OneHot(): (1, False), Smoothed(): (1, True), Mixed(1): (1, False), Mixed(2): (2, False),
+        SmoothedMixed(1): (1, True), SmoothedMixed(2): (2, True),
+    }.get(family, (0, False))  # fmt: skip
+    if not mixed:
+        return None
+    corners = torch.eye(count, dtype=torch.double)
+    sets = tuple(combinations(sorted(likely), mixed))
+    index = torch.tensor(sets, dtype=torch.long).reshape(-1, mixed)
+    origin = corners[index[:, -1]]
+    directions = [corners[index[:, 0]] - origin] if mixed == 2 else []
+    if smoothed:
+        directions.append(1 / count - origin)
+    none = origin.new_zeros(*origin.shape, 0)
+    return Supports(sets, origin, torch.stack(directions, -1) if directions else none)
+
+
+def joined_supports(one: Supports, other: Supports) -> Supports:
+    """Return the flats of both, in this order; missing directions are zero."""
+    most = max(one.unknowns, other.unknowns)
+    directions = [
+        torch.nn.functional.pad(each.directions, (0, most - each.unknowns)) for each in (one, other)
+    ]
+    return Supports(
+        one.classes + other.classes,
+        torch.cat([one.origin, other.origin]),
+        torch.cat(directions),
+    )
+
+
+EXPLAINED_WHOLLY = 1e-12  # an entry of which so little is left has no residual
+
+
+@dataclass(frozen=True, eq=False)
+class SamplePoints:
+    """These are points of the system: ``a`` and ``b`` (N, R), labels and probabilities (N, C)."""
+
+    a: Tensor
+    b: Tensor
+    label: Tensor
+    p: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SampleSystem:
+    """This is the system of one sample, with ``b`` in the flat ``start + basis β``.
+
+    Attributes:
+        space: the factors of the head's gradient.
+        supports: the flats of labels.
+        basis: (R, K) the directions that ``b`` is searched in.
+        start: (R,) a point of the flat.
+        scaled: whether the scale is known, so that ``a·b = 1`` is an equation.
+    """
+
+    space: HeadSpace
+    supports: Supports
+    basis: Tensor
+    start: Tensor
+    scaled: bool = True
+
+    @cached_property
+    def _map(self) -> Tensor:
+        return self.space.logit_map @ self.basis
+
+    @cached_property
+    def _offset(self) -> Tensor:
+        return self.space.offset + self.space.logit_map @ self.start
+
+    @property
+    def logits(self) -> tuple[Tensor, Tensor]:
+        """Return the map (C, K) from ``β`` to logits, and the logits (C,) at ``β = 0``."""
+        return self._map, self._offset
+
+    @cached_property
+    def _flats(self) -> tuple[Tensor, Tensor]:
+        """Return orthonormal directions (N, C, K) of what remains of each flat, and their labels.
+
+        The second tensor (N, C, K) holds the labels' directions that leave them.
+        """
+        T = self.supports.directions
+        if not T.shape[-1]:
+            return T, T
+        u, s, labels = beyond(self.space, T)
+        # A direction that ``U a`` explains as well is left to the other equations.
+        least = self.space.indistinct
+        told = torch.where(s > least, 1 / s.clamp_min(least), 0.0)
+        return u * (told > 0)[:, None, :], labels * told[:, None, :]
+
+    @cached_property
+    def _moved_by_labels(self) -> Tensor:
+        """Return how far ``a`` moves (N, R, K) with the coefficients of each flat."""
+        return self.space.U.T @ (self.space.rows[:, None] * self._flats[1])
+
+    @cached_property
+    def open_flats(self) -> Tensor:
+        """Return whether the equations leave a coefficient of each flat (N,) open.
+
+        Then the label is known up to a direction, and so is the length of ``a``.
+        """
+        own = (self.supports.directions.abs().sum(1) > 0).sum(-1)
+        return (self._flats[0].abs().sum(1) > 0).sum(-1) < own
+
+    def _without(self, x: Tensor) -> Tensor:
+        return x - (x @ self.space.U) @ self.space.U.T
+
+    def _explain(self, p: Tensor, kind: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what is left of ``p`` (N, C), ``a`` (N, R) and the labels (N, C)."""
+        origin = self.supports.origin[kind]
+        across, along = self._flats
+        rest = self._without((p - origin) * self.space.rows)
+        c = torch.einsum("nc,nck->nk", rest, across[kind])
+        rest = rest - torch.einsum("nk,nck->nc", c, across[kind])
+        label = origin + torch.einsum("nk,nck->nc", c, along[kind])
+        return rest, self.space.left(p - label), label
+
+    def point(self, beta: Tensor, kind: Tensor) -> SamplePoints:
+        """Return the samples that points ``β`` (N, K) of these flats (N,) stand for."""
+        p = torch.softmax(beta @ self._map.T + self._offset, -1)
+        _, a, label = self._explain(p, kind)
+        return SamplePoints(a, beta @ self.basis.T + self.start, label, p)
+
+    def values(self, beta: Tensor, kind: Tensor) -> Tensor:
+        """Return the residuals (N, C), and one more where the scale is known."""
+        p = torch.softmax(beta @ self._map.T + self._offset, -1)
+        rest, a, _ = self._explain(p, kind)
+        size = a.norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
+        if not self.scaled:
+            return torch.div(rest, size)
+        b = beta @ self.basis.T + self.start
+        return torch.cat([rest / size, _product(a, b)[0]], 1)
+
+    def jacobian(self, beta: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the residuals (N, E) and their derivatives (N, E, K)."""
+        p = torch.softmax(beta @ self._map.T + self._offset, -1)
+        rest, a, _ = self._explain(p, kind)
+        size = a.norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
+        across, along = self._flats[0][kind], self._moved_by_labels[kind]
+        dp = p[..., None] * (self._map - (p @ self._map)[:, None, :])
+        U = self.space.U
+        weighed = self.space.rows[:, None] * dp
+        told = U.T @ weighed
+        left = weighed - U @ told
+        dc = across.mT @ left
+        left = left - across @ dc
+        da = told - along @ dc
+        shrink = (a[:, None, :] @ da) / size[..., None].square()
+        values = rest / size
+        J = left / size[..., None] - values[..., None] * shrink
+        if not self.scaled:
+            return values, J
+        b = beta @ self.basis.T + self.start
+        value, by_a, by_b = _product(a, b)
+        row = by_a[:, None, :] @ da + (by_b @ self.basis)[:, None, :]
+        return torch.cat([values, value], 1), torch.cat([J, row], 1)
+
+    def label_slopes(self, beta: Tensor, kind: Tensor) -> Tensor:
+        """Return the derivatives (N, C, K) of the labels by ``β``."""
+        p = torch.softmax(beta @ self._map.T + self._offset, -1)
+        across, along = self._flats
+        dp = p[..., None] * (self._map - (p @ self._map)[:, None, :])
+        return along[kind] @ (across[kind].mT @ (self.space.rows[:, None] * dp))
+
+    def error_sizes(self, errors: Tensor, kind: Tensor) -> Tensor:
+        """Return the size (N,) of residuals that errors (N, C) of ``p − y − δ`` leave."""
+        explained = self._flats[0].square().sum(-1)[kind] + self.space.U.square().sum(-1)
+        left = (1 - explained).where(explained < 1 - EXPLAINED_WHOLLY, 0.0).sqrt()
+        return (errors * self.space.rows * left).square().sum(-1).sqrt()
+
+    def label_gains(self, kind: Tensor) -> Tensor:
+        """Return how far the labels (N,) move in L1 per unit of error of ``p − y − U a`` in L2."""
+        _, along = self._flats
+        return along[kind].abs().sum((-2, -1))
+
+
+def beyond(space: HeadSpace, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what flats of labels with directions (N, C, K) hold beyond the span of ``U``.
+
+    Returns:
+        Orthonormal directions (N, C, K) of what is left of the flats, times ``rows``; how much of
+        each is left (N, K), the most first; and the labels' directions (N, C, K) that leave it.
+    """
+    T = space.rows[:, None] * directions
+    lengths = T.norm(dim=1, keepdim=True).clamp_min(SHORTEST_VECTOR)
+    T = T / lengths
+    u, s, vh = torch.linalg.svd(T - space.U @ (space.U.T @ T), full_matrices=False)
+    return u, s, (directions / lengths) @ vh.mT
+
+
+def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``(a·b − 1) / (1 + ‖a‖‖b‖)`` (N, 1), and its derivatives by ``a`` and ``b`` (N, R).
+
+    Errors of ``a`` and ``b`` enter the product in proportion to their lengths.
+    """
+    along, across = a.norm(dim=-1, keepdim=True), b.norm(dim=-1, keepdim=True)
+    size = 1 + along * across
+    value = ((a * b).sum(-1, keepdim=True) - 1) / size
+    ratio_a = across / along.clamp_min(SHORTEST_VECTOR)
+    ratio_b = along / across.clamp_min(SHORTEST_VECTOR)
+    return value, (b - value * ratio_a * a) / size, (a - value * ratio_b * b) / size
+
+
+@dataclass(frozen=True)
+class RoundingSettings:
+    """These settings turn single roundings into standard errors.
+
+    Attributes:
+        summed: how many roundings a sum over the batch and over a feature has, as a factor.
+        least: the smallest error of a number near one, in roundings of its own size.
+    """
+
+    summed: float = 2.0
+    least: float = 1.0
+
+
+ROUNDING = RoundingSettings()
+
+
+def as_sent(space: HeadSpace, at: SamplePoints) -> Tensor:
+    """Return the sizes (N, C) of the differences that the client multiplied with features.
+
+    It had rounded them: a difference far below the rounding of its label may have been zero.
+    """
+    return torch.minimum((at.p - at.label).abs(), (at.a @ space.spread.T).abs())
+
+
+def entry_errors(space: HeadSpace, differences: Tensor, features: Tensor) -> Tensor:
+    """Return the standard error ``n`` (C,) of the entries of each row of the head's gradient.
+
+    The terms of a sum are rounded before they cancel, so their sizes count, not that of the sum.
+
+    Args:
+        space: the factors of the head's gradient.
+        differences: (N, C) the ``δ`` of all samples.
+        features: (N, I) their divided features.
+    """
+    typical = features.square().mean(-1).sqrt()
+    sizes = (differences.abs() * typical[:, None]).sum(0) / space.factor
+    return ROUNDING.summed * space.relative * sizes + space.absolute
+
+
+def row_errors(space: HeadSpace) -> Tensor:
+    """Return the same from the gradient alone, before any sample is known."""
+    sizes = space.gradient.square().mean(1).sqrt()
+    hidden = (space.rows * sizes).mean() / space.rows  # what cancels in a row
+    return ROUNDING.summed * space.relative * (sizes + hidden / 8) + space.absolute
+
+
+def equation_errors(space: HeadSpace, n: Tensor, a: Tensor, b: Tensor, p: Tensor) -> Tensor:
+    """Return the standard error (N, C) of ``p − y − U a`` for samples ``a``, ``b`` and ``p``."""
+    of_differences = n * (a / space.S).norm(dim=-1, keepdim=True)
+    lengths = space.weight_lengths
+    back = (n * space.rows * (b @ space.U.T)).norm(dim=-1, keepdim=True)
+    sizes = space.factor * (b * space.S).norm(dim=-1, keepdim=True)
+    typical = sizes * lengths / space.weights.shape[1] ** 0.5
+    of_logits = space.factor * lengths * back + ROUNDING.summed * space.relative * typical
+    logs = p.clamp_min(torch.finfo(p.dtype).tiny).log().abs()
+    own = ROUNDING.least * space.relative * (1 + logs)
+    shared = (p * of_logits).norm(dim=-1, keepdim=True)
+    of_p = p * (of_logits.square() + shared.square() + own.square()).sqrt()
+    # A label's own entries are rounded as well, to within those of the difference.
+    labels = (p - a @ space.spread.T).abs()
+    of_labels = ROUNDING.least * space.relative * labels
+    return torch.sqrt(of_differences.square() + of_p.square() + of_labels.square())
+
+
+POLISH = LevenbergSettings(iterations=12, damping=1e-6, checkpoints=())
+THOROUGH = LevenbergSettings(iterations=100, damping=1e-6, checkpoints=())
+REWEIGHTED = 3  # how often equations are weighed anew
+FAR_OFF = 1e4  # beyond so many standard errors, weighing anew does not help
+
+
+@dataclass(frozen=True, eq=False)
+class JointSystem:
+    """This is the system of all samples, each on its own flat of labels.
+
+    Attributes:
+        space: the factors of the head's gradient.
+        supports: the flat of each sample, in their order.
+        errors: (R, C) the standard error of every equation.
+        scaled: whether the scale is known. Otherwise the logarithm of ``a·b`` is an unknown.
+    """
+
+    space: HeadSpace
+    supports: Supports
+    errors: Tensor
+    scaled: bool = True
+
+    def unpack(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``b`` (R, R), the coefficients (R, K) and ``a·b`` of unknowns (U,)."""
+        R, K = self.space.rank, self.supports.unknowns
+        scale = x.new_ones(()) if self.scaled else x[-1].exp()
+        return x[: R * R].reshape(R, R), x[R * R : R * (R + K)].reshape(R, K), scale
+
+    def point(self, x: Tensor) -> SamplePoints:
+        """Return the samples of unknowns (U,)."""
+        b, c, scale = self.unpack(x)
+        a = scale * torch.linalg.inv_ex(b)[0].mT
+        p = torch.softmax(b @ self.space.logit_map.T + self.space.offset, -1)
+        label = self.supports.origin + (self.supports.directions @ c[..., None])[..., 0]
+        return SamplePoints(a, b, label, p)
+
+    def signal(self, x: Tensor) -> float:
+        """Return the root mean square of the differences ``δ``, in standard errors.
+
+        Where the scale is an unknown, a scale of zero with endless features fits any gradient: all
+        differences vanish, and the errors of the logits grow with the features. A known scale
+        leaves no such way out. Where rows are levelled, a faint sample with the feature of another
+        fits as well, with errors beyond its own size: there the least sample counts.
+        """
+        if self.scaled and not self.space.is_levelled:
+            return math.inf
+        told = (self.point(x).a @ self.space.spread.T / self.errors).square()
+        told = told.mean(-1).amin() if self.space.is_levelled else told.mean()
+        return float(told.sqrt())
+
+    def values(self, x: Tensor, kind: Tensor) -> Tensor:
+        """Return the weighed residuals (1, E) of unknowns (1, U)."""
+        return self._residuals(self.point(x[0]))[None]
+
+    def _residuals(self, at: SamplePoints) -> Tensor:
+        rest = ((at.p - at.label - at.a @ self.space.spread.T) / self.errors).flatten()
+        if self.space.constraint is None:
+            return rest
+        told = (at.b @ self.space.constraint - 1) / self._constraint_errors(at.b)
+        return torch.cat([rest, told])
+
+    def _constraint_errors(self, b: Tensor) -> Tensor:
+        """Return the standard error (R,) of the further feature, which is one."""
+        return torch.mul(1 + b.norm(dim=-1) * self.space.S[0], self.space.relative)
+
+    def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the residuals (1, E) and their derivatives (1, E, U)."""
+        at, R, C = self.point(x[0]), self.space.rank, self.space.classes
+        M, U = self.space.logit_map, self.space.spread
+        K = self.supports.unknowns
+        # dA = −A dBᵀ A / scale: the a of one sample moves with the b of every other.
+        Ua = (at.a @ U.T).mT / self.unpack(x[0])[2]  # (C, R): column j is what moves with b_j
+        J = Ua[None, :, :, None] * at.a[:, None, None, :]
+        own = at.p[..., None] * (M - (at.p @ M)[:, None, :])
+        i = torch.arange(R, device=x.device)
+        J[i, :, i, :] += own
+        blocks = [J.reshape(R * C, R * R)]
+        labels = x.new_zeros(R, C, R, K)
+        labels[i, :, i, :] = -self.supports.directions
+        blocks.append(labels.reshape(R * C, R * K))
+        if not self.scaled:
+            blocks.append(-(at.a @ U.T).reshape(R * C, 1))
+        J = torch.cat(blocks, 1) / self.errors.reshape(-1, 1)
+        constraint = self.space.constraint
+        if constraint is not None:
+            rows = x.new_zeros(R, J.shape[1])
+            view = rows[:, : R * R].reshape(R, R, R)
+            view[i, i] = constraint / self._constraint_errors(at.b)[:, None]
+            rows[:, : R * R] = view.reshape(R, R * R)
+            J = torch.cat([J, rows])
+        return self._residuals(at)[None], J[None]
+
+
+def polish(
+    space: HeadSpace,
+    supports: Supports,
+    found: SamplePoints,
+    *,
+    scaled: bool = True,
+    steps: LevenbergSettings = POLISH,
+) -> tuple[JointSystem, Tensor]:
+    """Solve for all samples together from where each was found; return the system and its point."""
+    T, label = supports.directions, found.p - found.a @ space.spread.T
+    c = torch.linalg.pinv(T) @ (label - supports.origin)[..., None]
+    parts = [found.b.flatten(), c.flatten()]
+    if not scaled:
+        parts.append((found.a * found.b).sum(-1).mean().clamp_min(1e-12).log()[None])
+    x = torch.cat(parts)[None]
+    system = JointSystem(space, supports, torch.ones_like(found.p), scaled)
+    kind = torch.zeros(1, dtype=torch.long)
+    at = system.point(x[0])
+    for _ in range(REWEIGHTED):
+        n = entry_errors(space, as_sent(space, at), space.divided(at.b))
+        errors = equation_errors(space, n, at.a, at.b, at.p)
+        system = replace(system, errors=errors)
+        x, cost, _ = minimise(system, x, kind, steps)
+        at = system.point(x[0])
+        if float(cost[0]) > at.p.numel() * FAR_OFF**2:
+            break
+    return system, x[0]

@@ -1,0 +1,371 @@
+"""This module describes the client: how a share is made from data."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from softleak.core.errors import (
+    DataError,
+    LabelError,
+    ModelError,
+    NonFinite,
+    OptionError,
+    SoftleakError,
+)
+from softleak.core.forward import batch_size, forward_one, gradients_of, logits_of, run_batch
+from softleak.core.input_shapes import watched_tables
+from softleak.core.input_spec import Inputs, Layout, layout_of, pieces
+from softleak.core.local_training import LocalTraining, read_settings
+from softleak.core.share import GradientShare
+
+Weights = dict[str, Tensor]
+Objective = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class OptimiserState:
+    """This holds what an optimiser remembers from step to step, by parameter name."""
+
+    taken: int = 0
+    first: Mapping[str, Tensor] | None = None  # momentum, or Adam's mean gradient
+    second: Mapping[str, Tensor] | None = None  # Adam's mean square
+
+
+@dataclass(frozen=True, eq=False)
+class LocalProgram:
+    """This runs a client's steps from given weights.
+
+    Attributes:
+        model: the network; its own parameters and buffers are left alone.
+        loss: the function of logits (B, C) and soft labels (B, C) that is minimised.
+        training: the steps; nothing of it may be unknown.
+        frozen: parameters by name that are used but not trained.
+        unused: names of parameters whose gradient does not exist; optimisers leave them alone.
+    """
+
+    model: nn.Module
+    loss: Objective
+    training: LocalTraining
+    frozen: Mapping[str, Tensor]
+    unused: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, loss: Objective, training: LocalTraining, unused: Iterable[str] = ()
+    ) -> LocalProgram:
+        """Return the program of a client that trains what ``requires_grad`` says."""
+        if training.unknowns or not training.trains:
+            missing = ", ".join(training.unknowns) or "lr"
+            raise OptionError(f"a client that runs needs to know its {missing}")
+        frozen = {n: p.detach() for n, p in model.named_parameters() if not p.requires_grad}
+        return cls(model, loss, training, frozen, frozenset(unused))
+
+    def run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Weights:
+        """Return the weights after the last step.
+
+        Args:
+            weights: the trained parameters by name, as the client received them.
+            x: the client's inputs (N, …).
+            y: their soft labels (N, C).
+        """
+        now, state = dict(weights), OptimiserState()
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        for batch in self.training.batches(len(x), x.device):
+            # Indexing keeps batches differentiable; one full batch needs none.
+            whole = len(batch) == len(x) and self.training.seed is None
+            some, labels = (x, y) if whole else (x[batch], y[batch])
+            slopes, buffers = grad(self._loss, has_aux=True)(now, buffers, some, labels)
+            trained = {n: g for n, g in slopes.items() if n not in self.unused}
+            state, moved = advance(self.training, state, now, trained)
+            now |= moved
+        return now
+
+    def _loss(
+        self, weights: Weights, buffers: Weights, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Weights]:
+        # BatchNorm writes its statistics in place: into copies, which are the next step's.
+        own = {name: buffer.clone() for name, buffer in buffers.items()}
+        logits = logits_of(functional_call(self.model, {**self.frozen, **weights, **own}, (x,)))
+        if logits is None or logits.ndim != 2:
+            came = "no tensor" if logits is None else f"a tensor of shape {tuple(logits.shape)}"
+            raise ModelError(f"expected a model whose output is logits (B, C), got {came}")
+        return self.loss(logits, y), own
+
+
+def advance(
+    training: LocalTraining,
+    state: OptimiserState,
+    weights: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+) -> tuple[OptimiserState, Weights]:
+    """Return the optimiser's memory and the weights after one step along the gradients."""
+    if training.optimiser == "sgd":
+        return _sgd(training, state, weights, gradients)
+    return _adam(training, state, weights, gradients)
+
+
+def _sgd(
+    training: LocalTraining, state: OptimiserState,
+    weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor],
+) -> tuple[OptimiserState, Weights]:  # fmt: skip
+    lr, momentum, decay = _known(training)
+    first: Weights = {}
+    moved: Weights = {}
+    for name, g in gradients.items():
+        if decay:
+            g = g + decay * weights[name]
+        if momentum:
+            before = state.first[name] if state.first is not None else None
+            # The first step has no momentum yet, and is not dampened.
+            buffer = g if before is None else momentum * before + (1 - training.dampening) * g
+            first[name] = buffer
+            g = g + momentum * buffer if training.nesterov else buffer
+        moved[name] = weights[name] - lr * g
+    return OptimiserState(state.taken + 1, first or None), moved
+
+
+def _adam(
+    training: LocalTraining, state: OptimiserState,
+    weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor],
+) -> tuple[OptimiserState, Weights]:  # fmt: skip
+    lr, _, decay = _known(training)
+    taken, (b1, b2) = state.taken + 1, training.betas
+    first: Weights = {}
+    second: Weights = {}
+    moved: Weights = {}
+    for name, g in gradients.items():
+        start = weights[name]
+        if decay and training.optimiser == "adamw":
+            start = start * (1 - lr * decay)
+        elif decay:
+            g = g + decay * start
+        m = state.first[name] if state.first is not None else torch.zeros_like(g)
+        v = state.second[name] if state.second is not None else torch.zeros_like(g)
+        first[name] = m + (g - m) * (1 - b1)
+        second[name] = b2 * v + (1 - b2) * g * g
+        # The root has no slope at zero, where the step is zero as well.
+        positive = second[name] > 0
+        root = torch.where(positive, second[name], 1.0).sqrt() / (1 - b2**taken) ** 0.5
+        size = torch.where(positive, root, 0.0) + training.eps
+        moved[name] = start - lr / (1 - b1**taken) * first[name] / size
+    return replace(state, taken=taken, first=first, second=second), moved
+
+
+def _known(training: LocalTraining) -> tuple[float, float, float]:
+    """Return learning rate, momentum and weight decay as numbers."""
+    found = training.lr, training.momentum, training.weight_decay
+    lr, momentum, decay = (float(v) if isinstance(v, int | float) else None for v in found)
+    if lr is None or momentum is None or decay is None:
+        raise OptionError("a client that runs needs its lr, momentum and weight_decay")
+    return lr, momentum, decay
+
+
+ArrayLike: TypeAlias = Any  # a tensor, an array, a list of numbers; inputs also by keyword
+Loss = Callable[[Tensor, Tensor], Tensor]  # logits (B, C) and soft labels (B, C) to a scalar
+SUM_TOLERANCE_PER_CLASS = 2.5e-7  # what float32 arithmetic leaves of a sum of one
+
+
+@dataclass(frozen=True)
+class Client(LocalTraining):
+    """This describes how a client turns its data into what it sends.
+
+    A client without a learning rate computes the gradient of its loss once, on one sample or on
+    one batch, and sends it. One with a learning rate trains as ``LocalTraining`` describes, and
+    sends ``before − after``: ``Client(lr=0.01, steps=5, momentum=0.9)``.
+
+    Attributes:
+        loss: the function that the client minimises, of logits (B, C) and soft labels (B, C). It
+            averages over the batch, as those of torch do.
+    """
+
+    loss: Loss = F.cross_entropy
+
+    def share(self, model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
+        """Return what this client sends for one sample or one batch.
+
+        Parameters, ``.grad``, buffers and the train/eval mode of the model stay as they were. A
+        soft label less precise than the model is first divided by its sum, so that its rounding
+        does not enter: error bounds refer to the label so normalised.
+
+        Args:
+            model: the classifier, in the mode the client trains it in.
+            x: one input, with or without a batch dimension of one, or a batch of inputs (B, …); a
+                tensor, an array or a list, or a mapping of these by the model's keywords, such as
+                ``{"input_ids": ids, "attention_mask": mask}``.
+            y: a class index or a soft label (C,) of one sample; class indices (B,) or soft labels
+                (B, C) of a batch.
+
+        Returns:
+            The gradient by parameter name. That of one sample has the scale of its own loss; of a
+            batch nobody says so, since some of its samples may not show. Of a client that trains,
+            ``before − after``, with a note of how it was made.
+        """
+        trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise ModelError("the model has no trainable parameter: a client would send nothing")
+        inputs = _inputs(model, x)
+        given = _tensor(y, "the label", LabelError)
+        some, own = self._shown(inputs, given)
+        with torch.enable_grad():
+            logits, labels, layout = _run(model, some, own)
+            found = gradients_of(self.loss(logits, labels), list(trainable.values()))
+        if self.trains:
+            unused = [n for n, g in zip(trainable, found, strict=True) if g is None]
+            if not isinstance(inputs, Tensor) or not isinstance(layout, tuple):
+                raise DataError(
+                    "local training is simulated on one tensor of inputs; a model that takes "
+                    "tensors by keyword has to be wrapped in one that takes a single tensor"
+                )
+            rest = [_label(one, logits) for one in given[len(labels) :]] if own is not given else []
+            every = torch.stack([*labels.detach(), *rest])
+            batch = inputs.reshape(len(every), *layout)
+            return self._trained(model, trainable, batch, every, unused)
+        sent = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
+        return GradientShare(sent, layout, scale="known" if len(logits) == 1 else None)
+
+    def _shown(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+        """Return the samples that show which parameters take part: a first batch, or all.
+
+        A client that trains on many samples would else run them all once more than it has to.
+        """
+        size = self.batch_size
+        if not self.trains or size is None or not isinstance(x, Tensor):
+            return x, y
+        several = y.ndim == 2 or (y.ndim == 1 and not y.is_floating_point() and int(y.sum()) != 1)
+        if not several or len(x) != len(y) or len(y) <= size:
+            return x, y
+        return x[:size], y[:size]
+
+    @classmethod
+    def parse(cls, text: str) -> Client:
+        """Return the client that a text such as ``lr=0.01,steps=5,momentum=?`` describes."""
+        return cls(**read_settings(text))  # type: ignore[arg-type]
+
+    def _trained(
+        self, model: nn.Module, trainable: dict[str, nn.Parameter], x: Tensor, y: Tensor,
+        unused: list[str],
+    ) -> GradientShare:  # fmt: skip
+        """Return ``before − after`` of local training on inputs (N, …) and soft labels (N, C)."""
+        before = {name: p.detach() for name, p in trainable.items()}
+        like = next(iter(before.values()))
+        program = LocalProgram.of(model, self.loss, self.training, unused)
+        after = program.run(before, x.to(like.device, like.dtype), y)
+        made = GradientShare.from_update(before, after, client=self.training)
+        return replace(made, input_shape=tuple(x.shape[1:]), scale="known")
+
+
+def capture(model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
+    """Return the gradient of the cross-entropy, of a batch its mean: ``Client().share(…)``.
+
+    Args:
+        model: the classifier, in the mode the client trains it in. Nothing of it is changed.
+        x: one input, with or without a batch dimension of one, or a batch of inputs (B, …); a
+            tensor, an array or a list, or a mapping of these by the model's keywords, such as
+            ``{"input_ids": ids, "attention_mask": mask}``.
+        y: a class index or a soft label (C,) of one sample; class indices (B,) or soft labels
+            (B, C) of a batch.
+
+    Returns:
+        The gradient by parameter name.
+    """
+    return Client().share(model, x, y)
+
+
+def _run(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Layout]:
+    """Return logits (B, C), soft labels (B, C) and the layout of one input."""
+    with watched_tables(model) as watch:
+        logits, labels, batched = _forward(model, x, y)
+    return logits, labels, layout_of(batched, watch.tables(batched))
+
+
+def _forward(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Inputs]:
+    """Return logits (B, C), soft labels (B, C) and the inputs as a batch."""
+    size = batch_size(x)
+    several = y.ndim == 2 and len(y) != 1
+    # Integers (B,) are the classes of a batch, or one label that is one-hot: the model can tell.
+    indices = y.ndim == 1 and len(y) != 1 and not y.is_floating_point()
+    one_hot = indices and bool(y.sum() == 1) and bool((y >= 0).all())
+    if (several or (indices and not one_hot)) and (not len(y) or size != len(y)):
+        raise LabelError(
+            f"expected as many labels as inputs, got labels of shape {tuple(y.shape)} and inputs "
+            f"of shape {_shapes(x)}; one soft label has floating-point entries that sum to one"
+        )
+    if several or (indices and size == len(y)):
+        try:
+            logits, batched = run_batch(model, x)
+            return logits, torch.stack([_label(one, logits) for one in y]), batched
+        except ModelError:
+            if not one_hot:
+                raise
+    logits, batched = forward_one(model, x)
+    return logits, _label(y, logits)[None], batched
+
+
+def _label(given: Tensor, logits: Tensor) -> Tensor:
+    """Return the label as a soft label (C,), or raise ``LabelError``."""
+    classes = logits.shape[1]
+    given = given.to(logits.device)
+    if given.shape == (1,) and not given.is_floating_point():
+        given = given[0]
+    if given.ndim == 0:
+        if given.is_floating_point() or not 0 <= int(given) < classes:
+            raise LabelError(f"expected a class index from 0 to {classes - 1}, got {given.item()}")
+        return F.one_hot(given.long(), classes).to(logits.dtype)
+    label = given[0] if given.ndim == 2 and len(given) == 1 else given
+    if label.shape != (classes,):
+        raise LabelError(
+            f"expected one soft label of {classes} entries, got shape {tuple(given.shape)}"
+        )
+    if not label.isfinite().all():
+        raise NonFinite("the soft label holds NaN or infinity")
+    total = float(label.double().sum())
+    rounding = torch.finfo(label.dtype).eps if label.is_floating_point() else 0.0
+    if label.min() < 0 or abs(total - 1) > max(SUM_TOLERANCE_PER_CLASS * classes, rounding):
+        raise LabelError(
+            "expected a soft label with no negative entry and sum one, got minimum "
+            f"{float(label.min()):.3g} and sum {total:.7g}; divide it by its sum"
+        )
+    precise = torch.finfo(logits.dtype).eps
+    if label.is_floating_point() and torch.finfo(label.dtype).eps > precise:
+        label = label.double() / label.double().sum()
+    return label.to(logits.dtype)
+
+
+def _shapes(x: Inputs) -> str:
+    return " and ".join(str(tuple(tensor.shape)) for _, tensor in pieces(x))
+
+
+def _inputs(model: nn.Module, x: object) -> Inputs:
+    """Return the input as a tensor, or as tensors by keyword.
+
+    Real numbers alone, under the keyword of the model's first argument, are one tensor as well.
+    """
+    if not isinstance(x, Mapping):
+        return _tensor(x, "the input", DataError)
+    if not x or not all(isinstance(keyword, str) and keyword for keyword in x):
+        raise DataError(
+            f"expected tensors by the model's keywords, such as input_ids, got {list(x)}"
+        )
+    held = {
+        keyword: _tensor(given, f"the input {keyword!r}", DataError) for keyword, given in x.items()
+    }
+    ((keyword, only), *others) = held.items()
+    first = next(iter(inspect.signature(model.forward).parameters), "")
+    return only if not others and keyword == first and only.is_floating_point() else held
+
+
+def _tensor(given: object, what: str, refusal: type[SoftleakError]) -> Tensor:
+    """Return a tensor of whatever torch can make one of: arrays, lists, numbers."""
+    try:
+        return torch.as_tensor(given).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(given).__name__
+        raise refusal(f"expected {what} as numbers, got {kind} ({error})") from error

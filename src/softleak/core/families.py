@@ -1,0 +1,438 @@
+"""Smoothed labels (§3.4): all classes but a few share one floor, whose height is unknown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Protocol, TypeGuard, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from softleak.core.errors import LabelError
+
+
+def check_free(k: int) -> None:
+    """Raise ``LabelError`` unless ``k`` is a whole number of classes."""
+    if not isinstance(k, int) or k < 1:
+        raise LabelError(f"expected a whole number of free classes, at least one; got k={k}")
+
+
+def top_entries(y: Tensor, k: int) -> Tensor:
+    """Return a mask (…, C) of the ``k`` largest entries and of those equal to the least."""
+    return y >= kth_largest(y, k)
+
+
+def below_top(y: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the ``k``-th largest entry (…, 1), and one where an entry (…, C) is less, else zero.
+
+    Numbers instead of a mask: products with them take half the time of a choice.
+    """
+    least = kth_largest(y, k)
+    below = least - y
+    return least, (below if k == 1 else below.clamp_min_(0.0)).sign_()
+
+
+def kth_largest(y: Tensor, k: int) -> Tensor:
+    """Return the ``k``-th largest entry (…, 1), or the smallest if there are fewer."""
+    if k == 1:
+        return y.amax(-1, keepdim=True)
+    return y.topk(min(k, y.shape[-1]), sorted=True).values[..., -1:]
+
+
+# A label smoothed by ε has the prior density 2 (1 − ε). That is the density which a smoothed mix
+# of two classes, whose weights are uniform, gives to its floor.
+SMOOTHING_CONCENTRATION = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Simplices:
+    """This is a union of P simplices of labels, with one prior for the weights of their corners.
+
+    Attributes:
+        corners: (P, d + 1, C) the labels that each simplex mixes, in float64.
+        concentration: (d + 1,) the Dirichlet prior's parameters, whole numbers from one on; ones
+            make all members of a simplex equally likely.
+        faced: whether the face without the last corner has a probability of its own, as large as
+            that of all other members. Labels that nobody smoothed lie on such a face, and a
+            density alone would give them none.
+    """
+
+    corners: Tensor
+    concentration: Tensor
+    faced: bool = False
+
+    def __post_init__(self) -> None:
+        shape, alpha = tuple(self.corners.shape), self.concentration
+        if len(shape) != 3 or 0 in shape or alpha.shape != shape[1:2]:
+            raise LabelError(
+                "expected corners of shape (simplices, corners, classes), all at least one, and "
+                f"one concentration per corner; got {shape} and {tuple(alpha.shape)}"
+            )
+        if not bool(((alpha >= 1) & (alpha == alpha.round())).all()):
+            raise LabelError(f"expected whole concentrations of at least one, got {alpha.tolist()}")
+
+    @property
+    def classes(self) -> int:
+        """Return the number of classes C."""
+        return self.corners.shape[2]
+
+    @property
+    def origin(self) -> Tensor:
+        """Return the first corners (P, C), whose weight is what the other weights leave of one."""
+        return self.corners[:, 0]
+
+    @property
+    def directions(self) -> Tensor:
+        """Return (P, d, C) the vectors from the origin to the other corners."""
+        return self.corners[:, 1:] - self.corners[:, :1]
+
+    @classmethod
+    def of_mixes(
+        cls, k: int, classes: int, likely: Sequence[int], *, smoothed: bool = False
+    ) -> Simplices:
+        """Return the simplices of all mixes of ``k`` of the likely classes.
+
+        With ``smoothed`` each simplex has the flat label as its last corner. It is left out if
+        ``k`` covers all classes, since the flat label then is one of the mixes.
+        """
+        sets = list(combinations(likely, min(k, len(likely))))
+        corners = torch.eye(classes, dtype=torch.double)[torch.tensor(sets)]
+        faced = smoothed and k < classes
+        if faced:
+            flat = torch.full((len(sets), 1, classes), 1 / classes, dtype=torch.double)
+            corners = torch.cat([corners, flat], 1)
+        concentration = torch.ones(corners.shape[1], dtype=torch.double)
+        if smoothed and k == 1:
+            concentration[0] = SMOOTHING_CONCENTRATION
+        return cls(corners, concentration, faced)
+
+
+@runtime_checkable
+class Family(Protocol):
+    """A set of labels, described by the member that is nearest to any given vector."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return the member nearest to each vector of ``y`` (…, C).
+
+        Entries that the family leaves free are returned unchanged.
+        """
+        ...
+
+
+@runtime_checkable
+class Nested(Family, Protocol):
+    """A family some of whose members come arbitrarily close to those of a simpler family."""
+
+    @property
+    def simpler(self) -> Family | None:
+        """Return the simpler family, or None. The search looks for labels near it around its
+        solutions.
+        """
+        ...
+
+
+class Weighted(Family, Protocol):
+    """A family whose free parameters are better estimated from entries with a small error."""
+
+    def nearest(self, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the member nearest to ``y`` (…, C) in units of ``error``, and its own error."""
+        ...
+
+
+class Measured(Weighted, Protocol):
+    """A family that measures how far a label is from it in fewer steps than others need."""
+
+    def misfit(self, y: Tensor, error: Tensor) -> Tensor:
+        """Return the distance (…) of ``y`` (…, C) from its nearest member in units of ``error``.
+
+        It is the root mean square over the entries that differ from those of the member, whose own
+        error counts as well.
+        """
+        ...
+
+    def distance(self, y: Tensor) -> Tensor:
+        """Return the length (…) of ``y − project(y)``."""
+        ...
+
+
+class Bounded(Measured, Protocol):
+    """A family that tells from some entries of a label how far it is from the label at least."""
+
+    def least_misfit(self, y: Tensor, error: Tensor, classes: int) -> Tensor:
+        """Return a lower bound (…) of the misfit of labels of C ``classes``.
+
+        Args:
+            y: (…, E) any of their entries, the same of all labels.
+            error: (…, E) the errors of these.
+            classes: how many entries the labels have.
+        """
+        ...
+
+
+@runtime_checkable
+class Integrable(Family, Protocol):
+    """A family whose members are mixes of corners, so that a probability can be integrated."""
+
+    def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
+        """Return the simplices whose union is the family.
+
+        Args:
+            classes: the number of classes C.
+            likely: the classes that may lead the label. Simplices of other classes may be left
+                out; with few classes all of them are likely.
+        """
+        ...
+
+
+def simpler_of(family: Family) -> Family | None:
+    """Return the simpler family that a family offers, or None."""
+    found: Family | None = getattr(family, "simpler", None)
+    return found
+
+
+def nearest_of(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the member nearest to ``y`` (…, C), and how far ``error`` (…, C) may move it.
+
+    A family that does not weigh entries is projected onto twice: its nearest member moves with the
+    entries it is made of.
+    """
+    if _weighs(family):
+        return family.nearest(y, error)
+    nearest = family.project(y)
+    return nearest, (family.project(y + error) - nearest).abs()
+
+
+def _weighs(family: Family) -> TypeGuard[Weighted]:
+    return hasattr(family, "nearest")  # isinstance with a protocol takes ten times as long
+
+
+def misfit_of(family: Family, y: Tensor, error: Tensor) -> Tensor | None:
+    """Return the distance (…) that a family measures itself, or None if it does not."""
+    return family.misfit(y, error) if _measures(family) else None
+
+
+def distance_of(family: Family, y: Tensor) -> Tensor:
+    """Return the length (…) of what a projection onto a family takes from labels (…, C)."""
+    if _measures(family):
+        return family.distance(y)
+    found: Tensor = torch.linalg.vector_norm(y - family.project(y), dim=-1)
+    return found
+
+
+def least_misfit_of(family: Family, y: Tensor, error: Tensor, classes: int) -> Tensor | None:
+    """Return a lower bound (…) of the misfit from some entries (…, E), None if there is none."""
+    return family.least_misfit(y, error, classes) if _bounds(family) else None
+
+
+def _bounds(family: Family) -> TypeGuard[Bounded]:
+    return hasattr(family, "least_misfit")
+
+
+def _measures(family: Family) -> TypeGuard[Measured]:
+    return hasattr(family, "misfit") and hasattr(family, "distance")
+
+
+def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplices:
+    """Return the simplices by which a label behind noise is integrated.
+
+    Raises:
+        LabelError: if the family does not offer them, or offers them for another number of classes.
+    """
+    if not isinstance(family, Integrable):
+        raise LabelError(
+            f"the family {family!r} cannot be integrated over, as it has no method `simplices`. "
+            "Add simplices(classes, likely) -> softleak.families.Simplices to it "
+            "(docs/extending.md), or name a family of softleak, or none"
+        )
+    found = family.simplices(classes, likely)
+    if not isinstance(found, Simplices) or found.classes != classes:
+        got = f"{found.classes} classes" if isinstance(found, Simplices) else type(found).__name__
+        raise LabelError(
+            f"simplices() of the family {family!r} should return softleak.families.Simplices of "
+            f"{classes} classes, got {got}"
+        )
+    return found
+
+
+SMALLEST_ERROR = 1e-300  # An error of zero is replaced by this, so that quotients stay finite.
+
+
+@dataclass(frozen=True)
+class SmoothedMixed:
+    """Labels of ``k`` classes in any proportion, above one floor that all others share (timm)."""
+
+    k: int = 2
+
+    def __post_init__(self) -> None:
+        check_free(self.k)
+
+    @property
+    def simpler(self) -> Family | None:
+        """The family that labels with a vanishing last weight come close to."""
+        return SmoothedMixed(self.k - 1) if self.k > 1 else None
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return ``y`` (…, C) with all but its top ``k`` entries set to their mean.
+
+        The mean is at least zero.
+        """
+        _, rest = below_top(y, self.k)
+        count = rest.sum(-1, keepdim=True).clamp_min_(1.0)  # Ties leave more than k entries free.
+        floor = (y * rest).sum(-1, keepdim=True).div_(count).clamp_min_(0.0)
+        return y.maximum(floor).mul_(1 - rest).add_(rest.mul_(floor))
+
+    def nearest(self, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same with the floor at the weighted mean, and the error of that mean.
+
+        Entries weigh ``1/error²``, so that exact entries determine the floor.
+        """
+        free = top_entries(y, self.k)
+        best = torch.where(free, torch.inf, error).amin(-1, keepdim=True).clamp_min(SMALLEST_ERROR)
+        weight = torch.where(free, 0.0, (best / error.clamp_min(SMALLEST_ERROR)).square())
+        total = weight.sum(-1, keepdim=True).clamp_min(SMALLEST_ERROR)
+        floor = ((weight * y).sum(-1, keepdim=True) / total).clamp_min(0.0)
+        member = torch.where(free, y.maximum(floor), floor)
+        return member, torch.where(free, 0.0, best / total.sqrt())
+
+    def misfit(self, y: Tensor, error: Tensor) -> Tensor:
+        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square.
+
+        The errors have to be above zero.
+        """
+        apart = self._apart(y, error)
+        size: Tensor = torch.linalg.vector_norm(apart, dim=-1)
+        root: Tensor = torch.linalg.vector_norm(apart.sign_(), dim=-1)  # of how many are apart
+        return size.div_(root.clamp_min_(1.0))
+
+    def least_misfit(self, y: Tensor, error: Tensor, classes: int) -> Tensor:
+        """Return what the misfit of labels of C ``classes`` is at least, from some entries (…, E).
+
+        No floor fits these entries better than their own. The floor of all entries is known more
+        closely than any entry, so both errors together are at most twice that of the entry. And no
+        more than C entries are apart.
+        """
+        size: Tensor = torch.linalg.vector_norm(self._apart(y, error), dim=-1)
+        return size.div_(2 * math.sqrt(classes))
+
+    def _apart(self, y: Tensor, error: Tensor) -> Tensor:
+        """Return the entries (…, C) of ``y`` less those of ``nearest``, in units of both errors."""
+        least, rest = below_top(y, self.k)
+        off = error / rest  # infinite where an entry is free
+        best = off.amin(-1, keepdim=True).clamp_(SMALLEST_ERROR, 1 / SMALLEST_ERROR)
+        weight = torch.div(best, off, out=rest).square_()  # memory that is at hand is used again
+        total = weight.sum(-1, keepdim=True).clamp_min_(SMALLEST_ERROR)
+        floor = weight.mul_(y).sum(-1, keepdim=True).div_(total).clamp_min_(0.0)
+        apart = torch.sub(y, floor, out=weight).div_(off.add_(best.div_(total.sqrt_())))
+        if bool((least < floor).any()):  # the second of two free entries may be negative
+            apart += torch.where(y >= least, (y - floor).clamp_max_(0.0) / error, 0.0)
+        return apart
+
+    def distance(self, y: Tensor) -> Tensor:
+        """Return how far ``y`` (…, C) is from ``project``, as the length (…) of the difference."""
+        least, rest = below_top(y, self.k)
+        apart = y * rest
+        count = rest.sum(-1, keepdim=True).clamp_min_(1.0)
+        floor = apart.sum(-1, keepdim=True).div_(count).clamp_min_(0.0)
+        apart.addcmul_(rest, floor, value=-1)
+        if bool((least < floor).any()):
+            apart += (y - floor).clamp_max_(0.0).mul_(1 - rest)
+        length: Tensor = torch.linalg.vector_norm(apart, dim=-1)
+        return length
+
+    def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
+        """Return a simplex for every ``k`` likely classes and the flat label."""
+        return Simplices.of_mixes(self.k, classes, likely, smoothed=True)
+
+
+ONE_CLASS = SmoothedMixed(1)
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """Labels of one class, smoothed by an unknown amount; one-hot labels are among them."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return ``y`` (…, C) with all but its top entry set to their mean."""
+        return ONE_CLASS.project(y)
+
+    def nearest(self, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same with the floor at the weighted mean, and the error of that mean."""
+        return ONE_CLASS.nearest(y, error)
+
+    def misfit(self, y: Tensor, error: Tensor) -> Tensor:
+        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square."""
+        return ONE_CLASS.misfit(y, error)
+
+    def least_misfit(self, y: Tensor, error: Tensor, classes: int) -> Tensor:
+        """Return what the misfit of labels of C ``classes`` is at least, from some entries."""
+        return ONE_CLASS.least_misfit(y, error, classes)
+
+    def distance(self, y: Tensor) -> Tensor:
+        """Return how far ``y`` (…, C) is from ``project``, as the length (…) of the difference."""
+        return ONE_CLASS.distance(y)
+
+    def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
+        """Return the segment from each likely class to the flat label."""
+        return Simplices.of_mixes(1, classes, likely, smoothed=True)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Labels of ``k`` classes in any proportion, all others zero, as mixup and CutMix make them."""
+
+    k: int = 2
+
+    def __post_init__(self) -> None:
+        check_free(self.k)
+
+    @property
+    def simpler(self) -> Family | None:
+        """The family that labels with a vanishing last weight come close to."""
+        return Mixed(self.k - 1) if self.k > 1 else None
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return ``y`` (…, C) with all but its top ``k`` entries set to zero."""
+        return torch.where(top_entries(y, self.k), y.clamp_min(0.0), 0.0)
+
+    def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
+        """Return a simplex for every ``k`` of the likely classes."""
+        return Simplices.of_mixes(self.k, classes, likely)
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """Labels of one class that is certain."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return ``y`` (…, C) with all but its top entry set to zero.
+
+        The entries of a pseudo label sum to one, so the top entry of a member is then one.
+        """
+        return Mixed(1).project(y)
+
+    def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
+        """Return a single point for each likely class."""
+        return Simplices.of_mixes(1, classes, likely)
+
+
+@dataclass(frozen=True)
+class AnyLabel:
+    """This is the family of all probability distributions over the classes."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return ``y`` (…, C) with no entry below zero.
+
+        The sum of a pseudo label is one for every scalar (Theorem 1), so it needs no projection.
+        """
+        return y.clamp_min(0.0)
+
+    def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
+        """Return the one simplex whose corners are all classes, likely or not."""
+        return Simplices.of_mixes(classes, classes, range(classes))
+
+
+# The first of these that fits a label names it, so simpler families come first.
+KNOWN_FAMILIES: tuple[Family, ...] = (OneHot(), Smoothed(), Mixed(2), SmoothedMixed(2))

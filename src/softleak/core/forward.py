@@ -1,0 +1,191 @@
+"""This module runs a stranger's model on inputs, without changing anything of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from softleak.core.errors import ModelError
+from softleak.core.input_spec import POSITIONAL, Inputs, assembled, pieces
+
+
+@contextmanager
+def seeded(seed: int, like: Tensor) -> Iterator[None]:
+    """Let a model draw from this seed on the device of ``like``, and from where it was afterwards.
+
+    ``torch.manual_seed`` would do it too, but it keeps a stack trace for each kind of accelerator
+    that is absent, which takes longer than to run a small model.
+    """
+    with torch.random.fork_rng([like.device] if like.is_cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if like.is_cuda:
+            with torch.cuda.device(like.device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def forward_one(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
+    """Run the model on one input.
+
+    Args:
+        model: the classifier, in the mode the client uses. Its buffers stay as they are.
+        x: one input, with or without a batch dimension of one; a tensor, or tensors by keyword.
+
+    Returns:
+        The logits (1, C), and the input as a batch of one.
+
+    Raises:
+        ModelError: if the model refuses the input, or its output is not of shape (1, C).
+    """
+    errors: list[str] = []
+    # A batch of one may or may not have been added by the caller; only the model can tell.
+    single = all(tensor.shape[:1] == (1,) for _, tensor in pieces(x))
+    for given in [x, _unsqueezed(x)] if single else [_unsqueezed(x)]:
+        for batched in _ready(model, given):
+            try:
+                logits = logits_of(_called(model, batched))
+            except Exception as error:  # the user's own code may raise anything
+                errors.append(_first_line(error))
+                continue
+            if logits is not None and logits.ndim == 2 and len(logits) == 1:
+                return logits, batched
+            came = "not a tensor" if logits is None else tuple(logits.shape)
+            errors.append(f"the output is {came}, expected logits of shape (1, classes)")
+    raise ModelError(
+        f"the model does not take one input of shape {_described(x)}: {errors[0]}; "
+        "give one sample with one label, or a batch with a label for each sample"
+    )
+
+
+def forward_batch(model: nn.Module, x: Inputs) -> Tensor:
+    """Run the model on a batch of inputs (B, …), and return the logits (B, C).
+
+    The model's buffers stay as they are.
+
+    Raises:
+        ModelError: if the model refuses the inputs, or its output is not of shape (B, C).
+    """
+    return run_batch(model, x)[0]
+
+
+def run_batch(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
+    """Run the model on a batch as ``forward_batch`` does; return the inputs as they were used too.
+
+    Raises:
+        ModelError: if the model refuses the inputs, or its output is not of shape (B, C).
+    """
+    size = batch_size(x)
+    reason = ""
+    for batched in _ready(model, x):
+        try:
+            logits = logits_of(_called(model, batched))
+        except Exception as error:  # the user's own code may raise anything
+            reason = reason or _first_line(error)
+            continue
+        if logits is not None and logits.ndim == 2 and len(logits) == size:
+            return logits, batched
+        came = "not a tensor" if logits is None else tuple(logits.shape)
+        raise ModelError(f"expected logits of shape ({size}, classes), but the output is {came}")
+    single = _described(_changed(x, lambda t: t[0]))
+    raise ModelError(
+        f"the model does not take a batch of {size} inputs of shape {single}: {reason}"
+    )
+
+
+def logits_of(output: Any) -> Tensor | None:  # noqa: ANN401 - whatever a model returns
+    """Return the logits of what a model returns: a tensor, a tuple or an object that holds them.
+
+    They are ``output.logits`` or ``output["logits"]``, else the first entry of a tuple; None if
+    there is no tensor there.
+    """
+    if isinstance(output, Tensor):
+        return output
+    found = getattr(output, "logits", None)
+    if found is None and isinstance(output, Mapping):
+        found = output.get("logits")
+    if found is None and isinstance(output, tuple | list) and output:
+        found = output[0]
+    return found if isinstance(found, Tensor) else None
+
+
+def row_of_logits(inputs: Tensor, output: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the input (1, I) and the output (1, C) of a linear layer that became the logits.
+
+    A head may be applied to every token (1, T, I), of which one row is the model's answer.
+    """
+    if output.ndim != 3 or len(output) != 1 or output.shape[-1] != logits.shape[-1]:
+        return inputs, output
+    row = int((output[0] - logits).abs().amax(-1).argmin())
+    return inputs[:, row], output[:, row]
+
+
+def batch_size(x: Inputs) -> int:
+    """Return the first size of a batch of inputs; 0 if a tensor has none, or they differ."""
+    sizes = {tensor.shape[0] if tensor.ndim else 0 for _, tensor in pieces(x)}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Return the gradient of a loss by each parameter, None where it does not depend on one."""
+    try:
+        return torch.autograd.grad(loss, parameters, allow_unused=True)
+    except RuntimeError as error:  # the user's own code may do anything with the graph
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"the model's gradient cannot be computed: {reason}; a model that keeps tensors of one "
+            "run for the next has to be made anew, or put in train mode and back, before each run"
+        ) from error
+
+
+def _called(model: nn.Module, batched: Inputs) -> object:
+    arguments = (batched,) if isinstance(batched, Tensor) else ()
+    keywords = {} if isinstance(batched, Tensor) else dict(batched)
+    return functional_call(model, _copied_buffers(model), arguments, keywords)
+
+
+def _ready(model: nn.Module, x: Inputs) -> Iterator[Inputs]:
+    """Yield the input in the model's dtype and on its device.
+
+    Integers by keyword stay integers. A tensor of integers alone may be an image or token ids:
+    only the model can tell, and it is asked for an image first.
+    """
+    like = next(model.parameters())
+
+    def real(tensor: Tensor) -> Tensor:
+        return tensor.detach().to(like.device, like.dtype)
+
+    def kept(tensor: Tensor) -> Tensor:
+        return real(tensor) if tensor.is_floating_point() else tensor.detach().to(like.device)
+
+    if isinstance(x, Tensor):
+        yield real(x)
+        if x.is_floating_point():
+            return
+    yield _changed(x, kept)
+
+
+def _unsqueezed(x: Inputs) -> Inputs:
+    return _changed(x, lambda tensor: tensor.unsqueeze(0))
+
+
+def _changed(x: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
+    return assembled({keyword: change(tensor) for keyword, tensor in pieces(x)})
+
+
+def _described(x: Inputs) -> str:
+    shapes = {keyword: tuple(tensor.shape) for keyword, tensor in pieces(x)}
+    return str(shapes[POSITIONAL] if shapes.keys() == {POSITIONAL} else shapes)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _copied_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Copy the buffers: BatchNorm in train mode writes its running statistics in place."""
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -1,0 +1,384 @@
+"""This module finds the head, and verifies that the model does with it what attacks assume.
+
+The assumption is ``logits = W x + b`` up to a constant per sample, and that the gradients of ``W``
+and ``b`` are ``δ xᵀ`` and ``δ`` with ``δ = softmax(logits) − y``. A temperature, an average of two
+heads, a subclass of ``nn.Linear`` or a hook may break it without a trace in the model's structure,
+so the model is run on random inputs and both are compared with what really comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from softleak.core.errors import HeadNotFound, ModelError
+from softleak.core.forward import forward_one, gradients_of, row_of_logits, seeded
+from softleak.core.input_shapes import accepted_shapes, random_input
+from softleak.core.input_spec import Inputs, Layout
+
+
+@dataclass(frozen=True)
+class PowerIteration:
+    """These settings bound the largest singular value of the head."""
+
+    steps: int = 8  # steps of power iteration
+    slack: float = 1.2  # a factor that makes up for what the steps lack
+
+
+POWER = PowerIteration()
+
+
+SHORTEST = 1e-300  # keeps a quotient finite
+CACHED_BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
+KEPT_WEIGHTS = 1 << 22  # entries of a head that is kept in float64 as well, in 32 MiB at most
+
+
+def float64_blocks(matrix: Tensor) -> Iterator[Tensor]:
+    """Yield the rows of a matrix (C, I) in float64, in blocks that stay in the cache.
+
+    All blocks share one buffer, so each is valid until the next is asked for. Fresh memory for
+    every block would take several times as long as the product that it is needed for.
+    """
+    rows = max(CACHED_BLOCK // max(matrix.shape[1], 1), 1)
+    if matrix.dtype is torch.double or len(matrix) <= rows:
+        yield matrix.double()
+        return
+    buffer = torch.empty(rows, matrix.shape[1], dtype=torch.double, device=matrix.device)
+    for block in torch.split(matrix, rows):
+        yield buffer[: len(block)].copy_(block)
+
+
+def times_vector(matrix: Tensor, x: Tensor) -> Tensor:
+    """Return ``M x`` (C,) in float64, of a matrix (C, I): it runs at the speed of memory."""
+    products = [torch.mv(block, x) for block in float64_blocks(matrix)]
+    return torch.cat(products) if len(products) > 1 else products[0]
+
+
+def vector_times(x: Tensor, matrix: Tensor) -> Tensor:
+    """Return ``xᵀ M`` (I,) in float64, of a matrix (C, I)."""
+    found, row = x.new_zeros(matrix.shape[1]), 0
+    for block in float64_blocks(matrix):
+        found.addmv_(block.T, x[row : row + len(block)])
+        row += len(block)
+    return found
+
+
+def product_and_sums(matrix: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``M x`` (C,) and the sums (I,) over the columns of ``M`` (C, I), in one pass."""
+    ones, sums = torch.ones(len(matrix)).to(x), x.new_zeros(matrix.shape[1])
+    products = []
+    for block in float64_blocks(matrix):
+        products.append(torch.mv(block, x))
+        sums.addmv_(block.T, ones[: len(block)])
+    return torch.cat(products), sums
+
+
+def column_sums(matrix: Tensor) -> Tensor:
+    """Return the sums (I,) over the columns of a matrix (C, I), in float64."""
+    ones = torch.ones(len(matrix), dtype=torch.double, device=matrix.device)
+    return vector_times(ones, matrix)
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """This is a model's last linear layer: ``W`` (C, I), and ``b`` (C,), zero if there is none.
+
+    ``normalised`` says that the model takes a log-softmax of its output. The cross-entropy takes
+    another, and then even rounding errors of ``p − y`` add up to zero.
+    """
+
+    name: str
+    W: Tensor
+    b: Tensor
+    has_bias: bool
+    normalised: bool = False
+
+    @cached_property
+    def largest_weight(self) -> float:
+        """Return the largest entry of ``W``, by size."""
+        return float(self.W.abs().max())
+
+    @cached_property
+    def largest_row(self) -> float:
+        """Return the length of the longest row of ``W``."""
+        return float(self.W.norm(dim=1).max())
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """Return ``W`` for products: in float64 unless that would take much memory."""
+        return self.W.double() if self.W.numel() <= KEPT_WEIGHTS else self.W
+
+    @cached_property
+    def column_sums(self) -> Tensor:
+        """Return the sums (I,) over the columns of ``W``, in float64."""
+        return column_sums(self.W)
+
+    @cached_property
+    def norm(self) -> float:
+        """Return the largest singular value of ``W``, from a few power steps, rounded up."""
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(1, self.W.shape[1], generator=generator, dtype=torch.double)
+        x = x.to(self.W.device)
+        for _ in range(POWER.steps):
+            x = self.back(self.logits(x / x.norm().clamp_min(SHORTEST)))
+        return POWER.slack * float(x.norm().sqrt())
+
+    @property
+    def weight_name(self) -> str:
+        """Return the parameter whose gradient is ``G``."""
+        return f"{self.name}.weight" if self.name else "weight"
+
+    @property
+    def bias_name(self) -> str:
+        """Return the parameter whose gradient is ``δ`` itself."""
+        return f"{self.name}.bias" if self.name else "bias"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype that the model computes in."""
+        return self.W.dtype
+
+    @property
+    def classes(self) -> int:
+        """Return the number of classes C."""
+        return self.W.shape[0]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return ``W x`` (N, C) in float64, of features (N, I), without the bias."""
+        if len(x) == 1:
+            return times_vector(self._weights, x[0])[None]
+        return torch.cat([x @ block.T for block in float64_blocks(self._weights)], 1)
+
+    def back(self, delta: Tensor) -> Tensor:
+        """Return ``Wᵀ δ`` (N, I) in float64, of ``δ`` (N, C)."""
+        if len(delta) == 1:
+            return vector_times(delta[0], self._weights)[None]
+        found, row = delta.new_zeros(len(delta), self.W.shape[1]), 0
+        for block in float64_blocks(self._weights):
+            found.addmm_(delta[:, row : row + len(block)], block)
+            row += len(block)
+        return found
+
+    @classmethod
+    def of(cls, model: nn.Module, name: str | None = None) -> Head:
+        """Return the linear layer of this name, by default the last one defined, taken at its word.
+
+        Nothing is run: whoever passes such a head on vouches that the model's logits are its
+        output. ``find_head`` makes sure of it.
+        """
+        linears = linear_layers(model)
+        if name is not None and name not in linears:
+            raise HeadNotFound(f"no nn.Linear named {name!r}; the model has {', '.join(linears)}")
+        found = list(linears)[-1] if name is None else name
+        return cls._from_linear(found, linears[found])
+
+    @classmethod
+    def _from_linear(cls, name: str, linear: nn.Linear) -> Head:
+        W = linear.weight.detach()
+        if len(W) < 2:
+            raise ModelError(
+                f"expected logits of at least two classes, but the head {name!r} has one output, "
+                "as a sigmoid needs it; softleak audits softmax classifiers"
+            )
+        if not W.is_meta and not W.isfinite().all():
+            raise ModelError(f"the head {name!r} has weights that are NaN or infinite")
+        bias = torch.zeros(len(W), device=W.device) if linear.bias is None else linear.bias
+        b = bias.detach().double()
+        return cls(name, W, b, linear.bias is not None)
+
+
+def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return every ``nn.Linear`` of a model by name; raises ``HeadNotFound`` if there is none."""
+    linears = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    if not linears:
+        raise HeadNotFound(
+            f"expected a classifier whose logits come from an nn.Linear, but "
+            f"{type(model).__name__} has no nn.Linear"
+        )
+    return linears
+
+
+@dataclass(frozen=True)
+class VerificationSettings:
+    """These settings decide what counts as a linear head."""
+
+    runs: int = 3  # random inputs that the model is run on
+    seed: int = 0  # the seed of these inputs
+    roundings: float = (
+        64.0  # times the rounding of the largest term: what the order of a sum may change
+    )
+    tf32: float = 2.0**-10  # the resolution of matrix products where CUDA may shorten their factors
+
+
+VERIFICATION = VerificationSettings()
+
+
+def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = None) -> Head:
+    """Return the linear layer whose output the logits are, checked on random inputs of this shape.
+
+    Args:
+        model: the classifier, in the mode the client used.
+        name: the layer, if it is not to be found.
+        shape: the shape or specification of one input; by default the first usual one that the
+            model accepts.
+
+    Raises:
+        HeadNotFound: if no linear layer does what the attacks assume, or none can be checked.
+    """
+    linears = linear_layers(model)
+    if name is not None:
+        linears = {name: linears[Head.of(model, name).name]}
+    shape = shape or next(accepted_shapes(model), None)
+    if shape is None:
+        raise ModelError(
+            "could not tell which input the model takes, so its head cannot be verified; pass "
+            "input_shape, such as (3, 32, 32) (--input-shape 3,32,32 on the command line), or "
+            "head=Head.of(model, name) if you vouch for it"
+        )
+    runs = _runs(model, linears, shape)
+    producers = [n for n in linears if all(_gives_logits(run, n) for run in runs)]
+    if not producers:
+        raise HeadNotFound(_why_none(linears, runs))
+    head = Head.of(model, producers[-1])
+    _check_layer(head.name, linears[head.name], runs)
+    return replace(head, normalised=all(map(_sums_to_one, runs)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """This holds one forward and backward pass: what entered and left each layer, and gradients."""
+
+    logits: Tensor
+    delta: Tensor
+    calls: dict[str, list[tuple[Tensor, Tensor]]]
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+def _runs(model: nn.Module, linears: dict[str, nn.Linear], shape: Layout) -> list[_Run]:
+    generator = torch.Generator().manual_seed(VERIFICATION.seed)
+    like = next(iter(linears.values())).weight
+    # Dropout and noise in train mode draw from the global generator.
+    with seeded(VERIFICATION.seed, like), torch.enable_grad():
+        inputs = [random_input(shape, index, generator) for index in range(VERIFICATION.runs)]
+        return [_run(model, linears, x, index) for index, x in enumerate(inputs)]
+
+
+def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Inputs, index: int) -> _Run:
+    calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in linears}
+
+    def remember(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        calls[name].append((inputs[0].detach(), output.detach()))
+
+    def begin_anew(*_: object) -> None:
+        for made in calls.values():
+            made.clear()  # of a try with an input of another shape, which the model refused
+
+    handles = [m.register_forward_hook(partial(remember, n)) for n, m in linears.items()]
+    handles.append(model.register_forward_pre_hook(begin_anew))
+    try:
+        logits, _ = forward_one(model, x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for made in calls.values():
+        made[:] = [row_of_logits(*call, logits.detach()) for call in made]
+    target = torch.tensor([index % logits.shape[1]], device=logits.device)
+    delta = logits.detach().softmax(-1)[0] - F.one_hot(target[0], logits.shape[1])
+    wanted = {n: p for n, p in _parameters(linears).items() if p.requires_grad}
+    found: Iterable[Tensor | None] = ()
+    if wanted and logits.requires_grad:
+        loss = F.cross_entropy(logits, target)
+        found = gradients_of(loss, list(wanted.values()))
+    gradients = {n: g for n, g in zip(wanted, found, strict=False) if g is not None}
+    return _Run(logits.detach(), delta, calls, gradients)
+
+
+def _parameters(linears: dict[str, nn.Linear]) -> dict[str, Tensor]:
+    """Return the registered parameters of layers: what is computed from others is none of them."""
+    own = ((layer, linear._parameters) for layer, linear in linears.items())
+    return {f"{n}.{k}": p for n, held in own for k, p in held.items() if p is not None}
+
+
+def _gives_logits(run: _Run, name: str) -> bool:
+    """Return whether the layer's last output is the logits, up to a constant."""
+    if not run.calls[name]:
+        return False
+    _, output = run.calls[name][-1]
+    if output.shape != run.logits.shape:
+        return False
+    difference = output - run.logits  # a log-softmax shifts the logits, which changes no gradient
+    spread = difference.amax() - difference.amin()
+    return bool(spread <= 8 * torch.finfo(output.dtype).eps * (1 + output.abs().amax()))
+
+
+def _sums_to_one(run: _Run) -> bool:
+    """Whether the model's outputs are logarithms of probabilities."""
+    eps = torch.finfo(run.logits.dtype).eps
+    off = run.logits.logsumexp(-1).abs()
+    return bool((off <= VERIFICATION.roundings * eps * (1 + run.logits.abs().amax())).all())
+
+
+def _check_layer(name: str, linear: nn.Linear, runs: list[_Run]) -> None:
+    """Raise unless the layer was called once a run, computed ``W x + b``, and got its gradients."""
+    W = linear.weight.detach().double()
+    b = 0.0 if linear.bias is None else linear.bias.detach().double()
+    checked = False
+    for run in runs:
+        if len(run.calls[name]) > 1:
+            raise HeadNotFound(
+                f"the head {name!r} is applied {len(run.calls[name])} times per sample; its "
+                "gradient is then not that of one feature, and softleak cannot read it"
+            )
+        x, output = (tensor[0].double() for tensor in run.calls[name][0])
+        if not _close(output, W @ x + b, (W.abs() @ x.abs()) + abs(b), linear):
+            raise HeadNotFound(
+                f"the layer {name!r} does not compute W x + b with its own weights: it rescales, "
+                "quantises or adds something, and every label read from it would be wrong"
+            )
+        delta = run.delta.double()
+        predicted = {f"{name}.weight": torch.outer(delta, x), f"{name}.bias": delta}
+        for key, gradient in run.gradients.items():
+            if key in predicted:
+                expected = predicted[key]
+                checked |= bool(expected.any())
+                if not _close(gradient, expected, expected.abs().amax(), linear):
+                    raise HeadNotFound(_wrong_gradient(key))
+    if not checked and any(p.requires_grad for p in linear.parameters()):
+        raise HeadNotFound(
+            f"the head {name!r} has no gradient on random inputs, so it cannot be verified; pass "
+            "head=Head.of(model, name) if you vouch for it"
+        )
+
+
+def _close(found: Tensor, expected: Tensor, size: Tensor, linear: nn.Linear) -> bool:
+    eps = torch.finfo(linear.weight.dtype).eps
+    if linear.weight.is_cuda and torch.backends.cuda.matmul.allow_tf32:
+        eps = max(eps, VERIFICATION.tf32)
+    return bool(
+        ((found.double() - expected).abs() <= VERIFICATION.roundings * eps * (size + 1e-30)).all()
+    )
+
+
+def _wrong_gradient(key: str) -> str:
+    return (
+        f"the gradient of {key!r} on random inputs is not what the cross-entropy of a linear head "
+        "gives: a hook rescales it, or the parameter is used elsewhere as well; softleak cannot "
+        "read it"
+    )
+
+
+def _why_none(linears: dict[str, nn.Linear], runs: list[_Run]) -> str:
+    used = [name for name in linears if all(run.calls[name] for run in runs)]
+    named = ", ".join(list(linears)[:6]) + (", …" if len(linears) > 6 else "")
+    if not used:
+        return f"none of the linear layers ({named}) is used for every input"
+    return (
+        f"the model's output is not that of a linear layer ({named}); softleak needs logits "
+        "straight from an nn.Linear, without a temperature, a scale, a softmax or an average "
+        "behind it"
+    )

@@ -1,0 +1,134 @@
+"""This module says what kind of input a model takes: one tensor, or several tensors by keyword."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from softleak.core.errors import ModelError
+
+Shape: TypeAlias = tuple[int, ...]
+Inputs: TypeAlias = Tensor | Mapping[str, Tensor]  # what a model is called with, batch included
+POSITIONAL = ""  # the keyword of a tensor that is passed without one
+
+
+@dataclass(frozen=True)
+class InputPart:
+    """This describes one tensor of an input.
+
+    Attributes:
+        keyword: the argument it is passed as; empty if it is the first one and has no keyword.
+        shape: its shape without the batch dimension.
+        integer: whether it holds integers, as token ids and masks do.
+        below: the number of rows of the table that its integers point into, a fact of the model.
+            None if they point into no table, as those of a mask.
+    """
+
+    keyword: str
+    shape: Shape
+    integer: bool = False
+    below: int | None = None
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """This describes an input that is not one tensor of real numbers, for which a shape is enough.
+
+    Like a shape it is public knowledge of the protocol, not of the sample.
+    """
+
+    parts: tuple[InputPart, ...]
+
+    @property
+    def length(self) -> int | None:
+        """Return the number of tokens, if all parts are sequences of integers; else None."""
+        sequences = all(part.integer and len(part.shape) == 1 for part in self.parts)
+        lengths = {part.shape for part in self.parts}
+        return self.parts[0].shape[0] if sequences and len(lengths) == 1 else None
+
+    @property
+    def tokens(self) -> InputPart:
+        """Return the part that holds the token ids: the one with the largest table.
+
+        Raises:
+            ModelError: if no part points into a table.
+        """
+        tables = [part for part in self.parts if part.below]
+        if not tables:
+            raise ModelError(
+                "no embedding table of the model takes the integers of its input, so random ones "
+                "cannot be drawn; use nn.Embedding for the table"
+            )
+        return max(tables, key=lambda part: part.below or 0)
+
+    def of_length(self, length: int) -> InputSpec:
+        """Return the specification of sequences of another length."""
+        return InputSpec(tuple(replace(part, shape=(length,)) for part in self.parts))
+
+    def alike(self, other: object) -> bool:
+        """Return whether two inputs differ in nothing but the length of their sequences."""
+        if not isinstance(other, InputSpec) or self.length is None or other.length is None:
+            return self == other
+        return self.of_length(1) == other.of_length(1)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{part.keyword or 'input'} {part.shape}" for part in self.parts)
+
+
+Layout: TypeAlias = Shape | InputSpec  # a shape stands for one tensor of real numbers
+
+
+def entries(layout: Layout) -> int:
+    """Return the number of entries of one input."""
+    if isinstance(layout, tuple):
+        return math.prod(layout)
+    return sum(math.prod(part.shape) for part in layout.parts)
+
+
+def layout_of(batched: Inputs, tables: Mapping[str, int]) -> Layout:
+    """Return the layout of one input of a batch, whose integers point into ``tables``."""
+    if isinstance(batched, Tensor) and batched.is_floating_point():
+        return tuple(batched.shape[1:])
+    parts = []
+    for keyword, tensor in pieces(batched):
+        integer = not tensor.is_floating_point()
+        below = tables.get(keyword) if integer else None
+        parts.append(InputPart(keyword, tuple(tensor.shape[1:]), integer, below))
+    return InputSpec(tuple(parts))
+
+
+def pieces(inputs: Inputs) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of an input by keyword, which is empty for a tensor alone."""
+    if isinstance(inputs, Tensor):
+        yield POSITIONAL, inputs
+    else:
+        yield from inputs.items()
+
+
+def assembled(tensors: Mapping[str, Tensor]) -> Inputs:
+    """Return tensors by keyword as a model is called with them: a tensor alone if it has none."""
+    return tensors[POSITIONAL] if tensors.keys() == {POSITIONAL} else dict(tensors)
+
+
+def random_tokens(spec: InputSpec, index: int, generator: torch.Generator) -> Inputs:
+    """Return one random input: ids below the size of their table, masks of ones, noise elsewhere.
+
+    Every other sequence is shorter, so that what holds for all of them holds for any length.
+    """
+    spec.tokens  # noqa: B018 - it raises if nothing can be drawn
+    if spec.length is not None and index % 2:
+        spec = spec.of_length(max(spec.length * 2 // 3, 1))
+    return assembled({part.keyword: _random_part(part, generator) for part in spec.parts})
+
+
+def _random_part(part: InputPart, generator: torch.Generator) -> Tensor:
+    if not part.integer:
+        return torch.randn(part.shape, generator=generator)
+    if part.below is None:
+        return torch.ones(part.shape, dtype=torch.long)
+    return torch.randint(part.below, part.shape, generator=generator)

@@ -1,0 +1,115 @@
+"""This module holds what an attacker assumes, and derives from it what a report says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from softleak.core.errors import LabelError, OptionError, ShareError
+from softleak.core.families import Family
+from softleak.core.local_training import LocalTraining
+from softleak.core.results import Recovery, Status
+from softleak.core.share import GradientShare, Scale
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """This holds what is known or assumed of a share before it is attacked.
+
+    Attributes:
+        family: the family of the label. None means any label, where other layers offer evidence;
+            else one-hot, smoothed, mixed and smoothed mixed labels of two classes.
+        scale: "known" if somebody vouches that the share is the gradient itself, "unknown" if it
+            may be the gradient times any positive factor. None means what the share says itself.
+        noise: the standard deviation of noise on every entry, if it was declared.
+        samples: the number of samples behind a share of one step, if it is known.
+        is_gradient: whether somebody says that the share is a gradient and not a difference of
+            weights, whose sign is the opposite.
+        head_only: whether only the gradient of the head's weight is used, as in the paper.
+        client: the local training behind the share, if somebody said it.
+        lr: the learning rate that a difference of weights was divided by, if somebody said it. A
+            report repeats it; no attack takes it for granted.
+        tolerance: the L1 distance below which two labels count as one answer.
+    """
+
+    family: Family | None = None
+    scale: Scale | None = None
+    noise: float = 0.0
+    samples: int | None = None
+    is_gradient: bool = False
+    head_only: bool = False
+    tolerance: float = 1e-3
+    client: LocalTraining | None = None
+    lr: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale not in (None, "known", "unknown"):
+            raise ShareError(f'scale should be "known", "unknown" or None, got {self.scale!r}')
+        if not self.tolerance > 0:
+            raise LabelError(
+                f"tolerance should be a positive distance of labels, got {self.tolerance}"
+            )
+        family = self.family
+        if family is not None and (isinstance(family, type) or not isinstance(family, Family)):
+            raise LabelError(f"expected a label family such as Smoothed(), got {family!r}")
+        if not self.noise >= 0:
+            raise OptionError(f"noise should be a standard deviation, 0 or more, got {self.noise}")
+
+    @property
+    def scale_unknown(self) -> bool:
+        """Return whether the share may be the gradient times any positive factor."""
+        return self.scale == "unknown"
+
+    def of(self, share: GradientShare) -> Knowledge:
+        """Return what is known of this share: what it says of its scale counts if nobody else did.
+
+        A share that states its scale is a gradient.
+        """
+        client = share.made_by or self.client
+        scale = share.scale if self.scale is None else self.scale
+        if (client, scale) == (self.client, self.scale):
+            return self
+        return replace(self, scale=scale, client=client)
+
+    def assumptions(self, recovery: Recovery) -> tuple[str, ...]:
+        """Return what an answer rests on, in sentences."""
+        return tuple(self._assumed(recovery))
+
+    def _assumed(self, recovery: Recovery) -> Iterator[str]:
+        if recovery.status is Status.NOT_SINGLE:
+            yield (
+                "The gradient is that of the cross-entropy of several samples or steps, with this "
+                "model and these weights; its sign is as it was said or taken to be."
+            )
+        else:
+            yield (
+                "The gradient is that of the cross-entropy of one sample, with this model and "
+                "these weights, in the mode it was audited in."
+            )
+        if self.client is not None:
+            yield f"The client trained as was said ({self.client}), from these weights."
+        if self.scale_unknown:
+            yield "The share was multiplied by an unknown positive factor."
+        else:
+            yield "The share was not multiplied by a factor (clipping, learning rate, averaging)."
+        if self.noise:
+            yield (
+                f"Every entry carries independent noise of standard deviation {self.noise:g}, as "
+                "declared."
+            )
+        elif recovery.noise:
+            yield (
+                "Whatever one sample cannot explain is assumed to be independent noise of equal "
+                "size on every entry."
+            )
+        else:
+            yield "The share carries no noise beyond the rounding of its number format."
+        if recovery.status is Status.UNIQUE:
+            yield self._label_assumed(recovery)
+
+    def _label_assumed(self, recovery: Recovery) -> str:
+        if self.family is not None:
+            return f"The label belongs to the family {self.family}, as was said."
+        if any(piece.agrees for piece in recovery.evidence):
+            return "Nothing is assumed of the label: evidence from other layers decides."
+        return "The label is one-hot, smoothed, or a smoothed mix of two classes."

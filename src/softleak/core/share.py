@@ -1,0 +1,299 @@
+"""This module holds what a client sends. It touches tensors and files, never a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, cast
+
+import torch
+from torch import Tensor
+
+from softleak import io as tensor_files
+from softleak.core.errors import NonFinite, ShareError
+from softleak.core.input_spec import Layout
+from softleak.core.local_training import LocalTraining, read_settings
+from softleak.core.vocabulary import ROUNDOFF, Precision
+
+LARGEST_SQUARABLE = 1e100  # the squares of larger numbers may overflow
+COUNTERS = (torch.int32, torch.int64, torch.bool)  # what stands beside weights in a state
+SENT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+Checkpoint = Mapping[str, Tensor] | str | PathLike[str]
+Scale = Literal["known", "unknown"]
+
+
+@dataclass(frozen=True, eq=False)
+class GradientShare(Mapping[str, Tensor]):
+    """This holds the gradients of one client by parameter name. Layers may be missing.
+
+    Attributes:
+        gradients: the tensors, by the name of their parameter.
+        input_shape: the shape of one input without the batch dimension; an ``InputSpec`` if the
+            input is not one tensor of real numbers. It is public knowledge of the protocol, not of
+            the sample.
+        rounding: an absolute error per entry beyond that of the dtype, by parameter name. A
+            difference of checkpoints has one.
+        scale: "known" if somebody vouches that the share is the gradient itself, "unknown" if it
+            may be the gradient times any positive factor. None means that nobody said: the share
+            is read as the gradient itself, but a simpler reading of the same numbers counts too.
+        precision: the coarsest number format the client computed in, if it is coarser than the
+            dtypes of the model and of the share, as with autocast.
+        made_by: the local training behind the share, if somebody said it. The share is then
+            ``before − after``, not a gradient.
+    """
+
+    gradients: Mapping[str, Tensor]
+    input_shape: Layout | None = None
+    rounding: Mapping[str, float] = field(default_factory=dict)
+    scale: Scale | None = None
+    precision: Precision | None = None
+    made_by: LocalTraining | None = None
+
+    def __post_init__(self) -> None:
+        for name, gradient in self.gradients.items():
+            _check_gradient(name, gradient)
+        if any(not 0 <= error < float("inf") for error in self.rounding.values()):
+            raise ShareError("expected rounding errors that are finite and not negative")
+        if self.scale not in (None, "known", "unknown"):
+            raise ShareError(f'scale should be "known", "unknown" or None, got {self.scale!r}')
+        if self.precision is not None and self.precision not in ROUNDOFF:
+            formats = ", ".join(ROUNDOFF)
+            raise ShareError(f"precision should be one of {formats}, got {self.precision!r}")
+        if self.made_by is not None and not isinstance(self.made_by, LocalTraining):
+            raise ShareError(f"made_by should be a Client that trains, got {self.made_by!r}")
+        frozen = {name: gradient.detach() for name, gradient in self.gradients.items()}
+        object.__setattr__(self, "gradients", MappingProxyType(frozen))
+        object.__setattr__(self, "rounding", MappingProxyType(dict(self.rounding)))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.gradients[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.gradients)
+
+    def __len__(self) -> int:
+        return len(self.gradients)
+
+    def resolution(self, name: str, computed_in: torch.dtype) -> float:
+        """Return the relative rounding of a gradient.
+
+        The coarsest of what it was computed and sent in.
+        """
+        sent_in = self.gradients[name].dtype
+        said = ROUNDOFF[self.precision] if self.precision else 0.0
+        return max(torch.finfo(sent_in).eps / 2, torch.finfo(computed_in).eps / 2, said)
+
+    def smallest(self, name: str, computed_in: torch.dtype) -> float:
+        """Return the size below which entries of a gradient are less exact than ``resolution``."""
+        said = torch.finfo(torch.float16).tiny if self.precision == "float16" else 0.0
+        formats = (self.gradients[name].dtype, computed_in)
+        return max(said, *(torch.finfo(one).tiny for one in formats))
+
+    def expecting(self, noise: float) -> GradientShare:
+        """Return the share, known to carry noise of this standard deviation on everything."""
+        if not noise >= 0:
+            raise ShareError(f"expected a standard deviation of noise, 0 or more, got {noise}")
+        known = {name: math.hypot(noise, self.noise(name)) for name in self.gradients}
+        return replace(self, rounding=known)
+
+    def noise(self, name: str) -> float:
+        """Return the absolute error of a gradient's entries beyond that of its dtype, if it was
+        said.
+        """
+        return self.rounding.get(name, 0.0)
+
+    def largest(self, name: str) -> float:
+        """Return the largest absolute entry of a gradient; NaN if it holds one."""
+        gradient = self.gradients[name]
+        if not gradient.numel():
+            return 0.0
+        low, high = (float(end) for end in torch.aminmax(gradient))
+        return high if math.isnan(high) else max(-low, high)
+
+    def _surely_small(self, name: str) -> bool:
+        """Return whether a single sum proves that entries are finite and can be squared.
+
+        Those of a format shorter than float64 can be if they are finite.
+        """
+        gradient = self.gradients[name]
+        short = torch.finfo(gradient.dtype).max < LARGEST_SQUARABLE
+        return short and math.isfinite(float(gradient.sum()))
+
+    def norm(self) -> float:
+        """Return the L2 norm of all gradients together."""
+        return math.hypot(*(float(g.double().norm()) for g in self.gradients.values()))
+
+    def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
+        """Return the share with every gradient changed: what a defence does to it."""
+        changed = {name: change(name, gradient) for name, gradient in self.gradients.items()}
+        return replace(self, gradients=changed, scale=self._unvouched)
+
+    def scaled(self, factor: float) -> GradientShare:
+        """Return the share times a factor, as clipping or an unknown learning rate leave it."""
+        changed = {name: gradient * factor for name, gradient in self.gradients.items()}
+        rounding = {name: error * abs(factor) for name, error in self.rounding.items()}
+        return replace(self, gradients=changed, rounding=rounding, scale=self._unvouched)
+
+    @property
+    def _unvouched(self) -> Scale | None:
+        """Return the scale once the numbers were changed: nobody vouches for them any more."""
+        return None if self.scale == "known" else self.scale
+
+    def without(self, *names: str) -> GradientShare:
+        """Return the share with some gradients withheld."""
+        kept = {name: g for name, g in self.gradients.items() if name not in names}
+        return replace(self, gradients=kept)
+
+    def renamed(self, names: Mapping[str, str]) -> GradientShare:
+        """Return the share with some gradients under other names."""
+        changed = {names.get(name, name): gradient for name, gradient in self.gradients.items()}
+        rounding = {names.get(name, name): error for name, error in self.rounding.items()}
+        return replace(self, gradients=changed, rounding=rounding)
+
+    def check_finite(self) -> None:
+        """Raise ``NonFinite`` if a gradient holds NaN or infinity."""
+        # A finite extreme proves finite entries and is cheaper to have than a mask.
+        doubtful = [name for name in self.gradients if not self._surely_small(name)]
+        largest = {name: self.largest(name) for name in doubtful}
+        bad = [name for name, size in largest.items() if not math.isfinite(size)]
+        if bad:
+            raise NonFinite(
+                f"expected finite gradients, but {', '.join(bad)} holds NaN or infinity; "
+                "the client's loss diverged or the file is damaged"
+            )
+        huge = [name for name, size in largest.items() if size > LARGEST_SQUARABLE]
+        if huge:
+            raise ShareError(
+                f"the gradient {huge[0]!r} has entries above {LARGEST_SQUARABLE:.0e}, as no "
+                "loss gives; the file is damaged, or not of gradients"
+            )
+
+    def check_shapes(self, parameters: Mapping[str, Tensor]) -> None:
+        """Raise ``ShareError`` if a gradient has another shape than its parameter."""
+        shared = sorted(self.gradients.keys() & parameters.keys())
+        for name in shared:
+            came, expected = tuple(self.gradients[name].shape), tuple(parameters[name].shape)
+            if came != expected:
+                raise ShareError(
+                    f"the gradient {name!r} should have its parameter's shape {expected}, got "
+                    f"{came}; is it of this model?"
+                )
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write to .safetensors, .pt or .npz, whole or not at all."""
+        facts = (self.gradients, self.input_shape, self.rounding, self.scale, self.precision)
+        client = None if self.made_by is None else str(self.made_by)
+        tensor_files.save(Path(path), tensor_files.Content(*facts, client=client))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> GradientShare:
+        """Read .safetensors, .pt (weights only) or .npz (no pickles); counters are left out."""
+        return cls.of_file(tensor_files.load(Path(path)))
+
+    @classmethod
+    def of_file(cls, held: tensor_files.Content) -> GradientShare:
+        """Return the share that a file holds, once it was read; counters are left out."""
+        gradients = {n: g for n, g in held.tensors.items() if g.dtype not in COUNTERS}
+        scale, precision = cast(Scale, held.scale), cast(Precision, held.precision)
+        made_by = None if held.client is None else LocalTraining(**read_settings(held.client))  # type: ignore[arg-type]
+        return cls(gradients, held.input_shape, held.rounding, scale, precision, made_by)
+
+    @classmethod
+    def from_update(
+        cls,
+        before: Checkpoint,
+        after: Checkpoint,
+        *,
+        lr: float | None = None,
+        client: LocalTraining | None = None,
+    ) -> GradientShare:
+        """Return the gradient behind one step of plain SGD: ``(before − after) / lr``.
+
+        Without a learning rate the share is ``before − after``, and its scale is unknown. With a
+        ``client`` that trains, such as ``Client(lr=0.01, steps=5)``, it is ``before − after`` too,
+        and remembers how it was made.
+        """
+        if client is not None and (lr is not None or not client.trains):
+            raise ShareError(
+                "expected either lr, for one plain step, or a client that trains, such as "
+                f"Client(lr=0.01, steps=5); got lr={lr!r} and the client {client}"
+            )
+        rate = _checked_rate(lr)
+        old, new = _tensors(before), _tensors(after)
+        _check_same_parameters(old, new)
+        gradients: dict[str, Tensor] = {}
+        rounding: dict[str, float] = {}
+        for name, start in old.items():
+            if name not in new or not start.numel():
+                continue
+            if not (start.is_floating_point() and new[name].is_floating_point()):
+                continue
+            gradients[name] = (start.double() - new[name].double()) / rate
+            ulp = max(torch.finfo(t.dtype).eps for t in (start, new[name])) / 2
+            rounding[name] = ulp * float(start.detach().abs().max()) / rate
+        if client is not None:
+            # Each step rounds the weights anew; roundings are independent and add as squares do.
+            steps = client.single_steps or 1
+            grown = {n: e * steps**0.5 for n, e in rounding.items()}
+            return cls(gradients, rounding=grown, made_by=client.training)
+        return cls(gradients, rounding=rounding, scale=None if lr else "unknown")
+
+    @classmethod
+    def from_delta(cls, delta: Checkpoint, *, lr: float | None = None) -> GradientShare:
+        """Return the gradient behind a difference of weights ``after − before``: ``−delta / lr``.
+
+        Without a learning rate the share is ``−delta``, and its scale is unknown. The rounding of
+        the weights is not known here; ``from_update`` knows it, having both checkpoints.
+        """
+        rate = _checked_rate(lr)
+        held = {n: d for n, d in _tensors(delta).items() if d.dtype not in COUNTERS}
+        gradients = {name: -difference / rate for name, difference in held.items()}
+        return cls(gradients, scale=None if lr else "unknown")
+
+
+def _checked_rate(lr: float | None) -> float:
+    if lr is None:
+        return 1.0
+    if not isinstance(lr, int | float) or not 0 < lr < float("inf"):
+        raise ShareError(f"lr should be a positive learning rate, got {lr!r}")
+    return lr
+
+
+def _check_gradient(name: str, gradient: object) -> None:
+    if not isinstance(gradient, Tensor) or gradient.dtype not in SENT_DTYPES:
+        kind = gradient.dtype if isinstance(gradient, Tensor) else type(gradient).__name__
+        raise ShareError(
+            f"gradient {name!r} should be a floating-point tensor of 16 bits or more, got "
+            f"{kind}; convert it, or leave out what is not a gradient"
+        )
+    if gradient.layout is not torch.strided:
+        raise ShareError(f"gradient {name!r} is sparse; make it dense with .to_dense()")
+    if gradient.is_meta:
+        raise ShareError(f"gradient {name!r} is a meta tensor, which holds no numbers")
+
+
+def _tensors(checkpoint: Checkpoint) -> Mapping[str, Tensor]:
+    if isinstance(checkpoint, Mapping):
+        return checkpoint
+    return tensor_files.load(Path(checkpoint)).tensors
+
+
+def _check_same_parameters(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
+    shared = old.keys() & new.keys()
+    if not shared:
+        one, other = (", ".join(list(names)[:3]) or "nothing" for names in (old, new))
+        raise ShareError(
+            "expected two checkpoints of one model, but they have no parameter name in common: "
+            f"one holds {one} …, the other {other} …"
+        )
+    different = sorted(name for name in shared if old[name].shape != new[name].shape)
+    if different:
+        name = different[0]
+        raise ShareError(
+            f"{len(different)} parameters differ in shape between the checkpoints, first {name!r}: "
+            f"{tuple(old[name].shape)} before, {tuple(new[name].shape)} after"
+        )

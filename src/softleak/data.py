@@ -1,0 +1,11 @@
+"""The old path of ``softleak.paper.data``."""
+
+import warnings
+
+from softleak.paper.data import *  # noqa: F403
+
+warnings.warn(
+    "softleak.data has moved: import softleak.paper.data instead",
+    DeprecationWarning,
+    stacklevel=2,
+)

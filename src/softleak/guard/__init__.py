@@ -1,0 +1,1 @@
+"""softleak inside other people's frameworks: each needs an extra of its own."""

@@ -1,0 +1,340 @@
+"""A mod that says, before a client trains, what one step on its own batch would give away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+import torch
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
+from torch import Tensor, nn
+
+from softleak.audit.sweeps import TREATMENTS, Treatment
+from softleak.audit.weakest import Make, Stopped
+from softleak.core.client import capture
+from softleak.core.errors import ShareError, SoftleakError
+from softleak.core.local_training import UNKNOWN, LocalTraining, read_settings
+from softleak.core.vocabulary import Leak
+from softleak.defenses.defense import GaussianNoise
+from softleak.guard.auditor import Auditor, Question
+from softleak.guard.flower import guard as records
+from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
+from softleak.guard.updates import OwnStep, Weights
+from softleak.labels.composition import BatchReader
+
+LEARNING_RATE_KEY = "lr"  # the name of the learning rate in the config of Flower's examples
+SAMPLES_METRIC = "num-examples"  # the metric in which a client counts its samples
+
+
+def only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
+    """Return the one record of arrays in a message, with its key, or raise ``ShareError``."""
+    records = content.array_records
+    if len(records) != 1:
+        raise ShareError(f"expected one record of arrays, got {len(records)}")
+    return next(iter(records.items()))
+
+
+def tensors(record: ArrayRecord) -> dict[str, Tensor]:
+    """Return copies of the arrays as tensors; raise ``ShareError`` if one cannot be read."""
+    found = {}
+    for name, array in record.items():
+        try:
+            # It is a copy, because a mod or the app may change the array later.
+            found[name] = torch.tensor(array.numpy())
+        except (ValueError, TypeError, OSError, EOFError, KeyError, MemoryError) as error:
+            raise ShareError(f"the array {name!r} cannot be read ({error})") from error
+    return found
+
+
+def learning_rate(content: RecordDict, lr: float | None) -> float | None:
+    """Return the learning rate that was given, or that of the round's config; None if unknown.
+
+    Args:
+        content: the content of a message to a client.
+        lr: the learning rate that was given, if any.
+    """
+    if lr is not None:
+        return lr
+    said = (config.get(LEARNING_RATE_KEY) for config in content.config_records.values())
+    return next((float(v) for v in said if isinstance(v, int | float) and v > 0), None)
+
+
+def claimed_samples(content: RecordDict) -> int | None:
+    """Return the number of samples that a client says it used; None if it does not say."""
+    said = (metrics.get(SAMPLES_METRIC) for metrics in content.metric_records.values())
+    return next((int(v) for v in said if isinstance(v, int | float) and v >= 1), None)
+
+
+def round_of(content: RecordDict) -> int:
+    """Return the number of the round as Flower's strategies send it; 0 if they do not."""
+    said = (_round(config) for config in content.config_records.values())
+    return next((number for number in said if number), 0)
+
+
+def _round(config: ConfigRecord) -> int:
+    """Return the number of the round in one config; 0 if there is none."""
+    number = config.get("server-round", 0)
+    return number if isinstance(number, int) else 0
+
+
+def record_of(state: Weights, order: ArrayRecord) -> ArrayRecord:
+    """Return a state as a record.
+
+    Args:
+        state: the weights and buffers by name.
+        order: a record of the same names, whose order is kept.
+    """
+    return ArrayRecord({name: Array(state[name].numpy()) for name in order})
+
+
+CONFIG_SETTINGS = {  # names in a config, as Flower's examples write them, and ours
+    "momentum": "momentum",
+    "weight-decay": "weight_decay",
+    "nesterov": "nesterov",
+    "optimiser": "optimiser",
+    "optimizer": "optimiser",
+    "batch-size": "batch_size",
+    "local-epochs": "epochs",
+    "local-steps": "steps",
+}
+
+
+def local_training(
+    content: RecordDict, lr: float | None, said: LocalTraining | None
+) -> LocalTraining | None:
+    """Return how a client trains in this round; None if nothing but a learning rate is known.
+
+    Args:
+        content: the content of a message to a client, whose config may hold settings such as
+            ``momentum``, ``batch-size`` or ``local-epochs``.
+        lr: the learning rate of this round; None if it is unknown.
+        said: what whoever set up the audit says of the clients. It counts before the config.
+    """
+    rate = UNKNOWN if lr is None else lr
+    if said is not None:
+        return replace(said.training, lr=said.lr if lr is None and said.trains else rate)
+    held = {
+        CONFIG_SETTINGS[name]: value
+        for config in content.config_records.values()
+        for name, value in config.items()
+        if name in CONFIG_SETTINGS and isinstance(value, int | float | str | bool)
+    }
+    if not held:
+        return None
+    settings = read_settings(",".join(f"{name}={value}" for name, value in held.items()))
+    return LocalTraining(**{**settings, "lr": rate})  # type: ignore[arg-type]
+
+
+LOGGER = logging.getLogger("softleak")
+CONTEXT_KEY = "softleak"  # the record of the client's context that lasts between rounds
+
+
+Source = Callable[[Context, int], np.random.Generator]  # of the noise of a client in a round
+
+
+def fresh(_: Context, __: int) -> np.random.Generator:
+    """Return a source seeded by the operating system.
+
+    Whoever knew the seed of the noise could subtract it again.
+    """
+    return np.random.default_rng()
+
+
+class LeakageGuard:
+    """A mod for ``ClientApp(mods=[…])`` that audits the client's own update and acts on it.
+
+    Args:
+        model: the architecture of the federation; the weights are those received.
+        action: what to do about an update that gives away what it must not.
+        stop: the leaks that must not happen.
+        lr: the client's learning rate. By default it is the ``lr`` of the round's config; without
+            that it is unknown.
+        question: what is known beforehand, such as the shape of an input.
+        seeds: the number of trials for each setting of the noise.
+        noise: the function that makes a defence of a standard deviation and a source, such as
+            ``GaussianNoise`` or ``LaplaceNoise``.
+        treatments: what may be done to an update before the noise; ``(Treatment(),)`` is noise
+            alone.
+        refuse_unattacked: whether an update is kept back if a leak that must not happen could not
+            be attacked.
+        metrics: whether the outcome is added to the reply's metrics. Strategies want the same
+            metrics of all clients, so switch it off if not all of them have a guard.
+        source: where the noise comes from. Anything but ``fresh`` is for experiments that are to
+            be repeated.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        action: Action,
+        *,
+        stop: frozenset[Leak] = frozenset({Leak.INPUT}),
+        lr: float | None = None,
+        question: Question | None = None,
+        seeds: int = 3,
+        noise: Make = GaussianNoise,
+        treatments: Sequence[Treatment] = TREATMENTS,
+        refuse_unattacked: bool = False,
+        metrics: bool = True,
+        source: Source = fresh,
+    ) -> None:
+        policy = GuardPolicy(action, stop, seeds, noise, treatments, refuse_unattacked)
+        self.guard = UpdateGuard(model, policy, question or Question())
+        self.metrics, self._lr, self._source = metrics, lr, source
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Let the client train, and return its reply as it is, defended, or refused."""
+        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        number = records.round_of(message.content)
+        try:
+            # Before the client trains, because it may change the arrays in place.
+            _, received = records.only_arrays(message.content)
+            before = records.tensors(received)
+        except SoftleakError as error:
+            return self._unread(message, call_next(message, context), number, str(error))
+        lr = records.learning_rate(message.content, self._lr)
+        trained = local_training(message.content, lr, self.guard.question.client)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        start = perf_counter()
+        try:
+            key, record = records.only_arrays(reply.content)
+            samples = records.claimed_samples(reply.content)
+            step = OwnStep.of(before, records.tensors(record), lr, samples, self.guard.model)
+            step = replace(step, client=trained)
+            source = self._source(context, number)
+            outcome = self.guard.outcome(step, context.node_id, _remembered(context), source)
+        except SoftleakError as error:
+            return self._unread(message, reply, number, str(error))
+        self.guard.say(number, outcome, perf_counter() - start)
+        if outcome.refusal:
+            return _refused(message, outcome.refusal)
+        if outcome.sent is not None:
+            reply.content[key] = records.record_of(step.after(outcome.sent), record)
+            _remember(context, outcome)
+        if self.metrics:
+            add_metrics(reply, outcome.metrics(self.guard.policy.stop, perf_counter() - start))
+        return reply
+
+    def _unread(self, message: Message, reply: Message, number: int, why: str) -> Message:
+        """Return what is sent for an update that cannot be audited: it only passes with WARN."""
+        LOGGER.warning("round %d: the update could not be audited: %s", number, why)
+        if reply.has_error() or self.guard.policy.action is Action.WARN:
+            return reply
+        return _refused(message, f"the update could not be audited: {why}")
+
+
+def _refused(message: Message, why: str) -> Message:
+    """Return an error as the reply, which holds no arrays."""
+    error = Error(ErrorCode.MOD_FAILED_PRECONDITION, f"softleak's guard: {why}")
+    return Message(error, reply_to=message)
+
+
+def add_metrics(reply: Message, metrics: dict[str, float]) -> None:
+    """Add metrics to those of a reply."""
+    held = next(iter(reply.content.metric_records.values()), None)
+    if held is None:
+        held = reply.content["metrics"] = MetricRecord()
+    for name, value in metrics.items():
+        held[name] = value
+
+
+def _remember(context: Context, outcome: GuardOutcome) -> None:
+    """Keep the setting of the defence for the next round."""
+    if outcome.stopped is not None:
+        treatment = outcome.stopped.treatment
+        context.state[CONTEXT_KEY] = ConfigRecord(
+            {"setting": outcome.stopped.setting, "kept": treatment.kept, "length": treatment.length}
+        )
+
+
+def _remembered(context: Context) -> Stopped | None:
+    """Return the defence of the round before, or None in the first round."""
+    held = context.state.config_records.get(CONTEXT_KEY) or ConfigRecord()
+    said = (held.get(name) for name in ("setting", "kept", "length"))
+    values = [value for value in said if isinstance(value, float)]
+    if len(values) < 3:
+        return None
+    setting, kept, length = values
+    return Stopped(setting, None, Treatment(kept, length))
+
+
+LOGGER = logging.getLogger("softleak")
+OwnBatch = Callable[[Context], tuple[Tensor, Tensor]]  # inputs (B, …) and classes or labels
+
+
+class BatchPreview:
+    """A mod for ``ClientApp(mods=[…])`` that simulates one step on the client's own batch.
+
+    A guard sees the update alone. The client has its data as well, so this mod computes one
+    gradient of one batch at the weights received, which is what one step of training costs, and
+    compares what that gradient proves with the classes that are there. Nothing is sent but numbers.
+
+    Args:
+        model: the architecture of the federation; the weights are those received.
+        batch: returns one batch of the client's own data: inputs (B, …) and their classes (B,).
+        question: what is known beforehand, such as the shape of an input.
+        metrics: whether ``preview-…`` numbers are added to the reply's metrics.
+    """
+
+    def __init__(
+        self, model: nn.Module, batch: OwnBatch, *, question: Question | None = None,
+        metrics: bool = True,
+    ) -> None:  # fmt: skip
+        self._auditor, self._batch = Auditor(model, question or Question()), batch
+        self.metrics = metrics
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Say what one step would give away, and let the client train."""
+        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        found: dict[str, float] = {}
+        try:
+            _, received = records.only_arrays(message.content)
+            found = self._simulated(records.tensors(received), context)
+        except SoftleakError as error:
+            LOGGER.warning("the client's own batch could not be simulated: %s", error)
+        reply = call_next(message, context)
+        if self.metrics and found and not reply.has_error():
+            add_metrics(reply, found)
+        return reply
+
+    def _simulated(self, state: Weights, context: Context) -> dict[str, float]:
+        """Return what one gradient of one batch proves, and how long it took to find out."""
+        start = perf_counter()
+        subject = self._auditor.subject(state)
+        x, y = self._batch(context)
+        share = capture(subject.model, x, y)
+        simulated = perf_counter()
+        read = subject.once(BatchReader.of).read(share, len(x))
+        own = set((y if y.ndim == 1 else y.argmax(1)).tolist())
+        proved = set(read.present)
+        LOGGER.info(
+            "one step on %d samples of %d classes would prove %d of these classes, and at least "
+            "%d gradients", len(x), len(own), len(proved & own), read.gradients,
+        )  # fmt: skip
+        return {
+            "preview-samples": float(len(x)),
+            "preview-classes": float(len(own)),
+            "preview-proved": float(len(proved & own)),
+            "preview-gradients": float(read.gradients),
+            "preview-step-seconds": simulated - start,
+            "preview-seconds": perf_counter() - start,
+        }

@@ -1,0 +1,458 @@
+"""The server's monitor: it wraps a strategy of Flower, and audits what every reply gives away."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
+from itertools import cycle
+from os import PathLike
+from pathlib import Path
+from typing import Any, Protocol
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from torch import nn
+
+from softleak.audit.composition import CompositionFinding
+from softleak.core.errors import MissingExtra, SoftleakError, how_to_install
+from softleak.core.local_training import LocalTraining
+from softleak.core.vocabulary import Leak
+from softleak.guard.auditor import Auditor, ClientAudit, Question, RoundAudit
+from softleak.guard.flower import guard as records
+from softleak.guard.flower import monitor as log
+from softleak.guard.flower.guard import local_training
+from softleak.guard.flower.page import write_rounds
+from softleak.guard.updates import Group, Update, Weights, step_between
+from softleak.present.json import finite, numbers
+
+AUDIT_ACTORS = 2  # the number of Ray actors
+
+
+class AuditEngine(Enum):
+    """Where the monitor's audits run."""
+
+    INLINE = "labels in the server, before it aggregates; inputs when the run is over"
+    RAY = "all on Ray actors; a round's findings come when they are ready"
+
+
+class AuditRunner(Protocol):
+    """An object that takes rounds and returns their audits."""
+
+    def submit(self, number: int, groups: Sequence[Group]) -> None:
+        """Audit a round, now or later.
+
+        Args:
+            number: the number of the round.
+            groups: its updates, grouped by the state that the clients were sent.
+        """
+        ...
+
+    def ready(self, *, wait: bool) -> list[RoundAudit]:
+        """Return the audits that were completed since the last call.
+
+        A round may come twice. The second time it holds some of its clients, with their inputs.
+
+        Args:
+            wait: whether to wait until all audits are completed.
+        """
+        ...
+
+
+class Inline:
+    """This is a runner in this process: labels at once, inputs when somebody waits for them.
+
+    Args:
+        auditor: the auditor of the federation's model.
+    """
+
+    def __init__(self, auditor: Auditor) -> None:
+        self._auditor, self._inputs = auditor, auditor.question.inputs
+        self._done: list[RoundAudit] = []
+        self._later: list[tuple[int, list[Group]]] = []
+
+    def submit(self, number: int, groups: Sequence[Group]) -> None:
+        """Audit the labels of a round, and keep the first updates for later."""
+        self._done.append(self._auditor.audit(number, groups))
+        if self._inputs:
+            self._later.append((number, [group.first(self._inputs) for group in groups]))
+
+    def ready(self, *, wait: bool) -> list[RoundAudit]:
+        """Return the audits since the last call; attack the inputs that were kept if ``wait``."""
+        done, self._done = self._done, []
+        if wait:
+            later, self._later = self._later, []
+            done += [self._auditor.audit(n, groups, inputs=self._inputs) for n, groups in later]
+        return done
+
+
+class OnRay:
+    """A runner on Ray actors, in the Ray that is running already or in a new one.
+
+    Args:
+        auditor: the auditor of the federation's model.
+        actors: the number of actors.
+    """
+
+    def __init__(self, auditor: Auditor, actors: int = AUDIT_ACTORS) -> None:
+        try:
+            self._ray: Any = import_module("ray")
+        except ImportError as error:
+            raise MissingExtra(f"audits on actors need Ray: {how_to_install('ray')}") from error
+        self._auditor, self._count = auditor, actors
+        self._actors: Any = None
+        self._waiting: list[Any] = []
+
+    def submit(self, number: int, groups: Sequence[Group]) -> None:
+        """Hand a round over to the next actor."""
+        if self._actors is None:  # not before the first round, because a simulation starts Ray
+            self._ray.init(ignore_reinit_error=True, log_to_driver=False)
+            # No core is reserved, because a simulation has given all of them to its clients.
+            remote = self._ray.remote(num_cpus=0)(_Actor)
+            self._actors = cycle([remote.remote(self._auditor) for _ in range(self._count)])
+        self._waiting.append(next(self._actors).audit.remote(number, list(groups)))
+
+    def ready(self, *, wait: bool) -> list[RoundAudit]:
+        """Return the audits that the actors have completed; all of them if ``wait``."""
+        if not self._waiting:
+            return []
+        done, self._waiting = self._ray.wait(
+            self._waiting, num_returns=len(self._waiting), timeout=None if wait else 0
+        )
+        return list(self._ray.get(done))
+
+
+class _Actor:
+    """A process that holds an auditor."""
+
+    def __init__(self, auditor: Auditor) -> None:
+        self._auditor = auditor
+
+    def audit(self, number: int, groups: Sequence[Group]) -> RoundAudit:
+        """Return the audit of a round, with inputs."""
+        return self._auditor.audit(number, groups, inputs=self._auditor.question.inputs)
+
+
+def runner(engine: AuditEngine, auditor: Auditor) -> AuditRunner:
+    """Return the runner of an engine.
+
+    Args:
+        engine: where audits run.
+        auditor: the auditor of the federation's model.
+    """
+    return OnRay(auditor) if engine is AuditEngine.RAY else Inline(auditor)
+
+
+LOGGER = logging.getLogger("softleak")
+
+
+def append(path: Path, audit: RoundAudit) -> None:
+    """Append the lines of a round to the log, in one write.
+
+    Args:
+        path: the log file, which is made if it does not exist.
+        audit: the round.
+    """
+    lines = [json.dumps(finite(line(audit.number, c)), allow_nan=False) for c in audit.clients]
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(f"{text}\n" for text in lines))
+
+
+def line(number: int, client: ClientAudit) -> dict[str, Any]:
+    """Return one client of one round as plain data.
+
+    Args:
+        number: the number of the round.
+        client: what was found about the client's update.
+    """
+    said: dict[str, Any] = {"round": number, "node": str(client.node), "verdict": client.words}
+    if client.report is None:
+        return {**said, "audited": False, "reason": client.reason}
+    recovery, found = client.report.label.recovery, client.report.input
+    said |= {
+        "audited": True,
+        "status": recovery.status.name,
+        "leaks": [leak.value for leak in Leak if leak in client.leaks],
+        "states": {leak.value: state.value for leak, state in client.report.states.items()},
+        "class": client.report.label.class_index,
+        "label": numbers(recovery.label) if Leak.LABEL in client.leaks else None,
+        "confidence": recovery.confidence,
+        "noise": recovery.noise,
+        "input_psnr_predicted": found.psnr_predicted,
+    }
+    return said | _composition(client.report.composition)
+
+
+def _composition(found: CompositionFinding) -> dict[str, Any]:
+    """Return what is known of the classes in an update; empty if they were not attacked."""
+    if not found.attacked:
+        return {}
+    counts = found.counts
+    return {
+        "gradients_at_least": found.samples,
+        "classes_present": list(found.present),
+        "class_counts_estimated": None if counts is None else list(counts.estimated),
+        "class_counts_at_least": list(counts.low) if counts is not None and counts.low else None,
+        "class_counts_at_most": list(counts.high) if counts is not None and counts.high else None,
+        "composition": found.message,
+    }
+
+
+def announce(audit: RoundAudit) -> None:
+    """Log a round in numbers, and warn of updates that prove their classes or were not audited."""
+    counts = ", ".join(f"{k.removeprefix('softleak-')} {v:.3g}" for k, v in audit.metrics().items())
+    LOGGER.info("round %d: %s", audit.number, counts)
+    for client in audit.clients:
+        if client.report is None or client.report.composition.present:
+            LOGGER.warning("round %d, node %d: %s", audit.number, client.node, client.words)
+
+
+LOGGER = logging.getLogger("softleak")
+
+
+@dataclass(frozen=True, eq=False)
+class SentState:
+    """What a node was sent at the beginning of a round.
+
+    Attributes:
+        state: the weights and buffers by name.
+        lr: the learning rate that the node uses; None if it is unknown.
+        client: how the node trains; None if nothing but its learning rate is known.
+    """
+
+    state: Weights
+    lr: float | None
+    client: LocalTraining | None = None
+
+
+def sent_states(
+    messages: Iterable[Message], lr: float | None, client: LocalTraining | None = None
+) -> dict[int, SentState]:
+    """Return what each node is sent, by node.
+
+    A record that goes to several nodes is read once. A node whose message cannot be read is left
+    out, with a warning.
+
+    Args:
+        messages: the messages of a round.
+        lr: the learning rate that was given; None to take that of the message.
+        client: how all clients train, if somebody said it; None to take what the message says.
+    """
+    states: dict[int, Weights] = {}
+    found: dict[int, SentState] = {}
+    for message in messages:
+        node = message.metadata.dst_node_id
+        try:
+            _, record = records.only_arrays(message.content)
+            if id(record) not in states:
+                states[id(record)] = records.tensors(record)
+        except SoftleakError as error:
+            LOGGER.warning("node %d cannot be audited in this round: %s", node, error)
+            continue
+        rate = records.learning_rate(message.content, lr)
+        trained = local_training(message.content, rate, client)
+        found[node] = SentState(states[id(record)], rate, trained)
+    return found
+
+
+def update_of(reply: Message, sent: Mapping[int, SentState]) -> Update:
+    """Return a reply as an update that holds a share, or the reason why it holds none.
+
+    Args:
+        reply: what a node sent back.
+        sent: what all nodes were sent.
+    """
+    node = reply.metadata.src_node_id
+    if reply.has_error():
+        return Update(node, reason=f"it replied with an error: {reply.error.reason}")
+    if node not in sent:
+        return Update(node, reason="it was sent nothing in this round")
+    before = sent[node]
+    try:
+        _, record = records.only_arrays(reply.content)
+        share = step_between(before.state, records.tensors(record), before.lr)
+    except SoftleakError as error:
+        return Update(node, reason=str(error))
+    said = records.claimed_samples(reply.content)
+    return Update(node, share, before.lr, said, client=before.client)
+
+
+def grouped(sent: Mapping[int, SentState], updates: Mapping[int, Update]) -> list[Group]:
+    """Return the updates of a round, grouped by the state that the nodes were sent.
+
+    A node that did not reply is among them, with that as the reason.
+
+    Args:
+        sent: what each node was sent.
+        updates: what each node that replied sent back.
+    """
+    silent = {n: Update(n, reason="it did not reply") for n in sent if n not in updates}
+    members: dict[int, list[Update]] = defaultdict(list)
+    for node, update in {**updates, **silent}.items():
+        members[id(sent[node].state) if node in sent else 0].append(update)
+    states = {id(one.state): one.state for one in sent.values()}
+    return [Group(states.get(key, {}), tuple(some)) for key, some in members.items()]
+
+
+def with_metrics(metrics: MetricRecord | None, added: Mapping[str, float]) -> MetricRecord | None:
+    """Return a strategy's metrics with ours added; its own are not overwritten.
+
+    Args:
+        metrics: the metrics of the strategy, if it has any.
+        added: our metrics by name; if there are none, the strategy's are returned unchanged.
+    """
+    if not added:
+        return metrics
+    held = MetricRecord() if metrics is None else metrics
+    for name, value in added.items():
+        held.setdefault(name, value)
+    return held
+
+
+LOGGER = logging.getLogger("softleak")
+LOG_FILE, PAGE_FILE = "audit.jsonl", "index.html"
+
+
+class Unfit(Enum):
+    """What becomes of a reply that cannot be a step of this model, such as one of NaN."""
+
+    PASS_ON = "they go to the strategy like all others, which may fail on them"
+    LEAVE_OUT = "the strategy does not see them"
+
+
+class LeakageMonitor(Strategy):
+    """A strategy that audits every reply of a training round, and leaves the rest to another.
+
+    It changes nothing about the training unless ``unfit`` says so. An error in an audit is logged
+    and never ends a round.
+
+    Args:
+        strategy: the strategy that configures and aggregates.
+        model: the architecture of the federation; the weights are those of each round.
+        lr: the clients' learning rate. By default it is the ``lr`` of the round's config; without
+            that it is unknown.
+        question: what is asked of every round.
+        folder: the folder of the log and the page; None writes neither.
+        class_names: the names of the classes on the page.
+        unfit: what becomes of replies that cannot be a step of this model.
+        engine: where the audits run.
+
+    Attributes:
+        strategy: the wrapped strategy.
+        seconds: the time spent in the monitor, by round.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        model: nn.Module,
+        *,
+        lr: float | None = None,
+        question: Question | None = None,
+        folder: str | PathLike[str] | None = None,
+        class_names: Sequence[str] = (),
+        unfit: Unfit = Unfit.PASS_ON,
+        engine: AuditEngine = AuditEngine.INLINE,
+    ) -> None:
+        self.strategy = strategy
+        self.seconds: dict[int, float] = {}
+        self._lr, self._unfit = lr, unfit
+        asked = question or Question()
+        self._client = asked.client
+        self._runner = runner(engine, Auditor(model, asked))
+        self._folder = None if folder is None else Path(folder)
+        self._class_names = tuple(class_names)
+        self._sent: dict[int, SentState] = {}
+        self._rounds: dict[int, RoundAudit] = {}
+
+    @property
+    def rounds(self) -> list[RoundAudit]:
+        """The rounds that were audited so far, in their order."""
+        return [self._rounds[number] for number in sorted(self._rounds)]
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the strategy's messages, after remembering what each node is sent."""
+        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        start = time.perf_counter()
+        self._sent = sent_states(messages, self._lr, self._client)
+        self.seconds[server_round] = time.perf_counter() - start
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Audit the replies, and return what the strategy makes of them, with our metrics."""
+        replies = list(replies)
+        start = time.perf_counter()
+        updates = {r.metadata.src_node_id: update_of(r, self._sent) for r in replies}
+        self._submit(server_round, updates)
+        done = self._collect(wait=False)
+        self.seconds[server_round] += time.perf_counter() - start
+        if self._unfit is Unfit.LEAVE_OUT:
+            fit = {node for node, update in updates.items() if update.share is not None}
+            replies = [r for r in replies if r.has_error() or r.metadata.src_node_id in fit]
+        aggregated, metrics = self.strategy.aggregate_train(server_round, replies)
+        return aggregated, with_metrics(metrics, done[-1].metrics() if done else {})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the strategy's messages."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return what the strategy makes of the replies."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log which strategy is wrapped, and its own summary."""
+        LOGGER.info("LeakageMonitor around %s", type(self.strategy).__name__)
+        self.strategy.summary()
+
+    def finish(self) -> list[RoundAudit]:
+        """Wait for all audits, attack the inputs left for later, and return all rounds."""
+        self._collect(wait=True)
+        return self.rounds
+
+    def _submit(self, number: int, updates: dict[int, Update]) -> None:
+        """Hand the updates of a round over to whoever runs the audits."""
+        try:
+            self._runner.submit(number, grouped(self._sent, updates))
+        except Exception:  # a round must not end because of its audit, whatever is wrong
+            LOGGER.exception("round %d could not be audited; the training goes on", number)
+
+    def _collect(self, *, wait: bool) -> list[RoundAudit]:
+        """Take the audits that are done, log them and write them; return them."""
+        try:
+            done = self._runner.ready(wait=wait)
+        except Exception:  # as above: an actor may have died
+            LOGGER.exception("the findings of an audit were lost; the training goes on")
+            return []
+        for audit in done:
+            known = self._rounds.get(audit.number)
+            self._rounds[audit.number] = audit if known is None else known.with_later(audit)
+            if known is None:
+                log.announce(audit)
+        if done and self._folder is not None:
+            try:
+                self._write(self._folder, done)
+            except Exception:  # as above: the disk may be full, or the folder may be a file
+                LOGGER.exception("an audit could not be written to %s", self._folder)
+        return done
+
+    def _write(self, folder: Path, done: Sequence[RoundAudit]) -> None:
+        """Append audits to the log, and write the page of all rounds again."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for audit in done:
+            log.append(folder / LOG_FILE, audit)
+        write_rounds(folder / PAGE_FILE, self.rounds, self._class_names)

@@ -1,0 +1,254 @@
+"""This module decides what becomes of a client's own update: sent, defended, or kept back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from time import process_time
+
+import numpy as np
+from torch import nn
+
+from softleak.audit.rates import Utility, utility
+from softleak.audit.sweeps import TREATMENTS, Treatment
+from softleak.audit.weakest import (
+    Make,
+    Search,
+    Stopped,
+    check_search,
+    least_loss,
+    stronger,
+    treated,
+)
+from softleak.core.errors import OptionError
+from softleak.core.share import GradientShare
+from softleak.core.vocabulary import Leak
+from softleak.defenses.defense import GaussianNoise
+from softleak.guard.auditor import Auditor, ClientAudit, Question
+from softleak.guard.updates import OwnStep, Update
+
+
+@dataclass(frozen=True, eq=False)
+class GuardOutcome:
+    """This holds the audit of an update, and what became of the update.
+
+    Attributes:
+        found: what the update gives away without a defence.
+        sent: what is sent instead of it; None if it goes out as it is, or not at all.
+        stopped: the defence that was chosen.
+        left: what is left of the update in what is sent.
+        refusal: why it is not sent; empty if it is.
+        processor: the processor time in seconds that the guard took.
+    """
+
+    found: ClientAudit
+    sent: GradientShare | None = None
+    stopped: Stopped | None = None
+    left: Utility | None = None
+    refusal: str = ""
+    processor: float = 0.0
+
+    def words(self, stop: frozenset[Leak]) -> str:
+        """Return what became of the update, in sentences.
+
+        Args:
+            stop: the leaks that the guard is told to stop.
+        """
+        if self.refusal:
+            return f"Refused: {self.refusal}."
+        if self.stopped is not None:
+            guesses = self.stopped.guesses
+            right = "" if guesses is None else (
+                f"; class right in {guesses.hits} of {guesses.trials} trials"
+            )  # fmt: skip
+            left = "" if self.left is None else f"; cosine to the update {self.left.cosine:.2f}"
+            return (
+                f"Sent with noise of standard deviation {self.stopped.setting:.2g}"
+                f"{self.stopped.treatment.words}, behind which this attack did not succeed{right}"
+                f"{left}."
+            )
+        found, unknown = self.found, self.found.unattacked & stop
+        said = {
+            "It gives away what it should not": found.leaks & stop,
+            "This guard is told to stop what was not attacked": unknown,
+            "It gives away what this guard is not told to stop": found.leaks - stop,
+        }
+        told = [f"{words}: {named(leaks)}." for words, leaks in said.items() if leaks]
+        return " ".join(["Sent as it is.", *told])
+
+    def metrics(self, stop: frozenset[Leak], seconds: float) -> dict[str, float]:
+        """Return the outcome as numbers for a framework's metrics.
+
+        Every reply of a guard has the same names, because strategies insist on that. Inputs are
+        attacked only if the guard is to stop them; otherwise they have no number. What could not be
+        attacked this time is counted by a number of its own.
+
+        Args:
+            stop: the leaks that the guard is told to stop.
+            seconds: the time that the guard took.
+        """
+        never = {Leak.INPUT} - stop
+        leaks, unattacked = self.found.leaks, self.found.unattacked
+        return {
+            **{f"guard-{leak.value}": float(leak in leaks) for leak in Leak if leak not in never},
+            **{f"guard-{leak.value}-not-attacked": float(leak in unattacked) for leak in Leak},
+            "guard-defended": float(self.stopped is not None),
+            "guard-noise": 0.0 if self.stopped is None else self.stopped.setting,
+            "guard-kept": 1.0 if self.stopped is None else self.stopped.treatment.kept,
+            "guard-length": 1.0 if self.stopped is None else self.stopped.treatment.length,
+            "guard-cosine": 1.0 if self.left is None else self.left.cosine,
+            "guard-class-bound": 1.0 if self.stopped is None else self.stopped.class_bound,
+            "guard-seconds": seconds,
+            "guard-processor-seconds": self.processor,
+        }
+
+
+def named(leaks: frozenset[Leak]) -> str:
+    """Return the names of some kinds of leak, in order."""
+    return ", ".join(sorted(leak.value for leak in leaks))
+
+
+NOISE_TRIES = 3  # the number of settings, each stronger, before an update is refused
+
+
+def defended(
+    found: ClientAudit,
+    search: Search,
+    treatments: Sequence[Treatment],
+    last: Stopped | None,
+    generator: np.random.Generator,
+) -> GuardOutcome:
+    """Return the update behind a defence at which the attacks were seen to fail, or a refusal.
+
+    Args:
+        found: what the update gives away without a defence.
+        search: the search for the weakest noise that stops the attacks on this update.
+        treatments: what may be done to the update before the noise.
+        last: the defence of the round before; None to search for one.
+        generator: the source of the noise.
+    """
+    stopped = least_loss(search, treatments) if last is None else _again(search, last)
+    if stopped is None:
+        return GuardOutcome(found, refusal="no defence that was tried stops the attack")
+    tried = treated(search, stopped.treatment)
+    for _ in range(NOISE_TRIES):
+        sent = tried.send(stopped.setting, generator)
+        if tried.stops(sent, stopped.setting):
+            return GuardOutcome(found, sent, stopped, utility(search.target.share.share, sent))
+        stopped = stronger(stopped)
+    return GuardOutcome(found, refusal="the attack still succeeds behind the strongest noise tried")
+
+
+def _again(search: Search, last: Stopped) -> Stopped:
+    """Return the defence of the round before, with its figures measured on this round's update."""
+    return treated(search, last.treatment).at(last.setting)
+
+
+LOGGER = logging.getLogger("softleak")
+
+
+class Action(Enum):
+    """What a guard does about an update that gives away what it must not."""
+
+    WARN = "send it as it is, and say so"
+    DEFEND = "send it behind the defence that stops the attack and leaves the most of it"
+    REFUSE = "do not send it"
+
+
+@dataclass(frozen=True)
+class GuardPolicy:
+    """What a guard is told to do.
+
+    Attributes:
+        action: what to do about an update that gives away what it must not.
+        stop: the leaks that must not happen.
+        seeds: the number of trials for each setting of the noise.
+        noise: the function that makes a defence of a standard deviation and a source, such as
+            ``GaussianNoise`` or ``LaplaceNoise``.
+        treatments: what may be done to an update before the noise.
+        refuse_unattacked: whether an update is kept back if a leak that must not happen could not
+            be attacked, so that nothing is known of it. Otherwise it is sent, and the log says so.
+    """
+
+    action: Action
+    stop: frozenset[Leak] = frozenset({Leak.INPUT})
+    seeds: int = 3
+    noise: Make = GaussianNoise
+    treatments: Sequence[Treatment] = TREATMENTS
+    refuse_unattacked: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.stop:
+            raise OptionError("expected at least one kind of leak to stop")
+        if not self.treatments:
+            raise OptionError("expected at least one treatment; Treatment() is noise alone")
+        if self.action is Action.DEFEND:
+            check_search(self.stop, self.seeds)
+
+
+class UpdateGuard:
+    """This audits a client's own update, and acts on it by a policy.
+
+    Args:
+        model: the architecture of the federation; the weights are those received.
+        policy: what the guard is told to do.
+        question: what is known beforehand, such as the shape of an input.
+    """
+
+    def __init__(self, model: nn.Module, policy: GuardPolicy, question: Question) -> None:
+        self.model, self.policy, self.question = model, policy, question
+        self._auditor = Auditor(model, question)
+
+    def outcome(
+        self, step: OwnStep, node: int, last: Stopped | None, generator: np.random.Generator
+    ) -> GuardOutcome:
+        """Audit a step, and decide what becomes of it.
+
+        Args:
+            step: what the client received and is about to send.
+            node: the number of the client's node.
+            last: the defence of the round before, which is tried first; None in the first round.
+            generator: the source of the noise that is really sent.
+
+        Raises:
+            SoftleakError: if the step cannot be audited.
+        """
+        start = process_time()
+        found = self._outcome(step, node, last, generator)
+        return replace(found, processor=process_time() - start)
+
+    def _outcome(
+        self, step: OwnStep, node: int, last: Stopped | None, generator: np.random.Generator
+    ) -> GuardOutcome:
+        policy, inputs = self.policy, Leak.INPUT in self.policy.stop
+        subject = self._auditor.subject(step.received)
+        client = step.client or self.question.client
+        update = Update(node, step.share, step.lr, step.samples, client=client)
+        found = self._auditor.one(subject, update, inputs=inputs)
+        leaking, unknown = found.leaks & policy.stop, found.unattacked & policy.stop
+        if unknown and policy.refuse_unattacked:
+            return GuardOutcome(found, refusal=f"it was not attacked: {named(unknown)}")
+        if not leaking or found.report is None or policy.action is Action.WARN:
+            return GuardOutcome(found)
+        if policy.action is Action.REFUSE:
+            return GuardOutcome(found, refusal=f"the update gives away: {named(leaking)}")
+        options = replace(self._auditor.question.options(update.scale_known), inputs=inputs)
+        search = Search.of(
+            subject, step.share, found.report, options, policy.stop, policy.seeds, policy.noise
+        )
+        return defended(found, search, policy.treatments, last, generator)
+
+    def say(self, number: int, outcome: GuardOutcome, seconds: float) -> None:
+        """Log what an update gives away, and what became of it.
+
+        Args:
+            number: the number of the round.
+            outcome: what the guard found and did.
+            seconds: the time that it took.
+        """
+        did, found = outcome.words(self.policy.stop), outcome.found
+        doubtful = found.leaks or found.unattacked & self.policy.stop
+        level = logging.WARNING if doubtful else logging.INFO
+        LOGGER.log(level, "round %d: %s %s (%.1f s)", number, found.words, did, seconds)

@@ -1,0 +1,11 @@
+"""The old path of ``softleak.guard.flower``."""
+
+import warnings
+
+from softleak.guard.flower import *  # noqa: F403
+
+warnings.warn(
+    "softleak.integrations.flower has moved: import softleak.guard.flower instead",
+    DeprecationWarning,
+    stacklevel=2,
+)

@@ -1,1 +1,0 @@
-"""This package audits a client's own update before it leaves, whatever framework sends it."""

@@ -1,0 +1,11 @@
+"""The old path of ``softleak.guard.nvflare``."""
+
+import warnings
+
+from softleak.guard.nvflare import *  # noqa: F403
+
+warnings.warn(
+    "softleak.integrations.nvflare has moved: import softleak.guard.nvflare instead",
+    DeprecationWarning,
+    stacklevel=2,
+)

@@ -1,0 +1,380 @@
+"""This module factors the normal matrix of rows with independent errors, using its structure.
+
+Let T be the convolution's matrix, Λ the diagonal precision of its output, and D what gradients of
+the kernel see of a channel, of any channel. If δ does not move with the output, the normal matrix
+is ``TᵀΛT + I ⊗ DᵀD``. Both factorisations here are approximate inverses, for conjugate gradients
+on the rows themselves: one in single precision, and a cheaper one where outputs are few.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from softleak.inversion.conv.geometry import Geometry, transposed_columns
+from softleak.inversion.state import TINY
+from softleak.numerics.conjugate_gradients import conjugate_gradients
+from softleak.numerics.least_squares import cholesky_in_place, drawn, reproducible_noise, solved
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """These are the rows of one group of a convolution.
+
+    Attributes:
+        geometry: Where the convolution looks.
+        kernel: The kernel K (Co, C, kh, kw).
+        z: The output without the bias (Co, Ho, Wo).
+        z_error: Its standard errors (Co, Ho, Wo), infinite where a row says nothing.
+        delta: The derivative ``δ = ∂L/∂z`` (Co, Ho, Wo).
+        curvature: How fast δ moves with z, entry by entry (Co, Ho, Wo).
+        g: The gradients of kernel and bias (Co, C·k + 1). The last column belongs to the bias, as
+            if it were the weight of a constant one.
+        g_error: Their standard errors: the same in all of a row but the last column, which is
+            infinite if there is no gradient of the bias.
+        precision: The inverse covariance (m, m) of z, if its errors are correlated.
+        measurements: How many independent measurements ``precision`` stands for; None stands
+            for m.
+        prior_size: How large inputs are expected to be at most. It acts through a ridge
+            ``1/prior_size²`` in directions that no row sees.
+    """
+
+    geometry: Geometry
+    kernel: Tensor
+    z: Tensor
+    z_error: Tensor
+    delta: Tensor
+    curvature: Tensor
+    g: Tensor
+    g_error: Tensor
+    precision: Tensor | None = None
+    measurements: int | None = None
+    prior_size: float = math.inf
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return the shape (C, H, W) of the input."""
+        return (self.kernel.shape[1], *self.geometry.size)
+
+    @property
+    def count(self) -> int:
+        """Return the number of rows whose error is finite."""
+        forward = int(self.z_error.isfinite().sum())
+        if self.precision is not None:
+            forward = self.z.numel() if self.measurements is None else self.measurements
+        return forward + int(self.g_error.isfinite().sum())
+
+    @property
+    def few_outputs(self) -> bool:
+        """Tell whether the input has at least twice as many entries as the output."""
+        return 2 * self.z.numel() <= math.prod(self.shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``K ∗ x`` (Co, Ho, Wo) of an input (n,)."""
+        return self.geometry.forward(x.view(1, *self.shape), self.kernel)[0]
+
+    def transposed(self, rows: Tensor) -> Tensor:
+        """Return ``rows T`` (R, n) for rows (R, m), T being the convolution's matrix (m, n)."""
+        shaped = rows.view(len(rows), *self.z.shape)
+        return self.geometry.transposed(shaped, self.kernel).flatten(1)
+
+    def patches(self, x: Tensor) -> Tensor:
+        """Return what each position sees of an input (n,), and the constant one: (C·k + 1, L)."""
+        patches = self.geometry.patches(x.view(self.shape))
+        return torch.cat([patches, torch.ones_like(patches[:1])])
+
+    def misfits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how far an input (n,) misses the rows.
+
+        Returns:
+            ``z − K ∗ x`` (Co, Ho, Wo), and the misfits of the gradients (Co, C·k + 1) in units of
+            their errors.
+        """
+        off = self.z - self.forward(x)
+        delta = (self.delta - self.curvature * off).flatten(1)
+        return off, (self.g - delta @ self.patches(x).T) / self.g_error
+
+    def weighted(self, off: Tensor) -> Tensor:
+        """Return misfits (Co, Ho, Wo) of the forward rows times their precision."""
+        if self.precision is not None:
+            return (self.precision @ off.flatten()).view_as(off)
+        return off * self.z_error.square().clamp_min(TINY).reciprocal()
+
+    def squared_misfit(self, x: Tensor) -> float:
+        """Return the sum of all rows' squared misfits, in units of their errors."""
+        off, gradient = self.misfits(x)
+        return float((off * self.weighted(off)).sum() + gradient.square().sum())
+
+    def slope(self, x: Tensor, around: Tensor) -> Tensor:
+        """Return ``Aᵀ(b − A x)`` (n,) over all rows and the ridge.
+
+        Args:
+            x: The input (n,) at which to compute the misfits.
+            around: A nearby input (n,) at which to compute the derivative A of the rows.
+        """
+        return self._pulled(*self.misfits(x), around) - x / self.prior_size**2
+
+    def normal_product(self, v: Tensor, around: Tensor) -> Tensor:
+        """Return ``AᵀA v`` (n,) over all rows and the ridge, A being the derivative of ``slope``.
+
+        Args:
+            v: A vector (n,).
+            around: The input (n,) at which to compute A.
+        """
+        moved = self.forward(v)
+        direct = self.delta.flatten(1) @ self.geometry.patches(v.view(self.shape)).T
+        gradient = torch.nn.functional.pad(direct, (0, 1))
+        if self.curvature.any():
+            gradient += (self.curvature * moved).flatten(1) @ self.patches(around).T
+        gradient /= self.g_error
+        return self._pulled(moved, gradient, around) + v / self.prior_size**2
+
+    def _pulled(self, off: Tensor, gradient: Tensor, around: Tensor) -> Tensor:
+        """Return ``Aᵀ`` times misfits (n,): of the output, and of gradients in their errors."""
+        pulled = gradient / self.g_error
+        outputs = self.weighted(off)
+        if self.curvature.any():
+            through_delta = (pulled @ self.patches(around)).view_as(off)
+            outputs = outputs + self.curvature * through_delta
+        back = self.geometry.transposed(outputs[None], self.kernel)[0]
+        direct = self.geometry.gathered(pulled[:, :-1].T @ self.delta.flatten(1))
+        return (back + direct).flatten()
+
+    def rough_solution(self, steps: int) -> Tensor:
+        """Return an input (n,) near the solution, after so many steps of conjugate gradients.
+
+        δ is taken not to move with z, and all errors as independent.
+        """
+        still = torch.zeros_like(self.curvature)
+        rigid = replace(self, curvature=still, precision=None)
+        zero = torch.zeros(self.shape, dtype=self.z.dtype, device=self.z.device).flatten()
+        right = rigid.slope(zero, zero)
+        diagonal = rigid.normal_diagonal()
+        return conjugate_gradients(
+            lambda v: rigid.normal_product(v, zero), right, lambda r: r / diagonal, steps
+        )
+
+    def normal_diagonal(self) -> Tensor:
+        """Return the diagonal (n,) of the normal matrix without its ridge.
+
+        δ is taken not to move with z, and all errors as independent.
+        """
+        weights = self.weighted(torch.ones_like(self.z))
+        forward = self.geometry.transposed(weights[None], self.kernel.square())[0]
+        strength = (self.delta.flatten(1) / self.g_error[:, :1]).square().sum(0)
+        taps = strength.expand(self.kernel[0].numel(), -1)
+        return (forward + self.geometry.gathered(taps)).flatten().clamp_min(TINY)
+
+
+def normal_matrix(rows: Rows, around: Tensor, dtype: torch.dtype = torch.double) -> Tensor:
+    """Return the normal matrix (n, n) of the rows, linearised around an input (n,).
+
+    Let T be the convolution's matrix (m, n) and Λ the precision of its output. Gradients see x
+    directly by a matrix B, alike for all channels, and through δ by ``M T``. The matrix is
+    ``(B + M T)ᵀ(B + M T) + TᵀΛT``, and the ridge.
+
+    Args:
+        rows: The rows.
+        around: The input (n,) around which δ is linearised.
+        dtype: The precision in which to add up. Numbers beyond its range make infinities.
+    """
+    curvature = rows.curvature.flatten(1)[:, None]
+    through = (curvature * rows.patches(around) / rows.g_error[..., None]).to(dtype)
+    direct = gradient_rows(rows).to(dtype)
+    inner = _halved_precision(rows, dtype)
+    add_blocks(inner, through.transpose(1, 2) @ through / 2)
+    half = _transposed(rows, inner)
+    _add_crossed(half, direct, through)
+    total = _transposed(rows, half.T.contiguous())
+    total += total.T.contiguous()  # a third of the time of adding the transpose as it lies
+    flat = direct.flatten(0, 1)
+    add_blocks(total, (flat.T @ flat).expand(rows.shape[0], -1, -1))
+    total.diagonal().add_(rows.prior_size**-2)
+    return total
+
+
+def gradient_rows(rows: Rows) -> Tensor:
+    """Return what gradients of the kernel see of one input channel, of any: (Co, k, H·W).
+
+    Each is the sum of δ, in units of the gradient's error, over the positions whose tap sees the
+    pixel.
+    """
+    seen = rows.geometry.plane.T  # (k, L)
+    scaled = rows.delta.flatten(1) / rows.g_error[:, :1]
+    outputs = scaled[:, None].expand(-1, len(seen), -1)
+    size = rows.geometry.size[0] * rows.geometry.size[1]
+    found = rows.delta.new_zeros(len(scaled), len(seen), size + 1)
+    return found.scatter_add_(2, seen.expand(len(scaled), -1, -1), outputs)[..., :-1]
+
+
+def add_blocks(matrix: Tensor, blocks: Tensor) -> None:
+    """Add square ``blocks`` (B, s, s) to the diagonal of a matrix (B·s, B·s), in place."""
+    size = blocks.shape[1]
+    for i, block in enumerate(blocks):
+        matrix[i * size : (i + 1) * size, i * size : (i + 1) * size] += block
+
+
+def _transposed(rows: Rows, columns: Tensor) -> Tensor:
+    """Return ``Tᵀ columns`` (n, R) for columns (m, R), T being the convolution's matrix (m, n)."""
+    shaped = columns.view(*rows.z.shape, -1)
+    return transposed_columns(rows.geometry, rows.kernel.to(columns.dtype), shaped)
+
+
+def _halved_precision(rows: Rows, dtype: torch.dtype) -> Tensor:
+    """Return half of the precision Λ (m, m) of the forward rows."""
+    if rows.precision is not None:
+        return rows.precision.to(dtype) / 2
+    return rows.weighted(torch.ones_like(rows.z)).flatten().diag().to(dtype) / 2
+
+
+def _add_crossed(half: Tensor, direct: Tensor, through: Tensor) -> None:
+    """Add ``BᵀM`` to (n, m), in place, of B (Co, k, H·W) per channel and M (Co, C·k + 1, L)."""
+    outputs, taps, plane = direct.shape
+    per_channel = through[:, :-1].view(outputs, -1, taps, through.shape[-1])
+    product = direct.transpose(1, 2)[:, None] @ per_channel  # (Co, C, H·W, L)
+    half.view(-1, plane, outputs, through.shape[-1]).add_(product.permute(1, 2, 0, 3))
+
+
+class ApproximateInverse(Protocol):
+    """This is nearly the inverse of a normal matrix (n, n) with a ridge."""
+
+    def solve(self, right: Tensor) -> Tensor:
+        """Return its product with a vector (n,)."""
+        ...
+
+    def draws(self, count: int) -> Tensor:
+        """Return draws (count, n) whose covariance it is."""
+        ...
+
+
+def approximate_inverse(rows: Rows, ridge: Tensor) -> ApproximateInverse | None:
+    """Return the cheaper factorisation, or None if it fails in its precision.
+
+    Args:
+        rows: Rows with independent errors.
+        ridge: What is added to the diagonal (H·W,) of every channel.
+    """
+    return LowRank.of(rows, ridge) if rows.few_outputs else SinglePrecision.of(rows, ridge)
+
+
+@dataclass(frozen=True, eq=False)
+class SinglePrecision:
+    """This is the factor of the whole matrix, divided by ``size``, in single precision."""
+
+    factor: Tensor
+    size: float
+
+    @classmethod
+    def of(cls, rows: Rows, ridge: Tensor) -> SinglePrecision | None:
+        """Return the factorisation: ``TᵀΛT`` over all channels, ``DᵀD`` per channel."""
+        channels, plane = len(rows.kernel[0]), len(ridge)
+        size = float((rows.normal_diagonal().view(channels, plane) + ridge).max())
+        normal = _forward_part(rows, size)
+        seen = (gradient_rows(rows).flatten(0, 1) / math.sqrt(size)).float()
+        block = seen.T @ seen
+        block.diagonal().add_((ridge / size).float())
+        add_blocks(normal, block.expand(channels, -1, -1))
+        return cls(normal, size) if cholesky_in_place(normal) else None
+
+    def solve(self, right: Tensor) -> Tensor:
+        return solved(self.factor, (right / self.size).float()[:, None])[:, 0].double()
+
+    def draws(self, count: int) -> Tensor:
+        return drawn(self.factor, count).T.double() / math.sqrt(self.size)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """This is one block for all channels, and the few forward rows by Woodbury's identity.
+
+    Attributes:
+        rows: The rows.
+        root: ``Λ^½`` (Co, Ho, Wo).
+        block: The factor (H·W, H·W) of ``DᵀD`` with the ridge.
+        inverse: The inverse (H·W, H·W) of that block.
+        capacity: The factor (m, m) of ``I + Λ^½ T (I ⊗ DᵀD)⁻¹ Tᵀ Λ^½``.
+    """
+
+    rows: Rows
+    root: Tensor
+    block: Tensor
+    inverse: Tensor
+    capacity: Tensor
+
+    @classmethod
+    def of(cls, rows: Rows, ridge: Tensor) -> LowRank | None:
+        """Return the factorisation of the block, and of what the forward rows add."""
+        seen = gradient_rows(rows).flatten(0, 1)
+        block, failed = torch.linalg.cholesky_ex(seen.T @ seen + ridge.diag())
+        inverse = torch.cholesky_inverse(block)
+        root = rows.weighted(torch.ones_like(rows.z)).sqrt()
+        between = _between(rows, inverse).mul_(root.flatten()).mul_(root.flatten()[:, None])
+        between.diagonal().add_(1)
+        capacity, failed_too = torch.linalg.cholesky_ex(between)
+        return None if failed or failed_too else cls(rows, root, block, inverse, capacity)
+
+    def solve(self, right: Tensor) -> Tensor:
+        return self._solved(right[None])[0]
+
+    def draws(self, count: int) -> Tensor:
+        unknowns = math.prod(self.rows.shape)
+        noise = reproducible_noise((count, unknowns + self.root.numel()), self.block)
+        from_gradients = noise[:, :unknowns].reshape(-1, len(self.block)) @ self.block.T
+        from_outputs = noise[:, unknowns:] * self.root.flatten()
+        return self._solved(from_gradients.view(count, -1) + self.rows.transposed(from_outputs))
+
+    def _solved(self, right: Tensor) -> Tensor:
+        """Return the solutions (R, n) of many right sides (R, n), by Woodbury's identity."""
+        alone = self._per_channel(right)
+        off = self.root * self.rows.geometry.forward(
+            alone.view(-1, *self.rows.shape), self.rows.kernel
+        )
+        pulled = solved(self.capacity, off.flatten(1).T).T
+        return alone - self._per_channel(self.rows.transposed(pulled * self.root.flatten()))
+
+    def _per_channel(self, right: Tensor) -> Tensor:
+        """Return ``(I ⊗ DᵀD)⁻¹ right`` (R, n)."""
+        return (right.view(-1, len(self.inverse)) @ self.inverse).view_as(right)
+
+
+def _forward_part(rows: Rows, size: float) -> Tensor:
+    """Return ``TᵀΛT`` (n, n) over ``size``, in single precision.
+
+    Many channels and few positions are multiplied; few channels and many positions are added, one
+    position after the other.
+    """
+    outputs, channels, *taps = rows.kernel.shape
+    unknowns, pairs = math.prod(rows.shape), (channels * math.prod(taps)) ** 2
+    kernel = rows.kernel.float()
+    weights = (rows.weighted(torch.ones_like(rows.z)) / size).float()
+    if rows.z.numel() * unknowns < pairs * rows.z[0].numel():
+        columns = weights.flatten().diag()
+        for _ in range(2):  # Λ becomes TᵀΛ, and ΛT becomes TᵀΛT
+            shaped = columns.T.reshape(*rows.z.shape, -1)
+            columns = transposed_columns(rows.geometry, kernel, shaped)
+        return columns
+    flat = kernel.flatten(1)
+    products = (flat[:, :, None] * flat[:, None]).view(outputs, -1)
+    blocks = (products.T @ weights.flatten(1)).view(
+        *(channels, math.prod(taps)) * 2, *rows.z[0].shape
+    )
+    total = torch.zeros(unknowns, unknowns, device=kernel.device)
+    rows.geometry.add_local(total, blocks)
+    return total
+
+
+def _between(rows: Rows, inverse: Tensor) -> Tensor:
+    """Return ``T (I ⊗ inverse) Tᵀ`` (m, m), the inverse (H·W, H·W) being that of every channel."""
+    kernel, seen = rows.kernel.flatten(2), rows.geometry.plane  # (Co, C, k), (L, k)
+    outputs, (positions, taps) = len(kernel), seen.shape
+    padded = torch.nn.functional.pad(inverse, (0, 1, 0, 1))
+    total = inverse.new_zeros(outputs * outputs, positions * positions)
+    for tap in range(taps):
+        pairs = torch.einsum("oi,pit->opt", kernel[..., tap], kernel).flatten(0, 1)
+        total.addmm_(pairs, padded[seen[:, tap]][:, seen.T].transpose(0, 1).flatten(1))
+    shaped = total.view(outputs, outputs, positions, positions)
+    return shaped.transpose(1, 2).reshape(outputs * positions, -1)

@@ -1,0 +1,365 @@
+"""This module reads a text from the gradients of word and position embeddings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from softleak.core.share import GradientShare
+from softleak.inversion.texts.plan import TextPlan
+from softleak.inversion.texts.result import Certainty, Place, Text
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """These settings tell rows of words from rows of noise.
+
+    Attributes:
+        crowded: the part of a table's rows from which on they cannot all be words.
+        fewest: a table of fewer rows may be filled by one text.
+        sigmas: by how many standard deviations a row's length has to exceed that of noise.
+        growth: the rounding of a row's entry, in units of the rounding of its number format.
+    """
+
+    crowded: float = 0.98
+    fewest: int = 256
+    sigmas: float = 8.0
+    growth: float = 4.0
+
+
+ROWS = RowSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class FilledRows:
+    """These are the rows of a gradient that are not empty.
+
+    Attributes:
+        index: (T,) their numbers.
+        value: (T, d) the rows, in float64.
+        noise: the standard deviation of noise on each entry; zero if there is none.
+        rounding: the relative error of an entry, from its number format.
+        crowded: whether nearly all rows of the table are filled. In a small table that may be
+            one text or noise, and only an equation that holds can tell which.
+    """
+
+    index: Tensor
+    value: Tensor
+    noise: float
+    rounding: float
+    crowded: bool = False
+
+    def errors(self) -> Tensor:
+        """Return the rounding (T,) of an entry of each row, beside its noise."""
+        size: Tensor = self.value.norm(dim=1) / math.sqrt(self.value.shape[1])
+        return self.rounding * size
+
+
+def filled_rows(
+    share: GradientShare, name: str, computed_in: torch.dtype, noise: float = 0.0
+) -> FilledRows:
+    """Return the rows of a gradient, as (T, d), that hold more than noise.
+
+    Args:
+        share: what the client sent.
+        name: the parameter.
+        computed_in: the number format of the model.
+        noise: what is known of the noise from elsewhere, beside what the share says itself.
+    """
+    held = share[name].double()
+    rows = held.reshape(-1, held.shape[-1])
+    lengths = rows.norm(dim=1)
+    noise = share.noise(name) or noise or _own_noise(lengths, rows.shape[1])
+    width = rows.shape[1]
+    line = noise * (math.sqrt(width) + ROWS.sigmas)
+    index = (lengths > line).nonzero()[:, 0]
+    rounding = ROWS.growth * share.resolution(name, computed_in)
+    return FilledRows(index, rows[index], noise, rounding, _crowded(lengths))
+
+
+def _crowded(lengths: Tensor) -> bool:
+    return float((lengths > 0).double().mean()) > ROWS.crowded
+
+
+def _own_noise(lengths: Tensor, width: int) -> float:
+    """Return the noise that crowded rows show by their median length; zero if few are filled."""
+    if len(lengths) < ROWS.fewest or not _crowded(lengths):
+        return 0.0
+    return float(lengths.median()) / math.sqrt(width)
+
+
+@dataclass(frozen=True)
+class PlaceSettings:
+    """These settings say when a word is certain.
+
+    Attributes:
+        sigmas: how many standard errors an entry of A may be off.
+        smallest: what an entry of A may be off in any case.
+        cutoff: singular values of D below this part of the largest are not used.
+        nats: behind noise, by how much the log-likelihood of a word at a place has to exceed
+            that of every other word.
+        spare_bits: by how many bits the equations must outnumber the ways to place all words,
+            where a word is known by one place whose gradient equals its own.
+    """
+
+    sigmas: float = 8.0
+    smallest: float = 1e-4
+    cutoff: float = 1e-10
+    nats: float = 20.0
+    spare_bits: float = 64.0
+
+
+PLACES = PlaceSettings()
+PADDING = -1  # the word of a place whose token gets no gradient of its own
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """This says which word, by its row of G, stands at each place that is known.
+
+    Attributes:
+        word: the row of G by place; ``PADDING`` if the place holds the token without gradient.
+        candidates: the rows of G that may stand at each place that is not known, best first.
+        explained: whether the words known account for all of G.
+    """
+
+    word: dict[int, int]
+    candidates: dict[int, tuple[int, ...]]
+    explained: bool
+
+
+@dataclass(eq=False)
+class _Puzzle:
+    """What is left to explain while words are placed one after another.
+
+    ``left`` (T, d) is G without what was placed, ``errors`` (T,) the rounding of an entry of each
+    of its rows, ``variance`` (T,) that of the noise on it, and ``noise`` that of an entry of D.
+    """
+
+    left: Tensor
+    D: Tensor
+    errors: Tensor
+    variance: Tensor
+    noise: float
+    padded: bool
+    open: list[int] = field(default_factory=list)
+    word: dict[int, int] = field(default_factory=dict)
+
+    def put(self, place: int, word: int) -> None:
+        """Record the word of a place, and take the place's gradient off the word's."""
+        self.open.remove(place)
+        self.word[place] = word
+        if word != PADDING:
+            self.left[word] -= self.D[place]
+            self.variance[word] += self.noise**2
+
+
+def place_words(
+    G: Tensor, D: Tensor, errors: Tensor, noise: tuple[float, float] = (0.0, 0.0), *, padded: bool
+) -> Placed:
+    """Return which word stands at each place.
+
+    Args:
+        G: (T, d) the gradients of the words that occur.
+        D: (L, d) the gradients of the places that are used.
+        errors: (T,) the rounding of an entry of each row of G, that of its places included.
+        noise: the standard deviations of noise on each entry of G and of D.
+        padded: whether a place may hold a token that gets no gradient of its own.
+    """
+    variance = torch.full_like(errors, noise[0] ** 2)
+    puzzle = _Puzzle(G.clone(), D, errors, variance, noise[1], padded, list(range(len(D))))
+    while puzzle.open:
+        before = len(puzzle.open)
+        for place, word in _settled(*_solved(puzzle), puzzle):
+            puzzle.put(place, word)
+        if len(puzzle.open) == before:
+            for place, word in _equal(puzzle):
+                puzzle.put(place, word)
+        if len(puzzle.open) == before:
+            break
+    A, off = _solved(puzzle)
+    fits = (A - 1).abs() <= off
+    order = (A - 1).abs().argsort(0)
+    candidates = {
+        place: tuple(int(w) for w in order[:, k] if fits[w, k]) or (int(order[0, k]),)
+        for k, place in enumerate(puzzle.open)
+        if len(order)
+    }
+    rest = puzzle.left.norm(dim=1) / math.sqrt(G.shape[1])
+    explained = not puzzle.open and bool((rest <= _lines(puzzle, 0.0)).all())
+    return Placed(puzzle.word, candidates, explained)
+
+
+def _solved(puzzle: _Puzzle) -> tuple[Tensor, Tensor]:
+    """Return ``A`` (T, L') of the open places, and how far each entry may be off."""
+    D = puzzle.D[puzzle.open]
+    size = D.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    U, S, V = torch.linalg.svd(D / size, full_matrices=False)
+    smallest = 3 * puzzle.noise * math.sqrt(D.shape[1]) / float(size.min()) if len(D) else 0.0
+    kept = max(PLACES.cutoff * float(S[0]), smallest) < S if len(S) else S > 0
+    inverse = (V[kept].T / S[kept]) @ U[:, kept].T  # (d, L')
+    A = puzzle.left @ inverse / size.T
+    # What the kept directions do not tell apart mixes the entries of a row, each 0 or 1.
+    mixed = (torch.eye(len(D)).to(D) - U[:, kept] @ U[:, kept].T) * size / size.T
+    blur = mixed.abs().sum(0) * (0 if bool(kept.all()) and len(S) == len(D) else 1)
+    row = (puzzle.errors.square() + puzzle.variance + puzzle.noise**2).sqrt()
+    off = PLACES.sigmas * row[:, None] * (inverse.norm(dim=0) / size[:, 0]) + blur
+    return A, off + PLACES.smallest
+
+
+def _lines(puzzle: _Puzzle, noise: float) -> Tensor:
+    """Return the largest root mean square (T,) of a row that errors alone explain.
+
+    Of d entries of noise it is known to a relative 1/√(2d), while rounding is only bounded.
+    """
+    spread = 1 + PLACES.sigmas / math.sqrt(2 * puzzle.D.shape[1])
+    drawn = spread * (puzzle.variance + noise**2).sqrt()
+    return (PLACES.sigmas * puzzle.errors).hypot(drawn)
+
+
+def _settled(A: Tensor, off: Tensor, puzzle: _Puzzle) -> list[tuple[int, int]]:
+    """Return the places at which only one word is possible."""
+    one, zero = (A - 1).abs() <= off, A.abs() <= off
+    sure, found = one & ~zero, []
+    for k, place in enumerate(puzzle.open):
+        certain, possible = sure[:, k].nonzero()[:, 0], one[:, k].nonzero()[:, 0]
+        if len(certain) == 1:
+            found.append((place, int(certain[0])))
+        elif len(certain) == 0 and bool((one | zero)[:, k].all()):  # every entry is 0 or 1
+            if len(possible) == 1 and not puzzle.padded:
+                found.append((place, int(possible[0])))
+            elif len(possible) == 0 and puzzle.padded:
+                found.append((place, PADDING))
+    return found
+
+
+def _equal(puzzle: _Puzzle) -> list[tuple[int, int]]:
+    """Return words whose gradient is that of one place, where this can be no coincidence.
+
+    It is needed where places outnumber the equations, so that A is not determined as a whole. The
+    equations that a match fulfils by chance are counted against the ways to place all words.
+    """
+    if puzzle.noise:
+        return _likeliest(puzzle)
+    D, left = puzzle.D[puzzle.open], puzzle.left
+    S = torch.linalg.svdvals(D / D.norm(dim=1, keepdim=True).clamp_min(1e-300))
+    rank = int((1e-3 * S[0] < S).sum()) if len(S) else 0
+    width = math.sqrt(D.shape[1])
+    apart = torch.cdist(D, D) + torch.diag(torch.full((len(D),), math.inf)).to(D)
+    far = torch.cdist(left, D) / width  # (T, L')
+    line = _lines(puzzle, puzzle.noise)
+    found = []
+    for k, place in enumerate(puzzle.open):
+        near = (far[:, k] <= line).nonzero()[:, 0]
+        if len(near) != 1:
+            continue
+        size = float(D[k].norm()) / width
+        word = int(near[0])
+        bits = rank * math.log2(max(size / max(float(line[word]), 1e-300), 1.0))
+        twin = float(apart[k].min()) / width <= 2 * float(line[word])
+        if not twin and bits >= len(D) + PLACES.spare_bits:
+            found.append((place, word))
+    return found
+
+
+def _likeliest(puzzle: _Puzzle) -> list[tuple[int, int]]:
+    """Return words whose gradient is that of one place but for noise.
+
+    The noise of an entry of their difference is known, so that every pair has a likelihood. It has
+    to exceed that of other words at the place, and of the word at other places.
+    """
+    far = torch.cdist(puzzle.left, puzzle.D[puzzle.open]).square()  # (T, L')
+    line = _lines(puzzle, puzzle.noise)
+    variance = puzzle.variance + puzzle.noise**2 + puzzle.errors.square()
+    unlikely = far / (2 * variance)[:, None] + puzzle.D.shape[1] / 2 * variance.log()[:, None]
+    bound = puzzle.D.shape[1] * line.square()
+    found = []
+    for k, place in enumerate(puzzle.open):
+        word = int(unlikely[:, k].argmin())
+        others = (_without(unlikely[:, k], word), _without(unlikely[word], k))
+        second = min((float(some.min()) for some in others if len(some)), default=math.inf)
+        margin = second - float(unlikely[word, k])
+        if float(far[word, k]) <= float(bound[word]) and margin >= PLACES.nats:
+            found.append((place, word))
+    return found
+
+
+def _without(values: Tensor, index: int) -> Tensor:
+    return torch.cat([values[:index], values[index + 1 :]])
+
+
+MOST_OPTIONS = 8  # tokens of which the best is still worth naming as a guess
+FROM_EMBEDDINGS = "the gradients of the word and position embeddings"
+
+
+def read_words(plan: TextPlan, share: GradientShare) -> FilledRows:
+    """Return the rows of the word table's gradient that are not empty."""
+    return filled_rows(share, plan.words, share[plan.words].dtype)
+
+
+def read_embeddings(plan: TextPlan, share: GradientShare) -> Text:
+    """Return the text of one sample, or what an update of several tells.
+
+    Args:
+        plan: the model's tables; it has positions.
+        share: what the client sent; it holds both gradients.
+    """
+    assert plan.positions is not None
+    words = read_words(plan, share)
+    dtype = share[plan.positions].dtype
+    places = filled_rows(share, plan.positions, dtype, words.noise)
+    placed = place_words(
+        words.value / plan.factor,
+        places.value,
+        words.errors() / abs(plan.factor),
+        (words.noise / abs(plan.factor), places.noise),
+        padded=plan.empty is not None,
+    )
+    noisy = bool(words.noise or places.noise)
+    best = Certainty.CERTAIN if placed.explained and not noisy else Certainty.LIKELY
+    found: dict[int, Place] = {}
+    for k, row in enumerate(places.index.tolist()):
+        found[row - plan.first] = _place(row - plan.first, k, placed, words, plan, best)
+    last = max((p for p in found), default=-1)
+    every = (found.get(p) or Place(p, None, Certainty.EMPTY) for p in range(last + 1))
+    unclear = noisy or (words.crowded and not placed.explained)
+    known = () if unclear else tuple(words.index.tolist())
+    return Text(tuple(every), known, placed.explained, FROM_EMBEDDINGS, _said(placed, words, noisy))
+
+
+def _place(
+    position: int, k: int, placed: Placed, words: FilledRows, plan: TextPlan, best: Certainty
+) -> Place:
+    if k in placed.word:
+        word = placed.word[k]
+        if word == PADDING:  # or a word whose row the client withheld: nothing tells them apart
+            return Place(position, plan.empty, Certainty.LIKELY)
+        return Place(position, int(words.index[word]), best)
+    options = tuple(int(words.index[w]) for w in placed.candidates.get(k, ()))
+    if not 0 < len(options) <= MOST_OPTIONS:
+        return Place(position, None, Certainty.UNKNOWN, options)
+    return Place(position, options[0], Certainty.GUESS, options)
+
+
+def _said(placed: Placed, words: FilledRows, noisy: bool) -> str:
+    count, open_ = len(placed.word), len(placed.candidates)
+    if not len(words.index):
+        return "noise hides every word" if noisy else "no word has a gradient"
+    if placed.explained and not noisy:
+        return (
+            f"the rows of {len(words.index)} words are the sums of the gradients at {count} places"
+        )
+    if noisy:
+        return (
+            f"the gradients of {len(words.index)} words exceed the noise of {words.noise:.2g} on "
+            f"every entry, and tell the words of {count} {'place' if count == 1 else 'places'}; "
+            "words whose gradient is smaller cannot be seen"
+        )
+    return (
+        f"{len(words.index)} words occur; they account for the gradients of {count} places, not "
+        f"of {open_} others: the update mixes several texts, or was changed on its way, or the "
+        "places cannot be told apart"
+    )

@@ -1,0 +1,331 @@
+"""This module reads the texts of a small batch from the first two attention layers.
+
+The first layer's gradient spans the vectors of all tokens of the batch, so it says which tokens
+stand at each place. Which of them belong together is told by the second layer (the idea of DAGER):
+what a text makes of its tokens there lies in the second span only if it is one of the batch. A
+causal model is read from left to right; in others whole texts are improved token by token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softleak.core.input_spec import InputSpec
+from softleak.core.results import Recovery
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.inversion.texts.embeddings import read_embeddings, read_words
+from softleak.inversion.texts.first_layer import (
+    FirstLayer,
+    TextResimulation,
+    batch_misfit,
+    first_layer,
+    second_layer,
+)
+from softleak.inversion.texts.plan import NoText, TextPlan, text_plan
+from softleak.inversion.texts.result import Certainty, Place, Text
+from softleak.inversion.texts.span import (
+    FROM_SPAN,
+    SPAN,
+    distances,
+    nearest_tokens,
+    read_span,
+    read_unordered,
+    span_of,
+)
+
+Far = Callable[[Tensor], Tensor]  # texts (B, L) to the distance (B, L) of each token from the span
+
+
+@dataclass(frozen=True)
+class DescentSettings:
+    """These settings bound the search.
+
+    Attributes:
+        starts: the number of mixtures that are improved at a time.
+        sweeps: how often each place of a text is tried again at most.
+        rounds: how often new mixtures are drawn for texts of one length.
+        crowded: the mean number of tokens that are possible at a place from which on mixtures
+            lead nowhere, and nothing is tried.
+        fresh: the part of a new mixture's tokens that no text found so far has, where possible.
+        seed: the seed of the mixtures.
+    """
+
+    starts: int = 16
+    sweeps: int = 8
+    rounds: int = 3
+    crowded: float = 8.0
+    fresh: float = 0.85
+    seed: int = 0
+
+
+DESCENT = DescentSettings()
+
+
+def both_ways(
+    far: Far, options: list[list[int]], inside: float, wanted: int | None
+) -> list[list[int]]:
+    """Return the texts all of whose tokens lie in the span of the second layer.
+
+    Args:
+        far: how far each token of a text is from that span.
+        options: the tokens that are possible at each place.
+        inside: the distance up to which a token counts as inside.
+        wanted: the number of texts, if it is known.
+    """
+    if sum(map(len, options)) > DESCENT.crowded * len(options):
+        return []
+    generator = torch.Generator().manual_seed(DESCENT.seed)
+    found: list[list[int]] = []
+    for _ in range(DESCENT.rounds):
+        for length in _lengths(options):
+            mixtures = _mixtures(options[:length], found, generator)
+            for ids in _improved(far, options, mixtures, inside):
+                found += [] if ids in found else [ids]
+            if wanted is not None and len(found) >= wanted:
+                return found
+    return found
+
+
+def _lengths(options: list[list[int]]) -> Iterator[int]:
+    """Yield the lengths that texts may have: all end with a token that may end the longest."""
+    ends = set(options[-1])
+    for length in range(len(options), 1, -1):
+        if ends & set(options[length - 1]):
+            yield length
+
+
+def _mixtures(
+    options: list[list[int]], found: list[list[int]], generator: torch.Generator
+) -> Tensor:
+    """Return random texts (starts, L), mostly of tokens that no text has that was found."""
+    columns = []
+    for place, some in enumerate(options):
+        new = [t for t in some if all(place >= len(ids) or ids[place] != t for ids in found)]
+        fresh = torch.rand(DESCENT.starts, generator=generator) < DESCENT.fresh
+        first, second = _drawn(new or some, generator), _drawn(some, generator)
+        columns.append(torch.where(fresh, first, second))
+    return torch.stack(columns, 1)
+
+
+def _drawn(tokens: list[int], generator: torch.Generator) -> Tensor:
+    return torch.tensor(tokens)[torch.randint(len(tokens), (DESCENT.starts,), generator=generator)]
+
+
+def _improved(far: Far, options: list[list[int]], ids: Tensor, inside: float) -> list[list[int]]:
+    """Return the texts that mixtures (starts, L) become, as far as they end inside the span."""
+    for _ in range(DESCENT.sweeps):
+        before = ids.clone()
+        for place, some in enumerate(options[: ids.shape[1]]):
+            if len(some) > 1:
+                tried = ids[:, None].repeat(1, len(some), 1)
+                tried[:, :, place] = torch.tensor(some)
+                total = far(tried.flatten(0, 1)).sum(1).view(len(ids), -1)
+                ids[:, place] = torch.tensor(some)[total.argmin(1)]
+        if torch.equal(before, ids):
+            break
+    unique = torch.unique(ids, dim=0)
+    texts: list[list[int]] = unique[far(unique).amax(1) <= inside].tolist()
+    return texts
+
+
+FROM_WORDS = "the gradient of the word embeddings"
+
+
+def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None) -> Text | NoText:
+    """Return the text behind a share, with the certainty of each word; or why there is none.
+
+    Args:
+        subject: the model; its inputs are sequences of tokens.
+        share: what the client sent.
+        recovery: what was found of the label. With it a text can be checked by computing its
+            gradient again, where embeddings send none.
+    """
+    plan = subject.once(text_plan)
+    if isinstance(plan, NoText):
+        return plan
+    words: tuple[int, ...] = ()
+    if plan.sound and plan.words in share:
+        if plan.positions is not None and plan.positions in share:
+            return read_embeddings(plan, share)
+        rows = read_words(plan, share)
+        words = () if rows.noise or rows.crowded else tuple(rows.index.tolist())
+    reason = _reason(plan, share)
+    layer = subject.once(first_layer)
+    found = None if layer is None else _by_span(subject, layer, share, words, recovery)
+    if found is None:
+        if words:
+            return _bag(words, reason)
+        return NoText(
+            f"{reason}, and the weights that read the embedded tokens first send no gradient "
+            "either: softleak has no way to their words"
+        )
+    if words and not found.places:
+        return _bag(words, reason)
+    return Text(
+        found.places, found.words, found.explained, found.method, f"{reason}; {found.message}"
+    )
+
+
+def read_bag(subject: Subject, share: GradientShare, reason: str) -> Text | NoText:
+    """Return which words occur in an update, without places; or why they cannot be told.
+
+    Args:
+        subject: the model; its inputs are sequences of tokens.
+        share: what the client sent, of one or several texts and steps.
+        reason: why the order of the words is not known.
+    """
+    plan = subject.once(text_plan)
+    if isinstance(plan, NoText):
+        return plan
+    if not plan.sound or plan.words not in share:
+        return NoText(f"{_reason(plan, share)}: which words occur cannot be told")
+    rows = read_words(plan, share)
+    if rows.crowded:
+        return NoText("nearly all rows of the word table moved, so that no word can be told")
+    return _bag(tuple(rows.index.tolist()), reason)
+
+
+def _by_span(
+    subject: Subject,
+    layer: FirstLayer,
+    share: GradientShare,
+    words: Sequence[int],
+    recovery: Recovery | None,
+) -> Text | None:
+    """Return what the first layer's gradient tells, if it was sent."""
+    told = share.input_shape if isinstance(share.input_shape, InputSpec) else layer.spec
+    length = told.length or layer.spec.length or 1
+    possible = words or range(layer.spec.tokens.below or 0)
+    if words and not layer.ordered:
+        return _bag(tuple(words), "a word enters the first layer alike at every place")
+    nearest = nearest_tokens(layer, share, possible, length)
+    if nearest is None:
+        return None
+    if not layer.ordered:
+        return read_unordered(nearest)
+    label = None if recovery is None else recovery.label
+    check = None if label is None else TextResimulation(subject.model, layer.spec, share, label)
+    return read_span(nearest, check, words)
+
+
+def _reason(plan: TextPlan, share: GradientShare) -> str:
+    if plan.reason:
+        return plan.reason
+    missing = plan.words if plan.words not in share else plan.positions
+    return f"the share lacks {missing}"
+
+
+def _bag(words: tuple[int, ...], reason: str) -> Text:
+    message = f"{len(words)} words occur, in an order that is not known: {reason}"
+    return Text((), words, False, FROM_WORDS, message)
+
+
+@dataclass(frozen=True)
+class BatchSearch:
+    """These settings bound the search for texts.
+
+    Attributes:
+        inside: the relative distance from the second span up to which a text counts as inside.
+        kept: the number of tokens that are tried at each place.
+    """
+
+    inside: float = 4e-4
+    kept: int = 128
+
+
+BATCH_SEARCH = BatchSearch()
+
+
+def read_batch(
+    subject: Subject, share: GradientShare, labels: Tensor | None = None
+) -> tuple[Text, ...] | NoText:
+    """Return the texts of a batch, in no order; their tokens are likely, not certain.
+
+    Args:
+        subject: the model; its inputs are sequences of tokens.
+        share: what the client sent, for a few texts in one step.
+        labels: (B, C) what was recovered of the labels, in any order. With them the texts are
+            checked by computing their gradient again.
+    """
+    layer, above = subject.once(first_layer), subject.once(second_layer)
+    if layer is None or above is None or not layer.ordered or layer.spec.length is None:
+        return NoText("the model has no two attention layers that tell words and their places")
+    # Tokens of the batch may lie in the span at other places too, so many are kept.
+    words, kept = range(layer.spec.tokens.below or 0), BATCH_SEARCH.kept
+    nearest = nearest_tokens(layer, share, words, layer.spec.length, kept)
+    basis = span_of(above, share)
+    if nearest is None or basis is None:
+        return NoText("the share lacks the gradients of the first two attention layers")
+    if nearest.full or basis.shape[0] == basis.shape[1]:
+        return NoText("there are as many tokens as a layer is wide, so no token is excluded")
+    inside = nearest.distance <= SPAN.inside
+    options = [nearest.tokens[inside[:, i], i].tolist() for i in range(inside.shape[1])]
+    while options and not options[-1]:
+        options.pop()
+    if not options or not all(options):
+        return NoText("no token lies in the span of the first attention layer's gradient")
+    search = _Search(above, basis, options)
+    wanted = None if labels is None else len(labels)
+    found = (
+        search.forward()
+        if search.causal
+        else both_ways(search.far, options, BATCH_SEARCH.inside, wanted)
+    )
+    if not found:
+        return NoText(
+            "too many tokens are possible at each place for the texts of the batch to be told apart"
+        )
+    left = math.inf
+    if labels is not None:
+        left = batch_misfit(subject.model, layer.spec, share, found, labels)
+    return tuple(_text(ids, left) for ids in found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """The second layer, the basis (d, r) of its span, and the tokens possible at each place."""
+
+    layer: FirstLayer
+    basis: Tensor
+    options: list[list[int]]
+
+    @property
+    def causal(self) -> bool:
+        """Return whether a token changes nothing of what stands before it."""
+        ids = torch.tensor([[one[0] for one in self.options]] * 2)
+        ids[1, -1] = (ids[1, -1] + 1) % (self.layer.spec.tokens.below or 2)
+        first, second = self.layer.embedded(ids)
+        return len(first) > 1 and bool((first[:-1] - second[:-1]).abs().max() < 1e-6)
+
+    def far(self, ids: Tensor) -> Tensor:
+        """Return the distance (B, L) of each token of texts (B, L) from the second span."""
+        return distances(self.layer.embedded(ids), self.basis)
+
+    def forward(self) -> list[list[int]]:
+        """Return the texts of a causal model: each prefix is extended while it stays inside."""
+        first = torch.tensor(self.options[0])[:, None]
+        open_ = first[self.far(first)[:, 0] <= BATCH_SEARCH.inside].tolist()
+        done: list[list[int]] = []
+        for options in self.options[1:]:
+            longer: list[list[int]] = []
+            for ids in open_:
+                tried = torch.tensor([[*ids, token] for token in options])
+                near = self.far(tried)[:, -1] <= BATCH_SEARCH.inside
+                longer += tried[near].tolist()
+                done += [] if bool(near.any()) else [ids]
+            open_ = longer
+        return done + open_
+
+
+def _text(ids: list[int], left: float) -> Text:
+    places = tuple(Place(i, token, Certainty.LIKELY) for i, token in enumerate(ids))
+    message = "every token lies in the spans of the first two attention layers"
+    if math.isfinite(left):
+        message += f"; the gradient of all texts together differs from the share by {left:.1e}"
+    return Text(places, (), left <= SPAN.explained, FROM_SPAN, message)

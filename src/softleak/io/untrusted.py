@@ -1,0 +1,188 @@
+"""This module checks what a file claims before memory is taken for it.
+
+Update files come from strangers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softleak.core.errors import FileError
+
+
+@dataclass(frozen=True)
+class FileLimits:
+    """These bound what a stranger's file may ask for.
+
+    Attributes:
+        file_bytes: the size of a file, and of what it unpacks to.
+        header_bytes: the size of its list of contents.
+        tensors: the number of tensors it holds.
+        name_length: the length of a tensor's name.
+        dimensions: the dimensions of a tensor, and of a recorded input shape.
+        input_entries: the entries of an input whose shape it records.
+    """
+
+    file_bytes: int = 8 << 30
+    header_bytes: int = 64 << 20
+    tensors: int = 100_000
+    name_length: int = 1000
+    dimensions: int = 8
+    input_entries: int = 1 << 27
+
+
+FILE_LIMITS = FileLimits()
+ARCHIVE = b"PK"  # how a zip archive begins; its list of contents is at its end
+
+
+def check_file(path: Path) -> None:
+    """Raise ``FileError`` unless there is a file, of a size that can be read."""
+    if not os.path.isfile(path):  # unlike Path.is_file it takes any name
+        raise FileError(f"expected a file at {shown(path)}, found none; check the path")
+    _within(path.stat().st_size, FILE_LIMITS.file_bytes, f"{shown(path.name)} has")
+
+
+def check_content(path: Path) -> None:
+    """Raise ``FileError`` if a file holds nothing at all."""
+    if not path.stat().st_size:
+        raise FileError("it is empty; copy it again from where it came from")
+
+
+def check_safetensors(path: Path) -> None:
+    """Raise unless the header has the size it says, names nothing twice, and all tensors follow.
+
+    The library checks the other offsets.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        _within(length, min(FILE_LIMITS.header_bytes, size), "its header claims")
+        try:
+            header = json.loads(file.read(length), object_pairs_hook=_without_repetition)
+        except ValueError as error:
+            raise FileError(
+                "its header is not JSON, so it is damaged or not a safetensors file; copy it again"
+            ) from error
+    if not isinstance(header, dict):
+        raise FileError("its header is not a list of tensors by name")
+    there, needed = size - 8 - length, max(map(_end, header.values()), default=0)
+    if needed > there:
+        raise FileError(
+            f"it is incomplete: its tensors take {needed} bytes and it holds {there}; copy it again"
+        )
+
+
+def _end(entry: object) -> int:
+    """Return where a tensor ends by a header of safetensors, if that says it."""
+    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+    last = offsets[-1] if isinstance(offsets, list) and offsets else 0
+    return last if type(last) is int else 0
+
+
+def check_zip(path: Path) -> None:
+    """Raise unless a .pt file is an archive of uncompressed members no larger than itself."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            if file.read(len(ARCHIVE)) == ARCHIVE:
+                raise FileError(
+                    "it begins as an archive whose end is missing, so it is incomplete; copy it "
+                    "again"
+                )
+        raise FileError(
+            "it is not an archive, which torch.save has written since PyTorch 1.6; load it with "
+            "the version it came from and save it again"
+        )
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    _once(member.filename for member in members)
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise FileError("its members are compressed, which torch.save never does")
+    _within(sum(m.file_size for m in members), path.stat().st_size, "its members claim")
+    pickles = (m.file_size for m in members if m.filename.endswith(".pkl"))
+    _within(max(pickles, default=0), FILE_LIMITS.header_bytes, "its list of contents claims")
+
+
+def check_npz(path: Path) -> None:
+    """Raise unless each array unpacks to what its header says, and all to a readable size."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        _once(member.filename.removesuffix(".npy") for member in members)
+        _within(sum(m.file_size for m in members), FILE_LIMITS.file_bytes, "its arrays claim")
+        for member in members:
+            with archive.open(member) as file:
+                _check_npy(file, member.file_size)
+
+
+def _check_npy(file: Any, size: int) -> None:  # noqa: ANN401 - numpy says no more of it
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0
+    shape, _, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+    if dtype.hasobject:
+        raise FileError("it holds objects")
+    if any(n < 0 for n in shape):
+        raise FileError(f"an array claims the shape {shape}")
+    _within(math.prod(shape) * dtype.itemsize, size, "an array claims")
+
+
+def check_tensors(tensors: dict[str, Tensor]) -> None:
+    """Raise unless these are plain CPU tensors with memory for all entries and readable names."""
+    if len(tensors) > FILE_LIMITS.tensors:
+        raise FileError(f"it holds {len(tensors)} tensors; at most {FILE_LIMITS.tensors} are read")
+    for name, tensor in tensors.items():
+        if not name.isprintable() or len(name) > FILE_LIMITS.name_length:
+            raise FileError(f"it holds a tensor with the unreadable name {name[:60]!r}")
+        if tensor.is_quantized:
+            raise FileError(f"{name!r} is quantised; send it as floating point (.dequantize())")
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            raise FileError(f"{name!r} is sparse or nested; make it dense with .to_dense()")
+        # A stride of zero lets one number pose as any amount of them.
+        if tensor.is_meta or tensor.nbytes > tensor.untyped_storage().nbytes():
+            raise FileError(f"{name!r} claims {tensor.numel()} entries and does not have them")
+        if tensor.ndim > FILE_LIMITS.dimensions:
+            raise FileError(f"{name!r} has {tensor.ndim} dimensions")
+
+
+def checked_shape(shape: object) -> tuple[int, ...] | None:
+    """Return the input shape that a file claims; raises if it is not a possible one."""
+    if not shape:
+        return None
+    if not isinstance(shape, list) or len(shape) > FILE_LIMITS.dimensions:
+        raise FileError(f"its input shape is not a list of at most {FILE_LIMITS.dimensions} sizes")
+    if not all(type(n) is int and 0 < n <= FILE_LIMITS.input_entries for n in shape):
+        raise FileError(f"it claims an input of shape {shape}")
+    _within(math.prod(shape), FILE_LIMITS.input_entries, "its input shape claims")
+    return tuple(shape)
+
+
+def shown(name: str | Path) -> str:
+    """Return a name as it may be printed: without what a terminal or a page would obey."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(name))[:300]
+
+
+def _within(size: int, most: int, what: str) -> None:
+    if size > most:
+        raise FileError(f"{what} {size} bytes or entries; at most {most} are possible")
+
+
+def _once(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise FileError(f"it holds {shown(name)!r} twice")
+        seen.add(name)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _once(name for name, _ in pairs)
+    return dict(pairs)

@@ -1,0 +1,278 @@
+"""The most probable label behind a share of one sample that carries noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from softleak.core.errors import LabelError
+from softleak.core.families import AnyLabel, Family, Simplices, simplices_of
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import Recovery, Status
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.labels.evidence.probes import evidence_for
+from softleak.labels.evidence.relation import Blurred, NoisyRelation, log_laplace, log_normal
+from softleak.labels.noisy.features import Typical
+from softleak.labels.noisy.posterior import LogLikelihood, Points, Posterior
+from softleak.labels.noisy.sampling import Draws, draw_from_prior, quadrature
+from softleak.labels.noisy.spectrum import Signal, Spectrum
+from softleak.labels.pseudo import LARGEST
+from softleak.labels.solve import WIDEST
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """What a posterior has to say for an answer to be called probable.
+
+    Attributes:
+        sure: a class that is less probable than this is a guess.
+        held: the probability with which an interval holds the entry it belongs to.
+        unfit: a family does not fit if a misfit as large as the one seen is less probable.
+    """
+
+    sure: float = 0.9
+    held: float = 0.9
+    unfit: float = 1e-6
+
+
+ANSWER = AnswerSettings()
+
+
+def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
+    """Return the recovery that the draws of a posterior amount to.
+
+    The label is the mean of those labels in which the most probable class leads. Interval and error
+    are taken over all draws, whatever class leads. Where the noise is not what the model assumes,
+    these figures are not calibrated and are left out.
+    """
+    signal = posterior.signal
+    probable = draws.classes()
+    index = int(probable.argmax())
+    confidence = min(float(probable[index]), 1.0)
+    mine = draws.of_class(index)
+    label = mine.label_weight @ mine.labels
+    label = label / label.sum()
+    tau = float(mine.quantile(mine.tau, 0.5))
+    size = float(mine.quantile(mine.size, 0.5))
+    interval = draws.interval(ANSWER.held)
+    far = (
+        float(kind.quantile((kind.labels - label).abs().sum(-1), ANSWER.held))
+        for kind in draws.kinds(1 - ANSWER.held)
+    )
+    error = max(*far, _to_the_edge(label, interval))
+    spread = float((mine.weight * (mine.tau / tau - 1).square()).sum())
+    blur = signal.x_variance * len(signal.x) / signal.sigma**2
+    return Recovery(
+        Status.PROBABLE if spectrum.even and confidence >= ANSWER.sure else Status.GUESS,
+        _message(spectrum, index, confidence),
+        label=label,
+        feature=signal.x / tau,
+        scalar=size if tau > 0 else -size,
+        error=error if spectrum.even else math.inf,
+        feature_error=(spread + blur) ** 0.5,
+        scale=abs(tau) / size,
+        noise=spectrum.noise,
+        confidence=confidence if spectrum.even else None,
+        interval=interval if spectrum.even else None,
+    )
+
+
+def _to_the_edge(label: Tensor, interval: Tensor) -> float:
+    """Return how far, in L1, the label is from itself without the entries that may well be zero."""
+    edge = torch.where(interval[0] == 0, 0.0, label)
+    if not bool(edge.any()):
+        return 0.0
+    return float((edge / edge.sum() - label).abs().sum())
+
+
+def fits(posterior: Posterior, points: Points) -> bool:
+    """Return whether noise explains how far the best label is from the family.
+
+    The squared misfit has a χ² distribution with as many degrees of freedom as there are equations
+    beyond the unknowns. Without any such equation some member of the family's plane always agrees
+    with the gradient. It has to be a label then, to within the noise of as many equations as there
+    are.
+    """
+    if not points.log.isfinite().any():
+        return False
+    label = int(points.log.argmax())
+    misfit = points.misfit.flatten()[label // points.log.shape[-1]]
+    equations = len(posterior.b) - 2
+    freedom = equations - points.weights.shape[-1] - int(posterior.scale_unknown)
+    if freedom < 1:
+        misfit, freedom = misfit + points.inside.flatten()[label], max(equations, 1)
+    half = misfit.new_tensor(freedom / 2)
+    return bool(torch.special.gammaincc(half, misfit / 2) > ANSWER.unfit)
+
+
+def _message(spectrum: Spectrum, index: int, confidence: float) -> str:
+    """Say how much noise was found, which class is the most probable, and how probable it is."""
+    found = f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient"
+    if not spectrum.even:
+        return (
+            f"what one sample cannot explain ({found}) is not independent noise of equal size: the "
+            f"share was pruned, rounded or altered otherwise; class {index} is a guess, and its "
+            "probability is not known"
+        )
+    sure = "most probable" if confidence >= ANSWER.sure else "a guess"
+    return f"{found}; class {index} is {sure}, with a probability of {confidence:.3g}"
+
+
+@dataclass(frozen=True)
+class NoiseSettings:
+    """Which scalars and labels are looked at behind noise.
+
+    Attributes:
+        smallest_t: the smallest |t|; a smaller one changes no label by as much as noise does.
+        known: the squared length of the mean of ``u`` from which its neighbourhood is small enough
+            to be Gaussian.
+        known_scaled: the same if |t| has to be estimated too, since a small one hides in the noise
+            of ``p``.
+        labels: draws of labels at every scalar.
+        every: the number of classes up to which all of them may be in the label.
+        leading: with more classes, how many are taken from each of the orders that suggest one.
+        deepest: the smallest |τ| of an unknown scale, relative to the logits, if nothing else is
+            known.
+        flattest: the largest |τ| likewise.
+        widths: standard deviations of the typical length that τ of an unknown scale may be off.
+    """
+
+    smallest_t: float = 1e-4
+    known: float = 0.95
+    known_scaled: float = 0.999
+    labels: int = 32
+    every: int = 12
+    leading: int = 4
+    deepest: float = 1e-2
+    flattest: float = 1e4
+    widths: float = 8.0
+
+
+BEHIND_NOISE = NoiseSettings()
+
+
+def recover_noisy(
+    subject: Subject,
+    knowledge: Knowledge,
+    share: GradientShare,
+    G: Tensor,
+    spectrum: Spectrum,
+) -> Recovery:
+    """Recover the most probable label behind one share, whose head gradient is noisy.
+
+    Args:
+        subject: the model the gradient was computed with.
+        knowledge: what is assumed of the label and of the scale.
+        share: what the client sent.
+        G: (C, I) the head's gradient in float64.
+        spectrum: what ``G`` says about its noise.
+
+    Returns:
+        A recovery that is PROBABLE or a GUESS, or NO_SOLUTION if noise does not explain how far
+        the family is from the gradient. A family that offers no simplices gets a GUESS without a
+        label, whose message says what to add.
+    """
+    typical = subject.once(Typical.of)
+    signal = Signal.of(subject.head, *spectrum.light(G, typical.direction), typical)
+    if signal.sigma == 0:
+        return Recovery(
+            Status.NO_SOLUTION,
+            "all rows of the head's gradient are alike, which is noise alone: nothing of a sample "
+            "is in it",
+            noise=spectrum.noise,
+        )
+    # Other layers depend on ``Wᵀu``. Where ``u`` is hardly known they say nothing.
+    known = signal.known >= BEHIND_NOISE.known
+    evidence = tuple(_evidence(subject, knowledge, share, signal, spectrum)) if known else ()
+    families = (
+        (knowledge.family,) if knowledge.family else (WIDEST, *([AnyLabel()] if evidence else []))
+    )
+    for family in families:
+        try:
+            simplices = _simplices(family, signal)
+        except LabelError as error:
+            return _not_integrable(spectrum, error)
+        posterior = Posterior(
+            signal, subject.head.b, simplices, knowledge.scale_unknown, typical, evidence
+        )
+        found = _answer(posterior, spectrum)
+        if found is not None:
+            return found
+    return Recovery(
+        Status.NO_SOLUTION,
+        f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient does not explain "
+        f"how far every label of the family {families[-1]} is from it",
+        noise=spectrum.noise,
+    )
+
+
+def _answer(posterior: Posterior, spectrum: Spectrum) -> Recovery | None:
+    """Integrate the posterior of one family; return None if the family does not fit."""
+    scaled = posterior.scale_unknown
+    enough = BEHIND_NOISE.known_scaled if scaled else BEHIND_NOISE.known
+    if posterior.signal.known < enough and posterior.typical.doubt < math.inf:
+        return answer(posterior, draw_from_prior(posterior), spectrum)
+    tau, width = quadrature(posterior.density, *_bounds(posterior))
+    points = posterior.at(tau, BEHIND_NOISE.labels)
+    if fits(posterior, points) or (not spectrum.even and bool(points.log.isfinite().any())):
+        return answer(posterior, Draws.of(posterior, points, tau, width), spectrum)
+    return None
+
+
+def _not_integrable(spectrum: Spectrum, why: LabelError) -> Recovery:
+    """Return what is said of a noisy share whose family offers no simplices."""
+    return Recovery(
+        Status.GUESS,
+        f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient, behind which a "
+        f"label needs a probability, and none is computed: {why}",
+        noise=spectrum.noise,
+    )
+
+
+def _evidence(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, signal: Signal, spectrum: Spectrum
+) -> Iterator[LogLikelihood]:
+    """Yield the log likelihood of every relation that has one and whose gradient was sent."""
+    W = subject.head.W.double()
+    seen = Blurred(
+        signal.u, signal.u_covariance.diagonal(),
+        W.T @ signal.u, (W * (signal.u_covariance @ W)).sum(0).clamp_min(0.0),
+        signal.x, torch.full_like(signal.x, signal.x_variance), spectrum.noise,
+        log_laplace if spectrum.heavy else log_normal,
+    )  # fmt: skip
+    for relation in evidence_for(subject, knowledge):
+        if relation.parameter in share and isinstance(relation, NoisyRelation):
+            g = share[relation.parameter].to(W)
+            yield partial(relation.log_likelihood, g, seen)
+
+
+def _simplices(family: Family, signal: Signal) -> Simplices:
+    """Return the family's simplices over all classes, or over the few that may be in the label.
+
+    With many classes these are the ones that lead, or come last, in ``u`` or in the logits.
+    """
+    classes = len(signal.u)
+    likely = set(range(classes))
+    if classes > BEHIND_NOISE.every:
+        parts = (signal.u, -signal.u, -signal.a, signal.a)
+        likely = set(torch.cat([p.argsort()[: BEHIND_NOISE.leading] for p in parts]).tolist())
+    return simplices_of(family, classes, sorted(likely))
+
+
+def _bounds(posterior: Posterior) -> tuple[float, float]:
+    """Return the smallest and the largest |τ| to look at."""
+    if not posterior.scale_unknown:
+        return BEHIND_NOISE.smallest_t, LARGEST
+    typical, signal = posterior.typical, posterior.signal
+    if typical.doubt < math.inf and signal.along > 0:
+        middle = signal.along / math.exp(typical.length)
+        reach = math.exp(BEHIND_NOISE.widths * typical.doubt)
+        return middle / reach, middle * reach
+    size = float(signal.a.abs().max()) or 1.0  # With a head of zeros every τ says the same.
+    return BEHIND_NOISE.deepest * size, BEHIND_NOISE.flattest * size

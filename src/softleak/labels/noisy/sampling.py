@@ -1,0 +1,347 @@
+"""Much noise: labels are drawn from the family's prior, each weighted by the gradient as a whole.
+
+Where ``u`` is hardly known, the posterior is not Gaussian in any small neighbourhood. A label and
+the noise of the logits together determine ``p``, and hence ``u = (p − y)/|p − y|``, whose
+likelihood is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from softleak.labels.noisy.posterior import NoisyLogits, Points, Posterior, weigh
+
+LogDensity = Callable[[Tensor], Tensor]  # maps scalars (S,) to log densities (S,)
+
+
+@dataclass(frozen=True)
+class QuadratureSettings:
+    """How finely a density is looked at.
+
+    Attributes:
+        coarse: points of the first grid for each sign, evenly spaced in the logarithm.
+        peaks: the number of highest local maxima for each sign that are refined.
+        zooms: levels of zoom onto each of them.
+        section: points that a bracket is cut into at every level.
+        negligible: a peak whose logarithm is this much lower than the highest has no weight.
+        level: a peak is found once the logarithm varies by less than this across its bracket.
+        nothing: a point of the first grid this much lower than the highest peak is left out.
+        shells: points on each side of a peak, evenly spaced in the logarithm of their distance,
+            from which its width is estimated.
+        nearest: the distance of the first of them from the peak, relative to the peak's scalar.
+        farthest: the distance of the last of them.
+        fine: points across each peak.
+        reach: standard deviations that they span on each side.
+    """
+
+    coarse: int = 160
+    peaks: int = 6
+    zooms: int = 13
+    section: int = 9
+    negligible: float = 40.0
+    level: float = 1e-6
+    nothing: float = 60.0
+    shells: int = 48
+    nearest: float = 1e-10
+    farthest: float = 0.5
+    fine: int = 61
+    reach: float = 7.0
+
+
+QUADRATURE = QuadratureSettings()
+
+
+def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights by which a density is integrated over ``smallest ≤ |t| ≤ largest``.
+
+    Args:
+        log: the logarithm of the density; it need not be normalised.
+        smallest: the lower end of |t|, positive.
+        largest: the upper end of |t|.
+
+    Returns:
+        Scalars (S,) of both signs, close together where the density is, and the width (S,) that
+        each stands for (the trapezoidal rule). Scalars without weight are left out.
+    """
+    steps = torch.linspace(0, 1, QUADRATURE.coarse, dtype=torch.double)
+    size = smallest * (largest / smallest) ** steps
+    sides = [(sign * size, log(sign * size)) for sign in (1.0, -1.0)]
+    left, right = map(torch.cat, zip(*(_brackets(*side) for side in sides), strict=True))
+    peaks, height = _zoomed(log, left, right)
+    best = height.max()
+    scalars, widths = [], []
+    for t, coarse in sides:
+        kept = (height > best - QUADRATURE.negligible) & (peaks.sign() == t.sign()[0])
+        near = [
+            _across(log, float(peak), float(top), smallest, largest)
+            for peak, top in zip(peaks[kept], height[kept], strict=True)
+        ]
+        ordered, order = torch.cat([size, *near]).sort()
+        gaps = F.pad(ordered.diff(), (1, 1))
+        above = coarse > best - QUADRATURE.nothing
+        counts = F.pad(above, (0, len(ordered) - len(size)), value=True)[order]
+        scalars.append(t.sign()[0] * ordered[counts])
+        widths.append(((gaps[1:] + gaps[:-1]) / 2)[counts])
+    return torch.cat(scalars), torch.cat(widths)
+
+
+def _brackets(t: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both ends (M,) of the grid cells around the highest local maxima."""
+    padded = F.pad(height, (1, 1), value=-torch.inf)
+    peak = ((height >= padded[:-2]) & (height >= padded[2:])).nonzero()[:, 0]
+    peak = peak[height[peak].argsort(descending=True)[: QUADRATURE.peaks]]
+    return t[(peak - 1).clamp_min(0)], t[(peak + 1).clamp_max(len(t) - 1)]
+
+
+def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the highest point (M,) of each bracket and its height (M,), by repeated zooming.
+
+    A bracket is left as it is once its heights agree, or once they are so far below those of
+    another that its peak has no weight: between points of a smooth peak the density rises by less
+    than it does from the lowest of them to the highest.
+    """
+    last = QUADRATURE.section - 1
+    steps = torch.linspace(0, 1, QUADRATURE.section, dtype=left.dtype)
+    known = torch.tensor([0, last // 2, last])  # the ends of a bracket and the point between them
+    new = torch.tensor([i for i in range(last + 1) if i not in known.tolist()])
+    top = torch.full_like(left, -torch.inf)
+    rows = torch.arange(len(left))
+    heights = log(torch.lerp(left[:, None], right[:, None], steps[known]).flatten()).view(-1, 3)
+    for _ in range(QUADRATURE.zooms):
+        t = torch.lerp(left[rows, None], right[rows, None], steps)
+        height = torch.empty_like(t)
+        height[:, known] = heights
+        height[:, new] = log(t[:, new].flatten()).view(len(rows), -1)
+        top[rows], best = height.max(1)
+        each = torch.arange(len(rows))
+        below, above = (best - 1).clamp_min(0), (best + 1).clamp_max(last)
+        left[rows], right[rows] = t[each, below], t[each, above]
+        # At an end of the bracket the next one is shorter, and its middle has not been seen.
+        at_end = (above - below < 2).nonzero()[:, 0]
+        heights = height[each[:, None], torch.stack([below, best, above], 1)]
+        rise = top[rows] - height.amin(1)
+        hopeless = top[rows] + rise < top.max() - QUADRATURE.negligible
+        going = ~(hopeless | (rise < QUADRATURE.level))
+        at_end = at_end[going[at_end]]
+        if len(at_end):
+            heights[at_end, 1] = log((left[rows[at_end]] + right[rows[at_end]]) / 2)
+        rows, heights = rows[going], heights[going]
+        if not len(rows):
+            break
+    return (left + right) / 2, top
+
+
+def _across(log: LogDensity, peak: float, top: float, smallest: float, largest: float) -> Tensor:
+    """Return sizes of scalars that lie evenly across one peak, as wide as the peak is."""
+    size, sign = abs(peak), 1.0 if peak > 0 else -1.0
+    ratio = QUADRATURE.farthest / QUADRATURE.nearest
+    shells = torch.logspace(0, 1, QUADRATURE.shells, base=ratio, dtype=torch.double)
+    shells = shells * QUADRATURE.nearest
+    t = (size * torch.cat([1 - shells.flip(0), torch.ones(1), 1 + shells])).clamp(smallest, largest)
+    density = (log(sign * t) - top).exp()
+    spread = torch.trapezoid(density * (t - size).square(), t) / torch.trapezoid(density, t)
+    width = QUADRATURE.reach * float(spread.clamp_min(0).sqrt())
+    points = torch.linspace(size - width, size + width, QUADRATURE.fine, dtype=t.dtype)
+    return points.clamp(smallest, largest)
+
+
+@dataclass(frozen=True)
+class DrawSettings:
+    """The roundings that draws are handled with.
+
+    Attributes:
+        light: a draw with less than this part of the heaviest weight is left out.
+        rounded: what adding up weights may leave of a sum of one.
+    """
+
+    light: float = 1e-9
+    rounded: float = 1e-9
+
+
+DRAWN = DrawSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """R labels (R, C), their scalars τ, sizes |t| and weights, which sum to one.
+
+    The last three have the shape (R,), or (R, M) if every label was drawn with M scalars. ``plain``
+    (R,) tells which labels are on the faces of their simplices: nobody smoothed them.
+    """
+
+    labels: Tensor
+    tau: Tensor
+    size: Tensor
+    weight: Tensor
+    plain: Tensor
+
+    @property
+    def label_weight(self) -> Tensor:
+        """Return the weight (R,) of each label, whatever its scalar."""
+        return self.weight.flatten(1).sum(1) if self.weight.ndim > 1 else self.weight
+
+    @classmethod
+    def of(cls, posterior: Posterior, points: Points, tau: Tensor, width: Tensor) -> Draws:
+        """Collect every label of a quadrature with nodes τ (S,) and widths (S,) that has weight."""
+        log = points.log + width.log()[:, None, None]
+        weight = (log - log.max()).exp()
+        s, p, k = (weight > DRAWN.light).nonzero(as_tuple=True)
+        simplices, kept = posterior.simplices, weight[s, p, k]
+        own = p % len(simplices.corners)  # faces follow the simplices that they belong to
+        mixed = (points.weights[s, p, k][:, None] @ simplices.directions.to(tau)[own])[:, 0]
+        labels = (simplices.origin.to(tau)[own] + mixed).clamp_min(0.0)
+        plain = p >= len(simplices.corners)
+        return cls(labels, tau[s], points.size[s, p, k], kept / kept.sum(), plain)
+
+    def of_class(self, index: int) -> Draws:
+        """Return the draws in which this class leads, with weights that sum to one again."""
+        return self._some(self.labels.argmax(-1) == index)
+
+    def kinds(self, least: float) -> list[Draws]:
+        """Return smoothed and unsmoothed labels apart, where they have this probability at least.
+
+        Which of both a client uses is a habit and not a matter of chance. What is said with a
+        probability has to hold for each that the numbers leave open.
+        """
+        parts = (self.plain, ~self.plain)
+        return [self._some(part) for part in parts if float(self.label_weight[part].sum()) >= least]
+
+    def _some(self, mine: Tensor) -> Draws:
+        """Return some of the draws (R,), with weights that sum to one again."""
+        weight = self.weight[mine]
+        return Draws(
+            self.labels[mine], self.tau[mine], self.size[mine], weight / weight.sum(),
+            self.plain[mine],
+        )  # fmt: skip
+
+    def classes(self) -> Tensor:
+        """Return the probability (C,) of each class to lead the label."""
+        zero = self.labels.new_zeros(self.labels.shape[1])
+        return zero.index_add(0, self.labels.argmax(-1), self.label_weight)
+
+    def quantile(self, values: Tensor, level: float) -> Tensor:
+        """Return the weighted quantile of ``values``: one for each label, or for each scalar."""
+        weight = self.weight if values.shape == self.weight.shape else self.label_weight
+        ordered, order = values.flatten().sort()
+        reached = weight.flatten()[order].cumsum(0)
+        return ordered[(reached < level).sum().clamp_max(len(ordered) - 1)]
+
+    def interval(self, mass: float) -> Tensor:
+        """Return an interval (2, C) that holds each entry with this probability.
+
+        It holds the entries of each kind of label that the numbers leave open.
+        """
+        each = torch.stack([kind.shortest_interval(mass) for kind in self.kinds(1 - mass)])
+        return torch.stack([each[:, 0].amin(0), each[:, 1].amax(0)])
+
+    def shortest_interval(self, mass: float) -> Tensor:
+        """Return the shortest interval (2, C) that holds each entry with this probability.
+
+        The density of an entry may be highest at zero or at one, as that of a one-hot label is. The
+        interval then reaches that end, because labels do lie on the edges of the simplex.
+        """
+        values, order = self.labels.T.contiguous().sort(-1)
+        weight = self.label_weight[order]
+        reached = weight.cumsum(-1)
+        before = reached - weight
+        last = torch.searchsorted(reached, before + mass * (1 - DRAWN.rounded))
+        last = last.clamp_max(values.shape[-1] - 1)
+        width = values.gather(-1, last) - values
+        whole = before + mass <= 1 + DRAWN.rounded
+        start = width.masked_fill(~whole, torch.inf).argmin(-1, keepdim=True)
+        low, high = (values.gather(-1, at)[:, 0] for at in (start, last.gather(-1, start)))
+        reach = (high - low).clamp_min(DRAWN.rounded)
+        return torch.stack([
+            torch.where(low <= reach, 0.0, low), torch.where(1 - high <= reach, 1.0, high)
+        ])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PriorSamplingSettings:
+    """How many labels are drawn, and with how much noise each is looked at.
+
+    Attributes:
+        labels: labels drawn in each simplex.
+        entries: the number of probabilities up to which every label meets all the noise. With more
+            of them, labels without weight are left out first, and each of the others meets as much
+            of the noise as this number allows.
+        glance: draws of the noise that a label meets before it may be left out.
+        negligible: a label is left out if its logarithm is this much lower than the highest.
+        swing: a label's highest logarithm may be too low by this many times its distance from
+            their median,
+        widest: and by no more than this.
+        seed: the seed of all draws, so that equal shares give equal answers.
+    """
+
+    labels: int = 64
+    entries: int = 2**23
+    glance: int = 8
+    negligible: float = 30.0
+    swing: float = 2.0
+    widest: float = 100.0
+    seed: int = 0
+
+
+PRIOR_SAMPLING = PriorSamplingSettings()
+
+
+def draw_from_prior(posterior: Posterior) -> Draws:
+    """Return labels of the prior and their scalars, weighted by the likelihood of the gradient.
+
+    Raises:
+        ArithmeticError: if no label has a likelihood above zero.
+    """
+    labels, plain = draw_labels(posterior)
+    noise = NoisyLogits.of(posterior, PRIOR_SAMPLING.seed)
+    each = noise.count
+    if labels.numel() * each > PRIOR_SAMPLING.entries:
+        glance = weigh(posterior, labels, noise, PRIOR_SAMPLING.glance)
+        some = _with_weight(glance.log)
+        labels, plain = labels[some], plain[some]
+        each = max(min(PRIOR_SAMPLING.entries // labels.numel(), each), PRIOR_SAMPLING.glance)
+    found = weigh(posterior, labels, noise, each)
+    if not bool(found.log.isfinite().any()):
+        raise ArithmeticError("no label drawn from the prior explains the gradient")
+    weight = (found.log - found.log.max()).exp()
+    return Draws(labels, found.tau, found.size, weight / weight.sum(), plain)
+
+
+def _with_weight(log: Tensor) -> Tensor:
+    """Return which labels (R,) may have weight, by the logarithms (R, m) of a few draws of noise.
+
+    If none of them is finite, nothing is known and every label may.
+    """
+    highest = log.amax(-1)
+    swing = PRIOR_SAMPLING.swing * (highest - log.median(-1).values).nan_to_num(nan=0.0)
+    reach = highest + swing.clamp_max(PRIOR_SAMPLING.widest)
+    return reach >= highest.max() - PRIOR_SAMPLING.negligible
+
+
+def draw_labels(posterior: Posterior) -> tuple[Tensor, Tensor]:
+    """Return labels (R, C) drawn from the family's prior, equally many from every simplex.
+
+    The second tensor (R,) tells which of them are on a face that has a probability of its own.
+    The gamma variables of a Dirichlet distribution with whole concentrations are sums of
+    exponential variables.
+    """
+    simplices = posterior.simplices
+    generator = torch.Generator().manual_seed(PRIOR_SAMPLING.seed)
+    count, each = len(simplices.origin), PRIOR_SAMPLING.labels
+    parts = [
+        torch.empty(int(alpha), count * each, dtype=torch.double)
+        .exponential_(generator=generator)
+        .sum(0)
+        for alpha in simplices.concentration
+    ]
+    weights = torch.stack(parts, -1).view(count, each, -1)
+    plain = torch.zeros(count, each, dtype=torch.bool)
+    plain[:, ::2] = simplices.faced  # as probable as the rest
+    weights[..., -1] *= ~plain
+    weights = weights / weights.sum(-1, keepdim=True)
+    labels = (weights @ simplices.corners).flatten(0, 1).to(posterior.b)
+    return labels, plain.flatten().to(labels.device)

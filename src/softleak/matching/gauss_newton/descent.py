@@ -1,0 +1,223 @@
+"""This module walks downhill by Levenberg–Marquardt steps, first in float32, then in float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from softleak.matching.gauss_newton.equations import ShareEquations
+from softleak.matching.gauss_newton.model import NormalEquations
+from softleak.matching.reconstruction import Stopping
+
+
+@dataclass(frozen=True)
+class Damping:
+    """These settings say how the damping follows the success of the steps.
+
+    Attributes:
+        first: the damping of the first step, relative to the diagonal of the normal matrix.
+        least: the least damping.
+        raised: the factor by which it grows if a step does not lower the misfit.
+        lowered: the factor by which it falls after a step that does as the linear model promises.
+        tries: how often a step is tried before the walk counts as stuck.
+        good: the part of the promised decrease from which on the damping falls.
+        poor: the part below which it doubles.
+        smoothness: the power of the frequency by which changes of an image are damped; zero means
+            that every pixel is damped by itself.
+    """
+
+    first: float = 1e-2
+    least: float = 1e-14
+    raised: float = 10.0
+    lowered: float = 0.1
+    tries: int = 8
+    good: float = 0.5
+    poor: float = 0.25
+    smoothness: float = 2.0
+
+    def cautious(self, smooth: bool) -> Damping:
+        """Return the damping of a further attempt: it begins high and falls slowly.
+
+        Where rough parts of an image are let go too early they go astray and do not come back.
+
+        Args:
+            smooth: whether rough parts are damped as much as in the first attempt, or less.
+        """
+        slow = replace(self, first=max(self.first, 1.0), lowered=max(self.lowered, 0.4))
+        return slow if smooth else replace(slow, smoothness=self.smoothness / 2)
+
+    def after(self, damping: float, gain: float) -> float:
+        """Return the damping of the next step, from the part of the promise that was kept."""
+        if gain > self.good:
+            return max(damping * self.lowered, self.least)
+        return damping * 2 if gain < self.poor else damping
+
+
+class Linearised(Protocol):
+    """This computes the normal equations at an iterate ``z`` (n,) with residuals ``r`` (R,)."""
+
+    def __call__(self, z: Tensor, r: Tensor, dtype: torch.dtype) -> NormalEquations:
+        """Return the normal equations there, from products in a dtype."""
+
+    def moved(self, normal: NormalEquations, z: Tensor, r: Tensor) -> NormalEquations:
+        """Return the matrix of before with the slope there, which is quick to compute."""
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """This is where a walk ended.
+
+    Attributes:
+        z: the last iterate (n,).
+        r: its residuals (R,), in units of their standard errors.
+        misfits: the root mean square of the residuals at the start and after each step.
+        normal: the normal equations in float64 from which the last steps were taken, if the walk
+            came so far.
+        stuck: whether no step lowers the misfit any more.
+        steps: how often the Jacobian was computed.
+    """
+
+    z: Tensor
+    r: Tensor
+    misfits: tuple[float, ...]
+    normal: NormalEquations | None
+    stuck: bool
+    steps: int
+
+
+class Taken(NamedTuple):
+    """This is where a step led: the iterate (n,), its residuals (R,) and the next damping."""
+
+    z: Tensor
+    r: Tensor
+    damping: float
+
+
+@dataclass(frozen=True)
+class DampedDescent:
+    """This minimises the weighted misfit of a share by Levenberg–Marquardt.
+
+    Near the solution the Jacobian hardly changes. After each step, further ones are taken with the
+    same matrix and the slope of the new place, as long as they gain much.
+
+    Attributes:
+        steps: the largest number of steps with a matrix of their own.
+        damping: how steps are damped.
+        slow: a step that leaves more than this part of the misfit is a slow one.
+        patience: how many slow steps in a row end a precision.
+        precise: the misfit, in standard errors, from which on float64 takes over.
+        again: a further step with the same matrix counts if it leaves at most this part of the
+            misfit. Far from the solution few do, and the walk goes on with a matrix of its place.
+            In float64, where matrices are dear and the solution is near, every step that is not
+            slow counts.
+        repeats: the largest number of further steps with one matrix.
+        hopeless: a walk that gets stuck in float32 with a larger misfit is given up.
+    """
+
+    steps: int = 60
+    damping: Damping = field(default_factory=Damping)
+    slow: float = 0.995
+    patience: int = 3
+    precise: float = 30.0
+    again: float = 0.5
+    repeats: int = 10
+    hopeless: float = math.inf
+
+    def __call__(
+        self, equations: ShareEquations, z: Tensor, linearised: Linearised, stopping: Stopping
+    ) -> Walk:
+        """Walk from unknowns ``z`` (n,) until nothing is gained, or the steps or the time are used.
+
+        Args:
+            equations: what is to be fulfilled.
+            z: the first iterate, in float64.
+            linearised: computes the normal equations at an iterate and its residuals, in a dtype.
+            stopping: it is told of every step and asked whether to go on.
+        """
+        here = Taken(z, equations.residual(z), self.damping.first)
+        misfits, slow, count = [_size(here.r)], 0, 0
+        dtype, normal, stuck = torch.float32, None, False
+        while count < self.steps and not stopping.over and math.isfinite(misfits[-1]):
+            found = linearised(here.z, here.r, dtype)
+            normal = found if dtype is torch.float64 else None
+            count += 1
+            taken, settled = self._step(equations, here, found, self.damping.tries), False
+            if taken is not None:
+                most = self.again if dtype is torch.float32 else self.slow
+                path, settled = self._repeated(equations, taken, found, linearised, most)
+                here, before = path[-1], misfits[-1]
+                misfits += [_size(one.r) for one in path]
+                slow = slow + 1 if misfits[-1] > self.slow * before else 0
+            stopping.tell(1, torch.tensor([misfits[-1]]), 1)
+            stuck = taken is None or slow >= self.patience
+            solved = misfits[-1] < self.precise
+            if dtype is torch.float64 and (stuck or (solved and (settled or slow > 0))):
+                break
+            if stuck and misfits[-1] > self.hopeless:
+                break
+            if dtype is torch.float32 and (stuck or solved):
+                dtype, slow, stuck = torch.float64, 0, False
+                here = here._replace(damping=min(here.damping, self.damping.first))
+        if normal is not None:
+            # Damping holds back what the share hardly sees; the errors are predicted without it.
+            free = here._replace(damping=self.damping.least)
+            here = self._step(equations, free, linearised.moved(normal, here.z, here.r), 1) or here
+            misfits.append(_size(here.r))
+        return Walk(here.z, here.r, tuple(misfits), normal, stuck, count)
+
+    def _repeated(
+        self,
+        equations: ShareEquations,
+        taken: Taken,
+        found: NormalEquations,
+        linearised: Linearised,
+        most: float,
+    ) -> tuple[list[Taken], bool]:
+        """Return a step and those that follow with the same matrix, and whether nothing is left.
+
+        Each of them leaves at most a part ``most`` of the misfit.
+        """
+        path = [taken]
+        while len(path) <= self.repeats:
+            here = path[-1]
+            moved = linearised.moved(found, here.z, here.r)
+            further = self._step(equations, here, moved, 1)
+            part = math.inf if further is None else _size(further.r) / _size(here.r)
+            if further is None or part > most:
+                return path, self.slow < part <= 1 or self._promises_little(here, moved)
+            path.append(further)
+        return path, False
+
+    def _promises_little(self, here: Taken, found: NormalEquations) -> bool:
+        """Return whether the solution is near and even the linear equations promise a slow step."""
+        promise = found.step(here.damping) if _size(here.r) < self.precise else None
+        return promise is not None and promise[1] < (1 - self.slow**2) * _squares(here.r)
+
+    def _step(
+        self, equations: ShareEquations, here: Taken, found: NormalEquations, tries: int
+    ) -> Taken | None:
+        """Return where a step leads that lowers the misfit; None if none of the tries does."""
+        size, damping = _squares(here.r), here.damping
+        for _ in range(tries):
+            step = found.step(damping)
+            if step is not None:
+                moved = here.z - step[0]
+                new = equations.residual(moved)
+                less = size - _squares(new)
+                if less > 0:
+                    gain = less / max(step[1], 1e-300)
+                    return Taken(moved, new, self.damping.after(damping, gain))
+            damping *= self.damping.raised
+        return None
+
+
+def _squares(r: Tensor) -> float:
+    return float(r.square().sum())
+
+
+def _size(r: Tensor) -> float:
+    return float(r.square().mean().sqrt())

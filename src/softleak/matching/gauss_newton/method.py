@@ -1,0 +1,504 @@
+"""This module tries Gauss–Newton from several starts and states what the best of them is worth."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from softleak.core.errors import OptionError
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.matching.gauss_newton.certificate import Certifier, ProofSettings
+from softleak.matching.gauss_newton.descent import DampedDescent, Walk
+from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge, ShareEquations
+from softleak.matching.gauss_newton.escape import FoldEscape
+from softleak.matching.gauss_newton.matrix_free import MatrixFree
+from softleak.matching.gauss_newton.model import IMAGE_AXES, LinearisedShare, NewtonModel
+from softleak.matching.gauss_newton.smoothness import SmoothnessProbe
+from softleak.matching.reconstruction import Certificate, MatchStatus, Reconstruction, Stopping
+
+COLOURED = 3  # the largest number of channels whose levels are tried in every combination
+
+
+@dataclass(frozen=True)
+class FlatSearch:
+    """This looks for the flat colour of each image that leaves the least misfit.
+
+    Attributes:
+        levels: the values that are tried in each channel, in units of the input. If there are more
+            than three channels, all of them have the same value.
+    """
+
+    levels: tuple[float, ...] = (-2.0, -1.2, -0.5, 0.0, 0.5, 1.2, 2.0)
+
+    def __call__(self, equations: ShareEquations, start: Tensor, stopping: Stopping) -> Tensor:
+        """Return flat images (B, …), or the start itself if the inputs are not images.
+
+        Images of a batch keep what the start has beside the colour. If two of them were alike, each
+        step would treat them alike.
+
+        Args:
+            equations: what the inputs should fulfil.
+            start: the inputs to begin with, near to grey.
+            stopping: it is asked whether to go on.
+        """
+        if start.ndim != IMAGE_AXES:
+            return start
+        start = start if len(start) > 1 else torch.zeros_like(start)
+        for image in range(len(start)):
+            least, best = misfit(equations, start), start
+            for colour in self.colours(start.shape[1]):
+                if stopping.over:
+                    return best
+                flat = start.clone()
+                flat[image] += start.new_tensor(colour)[:, None, None]
+                if (left := misfit(equations, flat)) < least:
+                    least, best = left, flat
+            start = best
+        return start
+
+    def colours(self, channels: int) -> list[tuple[float, ...]]:
+        """Return the colours that are tried, one value for each channel."""
+        if channels > COLOURED:
+            return [(level,) * channels for level in self.levels]
+        return list(product(self.levels, repeat=channels))
+
+
+def misfit(equations: ShareEquations, x: Tensor) -> float:
+    """Return the squared misfit of inputs (B, …); infinity where the network overflows."""
+    z = equations.function.pack(x.double(), equations.known.labels.double())
+    squares = float(equations.residual(z).square().sum())
+    return squares if math.isfinite(squares) else math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class NewtonSolution:
+    """This holds what Gauss–Newton found for a batch.
+
+    Attributes:
+        inputs: the inputs (B, …), in float64.
+        labels: the labels (B, C).
+        certificate: what is proved of them.
+        misfit: what remains of the gradient, relative to its size.
+        steps: how many steps were taken.
+        stuck: whether no step lowers the misfit any more.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    certificate: Certificate
+    misfit: float
+    steps: int
+    stuck: bool
+
+
+@dataclass(frozen=True)
+class NewtonRun:
+    """This runs Gauss–Newton from one start and certifies where it ends.
+
+    Attributes:
+        descent: how steps are taken.
+        proof: what a proof asks for.
+        dense: the largest number of unknowns whose normal matrix is held; beyond it, steps are
+            found without a matrix and nothing is proved.
+        escape: how a walk that got stuck is led on; None means that it is not.
+    """
+
+    descent: DampedDescent = field(default_factory=DampedDescent)
+    proof: ProofSettings = field(default_factory=ProofSettings)
+    dense: int = 4096
+    escape: FoldEscape | None = field(default_factory=FoldEscape)
+
+    def __call__(
+        self,
+        model: NewtonModel,
+        share: GradientShare,
+        known: BatchKnowledge,
+        start: Tensor,
+        stopping: Stopping,
+    ) -> NewtonSolution:
+        """Return where the walk from inputs ``start`` (B, …) ends."""
+        began = time.perf_counter()
+        dtype = model.client.model.like.dtype
+        equations = ShareEquations.of(model.exact, share, known, dtype)
+        z = model.exact.pack(start.double(), known.labels.double())
+        # Fused attention kernels cannot be differentiated twice; the plain one can.
+        with sdpa_kernel(SDPBackend.MATH):
+            walk, certificate = self._walked(model, equations, z, stopping)
+        found, r = model.exact, walk.r * equations.deviation
+        rows = equations.gradient_rows
+        misfit = float(r[:rows].norm() / equations.target[:rows].norm())
+        certificate = replace(certificate, seconds=time.perf_counter() - began)
+        return NewtonSolution(
+            found.inputs(walk.z), found.labels(walk.z), certificate, misfit, walk.steps, walk.stuck
+        )
+
+    def _walked(
+        self, model: NewtonModel, equations: ShareEquations, z: Tensor, stopping: Stopping
+    ) -> tuple[Walk, Certificate]:
+        """Return the walk from ``z`` (n,), and what is proved of its end."""
+        if model.exact.unknowns > self.dense:
+            return self._walked_free(model, equations, z, stopping)
+        linearised = LinearisedShare(model, equations, self.descent.damping.smoothness)
+        walk = self.descent(equations, z, linearised, stopping)
+        if walk.stuck and self.escape is not None:
+            walk = self.escape(self.descent, walk, linearised, stopping)
+        products = model.products(torch.float64)
+        prove = Certifier(equations, model.client, products, linearised.used, self.proof)
+        return walk, prove(walk)
+
+    def _walked_free(
+        self, model: NewtonModel, equations: ShareEquations, z: Tensor, stopping: Stopping
+    ) -> tuple[Walk, Certificate]:
+        """Return the walk from ``z`` (n,) without a normal matrix, and what is known of its end."""
+        descend = MatrixFree(self.descent.steps, damping=self.descent.damping)
+        walk = descend(equations, z, model.products, stopping)
+        products, every = model.products(torch.float64), torch.ones_like(equations.weight)
+        found = Certifier(equations, model.client, products, every, self.proof)(walk)
+        if not found.explained:
+            return walk, found
+        reason = (
+            f"{model.exact.unknowns} unknowns are too many for a normal matrix, so nobody "
+            "checked which of them the share determines"
+        )
+        return walk, replace(found, proved=False, reason=reason)
+
+
+@dataclass(frozen=True)
+class SecondLook:
+    """These settings say from where and for how long a second solution is looked for.
+
+    Attributes:
+        looks: the number of starts.
+        looks_in_part: their number if the share lacks parameters, or if the network has constants
+            of its own. Whatever a frozen layer hides can be exchanged behind it.
+        small: inputs of at most so many unknowns are looked at from every start, which is cheap.
+        least: each walk takes as many steps as the first solution took, but so many at least.
+        most: and so many at most.
+        most_of_small: the steps of each walk for small inputs.
+        apart: two solutions differ if an entry does by more than so many of its predicted errors.
+        seed: the seed of the starts.
+    """
+
+    looks: int = 2
+    looks_in_part: int = 4
+    small: int = 256
+    least: int = 12
+    most: int = 25
+    most_of_small: int = 60
+    apart: float = 1e3
+    seed: int = 0
+
+    def __call__(
+        self,
+        run: NewtonRun,
+        model: NewtonModel,
+        share: GradientShare,
+        known: BatchKnowledge,
+        found: NewtonSolution,
+    ) -> str:
+        """Return that another solution was found from far away, or nothing if none was.
+
+        Args:
+            run: how the first solution was found.
+            model: the network.
+            share: what was sent.
+            known: what is known of the samples.
+            found: the first solution.
+        """
+        if (error := found.certificate.error) is None:
+            return ""
+        small = model.exact.unknowns <= self.small
+        steps = self.most_of_small if small else min(max(found.steps, self.least), self.most)
+        descent = replace(run.descent, steps=steps, hopeless=run.descent.precise)
+        brief = replace(run, descent=descent, escape=None)
+        looks = self.looks if _whole(model.exact) else self.looks_in_part
+        for start in self.starts(found.inputs, None if small else looks):
+            other = brief(model, share, known, start, Stopping(steps))
+            if other.certificate.explained and self.differs(other.inputs, found.inputs, error):
+                return "solved for again from elsewhere, other inputs explain the share as well"
+        return ""
+
+    def starts(self, x: Tensor, count: int | None) -> Iterator[Tensor]:
+        """Yield starts (B, …) that have nothing of inputs (B, …) but how bright they are, or less.
+
+        Args:
+            x: the inputs that were found.
+            count: how many of the starts are wanted; None means all.
+        """
+        generator = torch.Generator().manual_seed(self.seed)
+        flat = x.flatten(1)
+        mean, spread = float(flat.mean()), max(float(flat.std(correction=0)), 1e-6)
+        order = torch.randperm(flat.shape[1], generator=generator)
+        shuffled = flat[:, order.to(x.device)].view_as(x)
+        noise = torch.randn(x.shape, generator=generator, dtype=torch.double).to(x)
+        halves = torch.ones_like(flat)
+        halves[:, flat.shape[1] // 2 :] = -1
+        every = (
+            shuffled, 2 * mean - x, -shuffled, mean + 2 * spread * noise,
+            noise, 4 * noise, shuffled + halves.view_as(x), shuffled - halves.view_as(x),
+        )  # fmt: skip
+        yield from every[:count]
+
+    def differs(self, one: Tensor, other: Tensor, error: Tensor) -> bool:
+        """Return whether two solutions (B, …) are further apart than errors explain.
+
+        The order of the samples of a batch does not count.
+        """
+        limit = self.apart * error
+        nearest = [min(float(((own - each).abs() / limit).max()) for each in other) for own in one]
+        return max(nearest) > 1
+
+
+def _whole(function: BatchFunction) -> bool:
+    """Return whether everything that acts on an input has sent its gradient.
+
+    Constants of the network send none. Those of BatchNorm are not counted: they act on channels.
+    """
+    modules = [
+        module for module in function.model.model.modules()
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm)
+    ]  # fmt: skip
+    constants = (
+        buffer for module in modules for buffer in module.buffers(recurse=False)
+        if buffer.is_floating_point()
+    )  # fmt: skip
+    return len(function.names) == len(function.model.parameters) and not any(
+        True for _ in constants
+    )
+
+
+@dataclass(frozen=True)
+class GaussNewton:
+    """Solve for inputs with every number of a share at once, by Levenberg–Marquardt.
+
+    The network has to be smooth. Its Jacobian is the certificate: an input that explains every
+    layer to within rounding, and that the share determines, is ``PROVED``.
+
+    Attributes:
+        descent: how steps are taken and damped.
+        proof: what a proof asks for.
+        probe: how the network is probed for smoothness.
+        dense: the largest number of unknowns whose normal matrix is held. Beyond it steps are
+            found without a matrix, and nothing is proved.
+        memory: the bytes that the Jacobian and its products may take.
+        seconds: the time after which the best input so far is returned; None means no limit.
+        escape: how a walk that got stuck is led on; None means that it is not.
+        contrast: the size of the noise that a search begins with, if no start is near. Small
+            noise is nearly grey.
+        flat: how the colour of the whole image is looked for; None means that it is not.
+        second_look: how a second solution is looked for before anything is called proved; None
+            means that it is not.
+
+    Example:
+        >>> from softleak.matching import GaussNewton
+        >>> GaussNewton(seconds=60).dense
+        4096
+    """
+
+    descent: DampedDescent = field(default_factory=DampedDescent)
+    proof: ProofSettings = field(default_factory=ProofSettings)
+    probe: SmoothnessProbe = field(default_factory=SmoothnessProbe)
+    dense: int = 4096
+    memory: int = 2 << 30
+    seconds: float | None = None
+    escape: FoldEscape | None = field(default_factory=FoldEscape)
+    contrast: float = 0.05
+    flat: FlatSearch | None = field(default_factory=FlatSearch)
+    second_look: SecondLook | None = field(default_factory=SecondLook)
+
+    def __post_init__(self) -> None:
+        if self.dense < 1 or self.memory < 1:
+            raise OptionError(
+                f"expected a positive number of unknowns and of bytes, got dense={self.dense} and "
+                f"memory={self.memory}"
+            )
+
+    @property
+    def evaluations(self) -> int:
+        """Return the largest number of steps from one start."""
+        return self.descent.steps
+
+    def attempt(self, number: int) -> GaussNewton:
+        """Return the method of an attempt: the first one is brisk, those that follow are cautious.
+
+        Those with even numbers damp rough parts of an image less, because attempts that go the same
+        way end in the same wrong place.
+
+        Args:
+            number: the number of the attempt, from 0.
+        """
+        if number == 0:
+            return self
+        descent = replace(self.descent, damping=self.descent.damping.cautious(number % 2 == 1))
+        return replace(self, descent=descent)
+
+    @property
+    def brief(self) -> GaussNewton:
+        """Return the method for a first look: few steps, and none after it got stuck in float32."""
+        steps = max(1, self.descent.steps // 3)
+        descent = replace(self.descent, steps=steps, hopeless=self.descent.precise)
+        return replace(self, descent=descent, escape=None)
+
+    def roughness(self, subject: Subject, shape: tuple[int, ...]) -> str:
+        """Return why the network of a subject is not smooth, or nothing if it is.
+
+        Args:
+            subject: the model made ready.
+            shape: the shape of one input.
+        """
+        known = subject.once(_roughness)
+        key = (shape, self.probe)
+        if key not in known:
+            model = self.model(subject, tuple(subject.parameters), (1, *shape))
+            known[key] = self.probe(model.exact)
+        return known[key]
+
+    def model(self, subject: Subject, names: Sequence[str], shape: tuple[int, ...]) -> NewtonModel:
+        """Return the network of a subject for batches of shape (B, …), made once and remembered."""
+        made = subject.once(_newton_models)
+        key = (tuple(names), shape, self.memory)
+        if key not in made:
+            made[key] = NewtonModel.of(subject, tuple(names), shape, self.memory)
+        return made[key]
+
+    def flat_start(
+        self,
+        subject: Subject,
+        share: GradientShare,
+        known: BatchKnowledge,
+        start: Tensor,
+        stopping: Stopping,
+    ) -> Tensor:
+        """Return images (B, …) of the flat colours that explain the share best.
+
+        Args:
+            subject: the model made ready.
+            share: what was sent, at the scale of the loss.
+            known: what is known of the samples.
+            start: the inputs (B, …) to begin with, near to grey.
+            stopping: it is asked whether to go on.
+        """
+        if self.flat is None:
+            return start
+        model = self._sent_model(subject, share, start)
+        equations = ShareEquations.of(model.exact, share, known, model.client.model.like.dtype)
+        return self.flat(equations, start.double(), stopping)
+
+    def _sent_model(self, subject: Subject, share: GradientShare, start: Tensor) -> NewtonModel:
+        """Return the network for batches like ``start`` (B, …) and what the share holds of it."""
+        names = tuple(name for name in subject.parameters if name in share)
+        return self.model(subject, names, tuple(start.shape))
+
+    def solve(
+        self,
+        subject: Subject,
+        share: GradientShare,
+        known: BatchKnowledge,
+        start: Tensor,
+        stopping: Stopping | None = None,
+    ) -> NewtonSolution:
+        """Solve for the inputs of a batch from one start.
+
+        Args:
+            subject: the model made ready.
+            share: what was sent, at the scale of the loss.
+            known: the labels (B, C) and, if they were recovered, the features (B, I).
+            start: the first iterate (B, …).
+            stopping: what may end the run, beside the steps and ``seconds``.
+        """
+        model = self._sent_model(subject, share, start)
+        ending = stopping or Stopping(self.evaluations, self.seconds)
+        run = NewtonRun(self.descent, self.proof, self.dense, self.escape)
+        found = run(model, share, known, start, ending)
+        if not found.certificate.proved:
+            return found
+        doubt = self.roughness(subject, tuple(start.shape[1:]))
+        if not doubt and self.second_look is not None:
+            doubt = self.second_look(run, model, share, known, found)
+        if doubt:
+            certificate = replace(found.certificate, proved=False, reason=doubt)
+            return replace(found, certificate=certificate)
+        return found
+
+
+def _roughness(_: Subject) -> dict[tuple[tuple[int, ...], SmoothnessProbe], str]:
+    return {}
+
+
+def _newton_models(_: Subject) -> dict[tuple[tuple[str, ...], tuple[int, ...], int], NewtonModel]:
+    return {}
+
+
+FLAT = 2  # the number of the attempt that begins at a flat colour
+
+
+def solve_from_starts(
+    method: GaussNewton,
+    subject: Subject,
+    share: GradientShare,
+    known: BatchKnowledge,
+    starts: Sequence[Tensor],
+    stopping: Stopping,
+    near: bool = False,
+) -> NewtonSolution:
+    """Return the solution of least misfit over starts (B, …), tried until one explains the share.
+
+    Each start is an attempt of its own. There has to be one start at least. If the first of several
+    attempts gets stuck or takes long, it is given up and taken up again last of all: a cautious
+    attempt more often finds the way, and sooner. If it explains the share already and only lacks
+    its errors, it is taken up at once. Unless the starts are near, the third attempt begins at the
+    flat colour that explains the share best.
+    """
+    first = method.brief if len(starts) > 1 else method
+    found = [first.solve(subject, share, known, starts[0], stopping)]
+
+    def further() -> Iterator[tuple[GaussNewton, Tensor]]:
+        if explains(found[0]):
+            yield method, found[0].inputs
+        for attempt, start in enumerate(starts[1:], 1):
+            flat = attempt == FLAT and not near
+            begin = method.flat_start(subject, share, known, start, stopping) if flat else start
+            yield method.attempt(attempt), begin
+        if len(starts) > 1:
+            yield method, found[0].inputs
+
+    ways = further()
+    while not (_finished(_best(found)) or stopping.over) and (way := next(ways, None)):
+        found.append(way[0].solve(subject, share, known, way[1], stopping))
+    return _best(found)
+
+
+def _best(found: list[NewtonSolution]) -> NewtonSolution:
+    """Return the solution of least misfit; one that explains the share with its errors wins."""
+    return min(found, key=lambda one: (not _finished(one), one.misfit))
+
+
+def _finished(found: NewtonSolution) -> bool:
+    """Return whether a solution explains the share, and its errors could be predicted."""
+    return explains(found) and found.certificate.error is not None
+
+
+def explains(found: NewtonSolution) -> bool:
+    """Return whether a solution explains every layer of the share to within its rounding."""
+    return found.certificate.explained
+
+
+def described(found: NewtonSolution, stopping: Stopping) -> Reconstruction:
+    """Return a solution for the inputs (B, …) as the answer of gradient matching."""
+    certificate = found.certificate
+    status = MatchStatus.CONVERGED if found.stuck else stopping.ended
+    if explains(found) and status is MatchStatus.EXHAUSTED:
+        status = MatchStatus.CONVERGED
+    return Reconstruction(
+        MatchStatus.PROVED if certificate.proved else status, found.inputs, found.labels,
+        found.misfit**2, found.misfit, found.steps, certificate.reason, certificate.error,
+        certificate,
+    )  # fmt: skip

@@ -1,0 +1,11 @@
+"""The old path of ``softleak.paper.models``."""
+
+import warnings
+
+from softleak.paper.models import *  # noqa: F403
+
+warnings.warn(
+    "softleak.models has moved: import softleak.paper.models instead",
+    DeprecationWarning,
+    stacklevel=2,
+)

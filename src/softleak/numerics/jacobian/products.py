@@ -1,0 +1,412 @@
+"""This module computes Jacobians by tangents of the gradient, in chunks."""
+
+from __future__ import annotations
+
+import math
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._decomp import get_decompositions
+from torch.func import functionalize, jvp, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from softleak.matching.gauss_newton.equations import BatchFunction
+from softleak.numerics.jacobian.operations import (
+    Carry,
+    FactoredRows,
+    Operation,
+    carry_by_jvp,
+    factored_parts,
+)
+from softleak.numerics.jacobian.rules import CONSTANT, RULES, thin_basis
+
+aten = torch.ops.aten
+# These consist of pointwise operations, sums and products, which pass tangents on quickly.
+TAKEN_APART = (
+    aten.addmm, aten.native_batch_norm, aten.native_batch_norm_backward, aten.native_layer_norm,
+    aten.native_layer_norm_backward, aten._softmax, aten._softmax_backward_data,
+    aten._log_softmax, aten._log_softmax_backward_data,
+)  # fmt: skip
+Factor = Tensor | float
+
+
+def record_operations(rows: Callable[[Tensor], Sequence[Tensor]], z: Tensor) -> fx.Graph:
+    """Return the operations that lead from unknowns (n,) to parts of the rows.
+
+    Raises:
+        Exception: of any kind, if the operations depend on the values.
+    """
+
+    def plain(z: Tensor) -> list[Tensor]:
+        return list(rows(z))
+
+    apart: Any = get_decompositions(TAKEN_APART)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recorded = make_fx(functionalize(plain), decomposition_table=apart)(z)
+    recorded.graph.eliminate_dead_code()
+    graph: fx.Graph = recorded.graph
+    return graph
+
+
+@dataclass(frozen=True, eq=False)
+class TangentStep:
+    """This computes the tangents of one node from those of others, and lets go of some.
+
+    Attributes:
+        node: the node whose tangents are computed.
+        sources: the nodes whose tangents it needs.
+        carry: how they are computed.
+    """
+
+    node: fx.Node
+    sources: tuple[fx.Node, ...]
+    carry: Carry
+
+
+@dataclass(eq=False)
+class LinearRows:
+    """This is the linear map from tangents of the unknowns to tangents of the rows, at an iterate.
+
+    Attributes:
+        source: the node of the unknowns.
+        steps: what is computed, in order.
+        parts: the nodes of the parts of the rows; None for a part that is constant.
+        thin: the parts that are written in a basis of fewer rows, by number.
+    """
+
+    source: fx.Node
+    steps: list[TangentStep] = field(default_factory=list)
+    parts: list[fx.Node | None] = field(default_factory=list)
+    thin: dict[int, FactoredRows] = field(default_factory=dict)
+
+    def __call__(self, tangents: Tensor) -> list[Tensor | None]:
+        """Return the tangents (K, …) of every part of the rows, for tangents (K, n)."""
+        held: dict[fx.Node, Any] = {self.source: tangents}
+        needed: dict[fx.Node, int] = {}
+        for index, step in enumerate(self.steps):
+            needed.update(dict.fromkeys(step.sources, index))
+        needed.update({part: len(self.steps) for part in self.parts if part is not None})
+        for index, step in enumerate(self.steps):
+            given = [held[source] for source in step.sources]
+            held[step.node] = step.carry(*given)
+            for source in step.sources:
+                if needed[source] == index:
+                    held.pop(source, None)
+        return [None if part is None else held[part] for part in self.parts]
+
+
+class Linearisation:
+    """This walks over recorded operations at an iterate, and collects what tangents pass through.
+
+    A pointwise operation is not a step. Its tangents are a sum of factors times tangents of nodes
+    before it, the blend. The sum is only computed where another operation needs it.
+
+    Args:
+        graph: the recorded operations.
+        z: the iterate (n,).
+        thin: whether gradients that are products of thin matrices are written with fewer rows.
+    """
+
+    def __init__(self, graph: fx.Graph, z: Tensor, thin: bool = False) -> None:
+        self.values: dict[fx.Node, Any] = {}
+        self.blends: dict[fx.Node, dict[fx.Node, Factor]] = {}
+        first = next(node for node in graph.nodes if node.op == "placeholder")
+        self.rows = LinearRows(first)
+        self.products = factored_parts(graph) if thin else {}
+        self.values[first], self.blends[first] = z, {first: 1.0}
+        with torch.no_grad():
+            for node in graph.nodes:
+                self._visit(node)
+
+    def _visit(self, node: fx.Node) -> None:
+        if node.op == "get_attr":
+            owner: Any = node.graph.owning_module
+            self.values[node] = operator.attrgetter(str(node.target))(owner)
+        elif node.op == "call_function":
+            self._call(node)
+        elif node.op == "output":
+            parts: Any = node.args[0]
+            self.rows.parts = [self._whole(part) if part in self.blends else None for part in parts]
+
+    def _call(self, node: fx.Node) -> None:
+        sources = tuple(source for source in node.all_input_nodes if source in self.blends)
+        operation = Operation(node, self.values, None, ())
+        value = self.values[node] = operation.run()
+        name = str(getattr(node.target, "overloadpacket", node.target)).rpartition(".")[2]
+        if not sources or name in CONSTANT or not _differentiable(value):
+            return
+        operation = Operation(node, self.values, value, sources)
+        if node in self.products and (basis := thin_basis(operation)):
+            self.rows.thin[self.products[node]] = basis
+            operation = replace(operation, thin=basis)
+        if torch.Tag.pointwise in getattr(node.target, "tags", ()):
+            self._blend(operation)
+            return
+        taken = node.target is operator.getitem
+        carry = _taken(operation) if taken else RULES.get(name, carry_by_jvp)(operation)
+        whole = tuple(self._whole(source) for source in sources)
+        self.rows.steps.append(TangentStep(node, whole, carry))
+        self.blends[node] = {node: 1.0}
+
+    def _blend(self, operation: Operation) -> None:
+        """Write the tangents of a pointwise operation as a blend of those before it."""
+        blend: dict[fx.Node, Factor] = {}
+        for source, slope in zip(operation.sources, operation.slopes(), strict=True):
+            for base, factor in self.blends[source].items():
+                blend[base] = blend.get(base, 0.0) + slope * factor
+        if blend:
+            self.blends[operation.node] = blend
+
+    def _whole(self, node: fx.Node) -> fx.Node:
+        """Have the tangents of a node computed, and return it."""
+        blend = self.blends[node]
+        if set(blend) != {node}:
+            blended = _blended(list(blend.values()), self.values[node].shape)
+            self.rows.steps.append(TangentStep(node, tuple(blend), blended))
+            self.blends[node] = {node: 1.0}
+        return node
+
+
+def _differentiable(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.is_floating_point()
+    return isinstance(value, (tuple, list))
+
+
+def _taken(operation: Operation) -> Carry:
+    index = operation.node.args[1]
+    return lambda tangents: tangents[index]
+
+
+def _blended(factors: Sequence[Factor], shape: torch.Size) -> Carry:
+    """Return the sum of factors times tangents, broadcast to a shape."""
+
+    def carry(*tangents: Tensor) -> Tensor:
+        total: Tensor | None = None
+        for factor, own in zip(factors, tangents, strict=True):
+            missing = len(shape) - (own.dim() - 1)
+            wide = own.reshape(len(own), *[1] * missing, *own.shape[1:])
+            if isinstance(factor, Tensor):
+                total = wide * factor if total is None else torch.addcmul(total, wide, factor)
+            else:
+                scaled = wide if factor == 1.0 else wide * factor
+                total = scaled if total is None else total + scaled
+        if total is None:
+            raise ValueError("expected at least one tangent")
+        return total.expand(-1, *shape)
+
+    return carry
+
+
+Product = Callable[[Tensor], Sequence[Tensor | None]]
+
+
+@dataclass(eq=False)
+class TangentProducts:
+    """This multiplies with the Jacobian of a batch function, and with its transpose.
+
+    The operations of the function are recorded once, and chunks of tangents pass through what is
+    linear of them at an iterate. The recording is compared with ``jvp`` of the function itself. If
+    it cannot be made or is not the same, tangents go through ``jvp`` under ``vmap``.
+
+    Attributes:
+        function: the batch function, in the dtype of the products.
+        memory: the bytes that a chunk may take.
+        most: the largest number of tangents in a chunk; beyond it a chunk is not faster.
+        copies: how many times its rows and the outputs of all layers a tangent holds while it is
+            carried through the network.
+        alike: how far the recording may be from ``jvp``, in roundings.
+        floor: the part of the usual size that a group of smaller tangents counts as.
+    """
+
+    function: BatchFunction
+    memory: int
+    most: int = 256
+    copies: int = 6
+    alike: float = 1e4
+    floor: float = 0.1
+    _recorded: fx.Graph | None = field(default=None, init=False, repr=False)
+    _tried: bool = field(default=False, init=False, repr=False)
+
+    @cached_property
+    def chunk(self) -> int:
+        """Return how many tangents are carried at once."""
+        like = self.function.model.like
+        entries = sum(self.function.sizes.values()) + self.function.activations
+        room = self.memory // (self.copies * entries * like.element_size())
+        n = self.function.unknowns
+        count = math.ceil(n / max(1, min(self.most, room, n)))
+        return math.ceil(n / count)
+
+    @property
+    def recorded(self) -> bool:
+        """Return whether tangents pass through recorded operations."""
+        return self._recorded is not None
+
+    def jacobian(
+        self, z: Tensor, weight: Tensor, kept: Tensor | None, out: Tensor | None = None
+    ) -> Tensor:
+        """Return the transposed Jacobian (n, R'), each row of the equations times its weight.
+
+        Args:
+            z: the unknowns (n,).
+            weight: the weight (R,) of each row.
+            kept: the indices (R',) of the rows to keep; None means all.
+            out: a Jacobian (n, R') of before whose memory is used again, if there is one.
+        """
+        like = self.function.model.like
+        groups = list(self._groups(weight.to(like), kept))
+        return self._filled(self._at(z.to(like))[0], groups, out)
+
+    def reduced(
+        self, z: Tensor, r: Tensor, weight: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return a transposed Jacobian (n, R') and residuals (R',) with the same normal equations.
+
+        Gradients that are products of thin matrices are written in a basis of fewer rows.
+
+        Args:
+            z: the unknowns (n,).
+            r: the weighted residuals (R,) there.
+            weight: the weight (R,) of each row, the same for all entries of a gradient.
+            out: a Jacobian of before whose memory is used again, if there is one.
+        """
+        like = self.function.model.like
+        product, thin = self._at(z.to(like), thin=True)
+        parts = list(r.to(like).split_with_sizes(list(self.function.sizes.values())))
+        groups = list(self._groups(weight.to(like), None))
+        for number, basis in thin.items():
+            parts[number] = basis(parts[number].view(1, *basis.shape))[0]
+            groups[number] = (groups[number][0][: basis.count], None)
+        return self._filled(product, groups, out), torch.cat(parts)
+
+    def _filled(
+        self,
+        product: Product,
+        groups: Sequence[tuple[Tensor, Tensor | None]],
+        out: Tensor | None,
+    ) -> Tensor:
+        """Return the transposed Jacobian (n, R') of groups of rows, chunk by chunk."""
+        like, n, chunk = self.function.model.like, self.function.unknowns, self.chunk
+        keep_freed_memory()
+        if out is None:
+            out = like.new_empty(n, sum(len(own) for own, _ in groups))
+        with torch.no_grad():
+            for begin in range(0, n, chunk):
+                end = min(begin + chunk, n)
+                tangents = like.new_zeros(end - begin, n)
+                tangents[:, begin:end].fill_diagonal_(1)
+                column = 0
+                for found, (own, chosen) in zip(product(tangents), groups, strict=True):
+                    place = out[begin:end, column : column + len(own)]
+                    if found is None:
+                        place.zero_()
+                    else:
+                        flat = found.reshape(end - begin, -1)
+                        torch.mul(flat if chosen is None else flat[:, chosen], own, out=place)
+                    column += len(own)
+        return out
+
+    def _groups(
+        self, weight: Tensor, kept: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield the weights of each group of rows that are kept, and which rows these are."""
+        begin = 0
+        for size in self.function.sizes.values():
+            own, chosen = weight[begin : begin + size], None
+            if kept is not None:
+                chosen = kept[(kept >= begin) & (kept < begin + size)] - begin
+                own = own[chosen]
+            yield own, chosen
+            begin += size
+
+    def along(self, z: Tensor, v: Tensor) -> Tensor:
+        """Return ``J v`` (R,), not weighted."""
+        like = self.function.model.like
+        product: Tensor = jvp(self.function.rows, (z.to(like),), (v.to(like),))[1]
+        return product
+
+    def against(self, z: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the function from ``u`` (R,) to ``Jᵀ u`` (n,), not weighted."""
+        like = self.function.model.like
+        back = vjp(self.function.rows, z.to(like))[1]
+        return lambda u: back(u.to(like))[0]
+
+    def independent_rows(self, z: Tensor) -> int:
+        """Return how many numbers the gradients hold at most that do not follow from each other.
+
+        A gradient that is a product of thin matrices has fewer than it has entries, and the
+        gradient of the head's bias is a factor of the gradient of its weight.
+        """
+        sizes, names, head = self.function.sizes, self.function.names, self.function.model.head
+        thin = self._at(z.to(self.function.model.like), thin=True)[1]
+        counts = {name: sizes[name] for name in names}
+        counts |= {names[number]: basis.count for number, basis in thin.items()}
+        if head.weight_name in counts:
+            counts.pop(head.bias_name, None)
+        return sum(counts.values())
+
+    def _at(self, z: Tensor, thin: bool = False) -> tuple[Product, Mapping[int, FactoredRows]]:
+        """Return the product of chunks of tangents (K, n) with the Jacobian, group by group.
+
+        The groups whose number is in the second result are written in a basis of fewer rows.
+        """
+        if not self._tried:
+            self._tried, self._recorded = True, self._record(z)
+        if self._recorded is not None:
+            rows = Linearisation(self._recorded, z, thin).rows
+            return rows, rows.thin
+        return lambda tangents: self._vectorised(z, tangents), {}
+
+    def _record(self, z: Tensor) -> fx.Graph | None:
+        """Return the operations of the function, if tangents through them are those of ``jvp``."""
+        generator = torch.Generator().manual_seed(0)
+        v = torch.randn(z.shape, generator=generator, dtype=torch.double).to(z)
+        try:
+            graph = record_operations(self.function.groups, z)
+            found = Linearisation(graph, z).rows(v[None])
+        except Exception:  # control flow by data, an operation that cannot be recorded
+            return None
+        known = self.along(z, v)
+        limit, usual = self.alike * torch.finfo(z.dtype).eps, _size(known)
+        parts = known.split_with_sizes(list(self.function.sizes.values()))
+        for one, own in zip(found, parts, strict=True):
+            off = own if one is None else own - one.reshape(-1)
+            # A gradient that is always zero has a tangent of mere rounding.
+            if not _size(off) <= limit * max(_size(own), self.floor * usual):
+                return None
+        return graph
+
+    def _vectorised(self, z: Tensor, tangents: Tensor) -> list[Tensor | None]:
+        def one(v: Tensor) -> list[Tensor]:
+            carried: list[Tensor] = jvp(self.function.groups, (z,), (v,))[1]
+            return carried
+
+        try:
+            return list(vmap(one)(tangents))
+        except Exception:  # control flow by data, an operation without a batched form
+            each = [one(v) for v in tangents]
+            return [torch.stack(group) for group in zip(*each, strict=True)]
+
+
+def keep_freed_memory(size: int = 31 << 20) -> None:
+    """Have the allocator keep the memory of one chunk for the next one.
+
+    Otherwise glibc returns it to the system after every chunk, and a tenth of the time of a
+    Jacobian is spent on getting it back page by page. It keeps twice the size of the largest block
+    that was freed, if that block was smaller than 32 MiB. This block is never written, so that it
+    costs nothing. With other allocators nothing changes.
+    """
+    torch.empty(size, dtype=torch.uint8)
+
+
+def _size(part: Tensor) -> float:
+    """Return the root mean square of tangents."""
+    return float(part.square().mean().sqrt())

@@ -1,0 +1,173 @@
+"""The commands ``softleak reproduce`` and ``softleak train``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import TimeRemainingColumn
+
+from softleak.cli.exits import Exit, complain, counting_bar, mistakes
+from softleak.core.errors import SoftleakError
+from softleak.io.atomic import make_folder
+from softleak.io.formats import fingerprint
+from softleak.paper import data
+from softleak.paper.claims import tabulated
+from softleak.paper.experiment import Size
+from softleak.paper.figures import FIGURES, Drawing, pyplot
+from softleak.paper.leaderboard import LEADERBOARD, frameworks_left_out, runnable
+from softleak.paper.networks import Shelf
+from softleak.paper.options import EVERYTHING, EngineName, ReproduceOptions, TrainOptions
+from softleak.paper.reproduction import Reproduction, reproduce
+from softleak.paper.results_page import (
+    ResultsPage,
+    around,
+    omission_table,
+    results_table,
+    splice,
+    write_results,
+)
+from softleak.paper.sweep.engines import Cluster, Processes
+from softleak.paper.sweep.records import Engine, Local, Piece, Records
+from softleak.paper.tables import EXPERIMENTS
+from softleak.paper.training import RECIPES, Epoch, Recipe, accuracy, save, train
+
+_KEPT = "All samples that were computed are in {}/records.sqlite; the same command continues."
+
+
+def reproduce_tables(options: ReproduceOptions) -> None:
+    """Run the tables and draw the figures asked for, show them, and end with an exit code."""
+    console, out, what = Console(), options.out, options.what.value
+    chosen = [e for name, e in EXPERIMENTS.items() if what in (name, EVERYTHING)]
+    figures = [name for name in FIGURES if what in (name, EVERYTHING)]
+    shelf = Shelf(options.data, options.weights)
+    with mistakes():
+        _check(options.page, figures)
+        to_run = [runnable(experiment, options.only) for experiment in chosen]
+    with mistakes(_KEPT.format(out)), Records(out) as records, _progress() as begin:
+        size = Size(options.samples, options.repeats, options.full)
+        outcome = reproduce(
+            to_run, size, shelf, records, _engine(options), options.only, options.compiled, begin
+        )
+        undrawn = _draw_all(figures, shelf, records, options)
+        results = ResultsPage.of(records)
+        write_results(out, results)
+        if options.page is not None:
+            splice(options.page, results)
+        tables = [table for e in chosen for table in tabulated(e, records)]
+    for table in tables:
+        console.print(results_table(table), highlight=False)
+    if what == LEADERBOARD.name:
+        console.print(frameworks_left_out(), highlight=False, markup=False)
+    _close(console, outcome, out)
+    for why in undrawn:
+        complain(why)
+    if undrawn and not chosen:
+        raise typer.Exit(Exit.MISTAKE)
+    raise typer.Exit(Exit.INCOMPLETE if outcome.lost or undrawn else Exit.DONE)
+
+
+def _engine(options: ReproduceOptions) -> Engine:
+    if options.engine is EngineName.LOCAL:
+        return Local()
+    if options.engine is EngineName.RAY:
+        return Cluster(options.address, options.workers)
+    return Processes(options.workers) if options.workers else Processes()
+
+
+def _draw_all(
+    figures: list[str], shelf: Shelf, records: Records, options: ReproduceOptions
+) -> list[str]:
+    """Draw figures; return why some could not be drawn."""
+    drawings = {
+        name: Drawing(shelf, records, options.out / f"{name}.png", options.samples, options.full)
+        for name in figures
+    }
+    return [why for name, drawing in drawings.items() if (why := _draw(name, drawing))]
+
+
+def _check(page: Path | None, figures: list[str]) -> None:
+    """Raise before anything is computed what would otherwise be raised at the end."""
+    if page is not None:
+        around(page)
+    if figures:
+        pyplot()
+
+
+def _draw(name: str, picture: Drawing) -> str:
+    """Draw a figure, or return why not: the tables are worth having without it."""
+    try:
+        FIGURES[name](picture)
+    except SoftleakError as error:
+        return f"{name} was not drawn: {error}"
+    return ""
+
+
+def _close(console: Console, outcome: Reproduction, out: Path) -> None:
+    if outcome.omitted:
+        console.print(omission_table(outcome.omitted))
+    if outcome.lost:
+        count = sum(len(piece.samples) for piece in outcome.lost)
+        console.print(
+            f"[bold red]{count} samples were given up[/], because their workers died repeatedly. "
+            "Run the same command again to retry them."
+        )
+    console.print(f"The page: {escape(str(out / 'index.html'))}", highlight=False)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], Callable[[Piece], None]]]:
+    """Show a bar that counts pieces and estimates the time left."""
+    with counting_bar("preparing", TimeRemainingColumn()) as (bar, task):
+
+        def begin(total: int) -> Callable[[Piece], None]:
+            bar.update(task, total=total)
+            return lambda piece: bar.update(task, description=escape(piece.cell), advance=1)
+
+        yield begin
+
+
+def train_network(options: TrainOptions) -> None:
+    """Train a network, measure it if there are images to test on, and write its checkpoint."""
+    console = Console(highlight=False)
+    recipe, test = _recipe(options), options.test
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+
+    def tell(epoch: Epoch) -> None:
+        console.print(f"epoch {epoch.number} of {epoch.of}: loss {epoch.loss:.4f}")
+
+    # Whatever is wrong is said before hours of training.
+    with mistakes("Nothing was kept: weights are written after the last epoch."):
+        make_folder(options.out)
+        learnt = data.load(options.images, data.Split.TRAIN, recipe.size)
+        unseen = None if test is None else data.load(test, data.Split.TEST, recipe.size)
+        model = train(recipe, learnt, tell)
+        notes = {"data": options.images.name, "data_sha256": _hash(options.images)}
+        if test is not None and unseen is not None:
+            measured = accuracy(model, unseen)
+            notes |= {"test_data": test.name, "test_accuracy": f"{measured:.4f}"}
+            console.print(f"accuracy {measured:.1%} on {escape(test.name)}")
+        path = options.out / f"{options.network.value}.safetensors"
+        save(model, recipe, path, **notes)
+    console.print(f"written: {escape(str(path))}")
+
+
+def _recipe(options: TrainOptions) -> Recipe:
+    """Return the network's recipe with the changes that were asked for."""
+    changes = {
+        "epochs": options.epochs, "smoothing": options.smoothing, "mixup": options.mixup,
+        "seed": options.seed,
+    }  # fmt: skip
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(RECIPES[options.network.value], **given)  # type: ignore[arg-type]
+
+
+def _hash(path: Path) -> str:
+    return fingerprint(path) if path.is_file() else "a folder"

@@ -1,0 +1,392 @@
+"""This module holds the leaderboard of the field: attacks × networks × defences × batch sizes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
+from io import StringIO
+from itertools import product
+from types import ModuleType, SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.library import define
+
+from softleak.audit.metrics import psnr
+from softleak.audit.options import Options
+from softleak.audit.run import audit
+from softleak.core.client import capture
+from softleak.core.errors import MissingExtra, how_to_install, in_a_line
+from softleak.core.factors import head_gradients
+from softleak.core.knowledge import Knowledge
+from softleak.core.normalisation import CIFAR10_NORM, Normalisation
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.defenses.defense import Defense, GaussianNoise, Prune
+from softleak.matching.problems import TotalVariation
+from softleak.paper.data.samples import Sample
+from softleak.paper.experiment import Attack, Column, Experiment, Unit
+from softleak.paper.input_tables import mean_image
+from softleak.paper.label_tables import LABEL_TOLERANCE
+from softleak.paper.networks import NETWORKS, SEEDS, SMOOTHED, AttackedNetwork, Network, Shelf
+from softleak.paper.sweep.records import Measures
+
+BREACHING = "breaching (inverting gradients)"
+UNDECLARED = "operator torchvision::"  # how torch's complaint about such an operator begins
+BOX_OPERATORS = ("nms", "qnms")
+
+
+def breaching() -> ModuleType:
+    """Return the framework; raises ``MissingExtra`` if it does not import."""
+    try:
+        try:
+            import_module("breaching.attacks")
+        except RuntimeError as error:
+            if UNDECLARED not in str(error):
+                raise
+            _declare_operators()
+            import_module("breaching.attacks")
+    except ImportError as error:
+        raise MissingExtra(
+            f"breaching is not installed ({in_a_line(error)}): {how_to_install('breaching')}"
+        ) from error
+    except RuntimeError as error:
+        raise MissingExtra(f"breaching does not import: {in_a_line(error)}") from error
+    return import_module("breaching")
+
+
+@cache
+def _declare_operators() -> None:
+    """Declare torchvision's operators on boxes to torch, once in a process."""
+    for name in BOX_OPERATORS:
+        define(
+            f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        )
+
+
+def runnable(experiment: Experiment, only: str = "") -> Experiment:
+    """Return an experiment without breaching's cells if breaching does not import.
+
+    Args:
+        experiment: the experiment.
+        only: a part of the names of the cells that are asked for.
+
+    Raises:
+        MissingExtra: if no other cells are asked for.
+    """
+    others = tuple(cell for cell in experiment.cells if BREACHING not in cell.name)
+    theirs = [cell.name for cell in experiment.cells if BREACHING in cell.name]
+    if not any(only in name for name in theirs):
+        return experiment
+    try:
+        breaching()
+    except MissingExtra:
+        if not any(only in cell.name for cell in others):
+            raise
+        return replace(experiment, cells=others)
+    return experiment
+
+
+def frameworks_left_out() -> str:
+    """Say of each framework of attacks that was not run why not."""
+    leakpro = (
+        "LeakPro was not run: the package leakpro 0.0.1 is empty, and softleak has no adapter to "
+        "LeakPro's repository."
+    )
+    try:
+        breaching()
+    except MissingExtra as error:
+        return f"One attack was not run: {error}. {leakpro}"
+    return leakpro
+
+
+Gradients = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class FieldAnswer:
+    """The inputs (n, …) that an attack found, None if there are none, and its labels (m, C)."""
+
+    inputs: Tensor | None
+    labels: Tensor
+
+
+def apparent_labels(subject: Subject, share: GradientShare, size: int) -> Tensor:
+    """Return one-hot labels (B, C) of the classes whose rows of the head's gradient sum lowest."""
+    lowest = head_gradients(subject.head, [share])[0].sum(1).argsort()[:size]
+    return F.one_hot(lowest, subject.head.classes).float()
+
+
+@dataclass(frozen=True)
+class FieldAttack:
+    """A published attack that matches gradients, for any number of samples.
+
+    Attributes:
+        cosine: whether the distance is the cosine; otherwise it is the squared difference.
+        free_labels: whether labels are searched for with the inputs. Otherwise they are the
+            ``apparent_labels`` of the share.
+        variation: the weight of total variation.
+        evaluations: the number of gradients that may be computed.
+        rate: the learning rate.
+        seed: the seed of the first guess.
+    """
+
+    cosine: bool
+    free_labels: bool
+    variation: float = 0.0
+    evaluations: int = 300
+    rate: float = 1.0
+    seed: int = 0
+
+    def __call__(self, subject: Subject, share: GradientShare, size: int) -> FieldAnswer:
+        """Return the inputs and labels that the attack finds for a share of ``size`` samples."""
+        generator = torch.Generator().manual_seed(self.seed)
+        x = torch.randn(size, *subject.expected_tensor_shape, generator=generator)
+        logits = torch.randn(size, subject.head.classes, generator=generator)
+        hard = apparent_labels(subject, share, size)
+        sought = [x.requires_grad_(), *([logits.requires_grad_()] if self.free_labels else [])]
+        distance = self._distance(subject.model, share)
+
+        def labels() -> Tensor:
+            return logits.softmax(-1) if self.free_labels else hard
+
+        with torch.enable_grad():
+            self._minimise(sought, lambda: distance(x, labels()))
+        return FieldAnswer(x.detach(), labels().detach())
+
+    def _minimise(self, sought: list[Tensor], distance: Callable[[], Tensor]) -> None:
+        """Minimise by Adam on the signs of the slope, or by L-BFGS, as the attack's authors do."""
+        if self.cosine:
+            adam = torch.optim.Adam(sought, lr=self.rate)
+            for _ in range(self.evaluations):
+                slopes = torch.autograd.grad(distance(), sought)
+                for one, slope in zip(sought, slopes, strict=True):
+                    one.grad = slope.sign()
+                adam.step()
+            return
+        lbfgs = torch.optim.LBFGS(
+            sought, lr=self.rate, max_iter=self.evaluations, max_eval=self.evaluations
+        )
+
+        def evaluate() -> Tensor:
+            found = distance()
+            for one, slope in zip(sought, torch.autograd.grad(found, sought), strict=True):
+                one.grad = slope
+            return found.detach()
+
+        lbfgs.step(evaluate)  # type: ignore[no-untyped-call]
+
+    def _distance(
+        self, model: nn.Module, share: GradientShare
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return how far the gradient of inputs (B, …) with labels (B, C) is from the share."""
+        weights = {n: p.detach().requires_grad_() for n, p in model.named_parameters()}
+        weights = {name: weight for name, weight in weights.items() if name in share}
+        sent = [share[name].float() for name in weights]
+        penalty = TotalVariation(self.variation)
+
+        def distance(x: Tensor, y: Tensor) -> Tensor:
+            loss = F.cross_entropy(functional_call(model, weights, (x,)), y)
+            found = torch.autograd.grad(loss, [*weights.values()], create_graph=True)
+            if not self.cosine:
+                off = [(g - s).square().sum() for g, s in zip(found, sent, strict=True)]
+                return torch.stack(off).sum()
+            across, own, other = (
+                torch.stack([(a * b).sum() for a, b in zip(left, right, strict=True)]).sum()
+                for left, right in ((found, sent), (found, found), (sent, sent))
+            )
+            return 1 - across / (own * other).sqrt() + penalty(x)
+
+        return distance
+
+
+DLG = FieldAttack(cosine=False, free_labels=True)
+IDLG_ATTACK = FieldAttack(cosine=False, free_labels=False)
+INVERTING_GRADIENTS = FieldAttack(cosine=True, free_labels=False, variation=1e-2, rate=0.1)
+
+
+@dataclass(frozen=True)
+class BreachingAttack:
+    """The attack ``invertinggradients`` of breaching, by its own settings except for the steps.
+
+    Attributes:
+        normalisation: the normalisation of inputs, by which breaching keeps pixels in [0, 1].
+        evaluations: the number of gradients that may be computed. Its authors take 24,000.
+        seed: the seed of the first guess.
+    """
+
+    normalisation: Normalisation
+    evaluations: int = 300
+    seed: int = 0
+
+    def __call__(self, subject: Subject, share: GradientShare, size: int) -> FieldAnswer:
+        """Return the inputs that breaching finds for a share of every parameter.
+
+        breaching recovers labels only from a head with a bias, so it is told the classes that the
+        other attacks read off the share.
+        """
+        labels = apparent_labels(subject, share, size)
+        framework, steps = breaching(), f"optim.max_iterations={self.evaluations}"
+        with (
+            torch.random.fork_rng(devices=()), torch.enable_grad(), redirect_stdout(StringIO()),
+            warnings.catch_warnings(),
+        ):  # fmt: skip
+            warnings.simplefilter("ignore")
+            torch.manual_seed(self.seed)
+            settings = framework.get_attack_config("invertinggradients", overrides=[steps])
+            attacker = framework.attacks.prepare_attack(
+                subject.model, nn.CrossEntropyLoss(), settings
+            )
+            found, _ = attacker.reconstruct(
+                [self._sent(subject)], [_received(subject, share, labels)], {}
+            )
+        return FieldAnswer(found["data"].detach(), labels)
+
+    def _sent(self, subject: Subject) -> dict[str, object]:
+        """Return what the server sends to clients, in breaching's form."""
+        about = SimpleNamespace(
+            shape=subject.expected_tensor_shape, modality="vision",
+            mean=self.normalisation.mean, std=self.normalisation.std,
+        )  # fmt: skip
+        parameters, buffers = [*subject.model.parameters()], [*subject.model.buffers()]
+        return {"parameters": parameters, "buffers": buffers, "metadata": about}
+
+
+def _received(subject: Subject, share: GradientShare, labels: Tensor) -> dict[str, object]:
+    """Return what the server receives, in breaching's form, with labels (B, C) read off it."""
+    gradients = [share[name].float() for name, _ in subject.model.named_parameters()]
+    about = {
+        "num_data_points": len(labels), "labels": labels.argmax(1), "local_hyperparams": None,
+    }  # fmt: skip
+    return {"gradients": gradients, "buffers": None, "metadata": about}
+
+
+OURS_SECONDS = 30.0  # how long an audit matches gradients where nothing is computed exactly
+IMAGE, CLASS_RIGHT, LABEL_RIGHT = "PSNR", "class", "label"
+
+
+def ours(subject: Subject, share: GradientShare, size: int) -> FieldAnswer:
+    """Return what an audit finds that is told the number of samples and nothing else."""
+    options = Options(
+        Knowledge(samples=size if size > 1 else None),
+        seconds=OURS_SECONDS, views=False, normalisation=CIFAR10_NORM,
+    )  # fmt: skip
+    report = audit(subject.model, share, options=options)
+    recoveries = report.samples.samples or (report.label.recovery,)
+    labels = [one.label for one in recoveries if one.label is not None]
+    alone = () if report.input.pixels is None else (report.input.pixels,)
+    pictures = [CIFAR10_NORM.apply(one.float()) for one in report.samples.pictures or alone]
+    none = torch.zeros(0, subject.head.classes)
+    return FieldAnswer(
+        torch.stack(pictures) if pictures else None, torch.stack(labels) if labels else none
+    )
+
+
+LeaderboardAttack = Callable[[Subject, GradientShare, int], FieldAnswer]
+ATTACKS: Mapping[str, LeaderboardAttack] = {
+    "softleak": ours,
+    "DLG": DLG,
+    "iDLG": IDLG_ATTACK,
+    "inverting gradients": INVERTING_GRADIENTS,
+    BREACHING: BreachingAttack(normalisation=CIFAR10_NORM),
+}
+DEFENCES: Mapping[str, Callable[[int], Defense | None]] = {
+    "no defence": lambda _: None,
+    "noise 1e-3": lambda seed: GaussianNoise(1e-3, seed),
+    "pruned to 10 %": lambda _: Prune(0.1),
+}
+
+
+@dataclass(frozen=True)
+class LeaderboardCell:
+    """This is one attack on the batches of one network, behind one defence.
+
+    Attributes:
+        subject: the name of the network in ``NETWORKS``.
+        defence: the name of the defence in ``DEFENCES``.
+        size: the number of samples in a batch, which every attack is told.
+        method: the name of the attack in ``ATTACKS``.
+        paper: the paper's values, of which there are none.
+        samples: the number of batches in one repetition.
+        together: the number of batches that are attacked at once.
+    """
+
+    subject: str
+    defence: str
+    size: int
+    method: str
+    paper: Mapping[str, float] = field(default_factory=dict, hash=False)
+    samples: int = 20
+    together: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of the cell in tables and records."""
+        return f"{self.subject}, {self.defence}, B={self.size}, {self.method}"
+
+    @property
+    def network(self) -> Network:
+        """The network that is attacked."""
+        return NETWORKS[self.subject]
+
+    def prepare(self, shelf: Shelf) -> Attack:
+        """Return the attack on the batches of this cell."""
+        target = AttackedNetwork.of(self.network, shelf, evidence=False, everything=True)
+        nothing = self.network.normalisation.apply(mean_image(target))
+
+        def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
+            for number in numbers:
+                rows = range(number * self.size, (number + 1) * self.size)
+                drawn = [target.sample(SMOOTHED.augmentation, row, repeat) for row in rows]
+                share = self._share(target, drawn, SEEDS.noise + repeat + number)
+                yield self._scored(ATTACKS[self.method](target.subject, share, self.size), drawn,
+                                   nothing)  # fmt: skip
+
+        return attack
+
+    def _share(self, target: AttackedNetwork, drawn: Sequence[Sample], seed: int) -> GradientShare:
+        """Return what a client sends for these samples, defended."""
+        x = torch.stack([one.x for one in drawn]).float()
+        share = capture(target.model, x, torch.stack([one.y for one in drawn]).float())
+        defence = DEFENCES[self.defence](seed)
+        return share if defence is None else defence(share)
+
+    def _scored(self, found: FieldAnswer, drawn: Sequence[Sample], nothing: Tensor) -> Measures:
+        """Compare every true sample with the image and the label that come nearest to it."""
+        norm = self.network.normalisation
+        usable = found.inputs is not None and bool(found.inputs.isfinite().all())
+        images = found.inputs if usable and found.inputs is not None else nothing[None]
+        pixels = [norm.invert(image.view_as(nothing).double()) for image in images]
+        best = [max(psnr(one, norm.invert(s.x.double())) for one in pixels) for s in drawn]
+        y = torch.stack([one.y.flatten() for one in drawn]).double()
+        off = torch.cdist(y, found.labels.double(), p=1)
+        same = y.argmax(1)[:, None] == found.labels.argmax(1)
+        exact = (off < LABEL_TOLERANCE).any(1)
+        return {
+            IMAGE: sum(best) / len(best),
+            CLASS_RIGHT: float(same.any(1).double().mean()),
+            LABEL_RIGHT: float(exact.double().mean()),
+        }
+
+
+LEADERBOARD = Experiment(
+    "leaderboard",
+    "Leaderboard of the field: attacks by network, defence and batch size (not in the paper)",
+    tuple(
+        LeaderboardCell(*cell)
+        for cell in product(("mlp ReLU", "lenet", "lenet trained"), DEFENCES, (1, 2), ATTACKS)
+    ),
+    (
+        Column("PSNR", IMAGE, Unit.DECIBEL),
+        Column("class right", CLASS_RIGHT, Unit.PERCENT),
+        Column("label within 0.001", LABEL_RIGHT, Unit.PERCENT),
+    ),
+    samples=2,
+    across={method: f", {method}" for method in ATTACKS},
+)

@@ -1,0 +1,268 @@
+"""This module initialises untrained networks in other ways than PyTorch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from softleak.core.errors import ModelError
+
+
+def positive(name: str, value: int) -> None:
+    """Raise unless value is at least 1."""
+    if value < 1:
+        raise ModelError(f"{name} must be 1 or more, got {value}.")
+
+
+def probability(name: str, value: float) -> None:
+    """Raise unless value lies in [0, 1)."""
+    if not 0.0 <= value < 1.0:
+        raise ModelError(f"{name} must lie in [0, 1), got {value}.")
+
+
+def divisible(name: str, value: int, by_name: str, by: int) -> None:
+    """Raise unless value is a positive multiple of by."""
+    positive(name, value)
+    positive(by_name, by)
+    if value % by:
+        raise ModelError(f"{name} must be a multiple of {by_name}, got {value} and {by}.")
+
+
+class AlexNet(nn.Module):
+    """This has convolutions `features.{0,3,6,8,10}` and linear layers `classifier.{1,4,6}`."""
+
+    def __init__(self, classes: int, dropout: float, head_bias: bool) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 64, 11, stride=4, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),
+            nn.Conv2d(64, 192, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),
+            nn.Conv2d(192, 384, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(384, 256, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(256, 256, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d(6)
+        self.classifier = nn.Sequential(
+            nn.Dropout(dropout),
+            nn.Linear(256 * 6 * 6, 4096),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(4096, 4096),
+            nn.ReLU(),
+            nn.Linear(4096, classes, bias=head_bias),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (N, classes) of images (N, 3, 224, 224)."""
+        logits: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
+        return logits
+
+
+def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) -> AlexNet:
+    """Build AlexNet; torchvision's own weights need head_bias=True and 1000 classes.
+
+    Args:
+        classes: the number of classes.
+        dropout: the probability with which dropout zeroes an entry in train mode.
+        head_bias: whether the last layer has a bias.
+    """
+    positive("classes", classes)
+    probability("dropout", dropout)
+    return AlexNet(classes, dropout, head_bias)
+
+
+class MLP(nn.Module):
+    """This has hidden layers `features.{0,2,...}` and the head `classifier`."""
+
+    def __init__(
+        self,
+        features: int,
+        hidden: Sequence[int],
+        classes: int,
+        activation: Callable[[], nn.Module],
+        bias: bool,
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for width in hidden:
+            layers += [nn.Linear(features, width, bias=bias), activation()]
+            features = width
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(features, classes, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (N, classes) of inputs (N, ...), flattened to (N, features)."""
+        logits: Tensor = self.classifier(self.features(x.flatten(1)))
+        return logits
+
+
+def mlp(
+    features: int,
+    hidden: Sequence[int] = (256, 128),
+    classes: int = 10,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    bias: bool = True,
+) -> MLP:
+    """Build a fully connected network.
+
+    Args:
+        features: the entries of one input.
+        hidden: the width of each hidden layer.
+        classes: the number of classes.
+        activation: makes the activation after each hidden layer.
+        bias: whether hidden layers have a bias; the head never has one.
+    """
+    positive("features", features)
+    positive("classes", classes)
+    for width in hidden:
+        positive("every width in hidden", width)
+    return MLP(features, hidden, classes, activation, bias)
+
+
+def fcn4(
+    classes: int = 17,
+    image: int = 64,
+    bias: bool = False,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+) -> MLP:
+    """Build the paper's FCN-4 for square RGB images.
+
+    Args:
+        classes: the number of classes.
+        image: the pixels per side.
+        bias: whether hidden layers have a bias; the head never has one.
+        activation: makes the activation after each hidden layer.
+    """
+    positive("image", image)
+    return mlp(3 * image * image, (4096, 1024, 256), classes, activation, bias)
+
+
+_LENET_CHANNELS = 12
+_LENET_STRIDES = (2, 2, 1)
+
+
+class LeNet(nn.Module):
+    """This has convolutions `features.{0,2,4}` and the head `classifier`."""
+
+    def __init__(
+        self, classes: int, in_channels: int, image: int, activation: Callable[[], nn.Module]
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels, side = in_channels, image
+        for stride in _LENET_STRIDES:
+            layers += [nn.Conv2d(channels, _LENET_CHANNELS, 5, stride, padding=2), activation()]
+            channels, side = _LENET_CHANNELS, -(-side // stride)
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(channels * side * side, classes, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (N, classes) of images (N, C, H, W)."""
+        logits: Tensor = self.classifier(self.features(x).flatten(1))
+        return logits
+
+
+def lenet(
+    classes: int = 10,
+    in_channels: int = 3,
+    image: int = 32,
+    activation: Callable[[], nn.Module] = nn.Sigmoid,
+) -> LeNet:
+    """Build the paper's LeNet for square images.
+
+    Args:
+        classes: the number of classes.
+        in_channels: the channels of an image.
+        image: the pixels per side.
+        activation: makes the activation after each convolution.
+    """
+    positive("classes", classes)
+    positive("in_channels", in_channels)
+    positive("image", image)
+    return LeNet(classes, in_channels, image, activation)
+
+
+_VGG_WIDTHS = (32, 64, 128)
+_VGG_HIDDEN = 256
+
+
+class VGG(nn.Module):
+    """This has convolutions `features.{0,3,6}` and linear layers `classifier.{0,3}`."""
+
+    def __init__(self, classes: int, image: int, dropout: float) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = 3
+        for width in _VGG_WIDTHS:
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            channels = width
+        side = image // 2 ** len(_VGG_WIDTHS)
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(
+            nn.Linear(channels * side * side, _VGG_HIDDEN),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(_VGG_HIDDEN, classes, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (N, classes) of images (N, 3, H, W)."""
+        logits: Tensor = self.classifier(self.features(x).flatten(1))
+        return logits
+
+
+def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> VGG:
+    """Build the small VGG for square images.
+
+    Args:
+        classes: the number of classes.
+        image: the pixels per side, a multiple of 8.
+        dropout: the probability with which dropout zeroes an entry in train mode.
+    """
+    positive("classes", classes)
+    divisible("image", image, "the total pooling", 2 ** len(_VGG_WIDTHS))
+    probability("dropout", dropout)
+    return VGG(classes, image, dropout)
+
+
+def uniform_(
+    model: nn.Module, bound: float = 0.5, generator: torch.Generator | None = None
+) -> nn.Module:
+    """Fill every parameter, norm layers included, from U(-bound, bound), in place.
+
+    This makes the paper's untrained LeNet, AlexNet and ResNet-50.
+
+    Args:
+        model: the network to fill.
+        bound: the largest absolute value.
+        generator: draws the values; PyTorch's global one if it is not given.
+    """
+    if not bound > 0:
+        raise ModelError(f"bound must be positive, got {bound}.")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(-bound, bound, generator=generator)
+    return model
+
+
+def kaiming_(model: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
+    """Draw every convolution as torchvision's ResNets do: Kaiming normal by fan-out, in place.
+
+    The paper's untrained ResNet-18 has these weights if torchvision made it. Table 2 here has
+    PyTorch's own.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(
+                module.weight, mode="fan_out", nonlinearity="relu", generator=generator
+            )
+    return model

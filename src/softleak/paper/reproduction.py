@@ -1,0 +1,186 @@
+"""Run experiments from beginning to end: compute what is missing, and record all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from softleak.core.errors import DataError, OptionError
+from softleak.io.environment import code, versions
+from softleak.paper.experiment import Attack, Cell, Experiment, Size
+from softleak.paper.input_tables import MatchingCell
+from softleak.paper.networks import SEEDS, Shelf
+from softleak.paper.sweep.records import Engine, Piece, Record, Records, missing, sweep
+
+Key = tuple[str, str]  # the names of an experiment and of a cell
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """A function that computes pieces.
+
+    It is sent to every worker once, with all data and weights that the worker needs.
+
+    Attributes:
+        shelf: the data packs and weights, opened.
+        cells: the cells that pieces may come from.
+        prepared: the attack of the cell that was computed last.
+    """
+
+    shelf: Shelf
+    cells: Mapping[Key, Cell]
+    prepared: dict[Key, Attack] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def stocked(cls, shelf: Shelf, cells: Mapping[Key, Cell]) -> Laboratory:
+        """Return a laboratory for these cells, after opening their data and weights.
+
+        Args:
+            shelf: the folders of data packs and weights.
+            cells: the cells to compute, by the names of their experiment and their own.
+        """
+        for cell in cells.values():
+            shelf.images(cell.network.source)
+            if cell.network.weights:
+                shelf.tensors(cell.network.weights)
+        return cls(shelf, cells)
+
+    def __call__(self, piece: Piece) -> Sequence[Record]:
+        """Return one record for each sample of a piece."""
+        key = piece.experiment, piece.cell
+        if key not in self.prepared:
+            self.prepared.clear()  # pieces come cell by cell; one network at a time is enough
+            self.prepared[key] = self.cells[key].prepare(self.shelf)
+        measured = self.prepared[key](piece.samples, piece.repeat)
+        return [
+            Record(*key, piece.repeat, sample, measures)
+            for sample, measures in zip(piece.samples, measured, strict=True)
+        ]
+
+
+CELLS_NAMED = 4  # the number of cells that an error message names
+Begin = Callable[[int], Callable[[Piece], None]]  # from the number of pieces to a listener
+
+
+@dataclass(frozen=True)
+class Omission:
+    """A cell that was not run because files are missing.
+
+    Attributes:
+        experiment: the name of its experiment.
+        cell: the name of the cell.
+        lacking: the files that it needs.
+    """
+
+    experiment: str
+    cell: str
+    lacking: str
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What a run could not do.
+
+    Attributes:
+        omitted: the cells that need files that are missing.
+        lost: the pieces whose workers died again and again.
+    """
+
+    omitted: tuple[Omission, ...]
+    lost: tuple[Piece, ...]
+
+
+def reproduce(
+    experiments: Sequence[Experiment],
+    size: Size,
+    shelf: Shelf,
+    records: Records,
+    engine: Engine,
+    only: str = "",
+    compiled: bool = False,
+    begin: Begin = lambda _: lambda __: None,
+) -> Reproduction:
+    """Run every cell whose name contains ``only`` and whose files are there.
+
+    Args:
+        experiments: the experiments to run.
+        size: how much of them to compute.
+        shelf: the data packs and weights.
+        records: where results are kept; what they hold already is not computed again.
+        engine: where pieces are computed.
+        only: a part of the names of the cells to run.
+        compiled: whether gradient matching is compiled, which is faster and rounds differently.
+        begin: a function that is told the number of pieces, and returns a listener to them.
+
+    Raises:
+        OptionError: if no cell has such a name.
+        DataError: if files are missing for all of them.
+        MissingExtra: if a package that a measure needs is not installed.
+    """
+    chosen = [
+        (e, replace(cell, compiled=compiled) if isinstance(cell, MatchingCell) else cell)
+        for e, cell in _chosen(experiments, only)
+    ]
+    runnable, omitted = _runnable(chosen, shelf)
+    for column in {column for e, _ in runnable for column in e.columns}:
+        column.check()
+    for experiment, cell in runnable:
+        records.declare(experiment.name, cell.name, provenance(cell, shelf))
+    wanted = [piece for e, cell in runnable for piece in e.pieces(cell, size)]
+    pieces = missing(wanted, records)
+    unfinished = {(piece.experiment, piece.cell) for piece in pieces}
+    cells = {(e.name, cell.name): cell for e, cell in runnable}
+    laboratory = Laboratory.stocked(
+        shelf, {key: cell for key, cell in cells.items() if key in unfinished}
+    )
+    lost = sweep(laboratory, pieces, records, engine, begin(len(pieces))) if pieces else []
+    for name in dict.fromkeys(e.name for e, _ in runnable):
+        records.export(name)
+    return Reproduction(omitted, tuple(lost))
+
+
+def _chosen(experiments: Sequence[Experiment], only: str) -> list[tuple[Experiment, Cell]]:
+    """Return the cells whose names contain ``only``; raise ``OptionError`` if there is none."""
+    cells = [(e, cell) for e in experiments for cell in e.cells]
+    chosen = [(e, cell) for e, cell in cells if only in cell.name]
+    if cells and not chosen:
+        some = "; ".join(cell.name for _, cell in cells[:CELLS_NAMED])
+        raise OptionError(
+            f"no cell's name contains {only!r}. There are {len(cells)}, the first: {some}"
+        )
+    return chosen
+
+
+def _runnable(
+    cells: Sequence[tuple[Experiment, Cell]], shelf: Shelf
+) -> tuple[list[tuple[Experiment, Cell]], tuple[Omission, ...]]:
+    """Return the cells whose files are there, and the omissions; raise if all are omitted."""
+    lacking = {(e.name, cell.name): cell.network.lacking(shelf) for e, cell in cells}
+    runnable = [(e, cell) for e, cell in cells if not lacking[e.name, cell.name]]
+    omitted = tuple(Omission(*key, files) for key, files in lacking.items() if files)
+    if omitted and not runnable:
+        files = dict.fromkeys(name for each in omitted for name in each.lacking.split(", "))
+        raise DataError(
+            f"nothing can be run: the cells asked for need {', '.join(files)}. Give the folders "
+            "that hold them by --data and --weights"
+        )
+    return runnable, omitted
+
+
+def provenance(cell: Cell, shelf: Shelf) -> dict[str, object]:
+    """Return what the records of a cell depend on, besides the numbers of samples.
+
+    Args:
+        cell: the cell.
+        shelf: the data packs and weights that it reads.
+    """
+    network = cell.network
+    compiled = isinstance(cell, MatchingCell) and cell.compiled
+    return {
+        "code": code(),
+        "versions": dict(versions()),
+        "seeds": {"samples": SEEDS.samples, "weights": SEEDS.weights},
+        "files": shelf.hashes([network.source.file, network.weights]),
+        "shortfall": shelf.shortfall(network.source),
+        **({"compiled": True} if compiled else {}),
+    }

@@ -1,0 +1,51 @@
+"""This module makes the sample that comes with softleak: gradients of real images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+import torch
+from torch import Tensor
+
+from softleak.audit.run import NamedShare
+from softleak.audit.truth import Truth
+from softleak.core.client import capture
+from softleak.paper import data, models
+
+
+def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of tensors by name: of names, shapes, number formats and bytes.
+
+    Args:
+        tensors: the tensors of a model or of an update.
+    """
+    digest = sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+KINDS: Mapping[str, data.Augmentation] = {
+    "one-hot": data.Hard(),
+    "smoothed": data.Smoothing(),
+    "mixed": data.Mixup(),
+    "arbitrary": data.Dirichlet(),
+}
+NORMALISATION = data.CIFAR10_NORM
+
+
+def sample_shares(each: int, seed: int) -> Iterator[NamedShare]:
+    """Return ``each`` gradients for every kind of label.
+
+    Truth goes along, to score and nothing else.
+    """
+    model, images = models.trained_lenet(), data.embedded()
+    for number, (kind, augmentation) in enumerate(KINDS.items()):
+        drawn = data.samples(images, augmentation, each, seed + number, NORMALISATION)
+        for index, sample in enumerate(drawn, 1):
+            share = capture(model, sample.x, sample.y)
+            truth = Truth(sample.y, sample.x)
+            yield NamedShare(f"{kind} {index}", share, truth, tensor_digest(share))

@@ -1,0 +1,30 @@
+"""This package runs many samples (here, in processes, on a Ray cluster) and records them."""
+
+from softleak.paper.sweep.engines import Cluster, Processes
+from softleak.paper.sweep.records import (
+    Compute,
+    Engine,
+    Local,
+    Measures,
+    Piece,
+    Progress,
+    Record,
+    Records,
+    numbers,
+    sweep,
+)
+
+__all__ = [
+    "Cluster",
+    "Compute",
+    "Engine",
+    "Local",
+    "Measures",
+    "Piece",
+    "Processes",
+    "Progress",
+    "Record",
+    "Records",
+    "numbers",
+    "sweep",
+]

@@ -1,0 +1,301 @@
+"""This module says who attacks in an audit and what they know, derived from ``Knowledge``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+from softleak.audit.findings import LabelLeak, Outcome
+from softleak.audit.rates import Rate, Response, WhatIf
+from softleak.audit.report import Audit, AuditReport
+from softleak.core.knowledge import Knowledge
+from softleak.core.vocabulary import Leak, State
+from softleak.present.catalogue import every_attack, tally
+from softleak.present.words import listed, written
+
+
+class Severity(Enum):
+    """These are the degrees of severity, the worst first. The value is what a report prints."""
+
+    CRITICAL = "critical"
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    NOT_KNOWN = "not known"
+    NONE_FOUND = "none found"
+
+    @property
+    def rank(self) -> int:
+        """Return a number that is larger the worse it is."""
+        return len(Severity) - list(Severity).index(self)
+
+    @property
+    def slug(self) -> str:
+        """Return the name as a page's classes write it."""
+        return self.name.lower().replace("_", "-")
+
+    @property
+    def meaning(self) -> str:
+        """Return in a phrase what was recovered."""
+        return _MEANING[self]
+
+
+_MEANING = {
+    Severity.CRITICAL: "an input, or a part of one, was recovered",
+    Severity.HIGH: "the label, or the feature before the last layer, was recovered",
+    Severity.MEDIUM: "classes were recovered",
+    Severity.LOW: "the label was narrowed down to a set",
+    Severity.NOT_KNOWN: "nothing was recovered, but not everything was attacked",
+    Severity.NONE_FOUND: "no attack of this audit succeeded; another may",
+}
+_OF_LEAK = {
+    Leak.INPUT: Severity.CRITICAL,
+    Leak.LABEL: Severity.HIGH,
+    Leak.FEATURE: Severity.HIGH,
+    Leak.CLASS: Severity.MEDIUM,
+    Leak.COMPOSITION: Severity.MEDIUM,
+}
+
+
+def severity_of_leak(leak: Leak) -> Severity:
+    """Return how bad it is that this kind of leak was found."""
+    return _OF_LEAK[leak]
+
+
+def severity_of_share(report: AuditReport) -> Severity:
+    """Return the worst that was found in one share."""
+    found = [_OF_LEAK[leak] for leak in report.leaks]
+    if found:
+        return worst(found)
+    if report.label.leak is LabelLeak.AMBIGUOUS:
+        return Severity.LOW
+    return Severity.NOT_KNOWN if report.unattacked - _implied(report) else Severity.NONE_FOUND
+
+
+def severity_of_audit(audit: Audit) -> Severity:
+    """Return the worst that was found in any share. Files that were refused are not known."""
+    found = [severity_of_share(report) for report in audit.reports]
+    return worst([*found, *([Severity.NOT_KNOWN] if audit.refused or not found else [])])
+
+
+def worst(severities: Iterable[Severity]) -> Severity:
+    """Return the worst of some severities."""
+    return max(severities, key=lambda severity: severity.rank)
+
+
+def _implied(report: AuditReport) -> frozenset[Leak]:
+    """Return the composition where the label of one sample was attacked, which would tell it."""
+    return frozenset({Leak.COMPOSITION}) if report.alone else frozenset()
+
+
+TRIED_LEAKS = (Leak.LABEL, Leak.CLASS, Leak.INPUT)  # those that defences are tried against
+
+UNMODELLED = ("Pruning", "int8")  # label recovery takes what these do for noise
+
+
+def advice(audit: Audit) -> tuple[str, ...]:
+    """Return what to do: the main thing first, then steps.
+
+    Args:
+        audit: what was found, and which defences were tried.
+    """
+    return tuple(_advice(audit))
+
+
+def _advice(audit: Audit) -> Iterator[str]:
+    leaked = [leak for leak in Leak if audit.count(leak)]
+    untried = [leak for leak in Leak if any(leak in r.unattacked for r in audit.reports)]
+    one = len(audit.reports) == 1
+    if not audit.reports:
+        yield "Nothing was audited: mend the files that were refused, and run the audit again."
+        return
+    if leaked:
+        yield f"Do not send {'this update as it is' if one else 'such updates as they are'}."
+        yield from _batches(audit)
+        yield from _remedies(audit, frozenset(leaked))
+        yield "Audit the defended update again before you rely on the defence."
+    elif untried:
+        names = listed([leak.value for leak in untried])
+        yield f"Do not conclude that nothing leaks: the {names} was not attacked everywhere."
+    else:
+        yield "Keep auditing: no attack of this audit succeeded, which is evidence and no proof."
+    if audit.refused:
+        yield f"Mend the files that were refused ({len(audit.refused)}); nothing is known of them."
+    named = leaked or [leak for leak in Leak if leak not in untried]
+    options = " ".join(f"--fail-on {leak.value}" for leak in named)
+    if options:
+        yield f"Let the pipeline stop such an update: softleak audit … {options}"
+
+
+def _batches(audit: Audit) -> Iterator[str]:
+    """Yield a warning about batches whose samples were told apart."""
+    found = [report.samples for report in audit.reports if report.samples.proved]
+    if not found:
+        return
+    samples, labels = sum(one.size for one in found), sum(len(one.proved) for one in found)
+    inputs = sum(one.proved_inputs for one in found)
+    more = f" and the inputs of {inputs}" if inputs else ""
+    yield (
+        f"Do not rely on batching: of {samples} samples in {len(found)} mixed "
+        f"{'update' if len(found) == 1 else 'updates'} the labels of {labels}{more} were proved."
+    )
+
+
+def _remedies(audit: Audit, leaked: frozenset[Leak]) -> Iterator[str]:
+    aimed = leaked & set(TRIED_LEAKS)
+    if audit.what_if is None and any(report.telling for report in audit.reports):
+        yield "Find out which defence ends these attacks: run the audit again with --what-if."
+    if audit.what_if is not None and aimed:
+        yield defence_words(audit.what_if, aimed)
+    if not aimed:
+        yield "Classes of many samples are hidden by noise or secure aggregation, not by batching."
+
+
+def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
+    """Return which defences ended every one of some attacks, and how sure that is.
+
+    Args:
+        tried: the defences and how often attacks succeeded against them.
+        leaks: the kinds of leak that are to end.
+    """
+    names = listed([leak.value for leak in TRIED_LEAKS if leak in leaks])
+    enough = [r for r in tried.responses if all(leak in r.stops for leak in leaks)]
+    if not enough:
+        return f"No defence that was tried ended every attack on {names}; combine them."
+    words = [_setting(response, leaks) for response in enough]
+    bound = max(_last(r, leak).interval[1] for r in enough for leak in leaks)
+    return (
+        f"Of the defences tried, these ended every attack on {names}: {'; '.join(words)}. With so "
+        f"few trials a success rate of up to {100 * bound:.0f} % cannot be ruled out (95 %)."
+        f"{_unclaimed(enough, leaks)}{_unmodelled(enough)}"
+    )
+
+
+def _unclaimed(responses: list[Response], leaks: frozenset[Leak]) -> str:
+    """Return a caution on defences behind which labels are right, though no attack claims them."""
+    names = [response.name for response in responses if response.unclaimed]
+    if not names or Leak.LABEL not in leaks:
+        return ""
+    return f" Behind {listed(names)} some labels were still right, though not claimed."
+
+
+def _unmodelled(responses: list[Response]) -> str:
+    """Return a caution on defences that no attack here was made for."""
+    names = [response.name for response in responses if response.name in UNMODELLED]
+    if not names:
+        return ""
+    return f" No attack here was made for {listed(names)}; one that is may succeed."
+
+
+def _setting(response: Response, leaks: frozenset[Leak]) -> str:
+    """Return a defence with the setting from which on every one of the attacks failed."""
+    if not response.unit:
+        return response.name
+    ends = [response.stops[leak] for leak in leaks]
+    grows = response.points[-1].setting >= response.points[0].setting
+    end = max(ends) if grows else min(ends)
+    said = f"{written(end)} or {'more' if grows else 'less'}"
+    of_what, _, given = response.unit.partition(" (")  # what the number is, and under what terms
+    if given:
+        return f"{response.name}, {of_what} of {said} ({given}"
+    return f"{response.name} ({response.unit} {said})"
+
+
+def _last(response: Response, leak: Leak) -> Rate:
+    return [point.rates[leak] for point in response.points if leak in point.rates][-1]
+
+
+def residual_risk(audit: Audit) -> tuple[str, ...]:
+    """Return what remains at risk: what leaks, what was not attacked, what nobody tried.
+
+    Args:
+        audit: what was found.
+    """
+    return tuple(_sentences(audit))
+
+
+def _sentences(audit: Audit) -> Iterator[str]:
+    total = len(audit.reports)
+    for leak in Leak:
+        count, missed = audit.count(leak), audit.count(leak, State.NOT_ATTACKED)
+        failed = total - count - missed
+        parts = [f"recovered from {count} of {total} updates"] if count else []
+        parts += [f"attacked without success in {failed}"] if failed else []
+        parts += [f"not attacked in {missed}, of which nothing is known"] if missed else []
+        yield f"{leak.value.capitalize()}: {listed(parts) or 'no update was audited'}."
+    if audit.refused:
+        yield f"{len(audit.refused)} files could not be audited; nothing is known of them."
+    aimed = frozenset(leak for leak in TRIED_LEAKS if audit.count(leak))
+    if audit.what_if is not None and aimed:
+        yield defence_words(audit.what_if, aimed)
+    elif aimed:
+        yield "No defence was tried, so the risk behind a defence is not known."
+    ran = ((a.name, tally(a, audit.reports)[Outcome.NOT_CARRIED_OUT]) for a in every_attack())
+    idle = [name for name, count in ran if count == total]
+    if idle and total:
+        yield f"Attacks of the catalogue that were not carried out: {listed(idle)}."
+    yield (
+        "Attacks that are not in the catalogue, attackers with data of their own or over many "
+        "rounds, and membership inference were not part of this audit."
+    )
+
+
+ATTACKER = (
+    "The attacker reads what a client sends: a server that follows the protocol, or whoever sees "
+    "its traffic.",
+    "The attacker has the model with the weights before the step, and the update as it was sent.",
+    "The attacker does not change the training and has no data of the client.",
+)
+
+
+def attacker_knowledge(knowledge: Knowledge) -> tuple[tuple[str, str], ...]:
+    """Return what the attacker knows of an update, as questions and answers.
+
+    Args:
+        knowledge: what was assumed of the update before it was attacked.
+    """
+    family = knowledge.family
+    noise = f"standard deviation {knowledge.noise:g}, as declared" if knowledge.noise else (
+        "not declared; it is measured in the update"
+    )  # fmt: skip
+    return (
+        ("Model and weights", "known"),
+        ("Loss", "cross-entropy"),
+        ("Form of the label", "not assumed where other layers tell it, else one-hot, smoothed or a "
+         "mix of two classes" if family is None else f"{family}"),
+        ("Scale of the update", _scale(knowledge)),
+        ("Noise on the update", noise),
+        ("Number of samples", str(knowledge.samples or "not stated")),
+        ("Local training", str(knowledge.client or "not stated")),
+        ("Layers used", "the last layer alone" if knowledge.head_only else "all that were sent"),
+        ("Other data", "none"),
+    )  # fmt: skip
+
+
+def _scale(knowledge: Knowledge) -> str:
+    """Return what is known of the factor on an update."""
+    if knowledge.scale is not None:
+        unknown = "unknown; any positive factor is considered"
+        return unknown if knowledge.scale_unknown else "known"
+    if knowledge.lr is not None:
+        return f"learning rate {knowledge.lr:g}, as stated; other factors are considered as well"
+    if knowledge.client is not None:
+        return "as the local training stated below leaves it"
+    others = "factors" if knowledge.is_gradient else "factors and signs"
+    return f"not stated; other {others} are considered"
+
+
+def knowledge_of(audit: Audit) -> tuple[tuple[str, str], ...]:
+    """Return what the attacker knew in an audit; where shares differ, every answer is given."""
+    found: dict[str, list[str]] = {}
+    for report in audit.reports:
+        for question, answer in attacker_knowledge(report.knowledge):
+            answers = found.setdefault(question, [])
+            if answer not in answers:
+                answers.append(answer)
+    return tuple((question, "; or ".join(answers)) for question, answers in found.items())
+
+
+def assumptions_of(audit: Audit) -> tuple[str, ...]:
+    """Return every assumption that some verdict of an audit rests on, each once."""
+    return tuple(dict.fromkeys(a for report in audit.reports for a in report.assumptions))

@@ -1,0 +1,283 @@
+"""This module is the catalogue of attacks, and says of each how it ended on a share.
+
+A new attack is a line in ``CATALOGUE`` with a function that reads its outcome off a report. What
+somebody adds to ``INPUT_ATTACKS`` is listed by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from softleak.audit.findings import Attempt, LabelLeak, Method, Outcome
+from softleak.audit.input_attacks import GAUSS_NEWTON, INPUT_ATTACKS
+from softleak.audit.report import AuditReport
+from softleak.audit.several_inputs import LOCAL_INPUT_ATTACKS
+from softleak.core.results import Status
+from softleak.core.vocabulary import Leak
+from softleak.present.words import features_words, inputs_words
+
+Ending = tuple[Outcome, str]
+OWN_INPUT_ATTACKS = ("reading embeddings", "inversion", "matching")  # as an audit calls them
+SEVERAL_MIXED = (Outcome.NOT_APPLICABLE, "the update mixes several samples or steps")
+NO_CLIENT = (Outcome.NOT_APPLICABLE, "no local training was declared (--client)")
+SIGNS_ONLY = (Outcome.NOT_APPLICABLE, "the update is a pattern of signs, not a gradient")
+
+
+@dataclass(frozen=True)
+class CataloguedAttack:
+    """This is one attack that softleak knows.
+
+    Attributes:
+        id: what machines call it.
+        name: what people call it.
+        aim: what it recovers if it succeeds.
+        method: how it works, in a sentence.
+        ending: tells from a report how it ended and why.
+    """
+
+    id: str
+    name: str
+    aim: Leak
+    method: str
+    ending: Callable[[AuditReport], Ending]
+
+    def on(self, report: AuditReport) -> Attempt:
+        """Return how it ended on one share."""
+        return Attempt(self.id, *self.ending(report))
+
+
+def attempts(report: AuditReport) -> tuple[Attempt, ...]:
+    """Return how every attack of the catalogue ended on one share."""
+    return tuple(attack.on(report) for attack in every_attack())
+
+
+def every_attack() -> tuple[CataloguedAttack, ...]:
+    """Return the catalogue, with the attacks on inputs that somebody added to an audit."""
+    added = [name for name, _ in INPUT_ATTACKS if name not in OWN_INPUT_ATTACKS]
+    more = (
+        CataloguedAttack(n, n, Leak.INPUT, "It was added to this audit.", _input(n)) for n in added
+    )
+    return (*CATALOGUE, *more)
+
+
+def tally(attack: CataloguedAttack, reports: Sequence[AuditReport]) -> dict[Outcome, int]:
+    """Return of how many shares an attack ended in each way."""
+    ends = [attack.ending(report)[0] for report in reports]
+    return {outcome: ends.count(outcome) for outcome in Outcome}
+
+
+def _alone(ending: Callable[[AuditReport], Ending]) -> Callable[[AuditReport], Ending]:
+    """Return a reading that applies to the update of one sample only."""
+
+    def judged(report: AuditReport) -> Ending:
+        return SEVERAL_MIXED if report.several else _unsigned(ending)(report)
+
+    return judged
+
+
+def _unsigned(ending: Callable[[AuditReport], Ending]) -> Callable[[AuditReport], Ending]:
+    """Return a reading that applies to a gradient, and not to its signs."""
+    return lambda report: SIGNS_ONLY if report.composition.signs else ending(report)
+
+
+def _label(report: AuditReport) -> Ending:
+    if report.label.known:
+        return Outcome.SUCCEEDED, "one label explains the update, and its error is bounded"
+    if report.label.leak in (LabelLeak.CLASS, LabelLeak.PROBABLE):
+        return Outcome.SUCCEEDED, "the class is known, the weights of the label are not"
+    return Outcome.NO_SUCCESS, report.why
+
+
+def _evidence(report: AuditReport) -> Ending:
+    pieces = report.label.recovery.evidence
+    if not pieces:
+        return Outcome.NOT_APPLICABLE, "no other layer of this model tells the missing number"
+    agreed = [piece.parameter for piece in pieces if piece.agrees]
+    if agreed:
+        return Outcome.SUCCEEDED, f"the missing number follows from {', '.join(agreed)}"
+    return Outcome.NO_SUCCESS, "other layers contradict each other or say nothing"
+
+
+def _noise(report: AuditReport) -> Ending:
+    if not report.label.recovery.noise:
+        return Outcome.NOT_APPLICABLE, "the share carries no noise beyond rounding"
+    if report.label.known or report.label.class_index is not None:
+        return Outcome.SUCCEEDED, "the noise leaves the class a probability of 90 % or more"
+    return Outcome.NO_SUCCESS, "the noise leaves no class a probability of 90 %"
+
+
+def _rereading(report: AuditReport) -> Ending:
+    recovery = report.label.recovery
+    if recovery.readings:
+        return Outcome.SUCCEEDED, "another scale or sign gives the numbers a simple label"
+    if report.knowledge.scale is not None:
+        return Outcome.NOT_APPLICABLE, "the scale of the update was stated"
+    if recovery.status is not Status.NO_SOLUTION:
+        return Outcome.NOT_APPLICABLE, "a label explains the update as it is"
+    return Outcome.NO_SUCCESS, "no other scale or sign gives exactly one label"
+
+
+def _local(report: AuditReport) -> Ending:
+    if report.knowledge.client is None:
+        return NO_CLIENT
+    known = report.label.known or report.label.class_index is not None
+    return Outcome.of(known), report.label.recovery.message
+
+
+def _feature(report: AuditReport) -> Ending:
+    if report.several and report.samples.attacked:
+        return Outcome.of(report.samples.features > 0), features_words(report.samples)
+    if report.several:
+        return SEVERAL_MIXED
+    if report.feature.proved:
+        return Outcome.SUCCEEDED, "every entry is known, to a relative error below 1 %"
+    return Outcome.NO_SUCCESS, "the missing number, and so the size of the feature, is not proved"
+
+
+def _composition(report: AuditReport) -> Ending:
+    found = report.composition
+    if not found.attacked:
+        return Outcome.NOT_APPLICABLE, found.message.removeprefix("not attacked: ")
+    return Outcome.of(bool(found.present)), found.message
+
+
+def _samples(report: AuditReport) -> Ending:
+    if not report.several:
+        return Outcome.NOT_APPLICABLE, "the update is read as that of one sample"
+    found = report.samples
+    if not found.attacked:
+        return Outcome.NOT_APPLICABLE, found.message.removeprefix("not attacked: ")
+    return Outcome.of(bool(found.proved)), found.message
+
+
+def _batch_inputs(report: AuditReport) -> Ending:
+    if not report.several:
+        return Outcome.NOT_APPLICABLE, "the update is read as that of one sample"
+    if report.samples.inputs and report.samples.searched is None:
+        return Outcome.SUCCEEDED, inputs_words(report.samples)
+    if not report.input.asked:
+        return Outcome.NOT_CARRIED_OUT, report.input.message
+    return Outcome.NOT_APPLICABLE, "no first layer of this model tells the inputs of this batch"
+
+
+def _matching(report: AuditReport) -> Ending:
+    if report.input.method == Method.SOLVING:
+        return Outcome.NOT_CARRIED_OUT, "Gauss–Newton had recovered the input already"
+    return _input(OWN_INPUT_ATTACKS[2])(report)
+
+
+def _solving(report: AuditReport) -> Ending:
+    """Return how Gauss–Newton ended; if it was not tried, matching was not tried either."""
+    for attempt in report.input.attempts:
+        if attempt.attack == GAUSS_NEWTON:
+            return attempt.outcome, attempt.why
+    return _input(OWN_INPUT_ATTACKS[2])(report)
+
+
+def _input(name: str) -> Callable[[AuditReport], Ending]:
+    """Return how an attack on the input ended, as the audit noted it under this name."""
+
+    def judged(report: AuditReport) -> Ending:
+        found = report.input
+        noted = {attempt.attack: attempt for attempt in found.attempts}
+        if name in noted:
+            return noted[name].outcome, noted[name].why
+        if not found.asked:
+            return Outcome.NOT_CARRIED_OUT, found.message
+        if found.attempts and report.knowledge.client is not None:
+            return Outcome.NOT_APPLICABLE, "the update is one of local training"
+        return SEVERAL_MIXED if found.batch else (Outcome.NOT_APPLICABLE, found.message)
+
+    return judged
+
+
+def _trained(name: str) -> Callable[[AuditReport], Ending]:
+    """Return how an attack on the inputs of declared local training ended."""
+    noted = _input(name)
+    return lambda report: NO_CLIENT if report.knowledge.client is None else noted(report)
+
+
+def _elsewhere(words: str) -> Callable[[AuditReport], Ending]:
+    """Return the ending of an attack that the audit never runs."""
+    return lambda _: (Outcome.NOT_CARRIED_OUT, words)
+
+
+CATALOGUE: list[CataloguedAttack] = [
+    CataloguedAttack(
+        "label-scalar", "Label from the last layer", Leak.LABEL,
+        "The gradient of the last layer leaves one number open. All its possible values are "
+        "searched, and it is certified whether only one of them fits.", _alone(_label),
+    ),
+    CataloguedAttack(
+        "label-evidence", "Label from other layers", Leak.LABEL,
+        "Gradients of biases and norms before the last layer tell the missing number, whatever the "
+        "label.",
+        _alone(_evidence),
+    ),
+    CataloguedAttack(
+        "label-noise", "Label behind noise", Leak.CLASS,
+        "The posterior of the label is integrated behind noise whose size is measured.",
+        _alone(_noise),
+    ),
+    CataloguedAttack(
+        "label-rereading", "Label at another scale or sign", Leak.LABEL,
+        "Where no label explains the update, other factors and the opposite sign are tried.",
+        _alone(_rereading),
+    ),
+    CataloguedAttack(
+        "label-local-training", "Label behind local training", Leak.LABEL,
+        "The declared steps of the client are undone.", _local,
+    ),
+    CataloguedAttack(
+        "class-composition", "Classes of several samples", Leak.COMPOSITION,
+        "A class with a negative sum of p − y is proved to be among the labels.", _composition,
+    ),
+    CataloguedAttack(
+        "batch-samples", "Every sample of a batch", Leak.LABEL,
+        "Each sample of a batch solves the same small system of the last layer.", _samples,
+    ),
+    CataloguedAttack(
+        "batch-inputs", "Inputs of a batch, from the first layer", Leak.INPUT,
+        "Behind a fully connected layer with a ReLU each input of a batch follows from its zeros.",
+        _batch_inputs,
+    ),
+    CataloguedAttack(
+        "feature", "Feature before the last layer", Leak.FEATURE,
+        "With that number the input of the last layer follows exactly.", _unsigned(_feature),
+    ),
+    CataloguedAttack(
+        "input-embeddings", "Input from gradients of embeddings", Leak.INPUT,
+        "Patches or words are computed from the gradients of a transformer's embeddings.",
+        _input(OWN_INPUT_ATTACKS[0]),
+    ),
+    CataloguedAttack(
+        "input-inversion", "Input, layer by layer", Leak.INPUT,
+        "The equations of every layer are solved backwards, with error bars.",
+        _input(OWN_INPUT_ATTACKS[1]),
+    ),
+    CataloguedAttack(
+        "input-matching", "Input by gradient matching", Leak.INPUT,
+        "An image is sought from two starts whose gradient is the update.",
+        _matching,
+    ),
+    CataloguedAttack(
+        "input-local-first-layer", "Inputs behind local training, from the first layer",
+        Leak.INPUT, "The update of a fully connected first layer is a sum over inputs that never "
+        "change; its sparse vectors separate them.", _trained(LOCAL_INPUT_ATTACKS[0]),
+    ),
+    CataloguedAttack(
+        "input-local-matching", "Input behind local training, by matching", Leak.INPUT,
+        "The declared client is run on guesses that follow what its update leaves.",
+        _trained(LOCAL_INPUT_ATTACKS[1]),
+    ),
+    CataloguedAttack(
+        "input-gauss-newton", "Input by Gauss–Newton", Leak.INPUT,
+        "All equations of a smooth network are solved together.", _solving,
+    ),
+    CataloguedAttack(
+        "label-earlier", "Earlier label attacks (iDLG, ratio of the bias)", Leak.LABEL,
+        "They read one class off signs or ratios.",
+        _elsewhere("the attacks above are stronger; softleak.labels.classic has these"),
+    ),
+]  # fmt: skip

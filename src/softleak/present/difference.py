@@ -1,0 +1,231 @@
+"""This module compares two audits, to see what a change of model or defence did.
+
+It reads the ``audit.json`` of each; updates are compared by their names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softleak.core.errors import DataError, FileError
+from softleak.core.vocabulary import Leak, State
+from softleak.io.untrusted import check_file, shown
+from softleak.present.json import FORMAT
+from softleak.present.words import listed
+
+MOST_NAMES = 5  # names of updates in a sentence; the JSON has all
+
+_ENDED = (State.LEAKED, State.NO_SUCCESS)
+# What became of what was known before, of one and of several. What is new is said of all at once.
+_CHANGES = {
+    _ENDED: (
+        "leak was attacked again without success",
+        "leaks were attacked again without success",
+    ),
+    (State.LEAKED, State.NOT_ATTACKED): (
+        "leak is not attacked any more, so nothing shows that it ended",
+        "leaks are not attacked any more, so nothing shows that they ended",
+    ),
+    (State.NO_SUCCESS, State.NOT_ATTACKED): (
+        "attack without success was not repeated",
+        "attacks without success were not repeated",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class StateChange:
+    """This is one kind of leak of one update whose state differs."""
+
+    update: str
+    leak: Leak
+    before: State
+    after: State
+
+    @property
+    def worse(self) -> bool:
+        """Return whether something leaks now that did not, or is not attacked any more.
+
+        Only an attack that was carried out and failed is evidence that a leak ended.
+        """
+        return self.after is not State.NO_SUCCESS
+
+
+@dataclass(frozen=True)
+class AuditDifference:
+    """This holds what differs between two audits.
+
+    Attributes:
+        settings: what was audited and how, where it differs: name, before, after.
+        counts: of each kind of leak the number of updates that leak, before and after.
+        changes: the states that differ.
+        qualities: how good recovered labels and inputs are, where both audits have one.
+        defences: the settings from which on an attack failed, where they differ.
+        only_before: updates that the second audit does not have.
+        only_after: updates that the first audit does not have.
+    """
+
+    settings: tuple[tuple[str, str, str], ...]
+    counts: tuple[tuple[str, int, int], ...]
+    changes: tuple[StateChange, ...]
+    qualities: tuple[tuple[str, str, float | None, float | None], ...]
+    defences: tuple[tuple[str, str, float | None, float | None], ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+
+    @property
+    def worse(self) -> bool:
+        """Return whether any update got worse. Updates of only one audit cannot be compared."""
+        return any(change.worse for change in self.changes)
+
+    @property
+    def words(self) -> str:
+        """Return the difference in a sentence."""
+        if not self.changes:
+            same = "Nothing changed in what leaks from the updates that both audits have."
+            return f"{same} {self._alone}".strip()
+        made = Counter((c.before, c.after) for c in self.changes)
+        new = sum(change.after is State.LEAKED for change in self.changes)
+        said = [
+            _counted(made[states], *phrases)
+            for states, phrases in _CHANGES.items()
+            if made[states] or states == _ENDED
+        ]
+        said = [*said, _counted(new, "leak is new", "leaks are new")]
+        return f"{'; '.join(said)}. {self._alone}".strip()
+
+    @property
+    def _alone(self) -> str:
+        """Return sentences on updates that only one of the audits has."""
+        sides = (("first", self.only_before), ("second", self.only_after))
+        return " ".join(
+            f"Only the {which} audit has {_named(names)}; "
+            f"{'it was' if len(names) == 1 else 'they were'} not compared."
+            for which, names in sides
+            if names
+        )
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the first names of updates, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    parts = [shown(name) for name in names[:MOST_NAMES]]
+    return listed([*parts, f"{more} more"] if more > 0 else parts) or "none"
+
+
+def load_audit(path: Path) -> dict[str, Any]:
+    """Return the content of an ``audit.json``; raises ``FileError`` with what is wrong."""
+    check_file(path)
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        reports = data["reports"]
+        if data["format"] != FORMAT:
+            raise FileError(
+                f"{shown(path.name)} has format {data['format']!r}, this version reads {FORMAT}; "
+                "run the audit again"
+            )
+        {r["name"]: {Leak(k): State(s) for k, s in r["states"].items()} for r in reports}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileError(
+            f"expected an audit.json written by softleak audit at {shown(path.name)}, got "
+            f"something else ({type(error).__name__}: {error})"
+        ) from error
+    return dict(data)
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> AuditDifference:
+    """Compare two audits; raises ``DataError`` if they have no update in common.
+
+    Args:
+        before: the content of the first ``audit.json``.
+        after: that of the second.
+    """
+    one, two = ({r["name"]: r for r in data["reports"]} for data in (before, after))
+    both = [name for name in one if name in two]
+    if not both:
+        raise DataError(
+            "no update was compared, because updates are compared by name and no name is in both "
+            f"audits: the first has {_named(tuple(one))}, the second {_named(tuple(two))}; give "
+            "the updates the same names and audit them again"
+        )
+    counts = [
+        (leak.value, before["counts"].get(leak.value, 0), after["counts"].get(leak.value, 0))
+        for leak in Leak
+    ]
+    return AuditDifference(
+        tuple(_settings(before, after)),
+        tuple(counts),
+        tuple(change for name in both for change in _changes(one[name], two[name])),
+        tuple(pair for name in both for pair in _qualities(one[name], two[name])),
+        tuple(_defences(before, after)),
+        tuple(name for name in one if name not in two),
+        tuple(name for name in two if name not in one),
+    )
+
+
+def _settings(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    one, two = _facts(before), _facts(after)
+    for name in dict.fromkeys([*one, *two]):
+        if one.get(name) != two.get(name):
+            yield name, one.get(name, "–"), two.get(name, "–")
+
+
+def _facts(data: Mapping[str, Any]) -> dict[str, str]:
+    made = data.get("provenance") or {}
+    listed = [*made.get("hashes", ()), *made.get("inputs", ()), *made.get("versions", ())]
+    return {
+        "model": str(data.get("model") or "–"),
+        "severity": str(data.get("severity") or "–"),
+        "date": str(made.get("date") or "–"),
+        "command": str(made.get("command") or "–"),
+        **{str(name): str(value) for name, value in listed},
+    }
+
+
+def _changes(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[StateChange]:
+    for leak in Leak:
+        before, after = (State(r["states"].get(leak.value, "not attacked")) for r in (one, two))
+        if before is not after:
+            yield StateChange(one["name"], leak, before, after)
+
+
+def _qualities(
+    one: Mapping[str, Any], two: Mapping[str, Any]
+) -> Iterator[tuple[str, str, float | None, float | None]]:
+    for what, part, field in (
+        ("L1 bound of the label", "label", "error"),
+        ("predicted PSNR of the input in dB", "input", "psnr_predicted"),
+    ):
+        before, after = (r.get(part, {}).get(field) for r in (one, two))
+        if before != after:
+            yield one["name"], what, before, after
+
+
+def _defences(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[tuple[str, str, float | None, float | None]]:
+    one, two = _ends(before), _ends(after)
+    for defence, attack in dict.fromkeys([*one, *two]):
+        pair = one.get((defence, attack)), two.get((defence, attack))
+        if pair[0] != pair[1]:
+            yield defence, attack, *pair
+
+
+def _ends(data: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
+    defences = (data.get("what_if") or {}).get("defences", ())
+    return {
+        (d["name"], attack): end
+        for d in defences
+        for attack, end in d["did_not_succeed_from"].items()
+    }

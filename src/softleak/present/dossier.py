@@ -1,0 +1,241 @@
+"""This module writes the dossier as a page that prints well."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softleak.audit.findings import LabelLeak, Outcome
+from softleak.audit.rates import Response
+from softleak.audit.report import Audit, AuditReport
+from softleak.core.vocabulary import Leak
+from softleak.io.atomic import write_text
+from softleak.present.advice import (
+    ATTACKER,
+    advice,
+    assumptions_of,
+    knowledge_of,
+    residual_risk,
+    severity_of_audit,
+    severity_of_share,
+)
+from softleak.present.catalogue import CataloguedAttack, every_attack, tally
+from softleak.present.charts import CHARTED_LEAKS, FRAME, chart
+from softleak.present.json import finite
+from softleak.present.page import fill, tiles, untried_words
+from softleak.present.words import (
+    composition_words,
+    features_words,
+    headline,
+    inputs_words,
+    label_words,
+    sample_words,
+    summary,
+    written,
+)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """This says which topics of the two documents one section of a dossier speaks to."""
+
+    section: str
+    nist: str
+    edpb: str
+
+
+MAPPING = (
+    Mapped("What was audited", "stage of learning: training", "documentation"),
+    Mapped("Threat model", "attacker's goals, capabilities and knowledge",
+           "means reasonably likely to be used"),
+    Mapped("Attacks and outcomes", "privacy attacks: data reconstruction; property inference for "
+           "class composition", "testing and resistance to attacks"),
+    Mapped("Certificates", "privacy attacks: data reconstruction",
+           "likelihood of direct extraction"),
+    Mapped("Defences", "privacy attacks: mitigations",
+           "design choices that reduce what can be extracted"),
+    Mapped("Residual risk", "open challenges and limits of mitigations",
+           "whether the likelihood of extraction is insignificant"),
+    Mapped("Recommended action", "mitigations", "documentation of measures and their effect"),
+)  # fmt: skip
+
+
+DOSSIER_FORMAT = 1  # raised when a field changes its meaning
+SAID_IN_WORDS = ("verdict", "recommended_action", "threat_model", "attacks", "residual_risk")
+SHARE = re.compile(r"\bshare(?=s?\b)")
+MOST_REASONS = 5  # reasons that are listed per attack; the JSON of the audit has every share
+
+
+def dossier_data(audit: Audit) -> dict[str, Any]:
+    """Return the dossier of an audit as plain data."""
+    made, severity = audit.provenance, severity_of_audit(audit)
+    data = {
+        "kind": "softleak-dossier",
+        "format": DOSSIER_FORMAT,
+        "date": made.date or None,
+        "auditor": made.auditor or None,
+        "verdict": summary(audit),
+        "severity": {"level": severity.value, "meaning": severity.meaning},
+        "recommended_action": list(advice(audit)),
+        "audited": {
+            "model": audit.model or None,
+            "hashes": _pairs(made.hashes),
+            "files": _pairs(made.inputs),
+            "updates": [_update(report) for report in audit.reports],
+            "refused": [{"name": r.name, "reason": r.reason} for r in audit.refused],
+            "versions": _pairs(made.versions),
+            "command": made.command or None,
+            "remarks": [*audit.remarks, *audit.cautions],
+        },
+        "threat_model": {
+            "attacker": list(ATTACKER),
+            "knowledge": _pairs(knowledge_of(audit)),
+            "assumptions": list(assumptions_of(audit)),
+        },
+        "attacks": [_attack(attack, audit) for attack in every_attack()],
+        "certificates": [c for r in audit.reports for c in _certificates(r, audit.class_names)],
+        "defences": _defences(audit),
+        "residual_risk": list(residual_risk(audit)),
+        "mapping": [
+            {"section": m.section, "nist": m.nist, "edpb": m.edpb} for m in MAPPING
+        ],
+    }  # fmt: skip
+    data = {key: finite(value) for key, value in data.items()}
+    return {
+        key: _of_updates(value) if key in SAID_IN_WORDS else value for key, value in data.items()
+    }
+
+
+def _of_updates(value: Any) -> Any:  # noqa: ANN401
+    """Return sentences in which a share is called an update, as readers of a dossier know it."""
+    if isinstance(value, str):
+        return SHARE.sub("update", value)
+    if isinstance(value, dict):
+        return {key: _of_updates(one) for key, one in value.items()}
+    return [_of_updates(one) for one in value] if isinstance(value, list) else value
+
+
+def _pairs(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in pairs]
+
+
+def _update(report: AuditReport) -> dict[str, Any]:
+    return {
+        "name": report.name,
+        "sha256": report.fingerprint or None,
+        "severity": severity_of_share(report).value,
+        "verdict": _of_updates(headline(report)),
+        "states": {leak.value: state.value for leak, state in report.states.items()},
+    }
+
+
+def _attack(attack: CataloguedAttack, audit: Audit) -> dict[str, Any]:
+    """Return how one attack ended on all shares, with the commonest reasons."""
+    reasons = Counter(attack.ending(report) for report in audit.reports).most_common(MOST_REASONS)
+    return {
+        "id": attack.id,
+        "name": attack.name,
+        "aim": attack.aim.value,
+        "method": attack.method,
+        "outcomes": {o.value: n for o, n in tally(attack, audit.reports).items()},
+        "reasons": [
+            {"outcome": o.value, "why": why.removesuffix("."), "updates": n}
+            for (o, why), n in reasons
+        ],
+    }
+
+
+def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Yield what is proved of one share, or stated with a probability or a predicted error."""
+    found = report.input
+    if report.label.leak in (LabelLeak.UNIQUE, LabelLeak.CLASS, LabelLeak.PROBABLE):
+        kind = "probability" if report.label.leak is LabelLeak.PROBABLE else "proof"
+        yield _stated(report, "label", kind, label_words(report, names))
+    if report.feature.proved:
+        error = written(report.feature.error)
+        yield _stated(report, "feature", "proof", f"known to a relative error of {error}")
+    alone = not report.samples.inputs
+    if alone and found.method.exact and found.leaked and found.psnr_predicted is not None:
+        words = f"{found.message}; predicted PSNR {found.psnr_predicted:.0f} dB"
+        yield _stated(report, "input", "predicted error", words)
+    for number, one in enumerate(report.samples.proved, 1):
+        yield _stated(report, "label", "proof", f"sample {number}: {sample_words(one, names)}")
+    if report.samples.features:
+        yield _stated(report, "feature", "proof", features_words(report.samples))
+    if report.samples.proved_inputs:
+        yield _stated(report, "input", "proof", inputs_words(report.samples))
+    if report.composition.present:
+        words = composition_words(report, names)
+        yield _stated(report, "composition", "proof", words)
+
+
+def _stated(report: AuditReport, what: str, kind: str, words: str) -> dict[str, str]:
+    words = words.replace(", proved without the truth", "")  # which is said of all of them
+    return {"update": report.name, "of": what, "kind": kind, "statement": _of_updates(words)}
+
+
+def _defences(audit: Audit) -> dict[str, Any] | None:
+    tried = audit.what_if
+    if tried is None:
+        return None
+    curves = [_curve(response) for response in tried.responses]
+    return {"updates": tried.shares, "seeds": tried.seeds, "curves": curves}
+
+
+def _curve(response: Response) -> dict[str, Any]:
+    """Return how often each attack succeeded at each setting, with intervals of 95 %."""
+    return {
+        "defence": response.name,
+        "setting": response.unit or None,
+        "points": [
+            {
+                "setting": point.setting,
+                "attack": leak.value,
+                "successes": rate.hits,
+                "trials": rate.trials,
+                "interval": list(rate.interval),
+            }
+            for point in response.points
+            for leak, rate in point.rates.items()
+        ],
+        "did_not_succeed_from": {leak.value: end for leak, end in response.stops.items()},
+        "labels_unclaimed": response.unclaimed,
+    }
+
+
+MOST_PRINTED = 200  # updates and certificates that are printed; the JSON has all
+
+
+def write_dossier(folder: Path, audit: Audit) -> None:
+    """Write ``dossier.html`` and ``dossier.json``, each whole or not at all.
+
+    Args:
+        folder: where they go; it exists.
+        audit: what was found.
+    """
+    write_text(folder / "dossier.html", dossier_page(audit))
+    text = json.dumps(dossier_data(audit), indent=1, allow_nan=False)
+    write_text(folder / "dossier.json", text + "\n")
+
+
+def dossier_page(audit: Audit) -> str:
+    """Return the dossier as text. Whatever comes from a file is escaped by the template."""
+    return fill(
+        "dossier.html",
+        audit=audit,
+        d=dossier_data(audit),
+        severity=severity_of_audit(audit),
+        tiles=tiles(audit.count, len(audit.reports)),
+        slugs={outcome.value: outcome.name.lower() for outcome in Outcome},
+        charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
+        charted=[leak.value for leak in CHARTED_LEAKS],
+        kinds=Leak,
+        untried=untried_words(audit),
+        frame=FRAME,
+        most=MOST_PRINTED,
+    )

@@ -1,0 +1,100 @@
+"""This module writes an audit as SARIF 2.1.0: a rule per kind of leak, a result per finding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from softleak._version import __version__
+from softleak.audit.report import Audit, AuditReport
+from softleak.core.vocabulary import Leak, State
+from softleak.io.atomic import write_text
+from softleak.present.advice import Severity, severity_of_leak
+from softleak.present.page import TILE_WORDS
+from softleak.present.words import headline
+
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+LEVELS = {Severity.CRITICAL: "error", Severity.HIGH: "error", Severity.MEDIUM: "warning"}
+SCORES = {Severity.CRITICAL: "9.5", Severity.HIGH: "8.0", Severity.MEDIUM: "5.5"}
+# In SARIF "open" says that nobody can tell, which is not "pass".
+KIND_OF_STATE = {State.LEAKED: "fail", State.NO_SUCCESS: "pass", State.NOT_ATTACKED: "open"}
+
+
+def write_sarif(path: Path, audit: Audit) -> None:
+    """Write the findings as SARIF, whole or not at all.
+
+    Args:
+        path: the file to write.
+        audit: what was found.
+    """
+    write_text(path, json.dumps(sarif(audit), indent=1, allow_nan=False) + "\n")
+
+
+def sarif(audit: Audit) -> dict[str, Any]:
+    """Return the findings as a SARIF log of one run."""
+    invocation: dict[str, Any] = {"executionSuccessful": not audit.refused}
+    if audit.provenance.command:
+        invocation["commandLine"] = audit.provenance.command
+    if audit.provenance.date:
+        invocation["endTimeUtc"] = audit.provenance.date.replace("+00:00", "Z")
+    notes = [_notification(r.name, r.reason) for r in audit.refused]
+    if notes:
+        invocation["toolExecutionNotifications"] = notes
+    driver = {
+        "name": "softleak",
+        "version": __version__,
+        "semanticVersion": __version__,
+        "rules": [_rule(leak) for leak in Leak],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [invocation],
+        "columnKind": "unicodeCodePoints",
+        "results": [result for report in audit.reports for result in _results(report)],
+    }
+    return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rule(leak: Leak) -> dict[str, Any]:
+    severity, (name, note) = severity_of_leak(leak), TILE_WORDS[leak]
+    return {
+        "id": f"softleak/{leak.value}",
+        "name": f"{leak.value.capitalize()}Leak",
+        "shortDescription": {"text": f"An update gives away its {name}."},
+        "fullDescription": {"text": f"It counts as leaked if: {note}."},
+        "defaultConfiguration": {"level": LEVELS[severity]},
+        "properties": {"security-severity": SCORES[severity], "tags": ["security", "privacy"]},
+    }
+
+
+def _results(report: AuditReport) -> Iterator[dict[str, Any]]:
+    for index, leak in enumerate(Leak):
+        state = report.states[leak]
+        kind = KIND_OF_STATE[state]
+        level = LEVELS[severity_of_leak(leak)] if kind == "fail" else "none"
+        result: dict[str, Any] = {
+            "ruleId": f"softleak/{leak.value}",
+            "ruleIndex": index,
+            "kind": kind,
+            "level": level,
+            "message": {"text": f"{report.name}: {leak.value} {state.value}. {headline(report)}"},
+            "locations": [_location(report.name)],
+        }
+        if report.fingerprint:
+            result["partialFingerprints"] = {"update/v1": f"{report.fingerprint}:{leak.value}"}
+        yield result
+
+
+def _location(name: str) -> dict[str, Any]:
+    return {"physicalLocation": {"artifactLocation": {"uri": quote(name, safe="/")}}}
+
+
+def _notification(name: str, reason: str) -> dict[str, Any]:
+    return {
+        "level": "error",
+        "message": {"text": f"{name}: {reason}"},
+        "locations": [_location(name)],
+    }

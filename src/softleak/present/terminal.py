@@ -1,0 +1,161 @@
+"""This module lays out an audit for the terminal."""
+
+from __future__ import annotations
+
+import math
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from softleak.audit.findings import LabelLeak
+from softleak.audit.rates import WhatIf
+from softleak.audit.report import Audit, AuditReport
+from softleak.core.vocabulary import Leak, State
+from softleak.present.charts import chart
+from softleak.present.words import in_a_line, in_brief, known_words, not_attacked, summary
+
+TABLE_ROWS = 60  # of many shares the first; the files have all
+SCORE_COLUMNS = ("L1", "PSNR")  # columns that are there if the truth is
+LABEL_STYLES = {
+    LabelLeak.UNIQUE: "bold red",
+    LabelLeak.CLASS: "magenta",
+    LabelLeak.PROBABLE: "magenta",
+    LabelLeak.AMBIGUOUS: "yellow",
+    LabelLeak.NOTHING: "cyan",
+}
+
+
+def audit_table(audit: Audit) -> Group:
+    """Return a table with one row per share, and notes below, where its width does not cut them."""
+    scored = any(report.score for report in audit.reports)
+    table = Table(
+        title="What each gradient gave away", title_justify="left", box=SIMPLE_HEAD,
+        padding=(0, 0, 0, 1), pad_edge=False,
+    )  # fmt: skip
+    several = any(report.composition.attacked for report in audit.reports)
+    names = ["share", "label", "recovered", "feature", "input"]
+    names += [*(["classes"] if several else []), *(SCORE_COLUMNS if scored else [])]
+    rows = [
+        [
+            *_row(report, audit.class_names),
+            *([_composition(report)] if several else []),
+            *(_score(report) if scored else []),
+        ]
+        for report in audit.reports[:TABLE_ROWS]
+    ]
+    for index, name in enumerate(names):
+        _add_column(table, name, [row[index].plain for row in rows])
+    for row in rows:
+        table.add_row(*row)
+    hidden = len(audit.reports) - TABLE_ROWS
+    notes = [f"{hidden} more rows are in audit.json"] if hidden > 0 else []
+    failed = any(State.NO_SUCCESS in report.states.values() for report in audit.reports)
+    notes += ["–: this attack did not succeed"] if failed else []
+    notes += [f"evidence: {'; '.join(audit.evidence)}"] if audit.evidence else []
+    notes += ["L1 and PSNR: scored against the truth, which no attack saw"] if scored else []
+    return Group(table, Text("\n".join([*notes, *audit.remarks]), style="table.caption"))
+
+
+def _add_column(table: Table, name: str, cells: list[str]) -> None:
+    """Add a column that is at least as wide as its longest word; names and labels may break."""
+    if name in ("share", "recovered"):
+        table.add_column(name, overflow="fold")
+        return
+    longest = max(len(word) for cell in (name, *cells) for word in cell.split())
+    justify: JustifyMethod = "left" if name == "label" else "right"
+    style = "dim" if name in SCORE_COLUMNS else ""
+    table.add_column(name, justify=justify, min_width=longest, header_style=style)
+
+
+def refusal_table(audit: Audit) -> Table:
+    """Return a table of the files that could not be audited, and why."""
+    count = len(audit.refused)
+    title = "1 file was not audited" if count == 1 else f"{count} files were not audited"
+    table = Table(title=title, title_justify="left")
+    table.add_column("file", overflow="fold")
+    table.add_column("reason", overflow="fold")
+    for refusal in audit.refused[:TABLE_ROWS]:
+        table.add_row(Text(refusal.name), Text(refusal.reason))
+    return table
+
+
+def what_if_table(tried: WhatIf) -> Table:
+    """Return a table that says, per defence, from which setting on each attack failed."""
+    table = Table(
+        title="What would stop it", title_justify="left", box=SIMPLE_HEAD, caption_justify="left",
+        caption=f"Tried on {tried.shares} shares, with {tried.seeds} seeds per random defence. A "
+        "setting is the weakest one tried from which on no trial succeeded; another attack may "
+        "still succeed. Right though not claimed are labels of which the attack cannot be sure.",
+    )  # fmt: skip
+    for column in ("defence", "label", "class", "input"):
+        table.add_column(column, overflow="fold")
+    for row in map(chart, tried.responses):
+        name = f"{row.response.name}, {row.response.unit}".removesuffix(", ")
+        table.add_row(name, *(Text(c.words, "cyan" if c.stopped else "red") for c in row.cells))
+    return table
+
+
+def closing_words(audit: Audit) -> Text:
+    """Return the verdict in a few sentences."""
+    if not audit.reports:
+        return Text(summary(audit))
+    labels = sum(report.label.seconds for report in audit.reports)
+    inputs = sum(report.input.seconds for report in audit.reports)
+    pace = f" Each label took {1000 * labels / len(audit.reports):.1f} ms"
+    pace += f", all inputs together {inputs:.0f} s." if inputs else "."
+    ending = " The attack saw the model and the update, and nothing else."
+    return Text(f"{summary(audit)}{not_attacked(audit)}{pace}{ending}")
+
+
+NOT_ATTACKED = Text("not attacked", style="bright_black")
+
+
+def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
+    leak, states, text = report.label.leak, report.states, report.input.text
+    label = _of_samples(report) or Text(leak.name, style=LABEL_STYLES[leak])
+    image = report.input.psnr_predicted if report.input.leaked else None
+    shown = f"{image:.0f} dB" if image is not None else "recognisable"
+    return [
+        Text(report.name),
+        NOT_ATTACKED if states[Leak.LABEL] is State.NOT_ATTACKED else label,
+        Text(in_brief(report, names, in_a_line)),
+        _cell(states[Leak.FEATURE], _feature(report)),
+        _cell(states[Leak.INPUT], known_words(text) if text else shown),
+    ]
+
+
+def _of_samples(report: AuditReport) -> Text | None:
+    """Return of how many samples of an update of several the label is proved."""
+    found = report.samples
+    if not found.attacked:
+        return None
+    return Text(f"{len(found.proved)} of {found.size}", "bold red" if found.proved else "cyan")
+
+
+def _feature(report: AuditReport) -> str:
+    """Return how exactly the feature is known; of several samples, how many are."""
+    found = report.samples
+    return f"{found.features} of {found.size}" if found.attacked else f"±{report.feature.error:.0e}"
+
+
+def _composition(report: AuditReport) -> Text:
+    count = len(report.composition.present) or 1
+    return _cell(report.states[Leak.COMPOSITION], f"{count} proved")
+
+
+def _score(report: AuditReport) -> list[Text]:
+    score = report.score
+    error, psnr = (None, None) if score is None else (score.label_error, score.psnr)
+    return [
+        Text("–" if error is None or not math.isfinite(error) else f"{error:.0e}", style="dim"),
+        Text("–" if psnr is None else f"{psnr:.0f} dB", style="dim"),
+    ]
+
+
+def _cell(state: State, leaked: str) -> Text:
+    """Return what leaked, a dash if the attack failed, or in grey that there was no attack."""
+    if state is State.NOT_ATTACKED:
+        return NOT_ATTACKED
+    return Text(leaked if state is State.LEAKED else "–")

@@ -1,0 +1,455 @@
+"""This module writes the verdict: what leaked, what did not succeed, what was not attacked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from softleak.audit.composition import CompositionFinding, Counts
+from softleak.audit.findings import LabelLeak, Method
+from softleak.audit.options import TokenNames
+from softleak.audit.report import Audit, AuditReport
+from softleak.audit.samples import SamplesFinding
+from softleak.core.results import Recovery, Status
+from softleak.core.vocabulary import Leak, State
+from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
+from softleak.inversion.texts.result import Certainty, Text
+
+
+@dataclass(frozen=True)
+class TextLimits:
+    """These limits keep sentences short."""
+
+    entries: int = 3  # entries of a label that are listed
+    smallest: float = 5e-4  # entries below this are not worth a place
+    classes: int = 20  # classes that are listed
+    samples: int = 8  # samples of an update whose labels are listed
+    words: int = 60  # words of a text without their places that are listed
+
+
+TEXT = TextLimits()
+
+
+FAILED = "this attack did not succeed"
+
+
+def class_name(index: int, names: Sequence[str]) -> str:
+    """Return the name of a class, or its number."""
+    return names[index] if index < len(names) else f"class {index}"
+
+
+def in_a_line(y: Tensor, names: Sequence[str]) -> str:
+    """Return a label short enough for a table: its two leading entries at most."""
+    telling = int((y - y.min() > TEXT.smallest).sum())
+    return describe(y, names, telling if telling <= 2 else 1)
+
+
+def describe(y: Tensor, names: Sequence[str], most: int = TEXT.entries) -> str:
+    """Return the largest entries of a label by name, and how many others share the rest."""
+    values, indices = y.sort(descending=True)
+    level = float(values[-1])
+    top = [(float(v), int(i)) for v, i in zip(values, indices, strict=True)][:most]
+    parts = [f"{class_name(i, names)} {v:.4f}" for v, i in top if v - level > TEXT.smallest]
+    rest = len(y) - len(parts)
+    if not parts:
+        return f"all {len(y)} classes alike"
+    others = rest > 0 and float(values[len(parts)]) > TEXT.smallest
+    return ", ".join(parts) + (f", {rest} others" if others else "")
+
+
+def written(value: float) -> str:
+    """Return a number as people write it: three digits, a power of ten if it is small or large."""
+    if not math.isfinite(value):
+        return "∞"
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.3g}"
+    digits, _, power = f"{value:.1e}".partition("e")
+    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{digits}·10{raised}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Return the parts as a list in a sentence: ``a, b and c``."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+ONE_WORD = "1 word of its text, not its place"
+
+
+def leaked_of_text(text: Text, several: bool = False) -> str:
+    """Return what leaked of a text, or of several texts together, for a headline."""
+    if text.certain:
+        return "its text, every word in its place"
+    used = len(text.places) - text.count(Certainty.EMPTY)
+    sure, likely = text.count(Certainty.CERTAIN), text.count(Certainty.LIKELY)
+    known, doubt = (sure, "") if sure else (likely, " in all likelihood")
+    if known:
+        return f"{known} of {used} words of its text in their place{doubt}"
+    count = len(text.words)
+    if several:
+        words = "1 word" if count == 1 else f"{count} words"
+        return f"{words} of its texts (but not which text has which word)"
+    return f"{count} words of its text, not their order" if count != 1 else ONE_WORD
+
+
+def known_words(text: Text) -> str:
+    """Return how many words of a text are known, for a cell of a table."""
+    used = len(text.places) - text.count(Certainty.EMPTY)
+    known = text.count(Certainty.CERTAIN, Certainty.LIKELY)
+    return f"{known} of {used} words" if known else f"{len(text.words)} words, no order"
+
+
+def leaked_of_texts(texts: Iterable[Text]) -> str:
+    """Return what leaked of several texts, for a headline."""
+    return "its text" if all(text.certain for text in texts) else "words of its text"
+
+
+def leaked_of_samples(found: SamplesFinding, leaks: Sequence[Leak]) -> list[str]:
+    """Return what leaked of the samples of an update, for a headline.
+
+    What leaked of the same number of samples is said together.
+
+    Args:
+        found: what was found of the samples.
+        leaks: what leaked of some of them.
+    """
+    known = {
+        Leak.LABEL: (len(found.proved), "the exact {}", "label"),
+        Leak.FEATURE: (found.features, "the {} before the last layer", "feature"),
+        Leak.INPUT: (found.inputs, "the {}", "input"),
+    }
+    said: dict[int, list[str]] = {}
+    for leak in leaks:
+        count, phrase, noun = known[leak]
+        said.setdefault(count, []).append(phrase.format(noun if count == 1 else f"{noun}s"))
+    return [f"{listed(words)} of {_part(count, found.size)}" for count, words in said.items()]
+
+
+def _part(count: int, size: int) -> str:
+    if count != size:
+        return f"{count} of {size} samples"
+    return "both samples" if size == 2 else f"all {size} samples"
+
+
+def samples_words(found: SamplesFinding) -> str:
+    """Return what is known of the labels of an update of several samples."""
+    if found.found is None:
+        return found.message
+    if not found.proved:
+        return f"no label of a single sample is proved: {found.message}; {FAILED}"
+    return f"proved of {_part(len(found.proved), found.size)}, without the truth: {found.message}"
+
+
+def features_words(found: SamplesFinding) -> str:
+    """Return what is known of the features of an update of several samples."""
+    if found.found is None:
+        return "not attacked: the update mixes several samples or steps"
+    if not found.features:
+        return f"not proved; {FAILED}"
+    errors = [one.feature_error for one in found.proved]
+    part = _part(found.features, found.size)
+    return f"proved of {part}, to a relative error of {written(max(errors))} or less"
+
+
+def inputs_words(found: SamplesFinding) -> str:
+    """Return what is known of the inputs, if they are given away."""
+    part = f"the inputs of {_part(found.inputs, found.size)}"
+    if found.searched is None:
+        return f"{part}, computed from the update and proved"
+    predicted = found.searched.psnr_predicted
+    quality = "" if predicted is None else f"predicted {predicted:.0f} dB, "
+    return f"{part}, {quality}by {found.searched.method.value}: {found.searched.message}"
+
+
+def sample_words(one: Recovery, names: Sequence[str]) -> str:
+    """Return what is known of one sample: its label and its certificate."""
+    label = "no label" if one.label is None else describe(one.label, names)
+    if one.status is Status.UNIQUE:
+        return f"{label}; off by at most {written(one.error)} in L1, proved without the truth"
+    return f"perhaps {label}; {one.message}"
+
+
+def label_words(report: AuditReport, names: Sequence[str]) -> str:
+    """Return what was proved of the label."""
+    recovery, leak = report.label.recovery, report.label.leak
+    if report.samples.attacked:
+        return samples_words(report.samples)
+    if leak is LabelLeak.UNIQUE and recovery.label is not None:
+        return (
+            f"{describe(recovery.label, names)}; off by at most {written(recovery.error)} in L1, "
+            "proved without the truth"
+        )
+    if leak is LabelLeak.CLASS and report.label.class_index is not None:
+        name = class_name(report.label.class_index, names)
+        return f"the class is {name}; its weight is not determined: {recovery.message}"
+    if leak is LabelLeak.PROBABLE and recovery.label is not None:
+        name = class_name(int(recovery.label.argmax()), names)
+        return (
+            f"the class is {name} with a probability of {recovery.confidence or 0:.1%}: the share "
+            f"carries noise of standard deviation {written(recovery.noise)}; the likeliest label "
+            f"is {describe(recovery.label, names)}"
+        )
+    if leak is LabelLeak.AMBIGUOUS:
+        return f"one of a set of labels: {recovery.message}"
+    if report.states[Leak.LABEL] is State.NOT_ATTACKED:
+        return f"not attacked: {report.why}"
+    return f"no label: {report.why}; {FAILED}"
+
+
+def in_brief(
+    report: AuditReport, names: Sequence[str], say: Callable[[Tensor, Sequence[str]], str]
+) -> str:
+    """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
+    recovery = report.label.recovery
+    if report.label.leak is LabelLeak.UNIQUE and recovery.label is not None:
+        return say(recovery.label, names)
+    if report.label.class_index is not None:
+        return class_name(report.label.class_index, names)
+    if report.samples.proved:
+        labels = [say(one.label, names) for one in report.samples.proved if one.label is not None]
+        return " | ".join(labels[: TEXT.samples])
+    if report.composition.present:
+        return _classes(report.composition.present, names)
+    return report.notes[0] if report.notes else recovery.status.value
+
+
+def feature_words(report: AuditReport) -> str:
+    """Return what was proved of the input of the last layer."""
+    if report.samples.attacked:
+        return features_words(report.samples)
+    if report.feature.proved:
+        error = written(report.feature.error)
+        return f"all {report.feature.entries} entries, to a relative error of {error}"
+    if report.states[Leak.FEATURE] is State.NOT_ATTACKED:
+        return "not attacked: the update mixes several samples or steps"
+    return f"not proved; {FAILED}"
+
+
+def input_words(report: AuditReport) -> str:
+    """Return what was recovered of the input."""
+    if report.samples.inputs:
+        return inputs_words(report.samples)
+    found, told = report.input, None if report.score is None else report.score.psnr
+    if found.method == Method.NONE:
+        return f"not attacked: {found.message}"
+    if found.text is not None:
+        return text_words(report)
+    if found.pixels is None:
+        return f"not recovered: {found.message}; {FAILED}"
+    quality = "" if found.psnr_predicted is None else f"predicted {found.psnr_predicted:.0f} dB, "
+    quality += "" if told is None else f"{told:.0f} dB against the truth, "
+    said = f"{quality}by {found.method.value}: {found.message}"
+    if not report.shows_input:
+        return f"not determined, {said}; {FAILED}"
+    if report.score is None and found.doubtful:
+        return f"perhaps recognisable, as a prediction may be 2 dB too low; {said}"
+    return said if found.leaked and found.method.exact else f"recognisable, {said}"
+
+
+def text_words(report: AuditReport) -> str:
+    """Return the text as it was read, and how certain its words are."""
+    text, names = report.input.text, report.tokens
+    if text is None:
+        return ""
+    places = [place for place in text.places if place.certainty is not Certainty.EMPTY]
+    if not places:
+        occur = _some_words(text.words, names)
+        return f"these words occur: {occur}; {text.message}" if occur else text.message
+    sure = text.count(Certainty.CERTAIN)
+    right = None if report.score is None else report.score.tokens_right
+    told = "" if right is None else f"; {right:.1%} of the true words are in their place"
+    said = names.sentence([place.token for place in places])
+    known = text.method == FROM_EMBEDDINGS  # else candidates were only not excluded
+    open_ = {token for place in places for token in place.candidates if known}
+    seem = f"; these words seem to occur: {_some_words(sorted(open_), names)}" if open_ else ""
+    return f"“{said}”: {sure} of {len(places)} words certain{told}; {text.message}{seem}"
+
+
+def _some_words(tokens: Sequence[int], names: TokenNames) -> str:
+    listed_ = ", ".join(names.name(token) for token in tokens[: TEXT.words])
+    more = f" and {len(tokens) - TEXT.words} more" if len(tokens) > TEXT.words else ""
+    return listed_ + more
+
+
+def composition_words(report: AuditReport, names: Sequence[str]) -> str:
+    """Return which classes are among the labels, and how often each."""
+    found = report.composition
+    if not found.attacked:
+        known = report.states[Leak.COMPOSITION] is State.LEAKED
+        return "that of the label above" if known else found.message
+    if not found.present:
+        return f"no class: {found.message}; {FAILED}"
+    said = f"{_classes(found.present, names)}, proved without the truth: {found.message}"
+    return said if found.counts is None else f"{said}; counts: {_counted(found, names)}"
+
+
+def _classes(present: Sequence[int], names: Sequence[str]) -> str:
+    listed_ = ", ".join(class_name(i, names) for i in present[: TEXT.classes])
+    return listed_ + (
+        f" and {len(present) - TEXT.classes} more" if len(present) > TEXT.classes else ""
+    )
+
+
+def _counted(found: CompositionFinding, names: Sequence[str]) -> str:
+    """Return the estimate of every class that occurs, with its bounds."""
+    counts: Counts | None = found.counts
+    if counts is None:
+        return ""
+    some = [i for i, n in enumerate(counts.estimated) if n or i in found.present][: TEXT.classes]
+    return ", ".join(
+        f"{class_name(i, names)} {counts.estimated[i]}"
+        + (f" ({counts.low[i]} to {counts.high[i]})" if counts.low else "")
+        for i in some
+    )
+
+
+_LEAKED = {
+    Leak.LABEL: "its exact label",
+    Leak.CLASS: "its class",
+    Leak.FEATURE: "the feature before the last layer",
+    Leak.INPUT: "the input itself",
+    Leak.COMPOSITION: "which classes are in it",
+}
+_SHORT = {
+    Leak.LABEL: "label",
+    Leak.CLASS: "class",
+    Leak.FEATURE: "feature",
+    Leak.INPUT: "input",
+    Leak.COMPOSITION: "class composition",
+}
+
+OF_SAMPLES = (Leak.LABEL, Leak.FEATURE, Leak.INPUT)  # told apart for the samples of an update
+
+
+def headline(report: AuditReport) -> str:
+    """Return the verdict of one share in one or two sentences."""
+    worth = _worth_saying(report)
+    told = OF_SAMPLES if report.input.text is None else OF_SAMPLES[:-1]
+    apart = [leak for leak in worth if report.several and leak in told]
+    parts = leaked_of_samples(report.samples, apart)
+    parts += [_leaked(report, leak) for leak in worth if leak not in apart]
+    if not parts and report.label.leak is LabelLeak.AMBIGUOUS:
+        said = "This share narrows the label down to a set, and proves no more."
+    elif not parts:
+        tried = [_SHORT[k] for k, s in report.states.items() if s is State.NO_SUCCESS]
+        said = f"Nothing was proved of the {listed(tried)}: {FAILED}." if tried else ""
+    elif report.several:
+        count = report.composition.samples
+        said = f"This update of at least {count} samples or steps gives away {listed(parts)}."
+    else:
+        said = f"This share gives away {listed(parts)}."
+    return f"{said}{_unattacked(report)}".strip()
+
+
+def _leaked(report: AuditReport, leak: Leak) -> str:
+    """Return what leaked, in words. Of a label it says how much."""
+    recovery = report.label.recovery
+    if leak is Leak.INPUT and report.input.text is not None:
+        return leaked_of_text(report.input.text, report.several)
+    if leak is not Leak.LABEL or report.label.leak is LabelLeak.UNIQUE:
+        return _LEAKED[leak]
+    if recovery.readings:
+        return "its label if the update is read as it is said below"
+    return f"its label to within {written(recovery.error)} (L1)"
+
+
+def _worth_saying(report: AuditReport) -> list[Leak]:
+    """Return what leaked, without what follows from something said already."""
+    known = report.label.known or bool(report.samples.proved)
+    implied = {Leak.CLASS} if known else set()
+    if report.label.class_index is not None or known:
+        implied |= {Leak.COMPOSITION}
+    return [leak for leak in _LEAKED if leak in report.leaks - implied]
+
+
+def _unattacked(report: AuditReport) -> str:
+    """Return a sentence on what was not attacked, so that nobody knows."""
+    names = [_SHORT[leak] for leak in _LEAKED if leak in report.unattacked]
+    return f" Not attacked: {listed(names)}." if names else ""
+
+
+def summary(audit: Audit) -> str:
+    """Return the verdict of many shares, and what it rests on if that is unusual."""
+    return " ".join([_summary(audit), *_mixed(audit), *_unasked(audit), *audit.cautions])
+
+
+def _unasked(audit: Audit) -> list[str]:
+    """Return a sentence on the inputs of many shares, if nobody asked for them."""
+    asked = any(report.input.asked for report in audit.reports)
+    return [] if asked or len(audit.reports) < 2 else ["Not attacked: input."]
+
+
+def _mixed(audit: Audit) -> list[str]:
+    """Return a sentence on updates of several samples among many shares."""
+    count, total = sum(report.several for report in audit.reports), len(audit.reports)
+    if not count or total == 1:
+        return []
+    verb = "mixes" if count == 1 else "mix"
+    proved = sum(bool(report.samples.proved) for report in audit.reports)
+    tried = any(report.samples.attacked for report in audit.reports)
+    found = (
+        f"labels of single samples were proved in {proved}"
+        if proved
+        else ("no label of one was proved" if tried else "no label of one was attacked")
+    )
+    return [f"{count} of {total} {verb} several samples or steps: {found}."]
+
+
+def _summary(audit: Audit) -> str:
+    total = len(audit.reports)
+    if not total:
+        return "No share could be audited."
+    if total == 1:
+        return headline(audit.reports[0])
+    counts = {
+        leak: n for leak in _LEAKED if (n := sum(leak in _worth_saying(r) for r in audit.reports))
+    }
+    if counts.get(Leak.CLASS):  # an exact label says its class
+        counts[Leak.CLASS] = audit.count(Leak.CLASS)
+    if not counts:
+        return f"Of {total} shares none was proved to leak: {_in_vain(audit)}."
+    exact = all(r.label.leak is LabelLeak.UNIQUE for r in audit.reports if r.label.known)
+    phrases = {**_LEAKED, **_of_texts(audit)}
+    if set(counts.values()) == {total}:
+        parts = [_of_many(phrases[leak], 2, exact) for leak in counts]
+        return f"All {total} shares give away {listed(parts)}."
+    said = [
+        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(phrases[leak], n, exact)}"
+        for leak, n in counts.items()
+    ]
+    return f"Of {total} shares, {listed(said)}."
+
+
+def _in_vain(audit: Audit) -> str:
+    """Return a phrase that says that attacks did not succeed, or that there were none."""
+    tried = any(state is State.NO_SUCCESS for r in audit.reports for state in r.states.values())
+    return FAILED if tried else "none was attacked"
+
+
+def _of_texts(audit: Audit) -> dict[Leak, str]:
+    """Return what to call the inputs that leaked if they are texts."""
+    found = [r.input.text for r in audit.reports if Leak.INPUT in r.leaks]
+    texts = [text for text in found if text is not None]
+    return {Leak.INPUT: leaked_of_texts(texts)} if texts else {}
+
+
+def _of_many(phrase: str, count: int, exact: bool) -> str:
+    said = phrase if exact else phrase.replace("exact ", "")
+    return said if count == 1 else said.replace("its ", "their ")
+
+
+def not_attacked(audit: Audit) -> str:
+    """Return a sentence on the shares whose input was not attacked, and why; else nothing."""
+    reasons = [
+        report.input.message
+        for report in audit.reports
+        if report.input.asked and Leak.INPUT in report.unattacked
+    ]
+    if not reasons:
+        return ""
+    total = len(audit.reports)
+    which = "" if total == 1 else f" of {len(reasons)} of {total} shares"
+    return f" Input{which}: not attacked ({'; '.join(dict.fromkeys(reasons))})."

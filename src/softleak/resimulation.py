@@ -1,0 +1,268 @@
+"""This module runs the client on what was recovered, and compares with everything it sent.
+
+The share of the true batch differs from an exact simulation by the client's own rounding. How large
+that is, is not guessed: the same batch is simulated in the client's precision a few times, its
+inputs moved by a rounding each, and compared with the simulation in float64. Whatever rounding does
+on its way through the layers, sums over the batch and over positions included, is in that
+difference. The unit of a layer is the median over the runs of its root mean square.
+
+A unit of a ReLU or of a pooling whose two branches lie within rounding may have switched at the
+client. The gradient then jumps. So the share may agree with any of the runs, each of which is the
+client at inputs a few roundings away.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from softleak.core.client import Client
+from softleak.core.errors import ModelError, SoftleakError
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+
+Gradients = Mapping[str, Tensor]
+
+
+def own_copy(subject: Subject) -> nn.Module:
+    """Return a copy of the model with the gradients of all its parameters switched on."""
+    return _copied(subject.model)
+
+
+def exact_copy(subject: Subject) -> nn.Module:
+    """Return such a copy in float64."""
+    return _copied(subject.model).double()
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        copied = copy.deepcopy(model)
+    except Exception as error:  # a stranger's model may hold anything
+        raise ModelError(f"the model cannot be copied to simulate the client: {error}") from error
+    for parameter in copied.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    return copied
+
+
+def simulated(
+    model: nn.Module, inputs: Tensor, labels: Tensor, share: GradientShare, scale: float
+) -> Gradients:
+    """Return, in float64, the gradients of the share's parameters."""
+    sent = Client().share(model, inputs, labels)
+    return {n: g.double() * scale for n, g in sent.items() if n in share}
+
+
+def moved_run(
+    own: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    share: GradientShare,
+    scale: float,
+    generator: torch.Generator,
+    far: float = 1.0,
+    errors: Tensor | None = None,
+) -> Gradients:
+    """Return a simulation in the client's precision, inputs moved by about ``far`` errors.
+
+    Their errors are those of rounding, if no others are given.
+    """
+    rounding = torch.finfo(next(own.parameters()).dtype).eps * inputs.abs()
+    errors = rounding if errors is None else rounding.maximum(errors)
+    moves = torch.randn(inputs.shape, generator=generator, dtype=torch.double)
+    moved = inputs + far * errors * moves.to(inputs.device)
+    return simulated(own, moved, labels, share, scale)
+
+
+def root_mean_square(x: Tensor) -> Tensor:
+    """Return the root of the mean square of all entries, zero if there is none."""
+    return x.square().mean().sqrt() if x.numel() else x.new_zeros(())
+
+
+@dataclass(frozen=True)
+class RunSizes:
+    """These are root mean squares of one gradient of one run, which itself need not be kept.
+
+    Attributes:
+        own: that of the gradient.
+        exact: that of the exact gradient.
+        off_exact: that of its difference from the exact gradient.
+        off_sent: that of its difference from what was sent.
+    """
+
+    own: float
+    exact: float
+    off_exact: float
+    off_sent: float
+
+
+def run_sizes(share: GradientShare, truth: Gradients, run: Gradients) -> Mapping[str, RunSizes]:
+    """Return the sizes of every gradient of a run, beside the exact ones and what was sent."""
+    return {
+        name: RunSizes(
+            float(root_mean_square(run[name])),
+            float(root_mean_square(truth[name])),
+            float(root_mean_square(run[name] - truth[name])),
+            float(root_mean_square(share[name].double() - run[name])),
+        )
+        for name in truth
+    }
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """These are the settings of a re-simulation.
+
+    Attributes:
+        runs: simulations in the client's precision, from which the unit of rounding is taken.
+        more_runs: further ones, if the share agrees with none of the first.
+        growth: the factor by which the movements of these grow; the client may have rounded
+            further where a unit is near its kink.
+        tolerance: how many units a gradient may be off. A sum of n terms one after another has an
+            error of about √(n/3) roundings, in blocks about √(log₂ n): the order of summation,
+            which is the machine's, is a factor of about 10 for a few thousand terms, and three
+            standard deviations of the unit's own estimate make it 32.
+        coarsest: a layer is silent if an error of this part of its gradient would not be noticed.
+        seed: the seed of the movements of the inputs.
+    """
+
+    runs: int = 5
+    more_runs: int = 8
+    growth: float = 1.3
+    tolerance: float = 32.0
+    coarsest: float = 0.1
+    seed: int = 0
+
+
+SIMULATION = SimulationSettings()
+
+
+@dataclass(frozen=True)
+class LayerFit:
+    """This says how well one gradient of the share was reproduced.
+
+    Attributes:
+        name: the parameter.
+        misfit: the root mean square of the difference, in units of rounding.
+        rounding: that unit, relative to the root mean square of the gradient.
+    """
+
+    name: str
+    misfit: float
+    rounding: float
+
+    @property
+    def speaks(self) -> bool:
+        """Return whether a wrong batch could be told from rounding by this gradient."""
+        return self.rounding * SIMULATION.tolerance < SIMULATION.coarsest
+
+    @property
+    def agrees(self) -> bool:
+        """Return whether rounding explains the difference."""
+        return self.misfit <= SIMULATION.tolerance
+
+
+@dataclass(frozen=True)
+class Resimulation:
+    """This compares a share with what the client would send for the recovered batch.
+
+    Attributes:
+        layers: one fit for each gradient that the share and the simulation both hold.
+        problem: why the client could not be simulated, if it could not.
+    """
+
+    layers: tuple[LayerFit, ...] = ()
+    problem: str = ""
+
+    @property
+    def agree(self) -> bool:
+        """Return whether rounding explains every gradient, and at least one could have told."""
+        speaking = any(layer.speaks for layer in self.layers)
+        return speaking and all(layer.agrees for layer in self.layers)
+
+    @property
+    def worst(self) -> LayerFit | None:
+        """Return the gradient that fits worst, in units of rounding."""
+        return max(self.layers, key=lambda layer: layer.misfit, default=None)
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Return the parameters whose gradients are so small that rounding hides them."""
+        return tuple(layer.name for layer in self.layers if not layer.speaks)
+
+
+def resimulate(
+    subject: Subject,
+    share: GradientShare,
+    inputs: Tensor,
+    labels: Tensor,
+    scale: float = 1.0,
+    errors: Tensor | None = None,
+) -> Resimulation:
+    """Compare every gradient of a share with the client's on a recovered batch.
+
+    Args:
+        subject: the model, in the mode the client used.
+        share: what the client sent.
+        inputs: the recovered inputs (B, …).
+        labels: the recovered labels (B, C); they are brought into the simplex first.
+        scale: the factor that the share was multiplied by.
+        errors: the standard errors of the inputs, where they exceed a rounding. What they do to the
+            gradients counts as rounding.
+
+    Returns:
+        How well each gradient fits. If the model cannot be run, it says why and agrees with
+        nothing.
+    """
+    generator = torch.Generator().manual_seed(SIMULATION.seed)
+    inputs = inputs.detach().double()
+    y = labels.detach().double().clamp_min(0)
+    y = y / y.sum(1, keepdim=True)
+    try:
+        own, exact = subject.once(own_copy), subject.once(exact_copy)
+        truth = simulated(exact, inputs, y, share, scale)
+
+        def moved(far: float = 1.0) -> Mapping[str, RunSizes]:
+            run = moved_run(own, inputs, y, share, scale, generator, far, errors)
+            return run_sizes(share, truth, run)
+
+        runs = [moved() for _ in range(SIMULATION.runs)]
+        units = {name: _unit(name, [run[name] for run in runs], share, own) for name in truth}
+        first = (run_sizes(share, truth, truth), *runs)
+        best = min((_fits(run, units) for run in first), key=_worst)
+        for number in range(SIMULATION.more_runs):
+            if best.agree or not best.layers:
+                break
+            run = moved(SIMULATION.growth ** (number + 1))
+            best = min(best, _fits(run, units), key=_worst)
+    except SoftleakError as error:
+        return Resimulation(problem=str(error))
+    return best
+
+
+def _unit(name: str, runs: list[RunSizes], share: GradientShare, own: nn.Module) -> float:
+    """Return the root mean square that rounding and noise leave of a gradient's difference."""
+    computed_in = next(own.parameters()).dtype
+    # The client may have computed more coarsely than the model's dtype; rounding grows alike.
+    coarser = share.resolution(name, computed_in) / (torch.finfo(computed_in).eps / 2)
+    computing = coarser if share.precision is not None else 1.0
+    sent = torch.finfo(share[name].dtype).eps / 2 * runs[0].exact
+    return math.hypot(computing * median(run.off_exact for run in runs), sent, share.noise(name))
+
+
+def _fits(run: Mapping[str, RunSizes], units: Mapping[str, float]) -> Resimulation:
+    return Resimulation(tuple(_fit(name, sizes, units[name]) for name, sizes in run.items()))
+
+
+def _fit(name: str, sizes: RunSizes, unit: float) -> LayerFit:
+    misfit = sizes.off_sent / unit if unit else (math.inf if sizes.off_sent else 0.0)
+    return LayerFit(name, misfit, unit / sizes.own if sizes.own else math.inf)
+
+
+def _worst(resimulation: Resimulation) -> float:
+    return max((layer.misfit for layer in resimulation.layers), default=math.inf)

@@ -18,7 +18,6 @@ def test_audit_is_the_function():
     from softleak import audit
 
     assert isinstance(sl.audit, FunctionType)
-    import softleak.audit.run  # which binds the name of the folder in other packages
 
     from softleak.audit.run import audit as same
 

@@ -1,4 +1,4 @@
-"""This module issues the certificate: from the minima of a search to a status and all that fits."""
+"""Issue the certificate: from the minima of a search to a status and all that fits."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from softleak.labels.search import SEARCH_FIT, SEARCH_SAME, Minima
 
 @dataclass(frozen=True, eq=False)
 class Solutions:
-    """This holds what a search found along a curve. ``tau`` (N,) is set where the curve is a
-    segment.
-    """
+    """What a search found along a curve. ``tau`` (N,) is set where the curve is a segment."""
 
     curve: Curve
     family: Family
@@ -42,7 +40,7 @@ class Solutions:
 
 @dataclass(frozen=True, eq=False)
 class SolutionAt:
-    """This holds a candidate and the scalar of its feature.
+    """A candidate and the scalar of its feature.
 
     ``path`` (S,) are the scalars of the labels along it, ``equations`` how many its family imposes.
     """

@@ -73,7 +73,7 @@ PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """This is what a share of several samples, or of several local steps of SGD, still says.
+    """What a share of several samples, or of several local steps of SGD, still says.
 
     ``gradients`` are behind it at least: samples, or the same sample again in another step.
     ``present`` are classes proved to be in some label. ``counts`` (C,) is how often each class is
@@ -88,7 +88,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class BatchReader:
-    """This is a model made ready to read batches, by the features it makes of noise."""
+    """A model made ready to read batches, by the features it makes of noise."""
 
     head: Head
     features: Tensor  # (n, I); none if the model cannot be run

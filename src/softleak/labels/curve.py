@@ -62,9 +62,7 @@ class CurveInParts(Curve, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """This is where to search, one row a curve: |t| from ``smallest`` to ``largest``, with a sign.
-    (R,).
-    """
+    """Where to search, one row a curve: |t| from ``smallest`` to ``largest``, with a sign. (R,)."""
 
     client: Tensor
     sign: Tensor

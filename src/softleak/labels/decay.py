@@ -1,4 +1,4 @@
-"""This module answers for shares with weight decay, which may be so small that it looks like
+"""Answer for shares with weight decay, which may be so small that it looks like
 rounding.
 """
 

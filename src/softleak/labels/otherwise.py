@@ -1,4 +1,4 @@
-"""This module answers for shares that are not one sample's to within rounding.
+"""Answer for shares that are not one sample's to within rounding.
 
 It tries each explanation in turn: a zero feature, weight decay, a single altered row, noise, and at
 last several gradients in one.

@@ -30,7 +30,7 @@ LARGEST = math.sqrt(2)  # ‖p − y‖₂ of two points of the simplex
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
-    """This is ŷ(t) of N clients. ``a = σ W v`` and ``u`` are (N, C), ``b`` (C,), the rest (N,)."""
+    """Ŷ(t) of N clients. ``a = σ W v`` and ``u`` are (N, C), ``b`` (C,), the rest (N,)."""
 
     a: Tensor
     b: Tensor

@@ -1,4 +1,4 @@
-"""This module has second thoughts about a label that fits.
+"""Have second thoughts about a label that fits.
 
 A certificate says that one label explains the numbers as they stand. Here they are doubted: is it
 one sample at all, and is the share the gradient itself?
@@ -164,7 +164,7 @@ FAMILY = SmoothedMixed(2)  # all simple labels are among these
 
 @dataclass(frozen=True, eq=False)
 class Tempered:
-    """This is ``y(T)`` of N clients whose ``τ`` (N,) is known to within ``error`` (N,)."""
+    """``y(T)`` of N clients whose ``τ`` (N,) is known to within ``error`` (N,)."""
 
     pseudo: PseudoLabels
     tau: Tensor

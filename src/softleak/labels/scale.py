@@ -1,4 +1,4 @@
-"""This module holds shares multiplied by an unknown ``κ > 0`` (clipping, unknown learning rate,
+"""Shares multiplied by an unknown ``κ > 0`` (clipping, unknown learning rate,
 averaged loss).
 
 ``G = κ δ xᵀ``: with ``τ = κ t`` the feature ``(σ/τ) v`` and the probabilities do not depend on κ,
@@ -42,7 +42,7 @@ FACTOR_SEARCH_SAME_FACTOR = 0.01  # relative: two factors further apart than thi
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """This is ``y(s) = p − s u`` of N clients at a known ``τ``: ``p``, ``u``, ``error`` (N, C)."""
+    """``y(s) = p − s u`` of N clients at a known ``τ``: ``p``, ``u``, ``error`` (N, C)."""
 
     p: Tensor
     u: Tensor
@@ -89,7 +89,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Rescaled:
-    """This is ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family."""
+    """Ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family."""
 
     pseudo: PseudoLabels
     family: Family

@@ -1,4 +1,4 @@
-"""This module searches a curve of labels: every minimum over a closed interval, and how wide it is.
+"""Search a curve of labels: every minimum over a closed interval, and how wide it is.
 
 The search is vectorised over clients, grid and candidates. It runs in float64 and needs no
 derivative, so that a family needs no more than ``project``.
@@ -41,7 +41,7 @@ SEARCH_VALLEY = 0.5  # the depth of a valley's side next to a solution
 
 @dataclass(frozen=True, eq=False)
 class Minima:
-    """This holds the minima of all clients, flat: ``client`` says whose. All are (K,).
+    """The minima of all clients, flat: ``client`` says whose. All are (K,).
 
     ``low`` and ``high`` bound the scalars around a minimum that fit; they are equal where none
     does.

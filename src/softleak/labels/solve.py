@@ -1,4 +1,4 @@
-"""This module solves one batch of single-sample shares: the curve, the search, the certificate."""
+"""Solve one batch of single-sample shares: the curve, the search, the certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module holds evidence of a bias before ReLU, global average pooling and the head, as in
+"""Evidence of a bias before ReLU, global average pooling and the head, as in
 ResNets.
 
 The ratios ``g_c / (Wᵀu)_c`` lie on a lattice of spacing ``τ/n``, which is their approximate

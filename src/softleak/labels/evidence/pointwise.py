@@ -1,4 +1,4 @@
-"""This module fits pointwise relations to probes: which activation, and its coefficients."""
+"""Fit pointwise relations to probes: which activation, and its coefficients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from softleak.labels.evidence.relation import (
 
 @dataclass(frozen=True)
 class Activation:
-    """This is the derivative ``φ'`` as a linear combination of functions of the output ``x =
+    """The derivative ``φ'`` as a linear combination of functions of the output ``x =
     φ(z)``.
 
     Attributes:
@@ -90,7 +90,7 @@ POINTWISE_FLAT = 1e-3
 
 @dataclass(frozen=True)
 class Pointwise:
-    """This is the relation ``g_c = Σ_i (Wᵀδ)_i φ'(x_i)``, summed over the entries of channel c.
+    """The relation ``g_c = Σ_i (Wᵀδ)_i φ'(x_i)``, summed over the entries of channel c.
 
     Attributes:
         parameter: the name of the bias in a share.

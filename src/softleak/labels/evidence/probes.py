@@ -1,4 +1,4 @@
-"""This module finds out which evidence a model offers, by running it on random inputs.
+"""Find out which evidence a model offers, by running it on random inputs.
 
 No module names are consulted. A relation is used for a parameter if and only if it gives the true
 scalar of probes that it was not fitted to.

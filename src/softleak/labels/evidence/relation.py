@@ -237,7 +237,7 @@ class _Watch:
 
 @dataclass(frozen=True)
 class HeadBias:
-    """This is the relation ``G_b = δ = τ u``: the classic bias ratio, over all rows at once.
+    """The relation ``G_b = δ = τ u``: the classic bias ratio, over all rows at once.
 
     Attributes:
         parameter: the name of the bias in a share.

@@ -1,4 +1,4 @@
-"""This module names the client that would explain an update which the assumed one does not."""
+"""Name the client that would explain an update which the assumed one does not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]
 
 @dataclass(frozen=True, eq=False)
 class Unexplained:
-    """This is an update that the assumed client does not explain.
+    """An update that the assumed client does not explain.
 
     Attributes:
         share: the update.

@@ -1,4 +1,4 @@
-"""This module answers for updates of local training: which way leads back, and what is doubted."""
+"""Answer for updates of local training: which way leads back, and what is doubted."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ NO_CAUSE_SOUGHT = (
 
 @dataclass(frozen=True, eq=False)
 class TrainedAnswer:
-    """This is what was recovered, and the steps it rests on."""
+    """What was recovered, and the steps it rests on."""
 
     recovery: Recovery
     recipe: SgdSteps | None = None

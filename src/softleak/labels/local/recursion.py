@@ -40,7 +40,7 @@ LABEL_EQUATIONS_ENTRIES = 1 << 16
 
 
 class Recursion(Protocol):
-    """This is what is solved: N clients with one scalar each."""
+    """What is solved: N clients with one scalar each."""
 
     def take(self, rows: Tensor) -> Recursion:
         """Return some of the clients, repetitions allowed."""
@@ -60,7 +60,7 @@ class Recursion(Protocol):
 
 
 class Sloped(Protocol):
-    """This is where a run ends (N, C), and the derivative of that by the label (N, C, C)."""
+    """Where a run ends (N, C), and the derivative of that by the label (N, C, C)."""
 
     @property
     def mean(self) -> Tensor: ...
@@ -137,7 +137,7 @@ def narrow(t: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Bracket:
-    """These are the labels of scalars that lie close together.
+    """The labels of scalars that lie close together.
 
     Attributes:
         t: the scalars (N, S), ordered in every row.
@@ -159,7 +159,7 @@ class Bracket:
 
 @dataclass(eq=False)
 class Solved:
-    """This remembers the narrow bracket that was solved last.
+    """Remember the narrow bracket that was solved last.
 
     A search cuts brackets again and again. Each time its scalars lie between those before, whose
     labels are the best to begin with, and whose derivative still serves.
@@ -282,7 +282,7 @@ def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor,
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """This is one run of the recursion: where it ends, how that depends on y, and what p did."""
+    """One run of the recursion: where it ends, how that depends on y, and what p did."""
 
     mean: Tensor  # A/κ (…, C)
     slope: Tensor  # its derivative by the label (…, C, C)
@@ -292,7 +292,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class RecursionCurve:
-    """This is ŷ(t) of N clients after several steps of the head.
+    """Ŷ(t) of N clients after several steps of the head.
 
     Attributes:
         pseudo: the curves of the mean gradients, read as one step.

@@ -1,4 +1,4 @@
-"""This module reads an update as intervals: rounding moves a weight by a limited amount only.
+"""Read an update as intervals: rounding moves a weight by a limited amount only.
 
 The weights that a client sends are rounded, and at a small learning rate a continuum of labels fits
 to within the usual size of that rounding. But each step rounds a weight by at most half a unit in
@@ -35,7 +35,7 @@ ROUNDED_LEVELS = 5  # times that the bracket of scalars is cut
 
 @dataclass(frozen=True, eq=False)
 class RoundedUpdate:
-    """These are intervals (C, I), from ``low`` to ``high``, that hold the head's mean gradient."""
+    """Intervals (C, I), from ``low`` to ``high``, that hold the head's mean gradient."""
 
     low: Tensor
     high: Tensor

@@ -1,4 +1,4 @@
-"""This module recovers the label of one sample behind several steps of all layers, by the head."""
+"""Recover the label of one sample behind several steps of all layers, by the head."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOVING_SETTLED = 1e-6  # a step that lowers the misfit by a smaller part ends it
 
 @dataclass(frozen=True, eq=False)
 class MovingHead:
-    """This is the head's update of one sample in a basis of its row space.
+    """The head's update of one sample in a basis of its row space.
 
     A bias that is trained as well is a further column of target and weight, of a feature that is
     always one.

@@ -32,7 +32,7 @@ from softleak.labels.local.recipe import SgdSteps, mean_gradient
 
 @dataclass(frozen=True, eq=False)
 class ReadInput:
-    """This is an input (1, …) of one sample, and the standard error of an entry."""
+    """An input (1, …) of one sample, and the standard error of an entry."""
 
     x: Tensor
     error: float
@@ -161,7 +161,7 @@ UNROLLED_SEED = 0  # the seed of the direction in which the input's own error is
 
 @dataclass(frozen=True, eq=False)
 class Unrolled:
-    """This is the client as a function: the update in units of its error, layer after layer.
+    """The client as a function: the update in units of its error, layer after layer.
 
     The first layer sees the one input ``x`` alone. Along it the layer is a column ``W x/‖x‖`` with
     the input ``‖x‖``, which SGD trains alike; across it nothing moves but by weight decay.

@@ -32,7 +32,7 @@ FEATURES_SAME = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Typical:
-    """This is the usual direction of a model's features, and their usual length along it.
+    """The usual direction of a model's features, and their usual length along it.
 
     Attributes:
         direction: (I,) the usual direction, a unit vector.

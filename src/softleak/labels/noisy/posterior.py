@@ -240,7 +240,7 @@ class Points:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """This is the posterior of one share's label, as a function of τ.
+    """The posterior of one share's label, as a function of τ.
 
     Attributes:
         signal: what noise leaves of the head's gradient.

@@ -25,7 +25,7 @@ Number = TypeVar("Number", float, Tensor)
 
 @dataclass(frozen=True)
 class SgdSteps:
-    """This holds the numbers of SGD with a known learning rate."""
+    """The numbers of SGD with a known learning rate."""
 
     steps: int
     lr: float

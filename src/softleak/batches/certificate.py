@@ -1,4 +1,4 @@
-"""This module looks for other labels that explain the gradient of a batch as well.
+"""Look for other labels that explain the gradient of a batch as well.
 
 The gradient ``Σ δ_i x_iᵀ`` does not change if sample i has ``δ_i + t δ_s``, and sample s has
 ``c δ_s`` and the feature ``(x_s − t x_i) / c``, where ``c = 1 − t`` if the head's bias is known.
@@ -43,7 +43,7 @@ PROOF_LOGITS = 1.0
 
 @dataclass(frozen=True, eq=False)
 class BatchCertificate:
-    """This says what is proved of the samples of a batch, in their order.
+    """What is proved of the samples of a batch, in their order.
 
     Attributes:
         bits: (R,) what the equations test beyond the unknowns, of all samples together or of each.
@@ -210,7 +210,7 @@ TRADES_MISFIT = 32.0
 
 @dataclass(frozen=True, eq=False)
 class Trade:
-    """This is a trade of sample ``i`` with ``s``: the flat that ``i`` moves to, and ``t``."""
+    """A trade of sample ``i`` with ``s``: the flat that ``i`` moves to, and ``t``."""
 
     i: int
     s: int

@@ -1,4 +1,4 @@
-"""This module reads every sample of a batch from the gradient of the head (§9)."""
+"""Read every sample of a batch from the gradient of the head (§9)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EXPLAINED = 4.0  # a root mean square of so many standard errors is explained by
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """This is a batch all of whose samples were found.
+    """A batch all of whose samples were found.
 
     Attributes:
         system: the system of all samples, weighed by rounding.
@@ -202,7 +202,7 @@ NARROW_AT_LEAST = 12  # and no fewer than this
 
 @dataclass(frozen=True, eq=False)
 class HeadReading:
-    """This is what the head's gradient says of a batch.
+    """What the head's gradient says of a batch.
 
     Attributes:
         space: the factors of the gradient, at the scale that fits.

@@ -1,4 +1,4 @@
-"""This module walks along the valley in which two samples of one class share their labels out.
+"""Walk along the valley in which two samples of one class share their labels out.
 
 Of two samples of one class that are much alike, a joint search knows the sum of both labels'
 coefficients at once, but follows the curved valley of their difference only slowly. With the label

@@ -1,4 +1,4 @@
-"""This module searches the samples of a batch one at a time, and deflates what is found (§9)."""
+"""Search the samples of a batch one at a time, and deflate what is found (§9)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SELECT_SETS = 6  # the number of sets that are tried at most
 
 @dataclass(frozen=True, eq=False)
 class FoundSamples:
-    """These are samples that fit, with the flat of labels that each belongs to (N,)."""
+    """Samples that fit, with the flat of labels that each belongs to (N,)."""
 
     at: SamplePoints
     kind: Tensor
@@ -133,7 +133,7 @@ SEARCH_STEPS = LevenbergSettings(settled=0.1)
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """These settings bound the search of one family.
+    """Settings that bound the search of one family.
 
     Attributes:
         rounds: how often the search is repeated in what is left of the space.

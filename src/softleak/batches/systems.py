@@ -1,4 +1,4 @@
-"""This module solves for all samples of a batch together (§9).
+"""Solve for all samples of a batch together (§9).
 
 The unknowns are the ``b_i`` of all samples, the coefficients of their labels and, if it is unknown,
 the scale. ``A = B⁻ᵀ`` couples the samples, so ``R`` samples have ``R (C − 1)`` equations for ``R²``
@@ -23,7 +23,7 @@ from softleak.numerics.levenberg import LevenbergSettings, minimise
 
 @dataclass(frozen=True, eq=False)
 class Supports:
-    """These are flats of labels: ``y = origin + directions c``.
+    """Flats of labels: ``y = origin + directions c``.
 
     Attributes:
         classes: the classes that each flat is spanned by.
@@ -101,7 +101,7 @@ EXPLAINED_WHOLLY = 1e-12  # an entry of which so little is left has no residual
 
 @dataclass(frozen=True, eq=False)
 class SamplePoints:
-    """These are points of the system: ``a`` and ``b`` (N, R), labels and probabilities (N, C)."""
+    """Points of the system: ``a`` and ``b`` (N, R), labels and probabilities (N, C)."""
 
     a: Tensor
     b: Tensor
@@ -111,7 +111,7 @@ class SamplePoints:
 
 @dataclass(frozen=True, eq=False)
 class SampleSystem:
-    """This is the system of one sample, with ``b`` in the flat ``start + basis β``.
+    """The system of one sample, with ``b`` in the flat ``start + basis β``.
 
     Attributes:
         space: the factors of the head's gradient.
@@ -329,7 +329,7 @@ FAR_OFF = 1e4  # beyond so many standard errors, weighing anew does not help
 
 @dataclass(frozen=True, eq=False)
 class JointSystem:
-    """This is the system of all samples, each on its own flat of labels.
+    """The system of all samples, each on its own flat of labels.
 
     Attributes:
         space: the factors of the head's gradient.

@@ -1,4 +1,4 @@
-"""This module finds the sparse vectors of a space: one for each sample of a batch behind a ReLU.
+"""Find the sparse vectors of a space: one for each sample of a batch behind a ReLU.
 
 The rows of ``R`` (m, B) are points; a sample whose unit j was off has ``R_j · a = 0``. So each
 sample is a hyperplane that holds many of the points exactly, where any B − 1 would be chance.
@@ -18,7 +18,7 @@ from softleak.core.factors import SMALLEST_NORMAL
 
 @dataclass(frozen=True)
 class DirectionSettings:
-    """These are the settings of the search for sparse vectors.
+    """The settings of the search for sparse vectors.
 
     Attributes:
         scatter_steps: steps of Tyler's estimate.
@@ -210,7 +210,7 @@ def _parallel(unit: Tensor, blunt: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """This holds sparse vectors of a space: ``vectors`` (N, B), ``zeros`` (N, m) of ``R a``.
+    """Sparse vectors of a space: ``vectors`` (N, B), ``zeros`` (N, m) of ``R a``.
 
     ``clearance`` (N,) is the smallest singular value that would have to be zero for another vector
     to vanish at the same entries, in standard errors.

@@ -1,4 +1,4 @@
-"""This module recovers the labels and features of a batch whose features come from a ReLU.
+"""Recover the labels and features of a batch whose features come from a ReLU.
 
 The head's gradient is ``G = Σ_i δ'_i x_iᵀ``, and the features ``x_i`` are the sparse vectors of its
 row space. Their scales follow from the bias's gradient of the layer before, which is
@@ -32,7 +32,7 @@ MOST_SWITCHED = 8  # units whose state the bias may decide; more would be no coi
 
 @dataclass(frozen=True, eq=False)
 class FeatureFit:
-    """This holds features (B, I), ``δ'`` (B, C), and how well their scales explain a bias.
+    """Features (B, I), ``δ'`` (B, C), and how well their scales explain a bias.
 
     Attributes:
         features: the features.
@@ -51,7 +51,7 @@ class FeatureFit:
 
 @dataclass(frozen=True, eq=False)
 class FeatureProblem:
-    """This holds the equations: the head's gradient ``R Vᵀ`` (I, C), zeros and a bias's gradient.
+    """The equations: the head's gradient ``R Vᵀ`` (I, C), zeros and a bias's gradient.
 
     Attributes:
         head: the model's head.
@@ -165,7 +165,7 @@ OFF_ERRORS = 8.0  # an input of so many standard errors or less is that of a uni
 
 @dataclass(frozen=True, eq=False)
 class TailInputs:
-    """This holds what entered the fully connected tail of a network.
+    """What entered the fully connected tail of a network.
 
     Attributes:
         layers: the layers from the one that reads it to the one before the head.

@@ -1,4 +1,4 @@
-"""This module reads the labels of recovered inputs, and says what of it all is proved.
+"""Read the labels of recovered inputs, and say what of it all is proved.
 
 Every piece has to hold: the scales explain the bias's gradient, each sample's pattern of active
 units is the one that the model gives its recovered input, the labels lie in the simplex, and the
@@ -36,7 +36,7 @@ KINKS_SEED = 0  # the seed of the movements
 
 @dataclass(frozen=True, eq=False)
 class Differences:
-    """This holds, for each of N samples, ``p`` (N, C), ``δ'`` (N, C) and how well it fits.
+    """For each of N samples, ``p`` (N, C), ``δ'`` (N, C) and how well it fits.
 
     Attributes:
         p: the predictions.
@@ -133,7 +133,7 @@ def _fit_samples(run: Passed, D: Tensor, errors: Tensor) -> Differences:
 
 @dataclass(frozen=True, eq=False)
 class Weighing:
-    """This says which weight each found input has in the mean over the batch.
+    """Which weight each found input has in the mean over the batch.
 
     Attributes:
         weight: the weight that every found input is given.
@@ -228,7 +228,7 @@ VERDICT_SEED = 0  # their seed
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """This holds the gradients ``D`` (B, m) at the first layer's output and the inputs (B, n).
+    """The gradients ``D`` (B, m) at the first layer's output and the inputs (B, n).
 
     Attributes:
         layer: the layer's name.

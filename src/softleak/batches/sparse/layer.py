@@ -1,4 +1,4 @@
-"""This module finds the fully connected layers whose gradients are sums over few active samples.
+"""Find the fully connected layers whose gradients are sums over few active samples.
 
 The model is run on random inputs and observed; nothing is read from its code.
 """
@@ -19,7 +19,7 @@ from softleak.resimulation import exact_copy
 
 
 class FullyConnectedTail(nn.Module):
-    """These are linear layers with ReLUs between, under the names that they have in a network."""
+    """Linear layers with ReLUs between, under the names that they have in a network."""
 
     def __init__(self, layers: Sequence[tuple[str, nn.Module]]) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ LAYER_PROBE_FEWEST_ZEROS = 0.02
 
 @dataclass(frozen=True, eq=False)
 class Passed:
-    """This holds one run: a layer's input (B, n) and output (B, m), and the logits (B, C).
+    """One run: a layer's input (B, n) and output (B, m), and the logits (B, C).
 
     The output is part of the graph of the logits.
     """

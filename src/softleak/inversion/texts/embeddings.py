@@ -1,4 +1,4 @@
-"""This module reads a text from the gradients of word and position embeddings."""
+"""Read a text from the gradients of word and position embeddings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS_GROWTH = 4.0  # the rounding of a row's entry, in units of the rounding of 
 
 @dataclass(frozen=True, eq=False)
 class FilledRows:
-    """These are the rows of a gradient that are not empty.
+    """The rows of a gradient that are not empty.
 
     Attributes:
         index: (T,) their numbers.
@@ -94,7 +94,7 @@ PADDING = -1  # the word of a place whose token gets no gradient of its own
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """This says which word, by its row of G, stands at each place that is known.
+    """Which word, by its row of G, stands at each place that is known.
 
     Attributes:
         word: the row of G by place; ``PADDING`` if the place holds the token without gradient.

@@ -1,4 +1,4 @@
-"""This module finds, by running a model, which gradients tell the words of a text.
+"""Find, by running a model, which gradients tell the words of a text.
 
 Where a model adds a learned position ``P_i`` to each token's row of a table ``E``, the gradient of
 the position is that at the token, ``∂L/∂P_i = δ_i``, and the row of a word sums those of its
@@ -30,7 +30,7 @@ TEXT_PROBE_SEED = 0  # the seed of the texts
 
 @dataclass(frozen=True)
 class TextPlan:
-    """This says which gradients tell the words of a text.
+    """Which gradients tell the words of a text.
 
     Attributes:
         words: the table that the token ids point into, by the name of its parameter.
@@ -55,7 +55,7 @@ class TextPlan:
 
 @dataclass(frozen=True)
 class NoText:
-    """This says why the input of a model is not read as a text."""
+    """Why the input of a model is not read as a text."""
 
     reason: str
 

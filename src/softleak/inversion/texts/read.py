@@ -1,4 +1,4 @@
-"""This module reads the texts of a small batch from the first two attention layers.
+"""Read the texts of a small batch from the first two attention layers.
 
 The first layer's gradient spans the vectors of all tokens of the batch, so it says which tokens
 stand at each place. Which of them belong together is told by the second layer (the idea of DAGER):

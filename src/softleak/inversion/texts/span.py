@@ -1,4 +1,4 @@
-"""This module reads words from the first attention layer, where embeddings send no gradient.
+"""Read words from the first attention layer, where embeddings send no gradient.
 
 The gradient of the layer's weight spans the vectors of the tokens that entered it, so a token at a
 place is possible only if its vector lies in that span (the idea of DAGER, NeurIPS 2024). Tokens at
@@ -33,7 +33,7 @@ FROM_SPAN = "the span of the first attention layer's gradient"
 
 @dataclass(frozen=True, eq=False)
 class Nearest:
-    """These are the tokens (kept, L) nearest to the span at each place, and their distances."""
+    """The tokens (kept, L) nearest to the span at each place, and their distances."""
 
     tokens: Tensor
     distance: Tensor

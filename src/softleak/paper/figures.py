@@ -1,4 +1,4 @@
-"""This package draws the paper's figures from runs of this code (extra `plots`)."""
+"""Draw the paper's figures from runs of this code (extra `plots`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawing:
-    """This is a figure to be drawn.
+    """A figure to be drawn.
 
     Attributes:
         shelf: the data sets and trained networks at hand.
@@ -233,7 +233,7 @@ SCALAR_FIGURES_LABELS = 6  # labels that Figure 2 shows, around the answer
 
 @dataclass(frozen=True, eq=False)
 class ScalarLine:
-    """This holds scalars λ_r (S,) on the answer's side of zero, with labels and losses.
+    """Scalars λ_r (S,) on the answer's side of zero, with labels and losses.
 
     The labels are (S, C) and the losses (S,); ``found`` is the scalar of the answer.
     """

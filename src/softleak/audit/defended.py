@@ -68,16 +68,10 @@ def _sums(reader: BatchReader, sent: GradientShare) -> list[tuple[Tensor, Tensor
     return [*alone, (rows, square.sqrt()), *both]
 
 
-@dataclass(frozen=True)
-class SuccessThresholds:
-    """These thresholds decide whether an attack on a defended share succeeded."""
-
-    label_error: float = 0.01  # L1: a label this close is the label
-    words: float = 0.5  # the part of a text's words that is claimed, and right, in their places
-    walk_gain: float = 5.0  # dB: no thorough walk was seen to gain more on a quick one
-
-
-SUCCESS = SuccessThresholds()
+# What decides whether an attack on a defended share succeeded.
+SUCCESS_LABEL_ERROR = 0.01  # L1: a label this close is the label
+SUCCESS_WORDS = 0.5  # the part of a text's words that is claimed, and right, in their places
+SUCCESS_WALK_GAIN = 5.0  # dB: no thorough walk was seen to gain more on a quick one
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +176,7 @@ class Shot:
             return False
         if leak is Leak.CLASS:
             return claimed == int(label.argmax())
-        return label_error(recovery, label) <= SUCCESS.label_error
+        return label_error(recovery, label) <= SUCCESS_LABEL_ERROR
 
     def nearly(self, recovery: Recovery) -> bool:
         """Return whether the best label is right, although the attack does not claim it."""
@@ -193,7 +187,7 @@ class Shot:
             or LabelFinding(recovery, 0.0).class_index is not None
         ):
             return False
-        return label_error(recovery, label) <= SUCCESS.label_error
+        return label_error(recovery, label) <= SUCCESS_LABEL_ERROR
 
     def finds(self, leak: Leak, subject: Subject) -> bool:
         """Return whether an attack on an update of several samples proves a label, rightly."""
@@ -203,7 +197,7 @@ class Shot:
             classes = {int(label.argmax()) for label in self.target.samples}
             return any(int(label.argmax()) in classes for label in labels)
         return any(
-            float((label - true).abs().sum()) <= SUCCESS.label_error
+            float((label - true).abs().sum()) <= SUCCESS_LABEL_ERROR
             for label in labels
             for true in self.target.samples
         )
@@ -226,14 +220,14 @@ class Shot:
                 return True
             if (
                 found.psnr_predicted is None
-                or found.psnr_predicted < LEAK_THRESHOLDS.recognisable - SUCCESS.walk_gain
+                or found.psnr_predicted < LEAK_THRESHOLDS.recognisable - SUCCESS_WALK_GAIN
             ):
                 return False
         return False
 
     def _shows(self, found: InputFinding) -> bool:
         if found.text is not None and self.target.tokens:
-            return _words_right(found.text, self.target.tokens) >= SUCCESS.words
+            return _words_right(found.text, self.target.tokens) >= SUCCESS_WORDS
         true = self.target.pixels
         if found.pixels is None or true is None or found.pixels.shape != true.shape:
             return False

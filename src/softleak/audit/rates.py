@@ -17,16 +17,9 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Leak
 
-
-@dataclass(frozen=True)
-class LineSearch:
-    """These settings choose the step on which losses are compared."""
-
-    halvings: int = 30  # the most often that the step is halved
-    sufficient: float = 0.5  # the part of the predicted fall in loss that a step must reach
-
-
-LINE = LineSearch()
+# What chooses the step on which losses are compared.
+LINE_HALVINGS = 30  # the most often that the step is halved
+LINE_SUFFICIENT = 0.5  # the part of the predicted fall in loss that a step must reach
 
 
 @dataclass(frozen=True)
@@ -115,9 +108,9 @@ class LossFall:
         """
         loss = _loss_after(subject, x, y)
         before, slope, rate = loss(true, 0.0), true.norm() ** 2, 1.0
-        for _ in range(LINE.halvings):
+        for _ in range(LINE_HALVINGS):
             fall = before - loss(true, rate)
-            if math.isfinite(fall) and fall >= LINE.sufficient * rate * slope > 0:
+            if math.isfinite(fall) and fall >= LINE_SUFFICIENT * rate * slope > 0:
                 return cls(loss, rate, before, fall)
             rate /= 2
         return None

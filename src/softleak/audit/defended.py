@@ -1,4 +1,4 @@
-"""This module asks whether an input is within an attacker's reach behind a defence."""
+"""Ask whether an input is within an attacker's reach behind a defence."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ SUCCESS_WALK_GAIN = 5.0  # dB: no thorough walk was seen to gain more on a quick
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """This holds a share, and what an attack on it has to reach."""
+    """A share, and what an attack on it has to reach."""
 
     share: NamedShare
     label: Tensor | None
@@ -137,7 +137,7 @@ def walks(subject: Subject) -> tuple[Subject, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Shot:
-    """This holds one defended share, what its attacker knows of it, and what can be scored.
+    """One defended share, what its attacker knows of it, and what can be scored.
 
     ``public`` is what was sent, with all that the defence gives away about itself.
     """
@@ -275,7 +275,7 @@ def _words_right(text: Text, tokens: tuple[int | None, ...]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class InputReach:
-    """This says whether an image behind a defence could be estimated, without estimating it.
+    """Whether an image behind a defence could be estimated, without estimating it.
 
     A walk back through the layers breaks at the first noise, while matching gradients does not.
     Matching takes minutes for each setting of a defence, and an estimate of its error a moment.

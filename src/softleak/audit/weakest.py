@@ -1,4 +1,4 @@
-"""This module searches clipping, pruning and noise together for the least loss of utility.
+"""Search clipping, pruning and noise together for the least loss of utility.
 
 Each treatment wants the weakest noise that stops the attacks behind it. A treatment that could only
 be worse than the best one so far is not tried: what it leaves of the update is known beforehand.
@@ -54,7 +54,7 @@ def check_search(leaks: frozenset[Leak], seeds: int) -> None:
 
 @dataclass(frozen=True)
 class Stopped:
-    """This holds a setting without a success, and how often the class was still named there.
+    """A setting without a success, and how often the class was still named there.
 
     Attributes:
         setting: the standard deviation of the noise.
@@ -77,7 +77,7 @@ class Stopped:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """This tries noise on one share until the attacks named by ``leaks`` fail.
+    """Try noise on one share until the attacks named by ``leaks`` fail.
 
     Attributes:
         subject: the model with the weights that the client received.
@@ -243,7 +243,7 @@ class Search:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """This holds what was sent behind noise, and what the attack makes of its label."""
+    """What was sent behind noise, and what the attack makes of its label."""
 
     search: Search
     sent: GradientShare

@@ -1,4 +1,4 @@
-"""This module writes the page of a federation: one file, in the style of an audit's page."""
+"""Write the page of a federation: one file, in the style of an audit's page."""
 
 from __future__ import annotations
 

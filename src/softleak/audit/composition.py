@@ -200,15 +200,9 @@ def _written(classes: tuple[int, ...]) -> str:
 Readers: TypeAlias = dict[tuple[LocalTraining, int, int], ProportionReader]
 
 
-@dataclass(frozen=True)
-class PartSettings:
-    """These settings say which classes are listed."""
-
-    least: float = 0.01  # the smallest estimate that is listed
-    most: int = 10  # the largest number of classes that are listed
-
-
-PARTS = PartSettings()
+# What says which classes are listed.
+PARTS_LEAST = 0.01  # the smallest estimate that is listed
+PARTS_MOST = 10  # the largest number of classes that are listed
 
 
 def parts_in_words(
@@ -251,12 +245,12 @@ def _readers(_: Subject) -> Readers:
 
 
 def _parts_written(found: Proportions) -> str:
-    order = found.mean.argsort(descending=True).tolist()[: PARTS.most]
+    order = found.mean.argsort(descending=True).tolist()[:PARTS_MOST]
     low, high = found.interval
     listed = ", ".join(
         f"class {i} {100 * float(found.mean[i]):.0f} % ({100 * float(low[i]):.0f} to "
         f"{100 * float(high[i]):.0f})"
         for i in order
-        if float(found.mean[i]) >= PARTS.least
+        if float(found.mean[i]) >= PARTS_LEAST
     )
     return f"parts of the classes, with 90 % intervals: {listed} ({found.message})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from softleak.audit.composition import CompositionFinding
-from softleak.audit.findings import LEAK_THRESHOLDS, InputFinding, PixelMap
+from softleak.audit.findings import LEAK_FEATURE_ERROR, InputFinding, PixelMap
 from softleak.audit.options import Options
 from softleak.batches.recover import read_batch
 from softleak.batches.sparse.inputs import recover_by_inputs
@@ -66,7 +66,7 @@ class SamplesFinding:
     @property
     def features(self) -> int:
         """Return the number of samples whose feature is proved."""
-        return sum(one.feature_error <= LEAK_THRESHOLDS.feature_error for one in self.proved)
+        return sum(one.feature_error <= LEAK_FEATURE_ERROR for one in self.proved)
 
     @property
     def inputs(self) -> int:

@@ -1,4 +1,4 @@
-"""This module holds what an audit finds out of one share: its label, feature and input."""
+"""What an audit finds out of one share: its label, feature and input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from softleak.matching.reconstruction import Certificate
 
 
 class Outcome(Enum):
-    """These are the ways in which an attack can end. Only an attack that ran can fail."""
+    """The ways in which an attack can end. Only an attack that ran can fail."""
 
     SUCCEEDED = "succeeded"
     NO_SUCCESS = "tried without success"
@@ -33,7 +33,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """This says how one attack on one share ended, and why in a phrase."""
+    """How one attack on one share ended, and why in a phrase."""
 
     attack: str
     outcome: Outcome
@@ -45,7 +45,7 @@ LIKE_PIXELS = (-0.1, 1.1)  # an input within these is taken for pixels if nobody
 
 @dataclass(frozen=True, eq=False)
 class PixelMap:
-    """This computes ``x · scale + offset`` in float64. Both broadcast to the input."""
+    """Compute ``x · scale + offset`` in float64. Both broadcast to the input."""
 
     scale: Tensor
     offset: Tensor
@@ -87,7 +87,7 @@ LEAK_MISFIT = 0.2  # what a matched image may leave of the share, relative to it
 
 
 class LabelLeak(Enum):
-    """These are the degrees to which a label can be proved."""
+    """The degrees to which a label can be proved."""
 
     UNIQUE = "the label, exactly"
     AMBIGUOUS = "a set of labels"
@@ -98,7 +98,7 @@ class LabelLeak(Enum):
 
 @dataclass(frozen=True, eq=False)
 class LabelFinding:
-    """This holds the recovery, and says how much of the label it proves."""
+    """The recovery, and how much of the label it proves."""
 
     recovery: Recovery
     seconds: float
@@ -153,7 +153,7 @@ class LabelFinding:
 
 @dataclass(frozen=True)
 class FeatureFinding:
-    """This says whether the input of the last layer is known, and to which relative error."""
+    """Whether the input of the last layer is known, and to which relative error."""
 
     entries: int
     error: float
@@ -178,7 +178,7 @@ class FeatureFinding:
 
 @dataclass(frozen=True)
 class Method:
-    """This names a way to attack an input.
+    """A way to attack an input.
 
     Attributes:
         name: what machines call it.
@@ -213,7 +213,7 @@ Method.TEXT = Method("TEXT", "words read from gradients", exact=True)
 
 @dataclass(frozen=True, eq=False)
 class InputFinding:
-    """This holds the input as pixels in [0, 1], or as it is, and says how good it must be.
+    """The input as pixels in [0, 1], or as it is, and how good it must be.
 
     ``psnr_predicted`` is computed from the equations of an exact inversion. A matched image has
     none: it is judged by its ``misfit``, what remains of the gradient relative to its size, and by
@@ -307,7 +307,7 @@ def _at_least(value: float | None, line: float) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """This holds what the truth says of the answer. It is read after the answer was given."""
+    """What the truth says of the answer. It is read after the answer was given."""
 
     label_true: Tensor | None = None
     label_error: float | None = None

@@ -1,4 +1,4 @@
-"""This module turns shares into reports: labels all at once, then the input behind each."""
+"""Turn shares into reports: labels all at once, then the input behind each."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class NamedShare:
-    """This holds a share, where it came from, and the truth behind it if somebody has it."""
+    """A share, where it came from, and the truth behind it if somebody has it."""
 
     name: str
     share: GradientShare

@@ -1,4 +1,4 @@
-"""This module attacks every sample of an update of several, and says what was found of each."""
+"""Attack every sample of an update of several, and say what was found of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPARE_CLASSES = 2  # a head of C classes tells fewer than C − 1 samples from e
 
 @dataclass(frozen=True, eq=False)
 class SamplesFinding:
-    """This holds what was found of every sample of an update of several.
+    """What was found of every sample of an update of several.
 
     Attributes:
         found: the samples; None if they were not attacked.

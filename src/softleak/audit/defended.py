@@ -9,7 +9,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from softleak.audit.findings import LEAK_THRESHOLDS, InputFinding, LabelFinding, LabelLeak, PixelMap
+from softleak.audit.findings import (
+    LEAK_RECOGNISABLE,
+    InputFinding,
+    LabelFinding,
+    LabelLeak,
+    PixelMap,
+)
 from softleak.audit.input_attacks import embeddings, recover_input
 from softleak.audit.metrics import label_error, psnr
 from softleak.audit.options import Options
@@ -220,7 +226,7 @@ class Shot:
                 return True
             if (
                 found.psnr_predicted is None
-                or found.psnr_predicted < LEAK_THRESHOLDS.recognisable - SUCCESS_WALK_GAIN
+                or found.psnr_predicted < LEAK_RECOGNISABLE - SUCCESS_WALK_GAIN
             ):
                 return False
         return False
@@ -231,7 +237,7 @@ class Shot:
         true = self.target.pixels
         if found.pixels is None or true is None or found.pixels.shape != true.shape:
             return False
-        return psnr(found.pixels, true) >= LEAK_THRESHOLDS.recognisable
+        return psnr(found.pixels, true) >= LEAK_RECOGNISABLE
 
 
 def in_units_of(units: PixelMap | None, found: InputFinding) -> InputFinding:
@@ -307,4 +313,4 @@ class InputReach:
         """Return whether a recognisable image is within reach, as far as that can be estimated."""
         if self.estimate is None:
             return False
-        return self.estimate.exceeds(self.target.share.share, sent, LEAK_THRESHOLDS.recognisable)
+        return self.estimate.exceeds(self.target.share.share, sent, LEAK_RECOGNISABLE)

@@ -17,6 +17,7 @@ from softleak.audit.findings import (
     PixelMap,
 )
 from softleak.audit.input_attacks import embeddings, recover_input
+from softleak.audit.leaks import Leak
 from softleak.audit.metrics import label_error, psnr
 from softleak.audit.options import Options
 from softleak.audit.rates import LossFall
@@ -28,7 +29,6 @@ from softleak.core.factors import head_gradients
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
 from softleak.defenses.defense import Defense, as_known
 from softleak.inversion.chain import Chain, NoChain, chain_of
 from softleak.inversion.texts.result import Certainty, Text

@@ -15,6 +15,7 @@ from itertools import islice
 
 from softleak.audit.defended import InputReach, Shot, Target, classes_named, walks
 from softleak.audit.findings import LabelFinding
+from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.rates import Rate, Utility, mean_utility, utility
 from softleak.audit.report import AuditReport
@@ -24,7 +25,6 @@ from softleak.core.errors import OptionError
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
 from softleak.defenses.defense import Defense, GaussianNoise, OnKept, Source
 from softleak.labels.recover import recover
 

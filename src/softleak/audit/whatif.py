@@ -19,6 +19,7 @@ from functools import cached_property, partial
 
 from softleak.audit.defended import InputReach, Shot, Target, fall_of, walks
 from softleak.audit.input_attacks import embeddings
+from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.rates import (
     LossFall,
@@ -33,7 +34,6 @@ from softleak.audit.rates import (
 from softleak.audit.sweeps import Asked, Sweep, sweeps
 from softleak.core.results import Recovery
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
 from softleak.labels.recover import recover
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -118,24 +119,73 @@ def head_gradients(head: Head, shares: Sequence[GradientShare]) -> list[Tensor]:
 
 
 def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
-    """Return the leading singular pair of each head gradient, a few clients at a time."""
+    """Return the leading singular pair of each head gradient, computed once for each share."""
     gradients = head_gradients(head, shares)
-    clients = max(CACHED_BLOCK // head.W.numel(), 1)
-    parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
-    u, sigma, v, residual, sums = (torch.cat(part) for part in zip(*parts, strict=True))
     # The coarsest of what the client computed in and what it sent.
     info = max(map(torch.finfo, (gradients[0].dtype, head.dtype)), key=lambda info: info.eps)
     relative = max(shares[0].resolution(head.weight_name, head.dtype), OWN)
-    known = [share.rounding.get(head.weight_name, 0.0) for share in shares]
-    absolute = sigma.new_tensor(known) + info.tiny * info.eps
-    entries = head.W.numel() ** 0.5
+    key = (factor, head.weight_name, head.W.device, info.eps, info.tiny, relative)
+    new = [i for i, share in enumerate(shares) if not share.remembers(key)]
+    if new:
+        known = [shares[i].noise(head.weight_name) for i in new]
+        block = _factors([gradients[i] for i in new], known, info.tiny, info.eps, relative)
+        for row, i in enumerate(new):
+            shares[i].once(key, partial(_Held, block, row))
+        if len(new) == len(shares):
+            return block
+    return _joined([share.once(key, _not_there) for share in shares])
+
+
+class _Held(NamedTuple):
+    """The row of one share among the factors of those it was computed with."""
+
+    block: Factors
+    row: int
+
+
+def _not_there() -> _Held:
+    raise AssertionError("the share was factored before")
+
+
+def _joined(held: Sequence[_Held]) -> Factors:
+    """Return the factors of shares, some of which were computed with others."""
+    block = held[0].block
+    rows = torch.tensor([one.row for one in held], device=block.sigma.device)
+    if all(one.block is block for one in held):
+        whole = len(rows) == len(block.sigma) and rows.tolist() == list(range(len(rows)))
+        return block if whole else block.take(rows)
+    taken = [one.block.take(rows[i : i + 1]) for i, one in enumerate(held)]
+    u, sigma, v, residual, absolute, explained, sums = (
+        torch.cat([getattr(one, name) for one in taken])
+        for name in ("u", "sigma", "v", "residual", "absolute", "explained", "sums")
+    )
+    return Factors(u, sigma, v, residual, block.relative, absolute, block.tiny, explained, sums)
+
+
+def _factors(
+    gradients: Sequence[Tensor], known: Sequence[float], tiny: float, eps: float, relative: float
+) -> Factors:
+    """Return the factors of gradients (C, I), a few clients at a time.
+
+    Args:
+        gradients: one of each client.
+        known: the error of their entries beyond that of the dtype, where it was said.
+        tiny: the smallest normal number of the coarsest dtype.
+        eps: the spacing of its numbers near one.
+        relative: the rounding of an entry.
+    """
+    clients = max(CACHED_BLOCK // gradients[0].numel(), 1)
+    parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
+    u, sigma, v, residual, sums = (torch.cat(part) for part in zip(*parts, strict=True))
+    absolute = sigma.new_tensor(known) + tiny * eps
+    entries = gradients[0].numel() ** 0.5
     explained = 2 * absolute * entries / sigma.clamp_min(SMALLEST_NORMAL)
     # What is neither rank one nor rounding is noise, and is in u and v as well.
     noise = torch.where(residual > RANK.noise_roundings * relative, residual * sigma / entries, 0.0)
     # A feature is mostly positive after an activation: with v so, t > 0 in the usual case.
     sign = torch.where(v.sum(-1) < 0, -1.0, 1.0)[:, None]
     return Factors(
-        u * sign, sigma, v * sign, residual, relative, absolute + noise, info.tiny, explained, sums
+        u * sign, sigma, v * sign, residual, relative, absolute + noise, tiny, explained, sums
     )
 
 

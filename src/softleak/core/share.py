@@ -1,14 +1,14 @@
-"""This module holds what a client sends. It touches tensors and files, never a model."""
+"""What a client sends. Nothing here touches a model: only tensors and files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ COUNTERS = (torch.int32, torch.int64, torch.bool)  # what stands beside weights 
 SENT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Checkpoint = Mapping[str, Tensor] | str | PathLike[str]
 Scale = Literal["known", "unknown"]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,7 @@ class GradientShare(Mapping[str, Tensor]):
     scale: Scale | None = None
     precision: Precision | None = None
     made_by: LocalTraining | None = None
+    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, gradient in self.gradients.items():
@@ -77,6 +79,26 @@ class GradientShare(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.gradients)
+
+    def __reduce__(self) -> tuple[type[GradientShare], tuple[object, ...]]:
+        """Return what pickling and copying keep: all but what was computed of the share."""
+        facts = (self.input_shape, dict(self.rounding), self.scale, self.precision, self.made_by)
+        return type(self), (dict(self.gradients), *facts)
+
+    def once(self, key: Hashable, compute: Callable[[], Made]) -> Made:
+        """Return what ``compute`` makes of this share, at the first call with a key; remember it.
+
+        The key names the computation and whatever else it depends on, such as the subject. A share
+        that is changed in any way is another share, and remembers nothing.
+        """
+        if key not in self._made:
+            self._made[key] = compute()
+        found: Made = self._made[key]
+        return found
+
+    def remembers(self, key: Hashable) -> bool:
+        """Return whether ``once`` has an answer for a key."""
+        return key in self._made
 
     def resolution(self, name: str, computed_in: torch.dtype) -> float:
         """Return the relative rounding of a gradient.

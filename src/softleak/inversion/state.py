@@ -1,4 +1,4 @@
-"""This module holds what is known between two layers of a network during the walk back.
+"""What is known between two layers of a network during the walk back.
 
 Tensors belong to one sample, have no batch dimension and are in float64.
 """
@@ -16,7 +16,7 @@ TINY = 1e-300  # the smallest divisor: it keeps a quotient by zero finite
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """This is an estimate of a layer's output, with its errors.
+    """An estimate of a layer's output, with its errors.
 
     Attributes:
         value: The estimate, in the shape of the output; n is its number of entries.
@@ -43,7 +43,7 @@ class Measurement:
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """This is the derivative ``δ = ∂L/∂z`` of the loss by a layer's output z, with its errors.
+    """The derivative ``δ = ∂L/∂z`` of the loss by a layer's output z, with its errors.
 
     Attributes:
         delta: The derivative, in the shape of the output.
@@ -71,7 +71,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, eq=False)
 class LayerState:
-    """This is all that the walk knows between two layers: the output z of the lower, and δ."""
+    """All that the walk knows between two layers: the output z of the lower, and δ."""
 
     measurement: Measurement
     sensitivity: Sensitivity
@@ -120,7 +120,7 @@ def combined(a: Tensor, a_error: Tensor, b: Tensor, b_error: Tensor) -> tuple[Te
 
 
 class Linearisable(Protocol):
-    """This is a step whose inverse is linearised around a point: a pointwise activation."""
+    """A step whose inverse is linearised around a point: a pointwise activation."""
 
     def linearised(self, out: LayerState, point: Tensor) -> LayerState:
         """Return the state at the input, to first order around the input ``point``."""
@@ -132,7 +132,7 @@ class Linearisable(Protocol):
 
 
 class LosslessStep(Protocol):
-    """This is a step with an exact inverse, through which a tangent can be carried."""
+    """A step with an exact inverse, through which a tangent can be carried."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of the layer for one input."""
@@ -145,7 +145,7 @@ class LosslessStep(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Tangent:
-    """This says around which point the nearest activation above was linearised.
+    """Around which point the nearest activation above was linearised.
 
     Attributes:
         activation: The activation's step.
@@ -173,8 +173,7 @@ class Tangent:
     def moved(self, better: Tensor) -> Tangent | None:
         """Return the tangent at a better point, or None if this one describes that point too.
 
-        Args:
-            better: A better estimate of the value where the walk is now, in its shape.
+        ``better`` is an estimate of the value where the walk is now, in its shape.
         """
         for step in reversed(self.passed):
             better = step.forward(better)

@@ -1,4 +1,4 @@
-"""This module says what a layer of a chain offers to the walk back, and what it hands on."""
+"""What a layer of a chain offers to the walk back, and what it hands on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REMEDY = "use softleak.reconstruct (gradient matching) instead"
 
 @dataclass(frozen=True)
 class LayerReport:
-    """This says how well the equations ("rows") of one layer determined its input.
+    """How well the equations ("rows") of one layer determined its input.
 
     Attributes:
         name: The layer's name in the model.
@@ -38,7 +38,7 @@ class LayerReport:
 
 @dataclass(frozen=True, eq=False)
 class Inverted:
-    """This is what a step returns.
+    """What a step returns.
 
     Attributes:
         state: What is known at the layer's input.
@@ -52,7 +52,7 @@ class Inverted:
 
 
 class Step(Protocol):
-    """This is a layer that can be walked back through."""
+    """A layer that can be walked back through."""
 
     @property
     def name(self) -> str:
@@ -74,12 +74,7 @@ class Step(Protocol):
 
 
 def gradient(share: GradientShare, name: str, like: Tensor) -> Tensor:
-    """Return a parameter's gradient as it was sent, on the device of the parameter.
-
-    Args:
-        share: The gradients that the client sent.
-        name: The parameter's name in the model.
-        like: A tensor of the shape that the gradient must have.
+    """Return a parameter's gradient as it was sent, on the device of the parameter ``like``.
 
     Raises:
         ShareError: If the share lacks the gradient, or its shape is another.

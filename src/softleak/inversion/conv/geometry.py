@@ -1,7 +1,8 @@
-"""This module applies the transpose of a convolution to many columns, by products of matrices.
+"""Where a convolution looks, and its transpose.
 
-The outputs are cut into tiles of a few positions. What a tile adds to the input is the product of
-one small matrix, the same for all tiles, with the tile's columns.
+For many columns at once the transpose is a product of matrices. The outputs are cut into tiles of
+a few positions. What a tile adds to the input is the product of one small matrix, the same for all
+tiles, with the tile's columns.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from softleak.core.errors import ModelError
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """This says where a convolution looks.
+    """Where a convolution looks.
 
     Attributes:
         kernel: The kernel's size (kh, kw).
@@ -114,14 +115,9 @@ class Geometry:
 
 
 def _shared_positions(a: int, b: int, stride: int, size: int, count: int) -> range:
-    """Return the positions along one axis from which two taps see the input, not the padding.
+    """Return which of ``count`` positions along one axis let two taps see the input, not padding.
 
-    Args:
-        a: Where the first tap looks from position zero.
-        b: Where the second tap looks from position zero.
-        stride: The step between positions.
-        size: The input's size along the axis.
-        count: The number of positions.
+    ``a`` and ``b`` are where the taps look from position zero.
     """
     low, high = min(a, b), max(a, b)
     return range(max(0, -(low // stride)), min(count, (size - 1 - high) // stride + 1))

@@ -1,4 +1,4 @@
-"""This module factors the head's gradient ``G = σ u vᵀ``, which has rank one for one sample."""
+"""The factors of the head's gradient, ``G = σ u vᵀ``, which has rank one for one sample."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from softleak.core.share import GradientShare
 
 @dataclass(frozen=True)
 class RankTolerances:
-    """These decide when a gradient of the head counts as that of one sample."""
+    """What decides when a gradient of the head counts as that of one sample."""
 
     noisy: float = 1e-6  # a relative residual beyond float32 rounding, from which on all rows vote
-    noise_roundings: float = 32.0  # a residual of so many roundings is noise
+    noise_roundings: float = 32.0  # a residual of as many roundings is noise
     power_steps: int = 2  # steps of power iteration towards the first singular vector
     probes: int = 2  # random directions that a residual is estimated from
-    second_value: float = 64.0  # a second singular value above so many roundings is another sample
+    second_value: float = 64.0  # roundings above which a second singular value is another sample
     coarsest: float = 1e-3  # the resolution from which on fewer roundings have to suffice
-    fewest_roundings: float = 4.0  # so many roundings suffice there: more would hide a sample
+    fewest_roundings: float = 4.0  # as many suffice there: more would hide a sample
     level: float = 1.5  # of the mean square of u: what its largest is below if all are alike
     unbalanced: float = 1e-2  # what rounding leaves of a sum over u at the smallest t of interest
 
@@ -40,7 +40,7 @@ OWN = 8 * torch.finfo(torch.double).eps  # what our own arithmetic adds to a flo
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """This holds ``G = σ u vᵀ`` of N clients: ``u`` (N, C), ``v`` (N, I), the rest (N,).
+    """``G = σ u vᵀ`` of N clients: ``u`` (N, C), ``v`` (N, I), the rest (N,).
 
     ``relative`` and ``absolute`` are the rounding of an entry of ``G``: a part of its size, and
     whatever its size; numbers below ``tiny`` are lost. ``residual`` is ``‖G − σ u vᵀ‖ / σ``.
@@ -196,7 +196,7 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     """
     G = torch.stack(list(gradients)) if len(gradients) > 1 else gradients[0][None]
     G = G.float() if G.element_size() < 4 else G  # products in half precision lose what is there
-    probes = _directions(G)
+    probes = _drawn(G.shape[-1]).to(G.device, G.dtype)
     # One pass over a gradient serves all directions; a random product tells the largest row.
     seen = torch.stack([F.linear(probes, one) for one in G]).double()
     v = _unit(G[torch.arange(len(G), device=G.device), seen[:, 0].abs().argmax(-1)].double())
@@ -220,13 +220,9 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     )
 
 
-def _directions(G: Tensor) -> Tensor:
-    """Return random directions (P, I) in the dtype of ``G``, the same in every run."""
-    return _drawn(G.shape[-1]).to(G.device, G.dtype)
-
-
 @lru_cache(maxsize=4)
 def _drawn(entries: int) -> Tensor:
+    """Return random directions (P, I), the same in every run."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(RANK.probes, entries, generator=generator)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from softleak.core.factors import factor
 from softleak.core.head import Head
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
+from softleak.core.short_repr import ShortRepr, message_lines
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
 from softleak.inversion.conv.layer import Conv
@@ -59,8 +61,8 @@ def start_state(
     return LayerState.uncoupled(Measurement(x, error), d, delta_error, off)
 
 
-@dataclass(frozen=True, eq=False)
-class Inversion:
+@dataclass(frozen=True, eq=False, repr=False)
+class Inversion(ShortRepr):
     """The input behind a share, with its predicted error.
 
     Attributes:
@@ -97,6 +99,16 @@ class Inversion:
     def psnr_predicted(self) -> float:
         """Return the PSNR in dB that ``error`` predicts, for pixels of range one."""
         return _psnr(self.error, self.pixel)
+
+    def _lines(self) -> Iterator[str]:
+        yield f"Inversion: an input {tuple(self.input.shape)}, {self._found()}"
+        yield from message_lines(self.message)
+
+    def _found(self) -> str:
+        if self.text is not None:
+            return f"{sum(token is not None for token in self.tokens)} tokens known"
+        certain = "determined" if self.determined else "not determined"
+        return f"{certain}, {self.psnr_predicted:.1f} dB predicted"
 
     @property
     def sufficient(self) -> bool:

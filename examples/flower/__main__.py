@@ -22,7 +22,7 @@ from examples.flower.app import Run, client_app
 from examples.flower.score import Score, score
 from examples.flower.settings import Settings
 from softleak.guard.flower import AuditEngine
-from softleak.guard.flower.page import LIMITS, Federation, write_federations
+from softleak.guard.flower.page import LIMITS_PICTURES, Federation, write_federations
 
 TITLES = {False: "Without a guard", True: "With the guard"}
 NOTES = {
@@ -88,7 +88,7 @@ def federate(settings: Settings, folder: Path, kinds: Sequence[bool]) -> dict[bo
             "input", "image"
         )
         note = NOTES[guarded].format(hidden)
-        runs.append(Federation(TITLES[guarded], note, rounds, pictures[: LIMITS.pictures], facts))
+        runs.append(Federation(TITLES[guarded], note, rounds, pictures[:LIMITS_PICTURES], facts))
     seen = [f"{TITLES[g].lower()} {s.images} of {s.attacked}" for g, s in scores.items()]
     title = f"Images the server sees: {', '.join(seen)}."
     write_federations(folder / "index.html", title, runs)

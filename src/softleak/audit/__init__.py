@@ -1,4 +1,4 @@
-"""This package turns shares into verdicts, by the strongest method that applies to each."""
+"""Turn shares into verdicts, by the strongest method that applies to each."""
 
 from softleak.audit.composition import CompositionFinding, Counts
 from softleak.audit.files import UpdateReading

@@ -1,4 +1,4 @@
-"""This module asks whether an input is within an attacker's reach behind a defence."""
+"""Ask whether an input is within an attacker's reach behind a defence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from softleak.audit.findings import LEAK_THRESHOLDS, InputFinding, LabelFinding, LabelLeak, PixelMap
+from softleak.audit.findings import (
+    LEAK_RECOGNISABLE,
+    InputFinding,
+    LabelFinding,
+    LabelLeak,
+    PixelMap,
+)
 from softleak.audit.input_attacks import embeddings, recover_input
 from softleak.audit.metrics import label_error, psnr
 from softleak.audit.options import Options
@@ -68,21 +74,15 @@ def _sums(reader: BatchReader, sent: GradientShare) -> list[tuple[Tensor, Tensor
     return [*alone, (rows, square.sqrt()), *both]
 
 
-@dataclass(frozen=True)
-class SuccessThresholds:
-    """These thresholds decide whether an attack on a defended share succeeded."""
-
-    label_error: float = 0.01  # L1: a label this close is the label
-    words: float = 0.5  # the part of a text's words that is claimed, and right, in their places
-    walk_gain: float = 5.0  # dB: no thorough walk was seen to gain more on a quick one
-
-
-SUCCESS = SuccessThresholds()
+# What decides whether an attack on a defended share succeeded.
+SUCCESS_LABEL_ERROR = 0.01  # L1: a label this close is the label
+SUCCESS_WORDS = 0.5  # the part of a text's words that is claimed, and right, in their places
+SUCCESS_WALK_GAIN = 5.0  # dB: no thorough walk was seen to gain more on a quick one
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """This holds a share, and what an attack on it has to reach."""
+    """A share, and what an attack on it has to reach."""
 
     share: NamedShare
     label: Tensor | None
@@ -143,7 +143,7 @@ def walks(subject: Subject) -> tuple[Subject, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Shot:
-    """This holds one defended share, what its attacker knows of it, and what can be scored.
+    """One defended share, what its attacker knows of it, and what can be scored.
 
     ``public`` is what was sent, with all that the defence gives away about itself.
     """
@@ -182,7 +182,7 @@ class Shot:
             return False
         if leak is Leak.CLASS:
             return claimed == int(label.argmax())
-        return label_error(recovery, label) <= SUCCESS.label_error
+        return label_error(recovery, label) <= SUCCESS_LABEL_ERROR
 
     def nearly(self, recovery: Recovery) -> bool:
         """Return whether the best label is right, although the attack does not claim it."""
@@ -193,7 +193,7 @@ class Shot:
             or LabelFinding(recovery, 0.0).class_index is not None
         ):
             return False
-        return label_error(recovery, label) <= SUCCESS.label_error
+        return label_error(recovery, label) <= SUCCESS_LABEL_ERROR
 
     def finds(self, leak: Leak, subject: Subject) -> bool:
         """Return whether an attack on an update of several samples proves a label, rightly."""
@@ -203,7 +203,7 @@ class Shot:
             classes = {int(label.argmax()) for label in self.target.samples}
             return any(int(label.argmax()) in classes for label in labels)
         return any(
-            float((label - true).abs().sum()) <= SUCCESS.label_error
+            float((label - true).abs().sum()) <= SUCCESS_LABEL_ERROR
             for label in labels
             for true in self.target.samples
         )
@@ -226,18 +226,18 @@ class Shot:
                 return True
             if (
                 found.psnr_predicted is None
-                or found.psnr_predicted < LEAK_THRESHOLDS.recognisable - SUCCESS.walk_gain
+                or found.psnr_predicted < LEAK_RECOGNISABLE - SUCCESS_WALK_GAIN
             ):
                 return False
         return False
 
     def _shows(self, found: InputFinding) -> bool:
         if found.text is not None and self.target.tokens:
-            return _words_right(found.text, self.target.tokens) >= SUCCESS.words
+            return _words_right(found.text, self.target.tokens) >= SUCCESS_WORDS
         true = self.target.pixels
         if found.pixels is None or true is None or found.pixels.shape != true.shape:
             return False
-        return psnr(found.pixels, true) >= LEAK_THRESHOLDS.recognisable
+        return psnr(found.pixels, true) >= LEAK_RECOGNISABLE
 
 
 def in_units_of(units: PixelMap | None, found: InputFinding) -> InputFinding:
@@ -281,7 +281,7 @@ def _words_right(text: Text, tokens: tuple[int | None, ...]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class InputReach:
-    """This says whether an image behind a defence could be estimated, without estimating it.
+    """Whether an image behind a defence could be estimated, without estimating it.
 
     A walk back through the layers breaks at the first noise, while matching gradients does not.
     Matching takes minutes for each setting of a defence, and an estimate of its error a moment.
@@ -313,4 +313,4 @@ class InputReach:
         """Return whether a recognisable image is within reach, as far as that can be estimated."""
         if self.estimate is None:
             return False
-        return self.estimate.exceeds(self.target.share.share, sent, LEAK_THRESHOLDS.recognisable)
+        return self.estimate.exceeds(self.target.share.share, sent, LEAK_RECOGNISABLE)

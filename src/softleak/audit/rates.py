@@ -1,4 +1,4 @@
-"""This module holds how often attacks succeed: rates with intervals, by setting of a defence."""
+"""How often attacks succeed: rates with intervals, by setting of a defence."""
 
 from __future__ import annotations
 
@@ -17,21 +17,14 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Leak
 
-
-@dataclass(frozen=True)
-class LineSearch:
-    """These settings choose the step on which losses are compared."""
-
-    halvings: int = 30  # the most often that the step is halved
-    sufficient: float = 0.5  # the part of the predicted fall in loss that a step must reach
-
-
-LINE = LineSearch()
+# What chooses the step on which losses are compared.
+LINE_HALVINGS = 30  # the most often that the step is halved
+LINE_SUFFICIENT = 0.5  # the part of the predicted fall in loss that a step must reach
 
 
 @dataclass(frozen=True)
 class Utility:
-    """This holds what is left of an update behind a defence.
+    """What is left of an update behind a defence.
 
     Attributes:
         cosine: the cosine between what is sent and the true update; what is withheld counts as 0.
@@ -86,7 +79,7 @@ def mean_utility(found: Sequence[Utility]) -> Utility:
 
 @dataclass(frozen=True, eq=False)
 class LossFall:
-    """This compares steps by the loss of the sample that an update was computed from.
+    """Compare steps by the loss of the sample that an update was computed from.
 
     The step has the learning rate at which the true update lowers the loss by at least half of what
     its slope predicts, found by halving from 1.
@@ -115,9 +108,9 @@ class LossFall:
         """
         loss = _loss_after(subject, x, y)
         before, slope, rate = loss(true, 0.0), true.norm() ** 2, 1.0
-        for _ in range(LINE.halvings):
+        for _ in range(LINE_HALVINGS):
             fall = before - loss(true, rate)
-            if math.isfinite(fall) and fall >= LINE.sufficient * rate * slope > 0:
+            if math.isfinite(fall) and fall >= LINE_SUFFICIENT * rate * slope > 0:
                 return cls(loss, rate, before, fall)
             rate /= 2
         return None
@@ -147,7 +140,7 @@ WILSON_Z = 1.96  # of a 95 % interval
 
 @dataclass(frozen=True)
 class Rate:
-    """This holds how often an attack succeeded."""
+    """How often an attack succeeded."""
 
     hits: int
     trials: int
@@ -172,7 +165,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Point:
-    """This holds the rates at one setting of a defence, and what it leaves of the update.
+    """The rates at one setting of a defence, and what it leaves of the update.
 
     What was not tried is missing. ``unclaimed`` is the number of trials in which the best label is
     right, although no attack claims it.
@@ -186,7 +179,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Response:
-    """This holds how leakage answers to one defence.
+    """How leakage answers to one defence.
 
     ``stops`` holds the weakest setting tried at which an attack succeeded in no trial, and ``left``
     what is left of the update there. ``unclaimed`` is the number of trials in which the best label
@@ -204,7 +197,7 @@ class Response:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """This holds every defence that was tried on some shares with some seeds."""
+    """Every defence that was tried on some shares with some seeds."""
 
     responses: tuple[Response, ...]
     shares: int

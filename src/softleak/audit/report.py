@@ -1,4 +1,4 @@
-"""This module holds the answer of an audit: a report per share, and how to run it again."""
+"""The answer of an audit: a report per share, and how to run it again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
 
 @dataclass(frozen=True)
 class Mark:
-    """This is a scalar worth pointing at: a certified solution, from ``low`` to ``high``."""
+    """A scalar worth pointing at: a certified solution, from ``low`` to ``high``."""
 
     scalar: float
     low: float
@@ -48,7 +48,7 @@ class Mark:
 
 @dataclass(frozen=True, eq=False)
 class ScalarView:
-    """This is ``ŷ(t) = softmax(a/t + b) − t u`` with its loss on a grid, and the certified scalars.
+    """``ŷ(t) = softmax(a/t + b) − t u`` with its loss on a grid, and the certified scalars.
 
     ``a``, ``b``, ``u`` are (C,). ``loss`` is (S,) on cubes of evenly spaced numbers from −``reach``
     to ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
@@ -96,7 +96,7 @@ UNREAD = CompositionFinding()
 
 @dataclass(frozen=True, eq=False)
 class AuditReport:
-    """This says of one share what it gave away, and how that was found out."""
+    """Of one share what it gave away, and how that was found out."""
 
     name: str
     label: LabelFinding
@@ -194,7 +194,7 @@ class AuditReport:
 
 @dataclass(frozen=True)
 class Refusal:
-    """This names a file that could not be audited, and says why."""
+    """A file that could not be audited, and why."""
 
     name: str
     reason: str
@@ -202,7 +202,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Provenance:
-    """This holds what somebody needs to run the audit again, as names and values.
+    """What somebody needs to run the audit again, as names and values.
 
     Attributes:
         command: the command line.
@@ -223,7 +223,7 @@ class Provenance:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """This holds a report of each share of a model, the files refused, and how to run it again."""
+    """A report of each share of a model, the files refused, and how to run it again."""
 
     reports: tuple[AuditReport, ...]
     refused: tuple[Refusal, ...] = ()

@@ -32,7 +32,7 @@ from softleak.present.words import written
 
 @dataclass(frozen=True)
 class Treatment:
-    """This shortens an update, and leaves out its smaller entries.
+    """Shorten an update, and leave out its smaller entries.
 
     Attributes:
         kept: the part of each gradient's entries that is sent, the largest ones.
@@ -100,7 +100,7 @@ def _missing(g: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Sweep:
-    """This holds a defence as a function of one setting, and settings from weak to strong.
+    """A defence as a function of one setting, and settings from weak to strong.
 
     ``make`` takes a setting and a seed. Without settings the defence has only one.
     """
@@ -152,7 +152,7 @@ ONE_UPDATE = PrivateTraining()
 
 @dataclass(frozen=True)
 class Asked:
-    """This says which defences are tried, and what they need to know.
+    """Which defences are tried, and what they need to know.
 
     Attributes:
         groups: the groups of defences; None for all common ones, and DP-SGD if it is installed.

@@ -1,4 +1,4 @@
-"""This module searches clipping, pruning and noise together for the least loss of utility.
+"""Search clipping, pruning and noise together for the least loss of utility.
 
 Each treatment wants the weakest noise that stops the attacks behind it. A treatment that could only
 be worse than the best one so far is not tried: what it leaves of the update is known beforehand.
@@ -28,20 +28,14 @@ from softleak.core.vocabulary import Leak
 from softleak.defenses.defense import Defense, GaussianNoise, OnKept, Source
 from softleak.labels.recover import recover
 
-
-@dataclass(frozen=True)
-class NoiseGrid:
-    """These settings span the grid of noise that is tried."""
-
-    powers: range = range(
-        -12, 12
-    )  # powers of the factor, in units of the root mean square of the share
-    factor: float = 2.0  # between one setting and the next
-    class_start: int = 16  # the place in the grid where looking for a hidden class begins
-    input_start: int = 14  # the place in the grid where looking for a hidden input begins
+# What spans the grid of noise that is tried.
+# Powers of the factor, in units of the root mean square of the share.
+GRID_POWERS = range(-12, 12)
+GRID_FACTOR = 2.0  # between one setting and the next
+GRID_CLASS_START = 16  # the place in the grid where looking for a hidden class begins
+GRID_INPUT_START = 14  # the place in the grid where looking for a hidden input begins
 
 
-GRID = NoiseGrid()
 INPUT_TRIALS = 1  # an inversion takes seconds, so that one trial of a setting has to do
 
 
@@ -60,7 +54,7 @@ def check_search(leaks: frozenset[Leak], seeds: int) -> None:
 
 @dataclass(frozen=True)
 class Stopped:
-    """This holds a setting without a success, and how often the class was still named there.
+    """A setting without a success, and how often the class was still named there.
 
     Attributes:
         setting: the standard deviation of the noise.
@@ -83,7 +77,7 @@ class Stopped:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """This tries noise on one share until the attacks named by ``leaks`` fail.
+    """Try noise on one share until the attacks named by ``leaks`` fail.
 
     Attributes:
         subject: the model with the weights that the client received.
@@ -140,7 +134,7 @@ class Search:
     def grid(self) -> list[float]:
         """The settings to try, from weak to strong, in units of what the treatment leaves."""
         unit = root_mean_square(self.prepared)
-        return [unit * GRID.factor**power for power in GRID.powers]
+        return [unit * GRID_FACTOR**power for power in GRID_POWERS]
 
     def weakest(self, within: int | None = None) -> Stopped | None:
         """Return the weakest setting of the grid that stops everything, None if none does.
@@ -154,9 +148,9 @@ class Search:
         grid, inputs = self.grid[:within], frozenset({Leak.INPUT})
         narrowed = self.reach is not None and bool(self.leaks & inputs)
         if narrowed:
-            grid = _from_first(grid, GRID.input_start, lambda setting: not self._reached(setting))
+            grid = _from_first(grid, GRID_INPUT_START, lambda setting: not self._reached(setting))
         if names := self.leaks - inputs:
-            start = 0 if narrowed else GRID.class_start
+            start = 0 if narrowed else GRID_CLASS_START
             grid = _from_first(grid, start, lambda setting: not self._hit(setting, names))
         if self.leaks & inputs:
             grid = _from_first(
@@ -249,7 +243,7 @@ class Search:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """This holds what was sent behind noise, and what the attack makes of its label."""
+    """What was sent behind noise, and what the attack makes of its label."""
 
     search: Search
     sent: GradientShare
@@ -269,7 +263,7 @@ class _Trial:
 
 def stronger(stopped: Stopped) -> Stopped:
     """Return the next setting of the grid, of which no trial was made."""
-    return replace(stopped, setting=stopped.setting * GRID.factor)
+    return replace(stopped, setting=stopped.setting * GRID_FACTOR)
 
 
 def root_mean_square(share: GradientShare) -> float:

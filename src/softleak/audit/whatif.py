@@ -1,4 +1,4 @@
-"""This module says what would stop an attack, and how leakage falls as a defence grows.
+"""Say what would stop an attack, and how leakage falls as a defence grows.
 
 Success is scored against what the undefended share gave away, or the truth if it is known. Where
 it ends the words are "this attack did not succeed": another attack may.
@@ -74,7 +74,7 @@ def from_end(points: Sequence[Point], end: float) -> list[Point]:
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """These settings bound the work of a trial."""
+    """Settings that bound the work of a trial."""
 
     bisections: int = 3  # steps of bisection, in the logarithm of the setting
     inputs: int = 2  # shares whose input is attacked; with more seeds one for each
@@ -118,7 +118,7 @@ def stages(subject: Subject, asked: Asked | None = None) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """This tries one defence on all targets."""
+    """Try one defence on all targets."""
 
     subject: Subject
     targets: tuple[Target, ...]

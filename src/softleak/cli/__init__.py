@@ -1,4 +1,4 @@
-"""This package is the command line: strings become objects here and nowhere else."""
+"""The command line: strings become objects here and nowhere else."""
 
 from softleak.cli.app import app
 

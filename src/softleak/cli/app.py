@@ -1,4 +1,4 @@
-"""This module is the face of ``softleak``: its commands, and nothing that takes time to import.
+"""The face of ``softleak``: its commands, and nothing that takes time to import.
 
 What a command does is imported when it runs, so that ``--help`` and completion answer at once.
 """

@@ -1,4 +1,4 @@
-"""This module carries out ``softleak audit``: files in; tables, a page and an exit code out."""
+"""Carry out ``softleak audit``: files in; tables, a page and an exit code out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module carries out ``softleak diff``: two audits in, a table and an exit code out."""
+"""Carry out ``softleak diff``: two audits in, a table and an exit code out."""
 
 from __future__ import annotations
 

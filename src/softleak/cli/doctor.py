@@ -1,4 +1,4 @@
-"""This module shows the installation. It imports torch only where a GPU could be found."""
+"""Show the installation. It imports torch only where a GPU could be found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module shows progress on the error stream, where it does not mix with the answer."""
+"""Show progress on the error stream, where it does not mix with the answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from softleak.core.errors import SoftleakError
 
 
 class Exit(IntEnum):
-    """This says what each exit code means."""
+    """What each exit code means."""
 
     DONE = 0
     MISTAKE = 2  # nothing was done: a wrong option, an unreadable file

@@ -1,4 +1,4 @@
-"""This module runs the audit that was asked for: of files, two checkpoints, or the sample."""
+"""Run the audit that was asked for: of files, two checkpoints, or the sample."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ RANDOM_WEIGHTS = (
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """This holds a model made ready, and what has to be said of its weights.
+    """A model made ready, and what has to be said of its weights.
 
     Attributes:
         subject: the model, with the weights before the step.
@@ -215,7 +215,7 @@ class Ready:
 
 @dataclass(frozen=True, eq=False)
 class LoadedWeights:
-    """This holds what a file of weights held, and what has to be said of it."""
+    """What a file of weights held, and what has to be said of it."""
 
     remarks: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
@@ -298,7 +298,7 @@ DEFENDED_SHARES = 4  # shares that defences are tried on
 
 @dataclass(frozen=True, eq=False)
 class AuditedShares:
-    """This holds the reports of an audit, the files refused, and shares to try defences on."""
+    """The reports of an audit, the files refused, and shares to try defences on."""
 
     reports: tuple[AuditReport, ...]
     shares: Sequence[NamedShare]

@@ -1,4 +1,4 @@
-"""This module holds what was asked of ``softleak audit``, and which options do not go together."""
+"""What was asked of ``softleak audit``, and which options do not go together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _answer = partial(Option, rich_help_panel="What to do with the answer")
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """These are the options of ``softleak audit`` as they were given."""
+    """The options of ``softleak audit`` as they were given."""
 
     model: Annotated[
         str | None,
@@ -257,7 +257,7 @@ class AuditOptions:
 
 @dataclass(frozen=True)
 class DiffOptions:
-    """These are the options of ``softleak diff``."""
+    """The options of ``softleak diff``."""
 
     before: Annotated[Path, Argument(metavar="A.JSON", help="The audit.json of the earlier audit.")]
     after: Annotated[Path, Argument(metavar="B.JSON", help="The audit.json of the later audit.")]
@@ -276,7 +276,7 @@ class DiffOptions:
 
 @dataclass(frozen=True)
 class Request(AuditOptions):
-    """This holds the options of an audit and the command line they came from."""
+    """The options of an audit and the command line they came from."""
 
     command: str = ""
 

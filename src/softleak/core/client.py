@@ -41,20 +41,13 @@ class OptimiserState:
 
 @dataclass(frozen=True, eq=False)
 class LocalProgram:
-    """This runs a client's steps from given weights.
+    """This runs a client's steps from given weights."""
 
-    Attributes:
-        model: the network; its own parameters and buffers are left alone.
-        loss: the function of logits (B, C) and soft labels (B, C) that is minimised.
-        training: the steps; nothing of it may be unknown.
-        frozen: parameters by name that are used but not trained.
-        unused: names of parameters whose gradient does not exist; optimisers leave them alone.
-    """
-
-    model: nn.Module
-    loss: Objective
-    training: LocalTraining
-    frozen: Mapping[str, Tensor]
+    model: nn.Module  # the network; its own parameters and buffers are left alone
+    loss: Objective  # the function of logits (B, C) and soft labels (B, C) that is minimised
+    training: LocalTraining  # the steps; nothing of it may be unknown
+    frozen: Mapping[str, Tensor]  # parameters by name that are used but not trained
+    # Names of parameters whose gradient does not exist; optimisers leave them alone.
     unused: frozenset[str] = frozenset()
 
     @classmethod

@@ -53,19 +53,15 @@ SMOOTHING_CONCENTRATION = 2.0
 
 @dataclass(frozen=True, eq=False)
 class Simplices:
-    """A union of P simplices of labels, with one prior for the weights of their corners.
+    """A union of P simplices of labels, with one prior for the weights of their corners."""
 
-    Attributes:
-        corners: (P, d + 1, C) the labels that each simplex mixes, in float64.
-        concentration: (d + 1,) the Dirichlet prior's parameters, whole numbers from one on; ones
-            make all members of a simplex equally likely.
-        faced: whether the face without the last corner has a probability of its own, as large as
-            that of all other members. Labels that were not smoothed lie on such a face, and a
-            density alone would give them none.
-    """
-
-    corners: Tensor
+    corners: Tensor  # (P, d + 1, C) the labels that each simplex mixes, in float64
+    # (d + 1,) the Dirichlet prior's parameters, whole numbers from one on; ones make all
+    # members of a simplex equally likely.
     concentration: Tensor
+    # Whether the face without the last corner has a probability of its own, as large as that of
+    # all other members. Labels that were not smoothed lie on such a face, and a density alone
+    # would give them none.
     faced: bool = False
 
     def __post_init__(self) -> None:

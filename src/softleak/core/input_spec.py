@@ -19,19 +19,13 @@ POSITIONAL = ""  # the keyword of a tensor that is passed without one
 
 @dataclass(frozen=True)
 class InputPart:
-    """One tensor of an input.
+    """One tensor of an input."""
 
-    Attributes:
-        keyword: the argument it is passed as; empty if it is the first one and has no keyword.
-        shape: its shape without the batch dimension.
-        integer: whether it holds integers, as token ids and masks do.
-        below: the number of rows of the table that its integers point into, a fact of the model.
-            None if they point into no table, as those of a mask.
-    """
-
-    keyword: str
-    shape: Shape
-    integer: bool = False
+    keyword: str  # the argument it is passed as; empty if it is the first one and has no keyword
+    shape: Shape  # its shape without the batch dimension
+    integer: bool = False  # whether it holds integers, as token ids and masks do
+    # The number of rows of the table that its integers point into, a fact of the model. None if
+    # they point into no table, as those of a mask.
     below: int | None = None
 
 

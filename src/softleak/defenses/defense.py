@@ -25,13 +25,9 @@ class Defense(Protocol):
 
 @runtime_checkable
 class OpenDefense(Defense, Protocol):
-    """This is a defence that says what the receiver of the share may know of it.
+    """This is a defence that says what the receiver of the share may know of it."""
 
-    Attributes:
-        random: whether two calls with different seeds send different shares.
-    """
-
-    random: ClassVar[bool]
+    random: ClassVar[bool]  # whether two calls with different seeds send different shares
 
     def public(self, sent: GradientShare) -> GradientShare:
         """Return what was sent, with all that the defence gives away about itself."""

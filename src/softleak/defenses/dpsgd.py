@@ -92,19 +92,13 @@ class DPSGD:
 
 @dataclass(frozen=True)
 class PrivateTraining:
-    """This says how one person's sample is used in a whole training, for which ε is counted.
+    """This says how one person's sample is used in a whole training, for which ε is counted."""
 
-    Attributes:
-        clip: the norm to which each sample's gradient is clipped; None for the update's own.
-        rate: the probability with which a step uses the sample.
-        steps: the number of steps; 1 counts the ε of this update alone.
-        delta: the δ at which ε is counted.
-    """
-
+    # The norm to which each sample's gradient is clipped; None for the update's own.
     clip: float | None = None
-    rate: float = 1.0
-    steps: int = 1
-    delta: float = 1e-5
+    rate: float = 1.0  # the probability with which a step uses the sample
+    steps: int = 1  # the number of steps; 1 counts the ε of this update alone
+    delta: float = 1e-5  # the δ at which ε is counted
 
     def dpsgd(self, noise_multiplier: float, clip: float = 1.0) -> DPSGD:
         """Return the client's side at a noise multiplier."""

@@ -1,4 +1,4 @@
-"""This module decides what becomes of a client's own update: sent, defended, or kept back."""
+"""Decide what becomes of a client's own update: sent, defended, or kept back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from softleak.guard.updates import OwnStep, Update
 
 @dataclass(frozen=True, eq=False)
 class GuardOutcome:
-    """This holds the audit of an update, and what became of the update.
+    """The audit of an update, and what became of the update.
 
     Attributes:
         found: what the update gives away without a defence.
@@ -189,7 +189,7 @@ class GuardPolicy:
 
 
 class UpdateGuard:
-    """This audits a client's own update, and acts on it by a policy.
+    """Audit a client's own update, and act on it by a policy.
 
     Args:
         model: the architecture of the federation; the weights are those received.

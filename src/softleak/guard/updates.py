@@ -1,4 +1,4 @@
-"""This module holds a client's own step: what it received, and what it is about to send."""
+"""A client's own step: what it received, and what it is about to send."""
 
 from __future__ import annotations
 

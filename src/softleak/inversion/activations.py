@@ -27,25 +27,17 @@ LONGEST_STEP = 1.0  # how far along the tangent a measured output may move the i
 
 @dataclass(frozen=True)
 class InvertibleActivation:
-    """An activation φ and its inverse, pointwise.
+    """An activation φ and its inverse, pointwise."""
 
-    Attributes:
-        forward: ``φ(a)``.
-        inverse: ``φ⁻¹(y)``, for outputs strictly between ``low`` and ``high``.
-        slope: ``φ'(a)`` as a function of the output y.
-        curvature: ``φ''(a)`` as a function of the output y.
-        low: The lower end of φ's range.
-        high: The upper end of φ's range.
-        cuts: Whether φ maps every negative input to zero, as a ReLU does.
-    """
-
-    forward: Callable[[Tensor], Tensor]
+    forward: Callable[[Tensor], Tensor]  # ``φ(a)``
+    # ``φ⁻¹(y)``, for outputs strictly between ``low`` and ``high``.
     inverse: Callable[[Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]  # ``φ'(a)`` as a function of the output y
+    # ``φ''(a)`` as a function of the output y.
     curvature: Callable[[Tensor], Tensor] = torch.zeros_like
-    low: float = -torch.inf
-    high: float = torch.inf
-    cuts: bool = False
+    low: float = -torch.inf  # the lower end of φ's range
+    high: float = torch.inf  # the upper end of φ's range
+    cuts: bool = False  # whether φ maps every negative input to zero, as a ReLU does
 
 
 def _leaky(slope: float) -> InvertibleActivation:

@@ -92,21 +92,14 @@ def _stands_out(scores: Tensor, best: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A fully connected layer of a chain.
+    """A fully connected layer of a chain."""
 
-    Attributes:
-        name: The layer's name in the model.
-        weight: Its weight W (outputs, inputs), in the model's precision.
-        has_bias: Whether it has a bias, whose gradient is δ itself.
-        lowest: Whether no layer below needs ``∂L/∂x``, which is then not computed.
-        rows: How many rows of G are used, those of the largest |δ|. More would take time and
-            hardly add precision.
-    """
-
-    name: str
-    weight: Tensor
-    has_bias: bool
-    lowest: bool = False
+    name: str  # the layer's name in the model
+    weight: Tensor  # its weight W (outputs, inputs), in the model's precision
+    has_bias: bool  # whether it has a bias, whose gradient is δ itself
+    lowest: bool = False  # whether no layer below needs ``∂L/∂x``, which is then not computed
+    # How many rows of G are used, those of the largest |δ|. More would take time and hardly add
+    # precision.
     rows: int = 128
 
     def back(

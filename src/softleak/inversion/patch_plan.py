@@ -101,24 +101,16 @@ def _patches(module: nn.Module, numbers: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PatchPlan:
-    """Which gradients tell the patches of an image, and where its pixels are.
+    """Which gradients tell the patches of an image, and where its pixels are."""
 
-    Attributes:
-        weight: the name of the patch projection's weight.
-        positions: the name of the parameter that is added to the projected patches.
-        first: the row of ``positions`` that belongs to the first patch; class, distillation and
-            register tokens stand before it or behind the last.
-        factor: what the positions are multiplied by before they are added.
-        pixels: (N, K) the number of the pixel behind each entry of each patch, −1 for padding.
-        shape: the shape of the image.
-    """
-
-    weight: str
-    positions: str
+    weight: str  # the name of the patch projection's weight
+    positions: str  # the name of the parameter that is added to the projected patches
+    # The row of ``positions`` that belongs to the first patch; class, distillation and register
+    # tokens stand before it or behind the last.
     first: int
-    factor: float
-    pixels: Tensor
-    shape: Shape
+    factor: float  # what the positions are multiplied by before they are added
+    pixels: Tensor  # (N, K) the number of the pixel behind each entry of each patch, −1 for padding
+    shape: Shape  # the shape of the image
 
     def read(self, gradients: GradientShare) -> tuple[Tensor, Tensor]:
         """Return ``Δ`` (N, d) and ``∂L/∂W`` (d, K) of a share, in float64."""

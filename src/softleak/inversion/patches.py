@@ -167,17 +167,11 @@ SPARE_EQUATIONS = 8  # beyond the unknowns, that show how large errors are
 
 @dataclass(frozen=True, eq=False)
 class PatchFit:
-    """The least-squares solution of ``U z = b``.
+    """The least-squares solution of ``U z = b``."""
 
-    Attributes:
-        seen: (r, K) the solution z.
-        variance: (r,) of an entry in each row of z, as a mean over the columns.
-        residual: what the equations leave, in units of their expected error.
-    """
-
-    seen: Tensor
-    variance: Tensor
-    residual: float
+    seen: Tensor  # (r, K) the solution z
+    variance: Tensor  # (r,) of an entry in each row of z, as a mean over the columns
+    residual: float  # what the equations leave, in units of their expected error
 
 
 def unweighed(U: Tensor, b: Tensor) -> PatchFit:

@@ -16,38 +16,26 @@ REMEDY = "use softleak.reconstruct (gradient matching) instead"
 
 @dataclass(frozen=True)
 class LayerReport:
-    """How well the equations ("rows") of one layer determined its input.
+    """How well the equations ("rows") of one layer determined its input."""
 
-    Attributes:
-        name: The layer's name in the model.
-        rows: How many rows there were.
-        unknowns: How many entries the input has.
-        condition: A lower bound of the condition number of the scaled normal matrix.
-        residual: The root mean square of the rows' misfits in units of their expected errors. It
-            is about one if all errors are as large as predicted.
-        determined: Whether the rows determined every direction of the input.
-    """
-
-    name: str
-    rows: int
-    unknowns: int
-    condition: float
+    name: str  # the layer's name in the model
+    rows: int  # how many rows there were
+    unknowns: int  # how many entries the input has
+    condition: float  # A lower bound of the condition number of the scaled normal matrix
+    # The root mean square of the rows' misfits in units of their expected errors. It is about
+    # one if all errors are as large as predicted.
     residual: float
-    determined: bool
+    determined: bool  # whether the rows determined every direction of the input
 
 
 @dataclass(frozen=True, eq=False)
 class Inverted:
-    """What a step returns.
+    """What a step returns."""
 
-    Attributes:
-        state: What is known at the layer's input.
-        report: How well the input was determined, if a system had to be solved for it.
-        tangent: Where the nearest activation above was linearised, if it may be moved later.
-    """
-
-    state: LayerState
+    state: LayerState  # what is known at the layer's input
+    # How well the input was determined, if a system had to be solved for it.
     report: LayerReport | None = None
+    # Where the nearest activation above was linearised, if it may be moved later.
     tangent: Tangent | None = None
 
 

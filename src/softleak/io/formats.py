@@ -42,23 +42,18 @@ class Content:
     """This is what a file holds.
 
     The facts mean what the fields of ``GradientShare`` with the same names mean.
-
-    Attributes:
-        tensors: the tensors by name.
-        input_shape: the shape or the specification of one input, if the file records it.
-        rounding: an absolute error per entry, by name.
-        scale: "known" or "unknown", if the file says it.
-        precision: the number format the client computed in, if the file says it.
-        client: the local training behind the tensors, as ``made_by`` of a share writes it.
-        remarks: which part of the file was taken, where it holds more than one set of weights.
     """
 
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor]  # the tensors by name
+    # The shape or the specification of one input, if the file records it.
     input_shape: Layout | None = None
+    # An absolute error per entry, by name.
     rounding: Mapping[str, float] = field(default_factory=dict)
-    scale: str | None = None
-    precision: str | None = None
+    scale: str | None = None  # "known" or "unknown", if the file says it
+    precision: str | None = None  # the number format the client computed in, if the file says it
+    # The local training behind the tensors, as ``made_by`` of a share writes it.
     client: str | None = None
+    # Which part of the file was taken, where it holds more than one set of weights.
     remarks: tuple[str, ...] = ()
 
     @property

@@ -23,23 +23,14 @@ from softleak.core.errors import FileError
 
 @dataclass(frozen=True)
 class FileLimits:
-    """These bound what a stranger's file may ask for.
+    """These bound what a stranger's file may ask for."""
 
-    Attributes:
-        file_bytes: the size of a file, and of what it unpacks to.
-        header_bytes: the size of its list of contents.
-        tensors: the number of tensors it holds.
-        name_length: the length of a tensor's name.
-        dimensions: the dimensions of a tensor, and of a recorded input shape.
-        input_entries: the entries of an input whose shape it records.
-    """
-
-    file_bytes: int = 8 << 30
-    header_bytes: int = 64 << 20
-    tensors: int = 100_000
-    name_length: int = 1000
-    dimensions: int = 8
-    input_entries: int = 1 << 27
+    file_bytes: int = 8 << 30  # the size of a file, and of what it unpacks to
+    header_bytes: int = 64 << 20  # the size of its list of contents
+    tensors: int = 100_000  # the number of tensors it holds
+    name_length: int = 1000  # the length of a tensor's name
+    dimensions: int = 8  # the dimensions of a tensor, and of a recorded input shape
+    input_entries: int = 1 << 27  # the entries of an input whose shape it records
 
 
 FILE_LIMITS = FileLimits()

@@ -1,4 +1,4 @@
-"""This module says who attacks in an audit and what they know, derived from ``Knowledge``."""
+"""Say who attacks in an audit and what they know, derived from ``Knowledge``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from softleak.present.words import listed, written
 
 
 class Severity(Enum):
-    """These are the degrees of severity, the worst first. The value is what a report prints."""
+    """The degrees of severity, the worst first. The value is what a report prints."""
 
     CRITICAL = "critical"
     HIGH = "high"

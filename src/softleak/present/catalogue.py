@@ -1,4 +1,4 @@
-"""This module is the catalogue of attacks, and says of each how it ended on a share.
+"""The catalogue of attacks, and of each how it ended on a share.
 
 A new attack is a line in ``CATALOGUE`` with a function that reads its outcome off a report. What
 somebody adds to ``INPUT_ATTACKS`` is listed by itself.
@@ -26,7 +26,7 @@ SIGNS_ONLY = (Outcome.NOT_APPLICABLE, "the update is a pattern of signs, not a g
 
 @dataclass(frozen=True)
 class CataloguedAttack:
-    """This is one attack that softleak knows.
+    """One attack that softleak knows.
 
     Attributes:
         id: what machines call it.

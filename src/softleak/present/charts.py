@@ -1,4 +1,4 @@
-"""This module lays out how Gauss–Newton went: misfits by step, and errors by direction."""
+"""Lay out how Gauss–Newton went: misfits by step, and errors by direction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_TICKS = 4  # settings written below a chart; more would overlap
 
 @dataclass(frozen=True)
 class ChartFrame:
-    """This is the size of a chart and its margins, in the units of its SVG."""
+    """The size of a chart and its margins, in the units of its SVG."""
 
     width: int = 320
     height: int = 170
@@ -41,7 +41,7 @@ FRAME = ChartFrame()
 
 @dataclass(frozen=True)
 class ChartDot:
-    """This is one rate: where it is drawn, and where its interval begins and ends."""
+    """One rate: where it is drawn, and where its interval begins and ends."""
 
     x: float
     y: float
@@ -51,7 +51,7 @@ class ChartDot:
 
 @dataclass(frozen=True)
 class ChartLine:
-    """This is one kind of leak over all settings."""
+    """One kind of leak over all settings."""
 
     leak: Leak
     dots: tuple[ChartDot, ...]
@@ -64,7 +64,7 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class ChartCell:
-    """This is what the table says of one attack: from which setting on it failed, if it did.
+    """What the table says of one attack: from which setting on it failed, if it did.
 
     An attack whose best label is still right has not been ``stopped``, though it claims nothing.
     """
@@ -75,7 +75,7 @@ class ChartCell:
 
 @dataclass(frozen=True)
 class Chart:
-    """This is one defence: its lines, the labels of its axis, and its row of the table."""
+    """One defence: its lines, the labels of its axis, and its row of the table."""
 
     response: Response
     lines: tuple[ChartLine, ...]
@@ -151,7 +151,7 @@ MOST_POINTS = 120  # points of a curve; more would not be seen
 
 @dataclass(frozen=True)
 class LogCurve:
-    """This is a curve of positive numbers on a logarithmic axis, ready to be drawn as SVG.
+    """A curve of positive numbers on a logarithmic axis, ready to be drawn as SVG.
 
     Attributes:
         title: what is shown.

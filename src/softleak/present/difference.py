@@ -1,4 +1,4 @@
-"""This module compares two audits, to see what a change of model or defence did.
+"""Compare two audits, to see what a change of model or defence did.
 
 It reads the ``audit.json`` of each; updates are compared by their names.
 """
@@ -40,7 +40,7 @@ _CHANGES = {
 
 @dataclass(frozen=True)
 class StateChange:
-    """This is one kind of leak of one update whose state differs."""
+    """One kind of leak of one update whose state differs."""
 
     update: str
     leak: Leak
@@ -58,7 +58,7 @@ class StateChange:
 
 @dataclass(frozen=True)
 class AuditDifference:
-    """This holds what differs between two audits.
+    """What differs between two audits.
 
     Attributes:
         settings: what was audited and how, where it differs: name, before, after.

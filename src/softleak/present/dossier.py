@@ -1,4 +1,4 @@
-"""This module writes the dossier as a page that prints well."""
+"""Write the dossier as a page that prints well."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from softleak.present.words import (
 
 @dataclass(frozen=True)
 class Mapped:
-    """This says which topics of the two documents one section of a dossier speaks to."""
+    """Which topics of the two documents one section of a dossier speaks to."""
 
     section: str
     nist: str

@@ -1,4 +1,4 @@
-"""This module turns an audit into plain data for JSON. Numbers not finite become null."""
+"""Turn an audit into plain data for JSON. Numbers not finite become null."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module writes an audit as JUnit XML: a test case per update and kind of leak."""
+"""Write an audit as JUnit XML: a test case per update and kind of leak."""
 
 from __future__ import annotations
 

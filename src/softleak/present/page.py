@@ -1,4 +1,4 @@
-"""This module writes the page: one file that needs no network and runs nothing of the inputs."""
+"""Write the page: one file that needs no network and runs nothing of the inputs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ TILE_WORDS = {  # what each kind of leak is called, and when it counts
 
 @dataclass(frozen=True)
 class Tile:
-    """This says of how many updates something leaked, and of how many it was not attacked."""
+    """Of how many updates something leaked, and of how many it was not attacked."""
 
     count: int
     total: int
@@ -116,7 +116,7 @@ CARD_BARS = 3  # the largest entries of a label that a card shows
 
 @dataclass(frozen=True)
 class SampleCard:
-    """This is one sample of an update of several.
+    """One sample of an update of several.
 
     Attributes:
         status: UNIQUE or AMBIGUOUS.
@@ -163,7 +163,7 @@ NOT_RANKED = -1e9  # sorts what did not leak behind everything that did
 
 @dataclass(frozen=True, eq=False)
 class ShareRow:
-    """This is one share in the table.
+    """One share in the table.
 
     Attributes:
         id: where the share is shown in full, or nothing.
@@ -233,7 +233,7 @@ MOST_GAIN = 9  # powers of ten by which a difference is made visible
 
 @dataclass(frozen=True)
 class Bar:
-    """This is one class of a label, from 0 to 1; ``low`` and ``high`` bound what fits."""
+    """One class of a label, from 0 to 1; ``low`` and ``high`` bound what fits."""
 
     name: str
     value: float
@@ -244,7 +244,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Word:
-    """This is one place of a text: the word found there, the true one if known, the certainty."""
+    """One place of a text: the word found there, the true one if known, the certainty."""
 
     text: str
     spaced: bool
@@ -255,7 +255,7 @@ class Word:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """This holds what the template needs of one share."""
+    """What the template needs of one share."""
 
     id: str
     report: AuditReport
@@ -392,7 +392,7 @@ SHARES_IN_FULL = 48  # shares shown with everything, the most severe; the others
 
 @dataclass(frozen=True)
 class PagePart:
-    """This is one section of the page.
+    """One section of the page.
 
     Attributes:
         id: where links lead.

@@ -1,4 +1,4 @@
-"""This module writes an audit as SARIF 2.1.0: a rule per kind of leak, a result per finding."""
+"""Write an audit as SARIF 2.1.0: a rule per kind of leak, a result per finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module lays out an audit for the terminal."""
+"""Lay out an audit for the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module writes the verdict: what leaked, what did not succeed, what was not attacked."""
+"""Write the verdict: what leaked, what did not succeed, what was not attacked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from softleak.inversion.texts.result import Certainty, Text
 
 @dataclass(frozen=True)
 class TextLimits:
-    """These limits keep sentences short."""
+    """Limits that keep sentences short."""
 
     entries: int = 3  # entries of a label that are listed
     smallest: float = 5e-4  # entries below this are not worth a place

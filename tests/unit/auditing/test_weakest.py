@@ -18,7 +18,7 @@ from softleak.audit import (
 from softleak.audit import (
     defended as defended_attack,
 )
-from softleak.audit.weakest import GRID, Search, _from_first, root_mean_square
+from softleak.audit.weakest import GRID_FACTOR, Search, _from_first, root_mean_square
 from softleak.core.errors import OptionError
 from softleak.core.subject import Subject
 from softleak.inversion.chain import NoChain, chain_of
@@ -49,7 +49,7 @@ def test_the_weakest_noise_hides_and_half_of_it_does_not(case):
     stopped = tried.weakest()
     assert stopped is not None
     hidden = [
-        tried._hit(stopped.setting * f, frozenset({Leak.CLASS})) for f in (1.0, 1 / GRID.factor)
+        tried._hit(stopped.setting * f, frozenset({Leak.CLASS})) for f in (1.0, 1 / GRID_FACTOR)
     ]
     assert hidden == [False, True]
     assert stopped.guesses.trials == 2
@@ -67,7 +67,7 @@ def test_what_nobody_knew_undefended_is_hidden_from_the_start(case):
     blind = replace(own, subject=own.subject.given(chain_of, NoChain("")), reach=None)
     stopped = blind.weakest()
     assert stopped is not None
-    assert stopped.setting == pytest.approx(root_mean_square(case[1]) * GRID.factor**-12)
+    assert stopped.setting == pytest.approx(root_mean_square(case[1]) * GRID_FACTOR**-12)
 
 
 @pytest.mark.parametrize(("determined", "hidden"), [(True, False), (False, True)])

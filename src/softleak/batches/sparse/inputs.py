@@ -1,4 +1,4 @@
-"""This module recovers the inputs of a batch behind local training of a fully connected network.
+"""Recover the inputs of a batch behind local training of a fully connected network.
 
 Inputs never change while weights do. Less its weight decay, the update of the first layer is
 ``Σ_k w_k D_kᵀ X = Dᵀ X``, where each sample's row of ``D`` is zero at the units that were off in

@@ -1,4 +1,4 @@
-"""This package holds softleak in Flower: a guard for the client and a monitor for the server.
+"""Softleak in Flower: a guard for the client and a monitor for the server.
 
 This package needs the extra ``flower``: ``pip install '.[flower]'`` in a checkout of softleak.
 """

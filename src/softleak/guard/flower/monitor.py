@@ -66,7 +66,7 @@ class AuditRunner(Protocol):
 
 
 class Inline:
-    """This is a runner in this process: labels at once, inputs when somebody waits for them.
+    """A runner in this process: labels at once, inputs when somebody waits for them.
 
     Args:
         auditor: the auditor of the federation's model.

@@ -1,4 +1,4 @@
-"""This module writes the page of a federation: one file, in the style of an audit's page."""
+"""Write the page of a federation: one file, in the style of an audit's page."""
 
 from __future__ import annotations
 
@@ -63,20 +63,11 @@ def picture(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PageLimits:
-    """How much of a long run the page shows; the log has everything.
-
-    Attributes:
-        pictures: the number of pictures per run.
-        rounds: the number of last rounds that are shown client by client.
-    """
-
-    pictures: int = 24
-    rounds: int = 3
+# How much of a long run the page shows; the log has everything.
+LIMITS_PICTURES = 24  # the number of pictures per run
+LIMITS_ROUNDS = 3  # the number of last rounds that are shown client by client
 
 
-LIMITS = PageLimits()
 GIVEN_AWAY = {  # what the sentence about a run says of each kind of leak
     Leak.LABEL: "gave away their exact label",
     Leak.INPUT: "gave away their image",
@@ -123,7 +114,7 @@ class Federation:
     @property
     def latest(self) -> Sequence[RoundAudit]:
         """The last rounds, which are shown client by client."""
-        return self.rounds[-LIMITS.rounds :]
+        return self.rounds[-LIMITS_ROUNDS:]
 
     @property
     def refused(self) -> list[tuple[int, ClientAudit]]:
@@ -142,7 +133,7 @@ def write_rounds(path: Path, rounds: Sequence[RoundAudit], names: Sequence[str] 
     """
     note = "The server computed this from nothing but the weights it sent and those that came back."
     pictures = [picture(audit.number, c, names) for audit in rounds for c in audit.audited]
-    shown = [p for p in pictures if p.found][: LIMITS.pictures]
+    shown = [p for p in pictures if p.found][:LIMITS_PICTURES]
     run = Federation("What the server can see", note, rounds, shown)
     write_federations(path, headline(run), [run], names)
 

@@ -20,23 +20,14 @@ from softleak.core.errors import ModelError
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """Where a convolution looks.
+    """Where a convolution looks."""
 
-    Attributes:
-        kernel: The kernel's size (kh, kw).
-        stride: The step between positions, down and across.
-        padding: Rows and columns of zeros on either side of the input.
-        dilation: The distance between taps, down and across.
-        size: The size (H, W) of the input.
-        plane: The input entries (L, k) that each position sees, H·W standing for padding.
-    """
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    size: tuple[int, int]
-    plane: Tensor
+    kernel: tuple[int, int]  # the kernel's size (kh, kw)
+    stride: tuple[int, int]  # the step between positions, down and across
+    padding: tuple[int, int]  # rows and columns of zeros on either side of the input
+    dilation: tuple[int, int]  # the distance between taps, down and across
+    size: tuple[int, int]  # the size (H, W) of the input
+    plane: Tensor  # the input entries (L, k) that each position sees, H·W standing for padding
 
     @classmethod
     def of(cls, layer: nn.Conv2d, size: tuple[int, int]) -> Geometry:

@@ -29,17 +29,11 @@ LINEARISATIONS = 3  # of the activation above, at most
 
 @dataclass(frozen=True, eq=False)
 class ConvRows:
-    """What builds the rows of one convolution, for the outputs and gradients of one share.
+    """What builds the rows of one convolution, for the outputs and gradients of one share."""
 
-    Attributes:
-        name: The layer's name in the model.
-        layer: The layer.
-        geometry: Where it looks.
-    """
-
-    name: str
-    layer: nn.Conv2d
-    geometry: Geometry
+    name: str  # the layer's name in the model
+    layer: nn.Conv2d  # the layer
+    geometry: Geometry  # where it looks
 
     @property
     def bias(self) -> Tensor | float:
@@ -112,23 +106,14 @@ class ConvRows:
 
 @dataclass(frozen=True, eq=False)
 class Conv:
-    """A convolution of a chain, with what the inversions of all shares have in common.
+    """A convolution of a chain, with what the inversions of all shares have in common."""
 
-    Attributes:
-        name: The layer's name in the model.
-        layer: The layer.
-        input_shape: The shape (C, H, W) of its input.
-        geometry: Where it looks.
-        quick: Whether all errors are taken as independent, which is cheaper.
-        lowest: Whether no layer below needs the precision of the input.
-    """
-
-    name: str
-    layer: nn.Conv2d
-    input_shape: tuple[int, int, int]
-    geometry: Geometry
-    quick: bool = False
-    lowest: bool = False
+    name: str  # the layer's name in the model
+    layer: nn.Conv2d  # the layer
+    input_shape: tuple[int, int, int]  # the shape (C, H, W) of its input
+    geometry: Geometry  # where it looks
+    quick: bool = False  # whether all errors are taken as independent, which is cheaper
+    lowest: bool = False  # whether no layer below needs the precision of the input
 
     @classmethod
     def of(cls, name: str, layer: nn.Conv2d, input_shape: tuple[int, int, int]) -> Conv:

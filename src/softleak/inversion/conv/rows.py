@@ -23,36 +23,26 @@ from softleak.numerics.least_squares import cholesky_in_place, drawn, reproducib
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of one group of a convolution.
+    """The rows of one group of a convolution."""
 
-    Attributes:
-        geometry: Where the convolution looks.
-        kernel: The kernel K (Co, C, kh, kw).
-        z: The output without the bias (Co, Ho, Wo).
-        z_error: Its standard errors (Co, Ho, Wo), infinite where a row says nothing.
-        delta: The derivative ``δ = ∂L/∂z`` (Co, Ho, Wo).
-        curvature: How fast δ moves with z, entry by entry (Co, Ho, Wo).
-        g: The gradients of kernel and bias (Co, C·k + 1). The last column belongs to the bias, as
-            if it were the weight of a constant one.
-        g_error: Their standard errors: the same in all of a row but the last column, which is
-            infinite if there is no gradient of the bias.
-        precision: The inverse covariance (m, m) of z, if its errors are correlated.
-        measurements: How many independent measurements ``precision`` stands for; None stands
-            for m.
-        prior_size: How large inputs are expected to be at most. It acts through a ridge
-            ``1/prior_size²`` in directions that no row sees.
-    """
-
-    geometry: Geometry
-    kernel: Tensor
-    z: Tensor
-    z_error: Tensor
-    delta: Tensor
-    curvature: Tensor
+    geometry: Geometry  # where the convolution looks
+    kernel: Tensor  # the kernel K (Co, C, kh, kw)
+    z: Tensor  # the output without the bias (Co, Ho, Wo)
+    z_error: Tensor  # its standard errors (Co, Ho, Wo), infinite where a row says nothing
+    delta: Tensor  # the derivative ``δ = ∂L/∂z`` (Co, Ho, Wo)
+    curvature: Tensor  # how fast δ moves with z, entry by entry (Co, Ho, Wo)
+    # The gradients of kernel and bias (Co, C·k + 1). The last column belongs to the bias, as if
+    # it were the weight of a constant one.
     g: Tensor
+    # Their standard errors: the same in all of a row but the last column, which is infinite if
+    # there is no gradient of the bias.
     g_error: Tensor
+    # The inverse covariance (m, m) of z, if its errors are correlated.
     precision: Tensor | None = None
+    # How many independent measurements ``precision`` stands for; None stands for m.
     measurements: int | None = None
+    # How large inputs are expected to be at most. It acts through a ridge ``1/prior_size²`` in
+    # directions that no row sees.
     prior_size: float = math.inf
 
     @property
@@ -276,21 +266,13 @@ class SinglePrecision:
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """One block for all channels, and the few forward rows by Woodbury's identity.
+    """One block for all channels, and the few forward rows by Woodbury's identity."""
 
-    Attributes:
-        rows: The rows.
-        root: ``Λ^½`` (Co, Ho, Wo).
-        block: The factor (H·W, H·W) of ``DᵀD`` with the ridge.
-        inverse: The inverse (H·W, H·W) of that block.
-        capacity: The factor (m, m) of ``I + Λ^½ T (I ⊗ DᵀD)⁻¹ Tᵀ Λ^½``.
-    """
-
-    rows: Rows
-    root: Tensor
-    block: Tensor
-    inverse: Tensor
-    capacity: Tensor
+    rows: Rows  # the rows
+    root: Tensor  # ``Λ^½`` (Co, Ho, Wo)
+    block: Tensor  # the factor (H·W, H·W) of ``DᵀD`` with the ridge
+    inverse: Tensor  # the inverse (H·W, H·W) of that block
+    capacity: Tensor  # the factor (m, m) of ``I + Λ^½ T (I ⊗ DᵀD)⁻¹ Tᵀ Λ^½``
 
     @classmethod
     def of(cls, rows: Rows, ridge: Tensor) -> LowRank | None:

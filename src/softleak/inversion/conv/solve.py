@@ -120,24 +120,15 @@ def misfit(
 
 @dataclass(frozen=True, eq=False)
 class SolvedRows:
-    """The solution of a convolution's rows.
+    """The solution of a convolution's rows."""
 
-    Attributes:
-        value: The input (n,).
-        error: Its standard errors (n,).
-        condition: A lower bound of the scaled normal matrix's condition number.
-        residual: The root mean square of the rows' misfits in units of their expected errors.
-        error_factor: By what the misfits say that all expected errors have to be multiplied.
-        determined: Whether the rows determine every direction of the input.
-        factored: The factored inverse covariance (n, n), which only the thorough solver computes.
-    """
-
-    value: Tensor
-    error: Tensor
-    condition: float
-    residual: float
-    error_factor: float
-    determined: bool
+    value: Tensor  # the input (n,)
+    error: Tensor  # its standard errors (n,)
+    condition: float  # a lower bound of the scaled normal matrix's condition number
+    residual: float  # the root mean square of the rows' misfits in units of their expected errors
+    error_factor: float  # by what the misfits say that all expected errors have to be multiplied
+    determined: bool  # whether the rows determine every direction of the input
+    # The factored inverse covariance (n, n), which only the thorough solver computes.
     factored: Factored | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""This module recovers labels where the head alone was trained on one sample, for several steps."""
+"""Recover labels where the head alone was trained on one sample, for several steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module applies NVIDIA FLARE's own privacy filters to a share, by its real classes.
+"""NVIDIA FLARE's own privacy filters on a share, by its real classes.
 
 Needs the extra ``nvflare``: ``pip install '.[nvflare]'`` in a checkout of softleak.
 """
@@ -29,7 +29,7 @@ FLARE_MODULES = {  # where each filter lives
 
 @dataclass(frozen=True)
 class FlareFilter:
-    """This sends a step of weights through a filter of NVIDIA FLARE."""
+    """A step of weights, sent through a filter of NVIDIA FLARE."""
 
     name: str  # the class of the filter
     arguments: Mapping[str, Any] = field(default_factory=dict)  # its arguments

@@ -32,7 +32,7 @@ class State(Enum):
 class UpdateKind(Enum):
     """What an update file holds."""
 
-    GRADIENT = "gradient"  # the gradient itself, as somebody vouches
+    GRADIENT = "gradient"  # the gradient itself, as the caller states
     DELTA = "delta"  # weights after a step minus those before it
     WEIGHTS = "weights"  # weights after a step
 

@@ -18,8 +18,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from softleak.core.sgd_steps import SgdSteps
 from softleak.labels.curve import ENTRIES_AT_ONCE, Interval
-from softleak.labels.local.recipe import SgdSteps
 from softleak.labels.pseudo import PseudoLabels
 
 # What solves the recursion for the label.

@@ -18,10 +18,10 @@ from torch import Tensor
 from softleak.core.factors import Factors, factor
 from softleak.core.families import Family
 from softleak.core.results import Recovery
+from softleak.core.sgd_steps import SgdSteps, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.curve import Curve, spread
-from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.search import zoom

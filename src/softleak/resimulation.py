@@ -114,32 +114,18 @@ def run_sizes(share: GradientShare, truth: Gradients, run: Gradients) -> Mapping
     }
 
 
-@dataclass(frozen=True)
-class SimulationSettings:
-    """The settings of a re-simulation.
-
-    Attributes:
-        runs: simulations in the client's precision, from which the unit of rounding is taken.
-        more_runs: further ones, if the share agrees with none of the first.
-        growth: the factor by which the movements of these grow; the client may have rounded
-            further where a unit is near its kink.
-        tolerance: how many units a gradient may be off. A sum of n terms one after another has an
-            error of about √(n/3) roundings, in blocks about √(log₂ n): the order of summation,
-            which is the machine's, is a factor of about 10 for a few thousand terms, and three
-            standard deviations of the unit's own estimate make it 32.
-        coarsest: a layer is silent if an error of this part of its gradient would not be noticed.
-        seed: the seed of the movements of the inputs.
-    """
-
-    runs: int = 5
-    more_runs: int = 8
-    growth: float = 1.3
-    tolerance: float = 32.0
-    coarsest: float = 0.1
-    seed: int = 0
-
-
-SIMULATION = SimulationSettings()
+RUNS = 5  # simulations in the client's precision, from which the unit of rounding is taken
+MORE_RUNS = 8  # further ones, if the share agrees with none of the first
+# The factor by which the movements of these grow; the client may have rounded further where a unit
+# is near its kink.
+GROWTH = 1.3
+# How many units a gradient may be off. A sum of n terms one after another has an error of about
+# √(n/3) roundings, in blocks about √(log₂ n): the order of summation, which is the machine's, is a
+# factor of about 10 for a few thousand terms, and three standard deviations of the unit's own
+# estimate make it 32.
+TOLERANCE = 32.0
+COARSEST = 0.1  # a layer is silent if an error of this part of its gradient would not be noticed
+SEED = 0  # the seed of the movements of the inputs
 
 
 @dataclass(frozen=True)
@@ -159,12 +145,12 @@ class LayerFit:
     @property
     def speaks(self) -> bool:
         """Return whether a wrong batch could be told from rounding by this gradient."""
-        return self.rounding * SIMULATION.tolerance < SIMULATION.coarsest
+        return self.rounding * TOLERANCE < COARSEST
 
     @property
     def agrees(self) -> bool:
         """Return whether rounding explains the difference."""
-        return self.misfit <= SIMULATION.tolerance
+        return self.misfit <= TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -219,7 +205,7 @@ def resimulate(
         How well each gradient fits. If the model cannot be run, it says why and agrees with
         nothing.
     """
-    generator = torch.Generator().manual_seed(SIMULATION.seed)
+    generator = torch.Generator().manual_seed(SEED)
     inputs = inputs.detach().double()
     y = labels.detach().double().clamp_min(0)
     y = y / y.sum(1, keepdim=True)
@@ -231,14 +217,14 @@ def resimulate(
             run = moved_run(own, inputs, y, share, scale, generator, far, errors)
             return run_sizes(share, truth, run)
 
-        runs = [moved() for _ in range(SIMULATION.runs)]
+        runs = [moved() for _ in range(RUNS)]
         units = {name: _unit(name, [run[name] for run in runs], share, own) for name in truth}
         first = (run_sizes(share, truth, truth), *runs)
         best = min((_fits(run, units) for run in first), key=_worst)
-        for number in range(SIMULATION.more_runs):
+        for number in range(MORE_RUNS):
             if best.agree or not best.layers:
                 break
-            run = moved(SIMULATION.growth ** (number + 1))
+            run = moved(GROWTH ** (number + 1))
             best = min(best, _fits(run, units), key=_worst)
     except SoftleakError as error:
         return Resimulation(problem=str(error))

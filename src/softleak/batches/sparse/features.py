@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from softleak.batches.space import GradientSpace
-from softleak.batches.sparse.directions import DIRECTIONS, sparse_directions
+from softleak.batches.sparse.directions import sparse_directions
 from softleak.batches.sparse.labels import disagreements, weigh
 from softleak.batches.sparse.layer import layers_before_head, tail_of
 from softleak.core.factors import SMALLEST_NORMAL
@@ -349,7 +349,7 @@ def recover_by_features(
     space = GradientSpace.of(G.T.contiguous(), relative, noise)
     if not 0 < space.rank < min(head.classes - 1, len(G.T)):
         return None  # the rank of so few classes does not tell how many samples there are
-    found = sparse_directions(space.R, space.errors, DIRECTIONS)
+    found = sparse_directions(space.R, space.errors)
     if len(found) != space.rank:
         message = (
             f"At least {space.rank} samples are behind the share. The features of {len(found)} "

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from softleak.batches.space import GradientSpace
-from softleak.batches.sparse.directions import DIRECTIONS, Directions, sparse_directions
+from softleak.batches.sparse.directions import Directions, sparse_directions
 from softleak.batches.sparse.labels import Differences, Inputs, differences, judge
 from softleak.batches.sparse.layer import first_layer, is_homogeneous, run_through
 from softleak.core.factors import SMALLEST_NORMAL
@@ -173,7 +173,7 @@ def recover_by_inputs(
     space = first_layer_space(subject, share, f"{layer}.weight", knowledge)
     if not space.rank:
         return None
-    found = sparse_directions(space.R, space.errors, DIRECTIONS)
+    found = sparse_directions(space.R, space.errors)
     if len(found) != space.rank:
         return _incomplete(space.rank, found)
     if f"{layer}.bias" not in share:
@@ -281,7 +281,7 @@ def recover_trained_batch(
     space = first_layer_space(subject, gradient, f"{layer}.weight", knowledge)
     if not space.rank:
         return _none("the first layer did not move")
-    found = sparse_directions(space.R, space.errors, DIRECTIONS)
+    found = sparse_directions(space.R, space.errors)
     if len(found) != space.rank:
         message = (
             f"At least {space.rank} samples are behind the update. The patterns of active units of "

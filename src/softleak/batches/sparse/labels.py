@@ -248,11 +248,7 @@ class Inputs:
 
 
 def judge(
-    subject: Subject,
-    share: GradientShare,
-    knowledge: Knowledge,
-    inputs: Inputs,
-    size: int | None,
+    subject: Subject, share: GradientShare, knowledge: Knowledge, inputs: Inputs, size: int | None
 ) -> BatchRecovery:
     """Return the labels of recovered inputs with everything that is proved of them."""
     model, x = subject.once(exact_copy), inputs.X.view(-1, *subject.expected_tensor_shape)

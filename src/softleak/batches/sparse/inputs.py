@@ -16,7 +16,7 @@ from torch import Tensor
 
 from softleak.batches.space import GradientSpace
 from softleak.batches.sparse.directions import Directions, sparse_directions
-from softleak.batches.sparse.labels import Differences, Inputs, differences, judge
+from softleak.batches.sparse.labels import VERDICT_MISFIT, Differences, Inputs, differences, judge
 from softleak.batches.sparse.layer import first_layer, is_homogeneous, run_through
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.knowledge import Knowledge
@@ -27,7 +27,6 @@ from softleak.labels.local.recipe import SgdSteps, mean_gradient
 from softleak.labels.recover import recover
 from softleak.resimulation import exact_copy, resimulate
 
-LARGEST_MISFIT = 32.0  # what a sample's δ may leave of its row of D, in standard errors
 OWN_ROUNDINGS = 4.0  # what the walk through the model adds to the error of a sample's gradient
 
 
@@ -71,7 +70,7 @@ def recover_without_scale(
     known = all(r.label is not None and r.feature is not None for r in recoveries)
     agrees = known and _agrees(subject, share, x, recoveries)
     sure = agrees and size == rank and alone.scale == "known"
-    sure = sure and bool((parts.misfit <= LARGEST_MISFIT).all())
+    sure = sure and bool((parts.misfit <= VERDICT_MISFIT).all())
     samples = tuple(recoveries if sure else map(_doubted, recoveries))
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
     status = Status.UNIQUE if proved == rank else Status.AMBIGUOUS

@@ -145,7 +145,6 @@ def invert(
             raise ShareError("the share does not say its input's shape; pass input_shape=(C, H, W)")
         chain = Chain.of(model, Subject.of(model, shape).head, shape)
     device = chain.head.W.device
-    share = share.map(lambda _, g: g.to(device))
     if recovery.noise and recovery.noise > share.noise(chain.head.weight_name):
         share = share.expecting(recovery.noise)
     if recovery.scale != 1.0:

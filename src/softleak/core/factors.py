@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -125,15 +126,12 @@ def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
     info = max(map(torch.finfo, (gradients[0].dtype, head.dtype)), key=lambda info: info.eps)
     relative = max(shares[0].resolution(head.weight_name, head.dtype), OWN)
     key = (factor, head.weight_name, head.W.device, info.eps, info.tiny, relative)
-    new = [i for i, share in enumerate(shares) if not share.remembers(key)]
+    new = list({id(share): share for share in shares if not share.remembers(key)}.values())
     if new:
-        known = [shares[i].noise(head.weight_name) for i in new]
-        block = _factors([gradients[i] for i in new], known, info.tiny, info.eps, relative)
-        for row, i in enumerate(new):
-            shares[i].once(key, partial(_Held, block, row))
-        if len(new) == len(shares):
-            return block
-    return _joined([share.once(key, _not_there) for share in shares])
+        known = [share.noise(head.weight_name) for share in new]
+        made = _factors(head_gradients(head, new), known, info.tiny, info.eps, relative)
+    rows = count()
+    return _joined([share.once(key, lambda: _Held(made, next(rows))) for share in shares])
 
 
 class _Held(NamedTuple):
@@ -143,17 +141,15 @@ class _Held(NamedTuple):
     row: int
 
 
-def _not_there() -> _Held:
-    raise AssertionError("the share was factored before")
-
-
 def _joined(held: Sequence[_Held]) -> Factors:
     """Return the factors of shares, some of which were computed with others."""
-    block = held[0].block
-    rows = torch.tensor([one.row for one in held], device=block.sigma.device)
-    if all(one.block is block for one in held):
-        whole = len(rows) == len(block.sigma) and rows.tolist() == list(range(len(rows)))
-        return block if whole else block.take(rows)
+    block, order = held[0].block, [one.row for one in held]
+    together = all(one.block is block for one in held)
+    if together and order == list(range(len(block.sigma))):
+        return block
+    rows = torch.tensor(order, device=block.sigma.device)
+    if together:
+        return block.take(rows)
     taken = [one.block.take(rows[i : i + 1]) for i, one in enumerate(held)]
     u, sigma, v, residual, absolute, explained, sums = (
         torch.cat([getattr(one, name) for one in taken])

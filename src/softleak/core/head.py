@@ -73,8 +73,7 @@ def product_and_sums(matrix: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def column_sums(matrix: Tensor) -> Tensor:
     """Return the sums (I,) over the columns of a matrix (C, I), in float64."""
-    ones = torch.ones(len(matrix), dtype=torch.double, device=matrix.device)
-    return vector_times(ones, matrix)
+    return vector_times(torch.ones(len(matrix)).to(matrix.device, torch.double), matrix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,7 +319,11 @@ def _check_layer(name: str, linear: nn.Linear, runs: list[_Run]) -> None:
                 expected = predicted[key]
                 checked |= bool(expected.any())
                 if not _close(gradient, expected, expected.abs().amax(), linear):
-                    raise HeadNotFound(_wrong_gradient(key))
+                    raise HeadNotFound(
+                        f"the gradient of {key!r} on random inputs is not what the cross-entropy "
+                        "of a linear head gives: a hook rescales it, or the parameter is used "
+                        "elsewhere as well; softleak cannot read it"
+                    )
     if not checked and any(p.requires_grad for p in linear.parameters()):
         raise HeadNotFound(
             f"the head {name!r} has no gradient on random inputs, so it cannot be verified; pass "
@@ -333,14 +336,6 @@ def _close(found: Tensor, expected: Tensor, size: Tensor, linear: nn.Linear) -> 
     if linear.weight.is_cuda and torch.backends.cuda.matmul.allow_tf32:
         eps = max(eps, TF32)
     return bool(((found.double() - expected).abs() <= ROUNDINGS * eps * (size + 1e-30)).all())
-
-
-def _wrong_gradient(key: str) -> str:
-    return (
-        f"the gradient of {key!r} on random inputs is not what the cross-entropy of a linear head "
-        "gives: a hook rescales it, or the parameter is used elsewhere as well; softleak cannot "
-        "read it"
-    )
 
 
 def _why_none(linears: dict[str, nn.Linear], runs: list[_Run]) -> str:

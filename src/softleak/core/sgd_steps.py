@@ -98,13 +98,12 @@ class SgdSteps:
     @cached_property
     def weights(self) -> tuple[float, ...]:
         """Return how much the gradient of each step counts in the update."""
-        return tuple(self._response(one) for one in range(self.steps))
-
-    def _response(self, one: int) -> float:
-        moved, memory = 0.0, None
-        for k in range(self.steps):
-            moved, memory = self.step(moved, memory, float(k == one))
-        return moved
+        moved = [0.0] * self.steps
+        for one in range(self.steps):
+            memory = None
+            for k in range(self.steps):
+                moved[one], memory = self.step(moved[one], memory, float(k == one))
+        return tuple(moved)
 
     @property
     def total(self) -> float:

@@ -181,7 +181,7 @@ class Int8(_Open):
     declared: bool = False
 
     def __call__(self, share: GradientShare) -> GradientShare:
-        sent = share.map(lambda _, g: _levels(g, _step(g)))
+        sent = share.map(lambda _, g: (g / s).round() * s if (s := _step(g)) > 0 else g)
         return self.public(sent) if self.declared else sent
 
     def public(self, sent: GradientShare) -> GradientShare:
@@ -202,10 +202,6 @@ class Sign(_Open):
 
 def _step(g: Tensor) -> float:
     return float(g.abs().max()) / INT8 if g.numel() else 0.0
-
-
-def _levels(g: Tensor, step: float) -> Tensor:
-    return (g / step).round() * step if step > 0 else g
 
 
 Generator = torch.Generator | np.random.Generator

@@ -42,11 +42,21 @@ def pixel_layers(model: nn.Module, shape: Shape) -> Iterator[tuple[str, Tensor]]
     readers: dict[str, nn.Module] = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and _plain(module))
+        if isinstance(module, nn.Linear)
+        or (
+            isinstance(module, nn.Conv2d)
+            and module.groups == 1
+            and module.padding_mode == "zeros"
+            and not isinstance(module.padding, str)
+        )
     }
     places = math.prod(shape)
     digits = max(math.ceil(math.log(max(places, 2), DIGIT_BASE)), 1)
-    seen = [_entering(model, readers, _digit(shape, place)) for place in range(digits)]
+    numbered = torch.arange(places).reshape(shape)
+    seen = [
+        _entering(model, readers, (numbered // DIGIT_BASE**place % DIGIT_BASE).double())
+        for place in range(digits)
+    ]
     for name, module in readers.items():
         if not all(name in run for run in seen):
             continue
@@ -56,16 +66,6 @@ def pixel_layers(model: nn.Module, shape: Shape) -> Iterator[tuple[str, Tensor]]
             patches = _patches(module, numbers)
             if len(patches) > 1:
                 yield name, patches
-
-
-def _plain(conv: nn.Conv2d) -> bool:
-    return conv.groups == 1 and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-
-
-def _digit(shape: Shape, place: int) -> Tensor:
-    numbers = torch.arange(math.prod(shape))
-    digits: Tensor = numbers // DIGIT_BASE**place % DIGIT_BASE
-    return digits.double().reshape(shape)
 
 
 def _entering(model: nn.Module, layers: dict[str, nn.Module], x: Tensor) -> dict[str, Tensor]:
@@ -165,16 +165,12 @@ def _addable(model: nn.Module) -> list[str]:
     """Return the parameters that may hold positions: those of no layer, and rows of tables."""
     tables = [name for name, m in model.named_modules() if isinstance(m, nn.Embedding)]
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    free = [n for n, p in trained.items() if p.ndim > 1 and _is_free(model, n)]
+    layers = nn.Linear | nn.Embedding | nn.modules.conv._ConvNd | nn.MultiheadAttention
+    owners = {
+        n: model.get_submodule(n.rpartition(".")[0]) for n, p in trained.items() if p.ndim > 1
+    }
+    free = [n for n, owner in owners.items() if not isinstance(owner, layers)]
     return free + [f"{name}.weight" for name in tables if f"{name}.weight" in trained]
-
-
-def _is_free(model: nn.Module, name: str) -> bool:
-    """Return whether a parameter belongs to no layer with a product of its own."""
-    owner = model.get_submodule(name.rpartition(".")[0])
-    return not isinstance(
-        owner, nn.Linear | nn.Embedding | nn.modules.conv._ConvNd | nn.MultiheadAttention
-    )
 
 
 def _plans(model: nn.Module, shape: Shape, added: list[str]) -> Iterator[PatchPlan]:

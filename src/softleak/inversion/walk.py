@@ -145,7 +145,6 @@ def invert(
             raise ShareError("the share does not say its input's shape; pass input_shape=(C, H, W)")
         chain = Chain.of(model, Subject.of(model, shape).head, shape)
     device = chain.head.W.device
-    share = share.map(lambda _, g: g.to(device))
     if recovery.noise and recovery.noise > share.noise(chain.head.weight_name):
         share = share.expecting(recovery.noise)
     if recovery.scale != 1.0:
@@ -166,13 +165,12 @@ def _best_walk(chain: Chain, start: LayerState, share: GradientShare, worth: Ten
     if first is None and not (second is not None and second.determined):
         first = _walked(quick, start, share, worth)
     walks = [walk for walk in (second, first) if walk is not None]
-    return max(walks, key=_promise)  # the thorough pass wins a tie
 
+    def promise(walk: Inversion) -> tuple[bool, float]:
+        predicted = walk.psnr_predicted
+        return walk.determined, -math.inf if math.isnan(predicted) else predicted
 
-def _promise(walk: Inversion) -> tuple[bool, float]:
-    """Return a key by which the pass that predicts more is the larger."""
-    predicted = walk.psnr_predicted
-    return walk.determined, -math.inf if math.isnan(predicted) else predicted
+    return max(walks, key=promise)  # the thorough pass wins a tie
 
 
 def _walked(

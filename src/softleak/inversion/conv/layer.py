@@ -28,12 +28,51 @@ LINEARISATIONS = 3  # of the activation above, at most
 
 
 @dataclass(frozen=True, eq=False)
-class ConvRows:
-    """What builds the rows of one convolution, for the outputs and gradients of one share."""
+class Conv:
+    """A convolution of a chain, with what the inversions of all shares have in common."""
 
     name: str  # the layer's name in the model
     layer: nn.Conv2d  # the layer
+    input_shape: tuple[int, int, int]  # the shape (C, H, W) of its input
     geometry: Geometry  # where it looks
+    quick: bool = False  # whether all errors are taken as independent, which is cheaper
+    lowest: bool = False  # whether no layer below needs the precision of the input
+
+    @classmethod
+    def of(cls, name: str, layer: nn.Conv2d, input_shape: tuple[int, int, int]) -> Conv:
+        """Return a layer prepared for inputs of one shape (C, H, W)."""
+        return cls(name, layer, input_shape, Geometry.of(layer, input_shape[1:]))
+
+    def back(
+        self, out: LayerState, share: GradientShare, tangent: Tangent | None = None
+    ) -> Inverted:
+        gradient(share, f"{self.name}.weight", self.layer.weight)
+        found: list[SolvedRows] = []
+        for _ in range(LINEARISATIONS):
+            groups = self.rows(out.with_independent_errors() if self.quick else out, share)
+            found = [self._solved(*pair) for pair in zip_longest(groups, found)]
+            pairs = zip(groups, found, strict=True)
+            z = torch.cat([rows.forward(f.value) for rows, f in pairs]) + self.bias
+            tangent = None if tangent is None else tangent.moved(z)
+            if tangent is None:
+                break
+            out = tangent.state()
+        # The output is now better known than before, and δ moves with it.
+        above = out.sensitivity
+        delta = above.delta + above.curvature * (z - out.measurement.value)
+        below = self._delta_in(delta, above.error, self.resolution(share))
+        state = LayerState.uncoupled(self._measurement(found), *below, above.scale_error)
+        return Inverted(state, self._report(groups, found))
+
+    def least_error(self, out: LayerState, share: GradientShare) -> Tensor:
+        """Return the standard error (C, H, W) that each entry had if all others were known.
+
+        It takes no system to be solved, and no pass can predict less, but for rows that agree
+        better than expected.
+        """
+        groups = self.rows(out.with_independent_errors(), share)
+        precision = torch.cat([rows.normal_diagonal() for rows in groups])
+        return precision.rsqrt().view(self.input_shape)
 
     @property
     def bias(self) -> Tensor | float:
@@ -45,7 +84,7 @@ class ConvRows:
         """Return the relative rounding error of the layer's weight gradient."""
         return share.resolution(f"{self.name}.weight", self.layer.weight.dtype)
 
-    def of(self, out: LayerState, share: GradientShare) -> list[Rows]:
+    def rows(self, out: LayerState, share: GradientShare) -> list[Rows]:
         """Return the rows of each group, for what is known at the layer's output (Co, Ho, Wo)."""
         z, above, groups = out.measurement, out.sensitivity, self.layer.groups
         input_size = self._input_size(above.delta, share)
@@ -102,56 +141,6 @@ class ConvRows:
             return 1.0
         positions: float = delta[0].numel() ** 0.5
         return float((largest[clear] / size[clear]).amax()) / positions or 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Conv:
-    """A convolution of a chain, with what the inversions of all shares have in common."""
-
-    name: str  # the layer's name in the model
-    layer: nn.Conv2d  # the layer
-    input_shape: tuple[int, int, int]  # the shape (C, H, W) of its input
-    geometry: Geometry  # where it looks
-    quick: bool = False  # whether all errors are taken as independent, which is cheaper
-    lowest: bool = False  # whether no layer below needs the precision of the input
-
-    @classmethod
-    def of(cls, name: str, layer: nn.Conv2d, input_shape: tuple[int, int, int]) -> Conv:
-        """Return a layer prepared for inputs of one shape (C, H, W)."""
-        return cls(name, layer, input_shape, Geometry.of(layer, input_shape[1:]))
-
-    def back(
-        self, out: LayerState, share: GradientShare, tangent: Tangent | None = None
-    ) -> Inverted:
-        gradient(share, f"{self.name}.weight", self.layer.weight)
-        builder = ConvRows(self.name, self.layer, self.geometry)
-        found: list[SolvedRows] = []
-        for _ in range(LINEARISATIONS):
-            groups = builder.of(out.with_independent_errors() if self.quick else out, share)
-            found = [self._solved(*pair) for pair in zip_longest(groups, found)]
-            pairs = zip(groups, found, strict=True)
-            z = torch.cat([rows.forward(f.value) for rows, f in pairs]) + builder.bias
-            tangent = None if tangent is None else tangent.moved(z)
-            if tangent is None:
-                break
-            out = tangent.state()
-        # The output is now better known than before, and δ moves with it.
-        above = out.sensitivity
-        delta = above.delta + above.curvature * (z - out.measurement.value)
-        below = self._delta_in(delta, above.error, builder.resolution(share))
-        state = LayerState.uncoupled(self._measurement(found), *below, above.scale_error)
-        return Inverted(state, self._report(groups, found))
-
-    def least_error(self, out: LayerState, share: GradientShare) -> Tensor:
-        """Return the standard error (C, H, W) that each entry had if all others were known.
-
-        It takes no system to be solved, and no pass can predict less, but for rows that agree
-        better than expected.
-        """
-        builder = ConvRows(self.name, self.layer, self.geometry)
-        groups = builder.of(out.with_independent_errors(), share)
-        precision = torch.cat([rows.normal_diagonal() for rows in groups])
-        return precision.rsqrt().view(self.input_shape)
 
     def _solved(self, rows: Rows, last: SolvedRows | None) -> SolvedRows:
         """Return the solution of one group; averages always need the thorough solver.

@@ -164,7 +164,10 @@ def normal_matrix(rows: Rows, around: Tensor, dtype: torch.dtype = torch.double)
     curvature = rows.curvature.flatten(1)[:, None]
     through = (curvature * rows.patches(around) / rows.g_error[..., None]).to(dtype)
     direct = gradient_rows(rows).to(dtype)
-    inner = _halved_precision(rows, dtype)
+    precision = rows.precision
+    if precision is None:
+        precision = rows.weighted(torch.ones_like(rows.z)).flatten().diag()
+    inner = precision.to(dtype) / 2
     add_blocks(inner, through.transpose(1, 2) @ through / 2)
     half = _transposed(rows, inner)
     _add_crossed(half, direct, through)
@@ -201,13 +204,6 @@ def _transposed(rows: Rows, columns: Tensor) -> Tensor:
     """Return ``Tᵀ columns`` (n, R) for columns (m, R), T being the convolution's matrix (m, n)."""
     shaped = columns.view(*rows.z.shape, -1)
     return transposed_columns(rows.geometry, rows.kernel.to(columns.dtype), shaped)
-
-
-def _halved_precision(rows: Rows, dtype: torch.dtype) -> Tensor:
-    """Return half of the precision Λ (m, m) of the forward rows."""
-    if rows.precision is not None:
-        return rows.precision.to(dtype) / 2
-    return rows.weighted(torch.ones_like(rows.z)).flatten().diag().to(dtype) / 2
 
 
 def _add_crossed(half: Tensor, direct: Tensor, through: Tensor) -> None:

@@ -277,22 +277,22 @@ class Auditor:
         now = Subject(model, Head.of(model, first.head.name), first.input_shape)
         return now.given(evidence_of, first.once(evidence_of))
 
+    def ready(self, subject: Subject, update: Update) -> Update:
+        """Return an update checked, under the names of the model, or raise ``ShareError``."""
+        if update.share is None:
+            raise ShareError(update.reason)
+        options = self.question.options(update.scale_known)
+        return replace(update, share=prepared(subject, update.share, options))
+
     def one(self, subject: Subject, update: Update, *, inputs: bool) -> ClientAudit:
         """Return the audit of a single update.
 
         Args:
             subject: the model with the weights that the client received.
-            update: the client's step.
+            update: the client's step, which is ``ready``.
             inputs: whether the input is attacked as well.
-
-        Raises:
-            SoftleakError: if something is wrong with the update.
         """
-        if update.share is None:
-            raise ShareError(update.reason)
-        options = self._options(update)
-        ready = replace(update, share=prepared(subject, update.share, options))
-        return self._alike(subject, [ready], options, int(inputs))[0]
+        return self._alike(subject, [update], self._options(update), int(inputs))[0]
 
     def _clients(
         self, subject: Subject, updates: Sequence[Update], inputs: int
@@ -302,8 +302,7 @@ class Auditor:
         for update in updates:
             try:
                 if update.share is not None:
-                    options = self.question.options(update.scale_known)
-                    ready.append(replace(update, share=prepared(subject, update.share, options)))
+                    ready.append(self.ready(subject, update))
             except SoftleakError as error:
                 found[update.node] = ClientAudit(update.node, reason=str(error))
         alike: dict[tuple[bool, int | None], list[Update]] = defaultdict(list)

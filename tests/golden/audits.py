@@ -121,10 +121,25 @@ def stripped(data, key=""):
     Words of a fixed vocabulary (severities, states, outcomes) stay, also with spaces.
     """
     if isinstance(data, dict):
+        data = _open(data) if key == "input" else data
         kept = {k: stripped(v, k) for k, v in data.items() if k not in LEFT_OUT}
         return {k: v for k, v in kept.items() if v is not None and v != [] and v != {}}
     if isinstance(data, list | tuple):
+        data = sorted(data, key=_by_label) if key == "each" else data
         return [one for value in data if (one := stripped(value, key)) is not None]
     if isinstance(data, str):
         return None if " " in data and key not in VOCABULARY else data
     return number(data) if isinstance(data, float) else data
+
+
+def _open(finding: dict) -> dict:
+    """Return an input without the numbers that are rounding where it is not determined."""
+    if finding.get("determined") or not finding.get("layers"):
+        return finding
+    layers = [{k: v for k, v in layer.items() if k != "rows"} for layer in finding["layers"]]
+    return {**finding, "psnr_predicted": None, "layers": layers}
+
+
+def _by_label(sample: dict):
+    """Return what samples of a batch are sorted by: their order says nothing."""
+    return [round(v, 3) for v in sample["label"] or ()]

@@ -35,6 +35,9 @@ def _cases():
     for net in ("mlp_no_bias", "linear_no_bias", "linear", "bn_pool", "mlp_tanh_no_bias"):
         for size in (2, 4):
             yield f"{net}_{size}", Batch(net, 20, size, "smoothed", seed=1)
+
+
+def _more_cases():
     for kind, family in FAMILIES.items():
         for size in (2, 3, 5):
             yield f"family_{kind}_{size}", Batch("conv", 24, size, kind, family=family, seed=2)
@@ -49,7 +52,7 @@ def _cases():
     yield "alone", Batch("mlp", 10, 1, seed=9)
 
 
-CASES = dict(_cases())
+CASES = {**dict(_cases()), **dict(_more_cases())}
 
 
 def batch(name: str) -> dict:

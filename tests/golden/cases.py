@@ -8,6 +8,10 @@ What cannot be compared, and is not recorded or is compared loosely:
 - predicted errors are estimates of rounding: within half an order of magnitude, PSNRs within 10 dB;
 - the input of an image that is not proved or not determined: the end of a search that rounding
   turns another way; its status is compared;
+- how many rows such a layer used, and the PSNR predicted of such an input, which is 30 or 150 dB
+  by rounding;
+- the number of minima that do not fit, where any scale is searched with the head alone;
+- the order of the samples of a batch, which says nothing: they are sorted;
 - labels that are proved are compared to within their own error bounds, others to within 1e-4 of
   each entry, those behind noise, of which only a posterior is known, to within 1e-2.
 """

@@ -31,6 +31,9 @@ INVERTED = {
     )
 }  # fmt: skip
 
+# Whether the input of its first draw is determined was a matter of rounding.
+INVERTED["conv_leaky_any"] = ("conv_leaky", 8, "any", 40)
+
 
 def _made(net: str, classes: int, kind: str, seed: int):
     model = network(net, classes, seed + 20)
@@ -62,12 +65,18 @@ def inverted(name: str) -> dict:
         found = sl.invert(model, share, recovery)
     except sl.SoftleakError as refusal:
         return {"label_status": recovery.status.name, "refused": type(refusal).__name__}
-    return {
+    answer = {
         "label_status": recovery.status.name,
         "determined": found.determined,
         "sufficient": found.sufficient,
-        "input": numbers(found.input) if found.determined else None,
+        "layers": [[one.name, one.unknowns, one.determined] for one in found.layers],
+    }
+    if not found.determined:
+        return answer
+    return {
+        **answer,
+        "rows": [one.rows for one in found.layers],
+        "input": numbers(found.input),
         "error": magnitude(found.error),
         "psnr_predicted": number(found.psnr_predicted),
-        "layers": [[one.name, one.rows, one.unknowns, one.determined] for one in found.layers],
     }

@@ -62,7 +62,9 @@ def batch_data(found: sl.BatchRecovery) -> dict:
     samples = [recovery_data(one) for one in found.samples]
     kept = ("status", "label", "family", "error", "feature_norm", "feature_error", "scale")
     short = [{key: one[key] for key in kept} for one in samples]
-    short.sort(key=lambda one: [round(v, 3) for v in one["label"] or ()])
+    short.sort(
+        key=lambda one: ([round(v, 3) for v in one["label"] or ()], one["feature_norm"] or 0)
+    )
     return {
         "status": found.status.name,
         "size": found.size,

@@ -117,7 +117,11 @@ def recoveries(name: str) -> list[dict]:
     found = sl.recover_labels(
         model, shares, family=chunk.family, evidence=chunk.evidence, scale=chunk.scale
     )
-    return listed(recovery_data(one) for one in found)
+    answers = listed(recovery_data(one) for one in found)
+    if chunk.scale == "unknown" and not chunk.evidence:
+        for one in answers:  # minima that do not fit, along any scale: rounding makes some of them
+            one.pop("candidates", None)
+    return answers
 
 
 def _shares(chunk: Chunk, model):
@@ -155,6 +159,10 @@ def _changed(change: str, model, share: sl.GradientShare, number: int) -> sl.Gra
         return share.map(lambda n, g: g + 1e-3 * weights[n].detach())
     if change == "no_head_bias":
         return share.without(head_bias)
+    return _damaged(change, share, number, head_weight)
+
+
+def _damaged(change: str, share: sl.GradientShare, number: int, head_weight: str):
     if change == "zero":
         return share.map(lambda _, g: torch.zeros_like(g))
     if change == "nan":

@@ -384,7 +384,7 @@ def recover_input(
         attacks = INPUT_ATTACKS[:1]  # words are not real numbers
     factors = factor(subject.head, [share])
     faint = factors.sums[0] if bool(factors.rank_one) else None  # most products have no decay
-    shares = [one.share for one in without_decay(subject, share, faint=faint)] or [share]
+    shares = [one.share for one in without_decay(subject, share, sums=faint)] or [share]
     best: InputFinding | None = None
     ended: list[Attempt] = []
     for name, attack in attacks:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from softleak.audit.findings import Attempt, LabelLeak, Method, Outcome
 from softleak.audit.input_attacks import GAUSS_NEWTON, INPUT_ATTACKS
+from softleak.audit.leaks import Leak
 from softleak.audit.report import AuditReport
 from softleak.audit.several_inputs import LOCAL_INPUT_ATTACKS
 from softleak.core.results import Status
-from softleak.core.vocabulary import Leak
 from softleak.present.words import features_words, inputs_words
 
 Ending = tuple[Outcome, str]

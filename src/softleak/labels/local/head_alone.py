@@ -38,12 +38,6 @@ def recover_head_alone(
 ) -> list[Recovery | None]:
     """Recover N clients that took the steps of one recipe, on one sample each.
 
-    Args:
-        subject: the model the clients started from.
-        knowledge: what is assumed of every share.
-        shares: the updates; all hold the same parameters and say the same of their scale.
-        recipe: the steps.
-
     Returns:
         A recovery for each share; None where the update, less its weight decay, is not a product
         as that of one sample is.

@@ -96,14 +96,7 @@ class TrainedAnswer:
 def recover_trained(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
 ) -> list[Recovery]:
-    """Recover the labels behind updates of local training on one sample each.
-
-    Args:
-        subject: the model the clients started from.
-        knowledge: what is assumed of every share.
-        shares: ``before − after`` of each, with the client in ``made_by``.
-        plain: recovers the labels behind gradients, as of one step.
-    """
+    """Recover the labels behind updates ``before − after`` of local training on one sample each."""
     answers = answer_trained(subject, knowledge, shares, plain)
     found = [answer.recovery for answer in answers]
     if knowledge.samples is not None and knowledge.samples > 1:

@@ -92,9 +92,6 @@ def by_rounding(
     nothing in common.
 
     Args:
-        subject: the model the client started from.
-        share: the update, in which the head alone has moved.
-        recipe: the steps.
         answer: an AMBIGUOUS answer with the label that fits best so far.
         family: the family that was searched.
     """

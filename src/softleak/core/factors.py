@@ -163,12 +163,8 @@ def _factors(
 ) -> Factors:
     """Return the factors of gradients (C, I), a few clients at a time.
 
-    Args:
-        gradients: one of each client.
-        known: the error of their entries beyond that of the dtype, where it was said.
-        tiny: the smallest normal number of the coarsest dtype.
-        eps: the spacing of its numbers near one.
-        relative: the rounding of an entry.
+    ``known`` is the stated error of each client's entries; ``tiny`` and ``eps`` are those of the
+    coarsest dtype.
     """
     clients = max(CACHED_BLOCK // gradients[0].numel(), 1)
     parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
@@ -200,7 +196,7 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     residual = _left(product, v, probes, seen)
     sigma: Tensor = torch.linalg.vector_norm(product, dim=-1)
     noisy = (residual > RANK.noisy * sigma).nonzero()[:, 0]
-    if len(noisy):  # the others stay as they are, whoever is in their batch
+    if len(noisy):  # the others stay as they are, whatever is in their batch
         own = G[noisy]
         for _ in range(RANK.power_steps):
             v[noisy] = _unit(torch.einsum("nci,nc->ni", own.double(), product[noisy]))

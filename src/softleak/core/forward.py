@@ -30,14 +30,10 @@ def seeded(seed: int, like: Tensor) -> Iterator[None]:
 
 
 def forward_one(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
-    """Run the model on one input.
+    """Return the logits (1, C) of one input, and the input as a batch of one.
 
-    Args:
-        model: the classifier, in the mode the client uses. Its buffers stay as they are.
-        x: one input, with or without a batch dimension of one; a tensor, or tensors by keyword.
-
-    Returns:
-        The logits (1, C), and the input as a batch of one.
+    The input, a tensor or tensors by keyword, may have a batch dimension of one. The model is in
+    the mode the client uses, and its buffers stay as they are.
 
     Raises:
         ModelError: if the model refuses the input, or its output is not of shape (1, C).
@@ -64,18 +60,12 @@ def forward_one(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
 
 
 def forward_batch(model: nn.Module, x: Inputs) -> Tensor:
-    """Run the model on a batch of inputs (B, …), and return the logits (B, C).
-
-    The model's buffers stay as they are.
-
-    Raises:
-        ModelError: if the model refuses the inputs, or its output is not of shape (B, C).
-    """
+    """Return the logits (B, C) of a batch of inputs (B, …), as ``run_batch`` does."""
     return run_batch(model, x)[0]
 
 
 def run_batch(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
-    """Run the model on a batch as ``forward_batch`` does; return the inputs as they were used too.
+    """Return the logits (B, C) of a batch of inputs (B, …), and the inputs as they were used.
 
     Raises:
         ModelError: if the model refuses the inputs, or its output is not of shape (B, C).

@@ -61,10 +61,7 @@ class Knowledge:
         return self.scale == "unknown"
 
     def of(self, share: GradientShare) -> Knowledge:
-        """Return what is known of this share: what it says of its scale counts if nobody else did.
-
-        A share that states its scale is a gradient.
-        """
+        """Return what is known of this share; its own scale counts where none is stated here."""
         client = share.made_by or self.client
         scale = share.scale if self.scale is None else self.scale
         if (client, scale) == (self.client, self.scale):

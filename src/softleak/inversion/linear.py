@@ -38,13 +38,8 @@ class Scale(NamedTuple):
 def scale_on_grid(x: Tensor, error: Tensor, scale_error: float, dtype: torch.dtype) -> Scale | None:
     """Return the factor near one that puts all of ``x`` on the grid of a floating-point type.
 
-    It is None if no factor stands out.
-
-    Args:
-        x: Numbers (n,) that lie on the grid but for one common factor and their errors.
-        error: The standard error (n,) that each entry has by itself.
-        scale_error: The standard error of the common factor.
-        dtype: The type whose grid it is.
+    The numbers (n,) lie on the grid but for one common factor, known to ``scale_error``, and the
+    ``error`` (n,) that each has by itself. The answer is None if no factor stands out.
     """
     spacing = torch.finfo(dtype).eps / 2  # relative, for the largest numbers of an octave
     margin = 2 * TRIALS_PER_SPACING

@@ -166,10 +166,8 @@ def _addable(model: nn.Module) -> list[str]:
     tables = [name for name, m in model.named_modules() if isinstance(m, nn.Embedding)]
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     layers = nn.Linear | nn.Embedding | nn.modules.conv._ConvNd | nn.MultiheadAttention
-    owners = {
-        n: model.get_submodule(n.rpartition(".")[0]) for n, p in trained.items() if p.ndim > 1
-    }
-    free = [n for n, owner in owners.items() if not isinstance(owner, layers)]
+    wide = [n for n, p in trained.items() if p.ndim > 1]
+    free = [n for n in wide if not isinstance(model.get_submodule(n.rpartition(".")[0]), layers)]
     return free + [f"{name}.weight" for name in tables if f"{name}.weight" in trained]
 
 

@@ -81,12 +81,8 @@ def on_levels(
 ) -> Patches | None:  # fmt: skip
     """Return the patches with every pixel on a level, or None if they do not lie on levels.
 
-    Args:
-        plan: where the pixels are.
-        delta: (N, d) the gradient at each patch.
-        G: (d, K) the gradient of the projection.
-        found: the patches as the equations tell them.
-        solve: the solution of ``Δᵀ X = G`` for some of the patches.
+    ``delta`` (N, d) is the gradient at each patch, ``G`` (d, K) that of the projection; ``solve``
+    solves ``Δᵀ X = G`` for some of the patches.
     """
     channels = _channels(plan).to(found.X.device)
     blur = BLUR * found.X.square().mean().sqrt()
@@ -188,10 +184,8 @@ def unweighed(U: Tensor, b: Tensor) -> PatchFit:
 def weighed(U: Tensor, b: Tensor, running: Tensor) -> PatchFit:
     """Solve ``U z = b`` again, each entry of b weighed by the variance that describes it.
 
-    Args:
-        U: (d, r) with orthonormal columns.
-        b: (d, K) in units of its rows' expected errors.
-        running: (d, K) the mean square of the sums behind each entry of b, in any unit.
+    U (d, r) has orthonormal columns, b (d, K) is in units of its rows' expected errors, and
+    ``running`` (d, K) is the mean square of the sums behind each entry of b, in any unit.
     """
     first = unweighed(U, b)
     if len(U) - U.shape[1] < SPARE_EQUATIONS:
@@ -265,10 +259,8 @@ LEVELLED = (
 def invert_patches(plan: PatchPlan, share: GradientShare, pixel: Tensor | float = 1.0) -> Inversion:
     """Return the image behind a share, the predicted error of each pixel, and what is open.
 
-    Args:
-        plan: where the model's gradients tell the patches.
-        share: what the client sent; noise that it is known to carry is taken into account.
-        pixel: the standard deviation that inputs were divided by.
+    Noise that the share is known to carry is taken into account. ``pixel`` is the standard
+    deviation that inputs were divided by.
 
     Raises:
         ShareError: if the share lacks one of the two gradients.

@@ -50,13 +50,10 @@ class Step(Protocol):
     def back(
         self, out: LayerState, share: GradientShare, tangent: Tangent | None = None
     ) -> Inverted:
-        """Return what is known at the layer's input.
+        """Return what is known at the layer's input, by what is known at its output.
 
-        Args:
-            out: What is known at the layer's output.
-            share: The gradients that the client sent.
-            tangent: Where the nearest activation above was linearised; None if it may not be
-                moved any more, or there is none.
+        ``tangent`` says where the nearest activation above was linearised. It is None if that may
+        not be moved any more, or there is none.
         """
         ...
 

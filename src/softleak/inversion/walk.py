@@ -39,12 +39,7 @@ def start_state(
     Both are off by the relative error of the scalar t (docs/method.md, "One scalar in a closed
     interval"), and by rounding and noise of their own.
 
-    Args:
-        head: The model's last linear layer.
-        share: The gradients that the client sent, without an unknown scale.
-        recovery: What ``recover_label`` found in the share.
-        x: The recovered feature (I,), on the device of the head.
-        t: The recovered scalar.
+    The share is without an unknown scale; the recovered feature is on the device of the head.
     """
     factors = factor(head, [share])
     eps = factors.relative

@@ -53,7 +53,7 @@ def _converted(
 
 @contextmanager
 def _silence(log: Any) -> Iterator[None]:  # noqa: ANN401 - the library's own module
-    """Keep the library from printing what does not fit; whoever loads says it in a few lines."""
+    """Keep the library from printing what does not fit; the caller says it in a few lines."""
     before, shown = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
     log.disable_progress_bar()

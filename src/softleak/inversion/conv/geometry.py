@@ -80,9 +80,8 @@ class Geometry:
         The positions at which two taps see two pixels lie on one diagonal of the matrix, so that
         each pair of taps is one addition to a strided view.
 
-        Args:
-            matrix: A contiguous matrix over the n = C·H·W entries of the input.
-            blocks: What each position adds to each pair of entries: (C, k, C, k, Ho, Wo).
+        The matrix is contiguous, over the n = C·H·W entries of the input; ``blocks`` are what each
+        position adds to each pair of entries: (C, k, C, k, Ho, Wo).
         """
         (height, width), (down, across), count = self.size, self.stride, len(matrix)
         channels, plane = len(blocks), height * width
@@ -132,10 +131,8 @@ TILE = 2  # positions along a side: larger tiles multiply more zeros, smaller on
 def transposed_columns(geometry: Geometry, kernel: Tensor, columns: Tensor) -> Tensor:
     """Return ``Tᵀ columns`` (n, R), T being the convolution's matrix (m, n).
 
-    Args:
-        geometry: Where the convolution looks.
-        kernel: The kernel (Co, C, kh, kw).
-        columns: Columns over the outputs (Co, Ho, Wo, R), in the precision of the kernel.
+    The kernel is (Co, C, kh, kw); the columns over the outputs are (Co, Ho, Wo, R), in its
+    precision.
     """
     (down, across), (top, left) = geometry.stride, geometry.padding
     count, (height, width) = columns.shape[-1], geometry.size

@@ -38,11 +38,8 @@ def least_ratio(product: Apply, inverse: Apply, diagonal: Tensor, steps: int) ->
     that in ``N⁻¹``. The method finds an eigenvalue that stands apart from the others in few steps,
     and comes from above.
 
-    Args:
-        product: The product of the changed matrix M with a vector (n,).
-        inverse: The product of ``N⁻¹`` with a vector (n,).
-        diagonal: The diagonal (n,) of N, which sizes a random start.
-        steps: The number of products.
+    ``product`` and ``inverse`` multiply vectors (n,) by M and by ``N⁻¹``; the diagonal (n,) of N
+    sizes a random start.
     """
     left = reproducible_noise((len(diagonal), 1), diagonal)[:, 0] * diagonal.sqrt()
     before = torch.zeros_like(left)
@@ -86,14 +83,9 @@ def held_by_rows(inverse: Apply, ridge: Tensor, draws: Tensor, steps: int, large
 def ridge_part(inverse: Apply, ridge: Tensor, start: Tensor, steps: int) -> float:
     """Return the ridge's part in the precision of the direction that rows say least of.
 
-    It is the largest eigenvalue of ``R^½ N⁻¹ R^½`` with the ridge R, by power iteration. It is
-    one if the rows say nothing of that direction.
-
-    Args:
-        inverse: The product of ``N⁻¹`` with a vector (n,).
-        ridge: What was added to the diagonal of N (n,).
-        start: A vector (n,) in which such directions stand out.
-        steps: How many steps of power iteration.
+    It is the largest eigenvalue of ``R^½ N⁻¹ R^½`` with the ridge R (n,) on the diagonal of N, by
+    power iteration from a vector (n,) in which such directions stand out. It is one if the rows
+    say nothing of that direction.
     """
     root = ridge.sqrt()
     v, held = start * root, 0.0

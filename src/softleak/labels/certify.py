@@ -11,7 +11,7 @@ from torch import Tensor
 from softleak.core.factors import Factors
 from softleak.core.families import KNOWN_FAMILIES, AnyLabel, Family, SmoothedMixed
 from softleak.core.results import Candidate, Recovery, Status
-from softleak.labels.curve import Curve, misfit, residual
+from softleak.labels.curve import Curve, misfit, on_simplex, residual
 from softleak.labels.evidence.combine import CombinedEvidence
 from softleak.labels.messages import Doubt, Fitting, why, why_none
 from softleak.labels.pseudo import PseudoLabels
@@ -105,9 +105,7 @@ def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> T
 
 
 def _without_polynomial(values: Tensor, logits: Tensor, error: Tensor, degree: int) -> Tensor:
-    """Return what a polynomial in the logits leaves of ``values`` (K, C), both in units of
-    ``error``.
-    """
+    """Return what a polynomial in the logits leaves of ``values`` (K, C), in units of ``error``."""
     x = logits / logits.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)
     tested = (values != 0).to(values.dtype)
     powers = torch.stack([x**k for k in range(degree + 1)], -1) / error[..., None]
@@ -159,9 +157,7 @@ def _doubt_without_equations(solutions: Solutions) -> Doubt | None:
 
 
 def _indistinct(found: SolutionAt, solutions: Solutions) -> bool:
-    """Return whether ``p − y`` may be a few roundings of ``p``, times any factor if that is
-    unknown.
-    """
+    """Return whether ``p − y`` may be a few roundings of ``p``, times any unknown factor."""
     roundings = DOUBT_INDISTINCT * solutions.relative
     if abs(found.candidate.scalar) <= roundings:
         return True
@@ -284,10 +280,7 @@ def _equations(solutions: Solutions, label: Tensor) -> Tensor:
 
 
 def _spare(solutions: Solutions, curve: Curve, scalar: Tensor) -> Tensor:
-    """Return the spare bits (K,) of minima, without limit where nothing is left to determine.
-
-    Nor are they limited where the family is declared, since no chance made the label one.
-    """
+    """Return the spare bits (K,) of minima: no limit where a family is declared or decided."""
     decided = solutions.unknowns < 1 or isinstance(solutions.family, AnyLabel)
     if decided or solutions.declared:
         return torch.full_like(scalar, torch.inf)
@@ -341,20 +334,22 @@ def _judge(
         )  # fmt: skip
     best = fitting[0]
     doubt = Doubt.UNSIGNED if verdict.unsigned(client) else doubt_of(fitting, solutions, client)
-    complete = doubt is None and not verdict.conflicts(client)
+    conflicts = verdict.conflicts(client)
+    complete = doubt is None and not conflicts
     if best.candidate.width > tolerance:
         best = _centred(best)
-    label = solutions.family.project(best.candidate.label).clamp_min(0)
-    label = label / label.sum()
+    label = on_simplex(solutions.family.project(best.candidate.label))
     every = torch.cat([f.candidate.labels for f in fitting])
     error = float((every - label).abs().sum(-1).max()) + max(f.candidate.rounding for f in fitting)
     alone = len(fitting) == 1 and complete and best.equations > solutions.unknowns
     unique = alone and max(best.candidate.width, error) <= tolerance
     all_fitting = Fitting([f.candidate for f in fitting], error, tolerance)
+    decided, coarse = bool(verdict.decided[client]), bool(verdict.coarse[client])
+    words = why(unique, doubt, all_fitting, solutions.family, conflicts, decided, coarse)
     t = best.candidate
     return Recovery(
         status=Status.UNIQUE if unique else Status.AMBIGUOUS,
-        message=why(unique, doubt, all_fitting, verdict, client, solutions.family),
+        message=words,
         label=label,
         feature=factors.sigma[client] / best.tau * factors.v[client],
         scalar=t.scalar,

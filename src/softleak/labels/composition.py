@@ -1,4 +1,4 @@
-"""Whether an update is one step from the weights it is read at, whatever the batch.
+"""What a share of many samples still says: signs alone, classes and counts, and if it is one step.
 
 A neuron between a layer ``W`` with bias ``b`` and the head ``V`` that multiplies through (a ReLU,
 with or without pooling) has, for any sample and at any one set of weights,
@@ -105,9 +105,7 @@ class BatchReader:
 
     @cached_property
     def like_a_bias(self) -> Tensor | None:
-        """Return a direction (I,) along which usual features have length one, as the input of a
-        bias has.
-        """
+        """Return a direction (I,) along which usual features have length one; a bias has such."""
         if not len(self.features):
             return None
         mean = self.features.mean(0)
@@ -115,10 +113,7 @@ class BatchReader:
         return mean / size if size > 0 else None
 
     def read(self, share: GradientShare, samples: int | None = None) -> Batch:
-        """Return what is behind a share whose scale is known.
-
-        Counts only if the ``samples`` are.
-        """
+        """Return what is behind a share of a known scale, with counts if ``samples`` is stated."""
         if samples is not None and samples < 1:
             raise LabelError(f"expected one sample or more, got {samples}")
         (sent,) = head_gradients(self.head, [share])
@@ -162,9 +157,7 @@ class BatchReader:
     def counts(self, share: GradientShare, present: tuple[int, ...], samples: int) -> Tensor | None:
         """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c.
 
-        Args:
-            present: the classes that are proved to be there.
-            samples: B, the number of samples.
+        ``present`` are the classes that are proved to be there, and ``samples`` is B.
         """
         G = head_gradients(self.head, [share])[0].double()
         delta = self._mean_delta(share, G)
@@ -188,10 +181,7 @@ class BatchReader:
 
 
 def _class_features(G: Tensor, delta: Tensor) -> Tensor:
-    """Return (C, I) the mean feature of each class.
-
-    Its own row's, if its own samples dominate it.
-    """
+    """Return (C, I) the mean feature of each class: its own row's, if its samples dominate it."""
     own = delta < 0
     if not bool(own.any()):
         own = delta == delta.min()
@@ -201,8 +191,7 @@ def _class_features(G: Tensor, delta: Tensor) -> Tensor:
 
 
 def _rounding(share: GradientShare, name: str, head: Head) -> float:
-    size = share.resolution(name, head.dtype) * float(share[name].abs().max())
-    return PRESENT_ROUNDINGS * (size + share.noise(name))
+    return PRESENT_ROUNDINGS * _error(share, name, head.dtype)
 
 
 def whole_counts(n: Tensor, least: Tensor, samples: int) -> Tensor:
@@ -260,9 +249,7 @@ class Balance:
         return None
 
     def check(self, share: GradientShare, parameters: Mapping[str, Tensor], lr: float) -> OneStep:
-        """Return whether the share, times the learning rate ``lr``, is one step from
-        ``parameters``.
-        """
+        """Return whether the share, times the rate ``lr``, is one step from ``parameters``."""
         if any(name not in share for name in self._names(parameters)):
             return OneStep(False, "not all gradients that would show it were sent")
         parameters = {n: p.detach() for n, p in parameters.items()}
@@ -298,10 +285,7 @@ class Balance:
     def _sums(
         self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return (J,) the products of both, added up for each neuron.
-
-        In the head, and in the layer.
-        """
+        """Return (J,) the products of both, summed for each neuron: in the head, in the layer."""
         into = [
             (one[n].double() * other[n].double()).flatten(1).sum(1)
             if one[n].dim() > 1 else one[n].double() * other[n].double()

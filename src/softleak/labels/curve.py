@@ -91,19 +91,14 @@ class Interval:
 
 
 def density_for(classes: int) -> int:
-    """Return the grid points per factor e.
-
-    Few classes mean few equations, and many solutions that lie close together.
-    """
+    """Return the grid points per factor e: few classes leave many solutions close together."""
     if classes >= CURVE_GRID_MANY_CLASSES:
         return CURVE_GRID_COARSE  # many equations make wide minima
     return CURVE_GRID_FINE if classes < CURVE_GRID_FEW_CLASSES else CURVE_GRID_DENSITY
 
 
 def spread(curve: Curve, family: Family, t: Tensor) -> Tensor:
-    """Return the loss (N, S) of Eq. 5 made scale-free: the distance of ``ŷ/‖p − ŷ‖`` from the
-    family.
-    """
+    """Return the scale-free loss (N, S) of Eq. 5: the distance of ``ŷ/‖p − ŷ‖`` from the family."""
     (found,) = in_pieces(lambda some, at: (spread_of(family, *some.labels(at)),), curve, t)
     return found
 
@@ -131,11 +126,15 @@ def spread_of(family: Family, y: Tensor, size: Tensor) -> Tensor:
 
 
 def distance(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distance of labels (…, C) from a family by entry, and what rounding explains of
-    it.
-    """
+    """Return the distance of labels (…, C) from a family by entry, and what of it is rounding."""
     nearest, moved = nearest_of(family, y, error)
     return y - nearest, error + moved
+
+
+def on_simplex(y: Tensor) -> Tensor:
+    """Return a label (C,) without negative entries, which sums to one."""
+    kept = y.clamp_min(0)
+    return kept / kept.sum()
 
 
 def root_mean_square(rest: Tensor, error: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision
+from softleak.labels.messages import with_note
 from softleak.labels.solve import solve
 
 # What tells weight decay from rounding.
@@ -106,10 +107,7 @@ def solve_single(subject: Subject, knowledge: Knowledge, share: GradientShare) -
 def undo_decay(
     subject: Subject, knowledge: Knowledge, share: GradientShare, *, sums: Tensor | None = None
 ) -> Recovery | None:
-    """Return the recovery without the weight decay, if that is all that is wrong.
-
-    ``sums`` is that of ``without_decay``.
-    """
+    """Return the recovery without the weight decay (``without_decay``), if no more is wrong."""
     found = [
         (answer, tried.decay)
         for tried in without_decay(subject, share, sums=sums)
@@ -119,7 +117,7 @@ def undo_decay(
     if not clean:
         return None
     answer, decay = clean[0]
-    return replace(answer, message=f"{answer.message}; a weight decay of {decay:.3g} was undone")
+    return with_note(answer, f"a weight decay of {decay:.3g} was undone")
 
 
 def allow_for_decay(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
 
 from softleak.core.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
-from softleak.core.results import Candidate, Reading
-from softleak.labels.evidence.combine import CombinedEvidence
+from softleak.core.results import Candidate, Evidence, Reading, Recovery
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +90,22 @@ class Doubt(Enum):
         "scaled down by a learning rate, an average or clipping; if it is the gradient itself, "
         'say scale="known", else scale="unknown"'
     )
+    UNBALANCED = (
+        "the head's gradient is a product as that of one sample is, but its rows do not add up "
+        "to zero: the label equals the model's own prediction to within rounding, the loss is "
+        "not a softmax cross-entropy, or rows were altered"
+    )
+    CLIENT_UNTESTED = (
+        "the label is that of the client as it was said, but it is of no simple family, and "
+        "any update would have such a label: nothing bears out the steps, rate and momentum"
+    )
+    CLIENT_OPEN = (
+        "one label fits the client as it was said, but at another rate or number of steps "
+        "another label would fit as well: the model is too sure of itself to tell"
+    )
 
 
-UNVOUCHED = (
+NOT_STATED = (
     "nobody vouched that the share is the gradient of the plain loss itself, neither scaled nor "
     "weighted, which is assumed"
 )
@@ -104,10 +116,7 @@ ONE_STEP = "if it is a difference of checkpoints, it is assumed to be one step"
 
 
 def explain_reading(reading: Reading, otherwise: bool) -> str:
-    """Return both readings of a share, in words.
-
-    ``otherwise`` if there is a label at scale one too.
-    """
+    """Return both readings of a share in words; ``otherwise``: scale one has a label too."""
     what = f"a label that is {FAMILY_NAMES[reading.family]}, of class {int(reading.label.argmax())}"
     how = (
         "a difference of weights (after − before), not a gradient" if reading.scale < 0
@@ -145,14 +154,13 @@ def describe_family(family: object) -> str:
 
 
 def why(
-    unique: bool, doubt: Doubt | None, fitting: Fitting, verdict: CombinedEvidence, client: int,
-    family: Family,
+    unique: bool, doubt: Doubt | None, fitting: Fitting, family: Family,
+    conflicts: Sequence[Evidence], decided: bool, coarse: bool,
 ) -> str:  # fmt: skip
     """Return why the answer is what it is, given the candidates that fit."""
-    decided, conflicts = bool(verdict.decided[client]), verdict.conflicts(client)
     if conflicts:
         names = ", ".join(piece.parameter for piece in conflicts)
-        if bool(verdict.coarse[client]):
+        if coarse:
             return (
                 f"the share is so coarse that its layers disagree ({names}): rounding of the "
                 "weights outweighs the step"
@@ -176,6 +184,11 @@ def why(
     if fitting.one:
         return found
     return f"explained equally well as the gradient of the cross-entropy loss: {found}"
+
+
+def with_note(answer: Recovery, note: str) -> Recovery:
+    """Return an answer whose message ends with a further remark."""
+    return replace(answer, message=f"{answer.message}; {note}")
 
 
 def why_none(family: Family, evidence: bool) -> str:

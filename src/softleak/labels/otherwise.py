@@ -21,7 +21,9 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import simplest_family
 from softleak.labels.composition import is_sign_pattern
+from softleak.labels.curve import on_simplex
 from softleak.labels.decay import solve_single, undo_decay
+from softleak.labels.messages import Doubt, with_note
 from softleak.labels.noisy.features import Typical
 from softleak.labels.noisy.recover import recover_noisy
 from softleak.labels.noisy.spectrum import Spectrum, without_noisy_row
@@ -30,9 +32,7 @@ DIFFERENCE_ROUNDINGS = 16.0  # of an entry of p − y: what a softmax and a subt
 
 
 def of_zero_gradient(subject: Subject, knowledge: Knowledge, share: GradientShare) -> Recovery:
-    """Return the answer for a zero gradient of the head: ``y = softmax(b) − g_b`` if the bias has
-    one.
-    """
+    """Return the answer for a head gradient of zeros: ``y = softmax(b) − g_b`` by the bias."""
     head = subject.head
     told = head.bias_name in share and not knowledge.head_only
     g = share[head.bias_name].to(head.W.device).double() if told else None
@@ -63,7 +63,7 @@ def _of_zero_feature(
             "the feature before the head is zero, but the gradient of the head's bias is not that "
             "of one sample: the share was scaled or altered",
         )
-    label = y.clamp_min(0) / y.clamp_min(0).sum()
+    label = on_simplex(y)
     family = simplest_family(label, bound)
     # A mean of several labels is one-hot only if all of them are that one. It may be smoothed
     # though none of them is: two samples of one class and one of each other.
@@ -120,12 +120,7 @@ def otherwise(
     if explained is not None:
         return explained
     if _of_rounding(subject, knowledge, factors):
-        return Recovery(
-            Status.AMBIGUOUS,
-            "the head's gradient is a product as that of one sample is, but its rows do not add up "
-            "to zero: the label equals the model's own prediction to within rounding, the loss is "
-            "not a softmax cross-entropy, or rows were altered",
-        )
+        return Recovery(Status.AMBIGUOUS, Doubt.UNBALANCED.value)
     if G.shape[0] > OTHERWISE_MOST_CLASSES:
         return _beyond_bounds(G)
     spectrum = Spectrum.of(G)
@@ -146,9 +141,7 @@ def _explained(
 ) -> Recovery | None:
     """Return the answer if weight decay, several samples or one altered row are all there is.
 
-    Args:
-        G: (C, I) the head's gradient.
-        rank: the number of its singular values above rounding.
+    ``rank`` is the number of singular values of the head's gradient ``G`` (C, I) above rounding.
     """
     undone = undo_decay(subject, knowledge, share)
     if undone is not None or not _adds_up(subject.head, share, G):
@@ -234,5 +227,6 @@ def _mended(
     answer = solve_single(subject, knowledge, replace(whole, scale=share.scale, rounding=known))
     if answer is None:
         return None
-    mended = f"; row {row} of the head's gradient was altered and taken from the others"
-    return replace(answer, message=answer.message + mended)
+    return with_note(
+        answer, f"row {row} of the head's gradient was altered and taken from the others"
+    )

@@ -137,9 +137,7 @@ class PseudoLabels:
         return taken
 
     def interval(self, largest: Tensor | None = None) -> Interval:
-        """Return the scalars ``t`` of both signs, from where the softmax is one-hot to the last bit
-        to √2.
-        """
+        """Return the ``t`` of both signs, from a softmax that is one-hot to the last bit to √2."""
         ordered = self.a.sort(-1).values
         gaps = torch.stack([ordered[:, -1] - ordered[:, -2], ordered[:, 1] - ordered[:, 0]])
         width = ordered[:, -1] - ordered[:, 0]

@@ -14,17 +14,25 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from softleak.core.families import KNOWN_FAMILIES, AnyLabel, Family, OneHot, SmoothedMixed
+from softleak.core.families import KNOWN_FAMILIES, AnyLabel, OneHot, SmoothedMixed
 from softleak.core.results import Reading, Recovery, Status
 from softleak.labels.curve import (
     CURVE_GRID_DENSITY,
     ENTRIES_AT_ONCE,
     Interval,
     distance,
+    on_simplex,
     root_mean_square,
 )
 from softleak.labels.evidence.combine import CombinedEvidence
-from softleak.labels.messages import ONE_STEP, POSITIVE, UNVOUCHED, Doubt, explain_reading
+from softleak.labels.messages import (
+    NOT_STATED,
+    ONE_STEP,
+    POSITIVE,
+    Doubt,
+    explain_reading,
+    with_note,
+)
 from softleak.labels.pseudo import LARGEST, PseudoLabels
 from softleak.labels.scale import Segment, other_factors_fit
 from softleak.labels.search import SEARCH_FIT, search
@@ -54,12 +62,8 @@ def simpler_readings(
     """Return for each of N clients the simplest label on its line that is simpler than the one
     found.
 
-    Args:
-        pseudo: the curves of the clients.
-        tau: (N,) the scalars found.
-        error: (N,) how far they may be off.
-        simple: how many equations the label found satisfies, by client.
-        positive: whether other positive scales count, or negative ones alone.
+    The scalars found are ``tau`` (N,), to within ``error`` (N,); ``simple`` is how many equations
+    each label found satisfies. Other positive scales count only if ``positive``.
     """
     rows = max(ENTRIES_AT_ONCE // (42 * pseudo.u.shape[-1]), 1)
     for part in torch.split(torch.arange(len(tau), device=tau.device), rows):
@@ -118,10 +122,9 @@ def _without_leading(segment: Segment) -> Tensor:
 def _simplest(
     segment: Segment, ratio: Tensor, s: Tensor, levels: Sequence[int]
 ) -> list[Reading | None]:
-    """Return the simplest family that fits at one of the slopes ``s`` (N, S), if it beats
-    ``levels``.
+    """Return the simplest family that fits at one of the slopes ``s`` (N, S), if simpler.
 
-    ``ratio`` (N, S) is each slope relative to the one found.
+    ``ratio`` (N, S) is each slope relative to the one found, and ``levels`` how simple that is.
     """
     classes = segment.p.shape[-1]
     y, _ = segment.labels(s)
@@ -145,13 +148,9 @@ def _simplest(
         at = plain.argmin(1)
         for client, index in enumerate(at.tolist()):
             if found[client] is None and bool(fits[client, index]) and level > levels[client]:
-                found[client] = _reading(family, y[client, index], float(s[client, index]))
+                label = on_simplex(family.project(y[client, index]))
+                found[client] = Reading(label, float(s[client, index]), family)
     return found
-
-
-def _reading(family: Family, y: Tensor, s: float) -> Reading:
-    label = family.project(y).clamp_min(0)
-    return Reading(label / label.sum(), s, family)
 
 
 # What looks for a temperature in the loss.
@@ -204,9 +203,7 @@ class Tempered:
 
 
 def tempered_readings(pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> list[Reading | None]:
-    """Return a simple label at another temperature of the loss for each of N clients, if there is
-    one.
-    """
+    """Return for each of N clients a simple label at another temperature of the loss, if any."""
     found: list[Reading | None] = [None] * len(tau)
     if pseudo.u.shape[-1] < TEMPERATURES_FEWEST_CLASSES:
         return found
@@ -232,8 +229,7 @@ def _tempered_reading(y: Tensor, error: float, temperature: float) -> Reading:
         if float((y - one.project(y)).abs().sum()) <= READINGS_SLACK_ERRORS * error
     )
     family = next(families, FAMILY)
-    label = family.project(y).clamp_min(0)
-    return Reading(label / label.sum(), 1 / temperature, family, temperature)
+    return Reading(on_simplex(family.project(y)), 1 / temperature, family, temperature)
 
 
 # What decides when an answer is doubted.
@@ -261,7 +257,9 @@ def review(
     error = verdict.error[rows].clone()
     for index, i in enumerate(asked):
         if not bool(verdict.decided[i]):
-            tau[index], error[index] = _scalar_of(answers[i])
+            best = answers[i].solutions[0]
+            tau[index] = best.scalar
+            error[index] = max(best.high - best.scalar, best.scalar - best.low)
     readings = _other_readings([answers[i] for i in asked], pseudo.take(rows), tau, error, scale)
     unsure = _strengths_open([answers[i] for i in asked], Segment.at(pseudo.take(rows), tau, error))
     for i, reading, open_ in zip(asked, readings, unsure, strict=True):
@@ -315,21 +313,15 @@ def _open_to_readings(answer: Recovery, verdict: CombinedEvidence, client: int) 
     return answer.complete
 
 
-def _scalar_of(answer: Recovery) -> tuple[float, float]:
-    """Return the scalar of the best solution, and how far it may be off."""
-    best = answer.solutions[0]
-    return best.scalar, max(best.high - best.scalar, best.scalar - best.low)
-
-
 def _of_two_classes(answer: Recovery, classes: int) -> Recovery:
     """Doubt two classes, whose batches have gradients of rank one, unless another layer speaks."""
     if classes > 2 or answer.status is not Status.UNIQUE:
         return answer
     witnesses = [piece.parameter for piece in answer.evidence if piece.single]
     if not witnesses:
-        return _doubted(answer, Doubt.TWO_CLASSES.value)
+        return doubted(answer, Doubt.TWO_CLASSES.value)
     rests = f"that it is one sample rests on the gradient of {witnesses[0]}"
-    return replace(answer, message=f"{answer.message}; {rests}")
+    return with_note(answer, rests)
 
 
 def _with_reading(
@@ -337,18 +329,17 @@ def _with_reading(
 ) -> Recovery:
     if reading is not None:
         words = explain_reading(reading, answer.label is not None)
-        doubted = replace(_doubted(answer, words), readings=(reading,))
+        both = replace(doubted(answer, words), readings=(reading,))
         if answer.label is not None:
-            return doubted
-        return replace(doubted, label=reading.label, scale=reading.scale)
+            return both
+        return replace(both, label=reading.label, scale=reading.scale)
     arbitrary = isinstance(answer.family, AnyLabel)
     if answer.status is Status.NO_SOLUTION:
         return answer
     if scale == "unknown" and update and answer.scale > REVIEW_MORE_THAN_ONE_STEP:
-        return _doubted(answer, Doubt.STEPS.value)
+        return doubted(answer, Doubt.STEPS.value)
     if scale == "unknown":
-        assumed = f"{POSITIVE}; {ONE_STEP}" if update else POSITIVE
-        return replace(answer, message=f"{answer.message}; {assumed}")
+        return with_note(answer, f"{POSITIVE}; {ONE_STEP}" if update else POSITIVE)
     distance = abs(answer.scalar or 0.0)
     near = REVIEW_NEAR_PREDICTION if arbitrary else REVIEW_AT_PREDICTION
     if distance < near and not isinstance(answer.family, OneHot):
@@ -358,13 +349,14 @@ def _with_reading(
     # Numbers too coarse to give one label do not rule out a simpler one at another scale either.
     simplest = answer.status is Status.UNIQUE or isinstance(answer.family, OneHot)
     complete = answer.complete and (simplest or not decided)
-    return replace(answer, message=f"{answer.message}; {UNVOUCHED}", complete=complete)
+    return with_note(replace(answer, complete=complete), NOT_STATED)
 
 
-def _doubted(answer: Recovery, words: str) -> Recovery:
+def doubted(answer: Recovery, words: str) -> Recovery:
+    """Return an answer that is not proved after all, for the reason in these words."""
     return replace(answer, status=Status.AMBIGUOUS, message=words, complete=False)
 
 
 def _of_open_factor(answer: Recovery, doubt: Doubt) -> Recovery:
     """Doubt a label that is another one at another factor: nothing bounds how far off it is."""
-    return replace(_doubted(answer, doubt.value), error=math.inf)
+    return replace(doubted(answer, doubt.value), error=math.inf)

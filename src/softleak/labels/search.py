@@ -334,10 +334,7 @@ def _levels(curve: Curve, families: tuple[Family, ...], t: Tensor) -> tuple[Tens
 
 
 def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tensor) -> Found:
-    """Return the best point of each bracket (K,).
-
-    Of the spread, or the misfit if it may reach zero.
-    """
+    """Return the best point of each bracket (K,), of the misfit where that may reach zero."""
     every = curve.take(row)
     (_, scalar, _), (near, lowest, far) = zoom(
         lambda t: spread(every, family, t), left, right, SEARCH_FIRST_LEVELS - 1,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -18,6 +19,7 @@ from softleak.labels.certify import Solutions, certify
 from softleak.labels.curve import Interval, misfit
 from softleak.labels.evidence.combine import CombinedEvidence, combine
 from softleak.labels.evidence.probes import evidence_for
+from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.review import review
 from softleak.labels.scale import Rescaled, Segment
@@ -31,6 +33,9 @@ EVIDENCE_AROUND = 1e-3  # of τ: where a solution is looked for once evidence ha
 
 WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
 DECIDED = -1  # nothing is left for a family's equations to determine
+
+AnyCurve = TypeVar("AnyCurve", PseudoLabels, RecursionCurve)
+Attempt = Callable[[Knowledge, AnyCurve, CombinedEvidence], Solutions]
 
 
 def solve(
@@ -54,27 +59,38 @@ def _solve(
     pseudo: PseudoLabels,
     verdict: CombinedEvidence,
 ) -> list[Recovery]:
-    decided = verdict.decided.nonzero()[:, 0]
-    open_ = (~verdict.decided).nonzero()[:, 0]
-    answers: dict[int, Recovery] = {}
-    for rows, attempt in ((decided, _by_evidence), (open_, _by_family)):
-        if len(rows):
-            mine, said, own = factors.take(rows), verdict.take(rows), pseudo.take(rows)
-            solutions = replace(
-                attempt(knowledge, own, said), relative=factors.relative,
-                declared=knowledge.family is not None, normalised=head.normalised,
-            )  # fmt: skip
-            found = certify(solutions, mine, said, knowledge.tolerance)
-            answers.update(zip(rows.tolist(), found, strict=True))
+    answers = solve_each(head, knowledge, factors, pseudo, verdict, _by_evidence, _by_family)
     if knowledge.scale_unknown and knowledge.family is None:
         # Outside the usual families the feature is still exact; the label lies on a segment.
-        lost = [i for i in decided.tolist() if answers[i].status is not Status.UNIQUE]
+        decided = verdict.decided.tolist()
+        lost = [i for i, one in enumerate(answers) if decided[i] and one.status != Status.UNIQUE]
         if lost:
-            rows, anything = decided.new_tensor(lost), replace(knowledge, family=AnyLabel())
+            rows = torch.tensor(lost, device=verdict.decided.device)
+            anything = replace(knowledge, family=AnyLabel())
             wider = _solve(
                 head, anything, factors.take(rows), pseudo.take(rows), verdict.take(rows)
             )
-            answers.update(zip(lost, wider, strict=True))
+            for i, one in zip(lost, wider, strict=True):
+                answers[i] = one
+    return answers
+
+
+def solve_each(
+    head: Head, knowledge: Knowledge, factors: Factors, curve: AnyCurve, verdict: CombinedEvidence,
+    by_evidence: Attempt[AnyCurve], by_family: Attempt[AnyCurve],
+) -> list[Recovery]:  # fmt: skip
+    """Return certified answers along a curve: by evidence where that decides, else by family."""
+    answers: dict[int, Recovery] = {}
+    for chosen, attempt in ((verdict.decided, by_evidence), (~verdict.decided, by_family)):
+        rows = chosen.nonzero()[:, 0]
+        if len(rows):
+            said = verdict.take(rows)
+            solutions = replace(
+                attempt(knowledge, curve.take(rows), said), relative=factors.relative,
+                declared=knowledge.family is not None, normalised=head.normalised,
+            )  # fmt: skip
+            found = certify(solutions, factors.take(rows), said, knowledge.tolerance)
+            answers.update(zip(rows.tolist(), found, strict=True))
     return [answers[i] for i in range(len(factors.sigma))]
 
 

@@ -27,21 +27,13 @@ COMBINE_STANDARD_ERRORS = 8.0  # how many standard errors of independent roundin
 
 @dataclass(frozen=True, eq=False)
 class CombinedEvidence:
-    """What all pieces of evidence together say of N clients.
+    """What all pieces of evidence together say of N clients."""
 
-    Attributes:
-        scalar: (N,) τ of the most exact piece that holds.
-        error: (N,) a bound of its error.
-        decided: (N,) whether any piece holds; else scalar and error mean nothing.
-        pieces: for each client, what every piece says.
-        coarse: (N,) whether rounding beyond the dtype's may explain that pieces disagree.
-    """
-
-    scalar: Tensor
-    error: Tensor
-    decided: Tensor
-    pieces: tuple[tuple[Evidence, ...], ...]
-    coarse: Tensor
+    scalar: Tensor  # (N,) τ of the most exact piece that holds
+    error: Tensor  # (N,) a bound of its error
+    decided: Tensor  # (N,) whether any piece holds; else scalar and error mean nothing
+    pieces: tuple[tuple[Evidence, ...], ...]  # for each client, what every piece says
+    coarse: Tensor  # (N,) whether rounding beyond the dtype's may explain that pieces disagree
 
     def take(self, rows: Tensor) -> CombinedEvidence:
         """Return what it says of the clients with these indices."""

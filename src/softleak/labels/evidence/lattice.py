@@ -34,20 +34,14 @@ LATTICE_NEARBY = 0.25
 
 @dataclass(frozen=True)
 class Lattice:
-    """The relation ``g_c = h (Wᵀδ)_c k_c / n``: in channel c, k of n positions are active.
+    """The relation ``g_c = h (Wᵀδ)_c k_c / n``: in channel c, k of n positions are active."""
 
-    Attributes:
-        parameter: the name of the bias in a share.
-        positions: n, the number of positions that global pooling averages.
-        gain: h, which differs from one if an affine layer lies in between, such as a fresh
-            BatchNorm behind a convolution's bias.
-        accuracy: the relative error of ``τ`` that was seen on probes.
-    """
-
-    parameter: str
-    positions: int
+    parameter: str  # the name of the bias in a share
+    positions: int  # n, the number of positions that global pooling averages
+    # H, which differs from one if an affine layer lies in between, such as a fresh BatchNorm behind
+    # a convolution's bias.
     gain: float = 1.0
-    accuracy: float = 0.0
+    accuracy: float = 0.0  # the relative error of ``τ`` that was seen on probes
 
     @property
     def explanation(self) -> str:

@@ -1,4 +1,4 @@
-"""Fit pointwise relations to probes: which activation, and its coefficients."""
+"""Evidence of a bias before an activation: ``φ'`` as a function of the output ``φ``, by probes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,15 @@ from softleak.labels.evidence.relation import (
 
 @dataclass(frozen=True)
 class Activation:
-    """The derivative ``φ'`` as a linear combination of functions of the output ``x =
-    φ(z)``.
+    """The derivative ``φ'`` as a linear combination of functions of the output ``x = φ(z)``."""
 
-    Attributes:
-        name: what it is called in explanations.
-        basis: the functions; ``basis(x)`` has one tensor for each coefficient.
-        homogeneous: whether the basis depends on the sign of ``x`` alone. Then ``t`` follows
-            linearly.
-        powers: the exponents, if the basis consists of powers of ``x``. Then sums over entries
-            need to be computed once for all scales.
-    """
-
-    name: str
+    name: str  # what it is called in explanations
+    # The functions; ``basis(x)`` has one tensor for each coefficient.
     basis: Callable[[Tensor], tuple[Tensor, ...]]
+    # Whether the basis depends on the sign of ``x`` alone. Then ``t`` follows linearly.
     homogeneous: bool = False
+    # The exponents, if the basis consists of powers of ``x``. Then sums over entries need to be
+    # computed once for all scales.
     powers: tuple[int, ...] = ()
 
     def derivative(self, x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
@@ -90,25 +84,15 @@ POINTWISE_FLAT = 1e-3
 
 @dataclass(frozen=True)
 class Pointwise:
-    """The relation ``g_c = Σ_i (Wᵀδ)_i φ'(x_i)``, summed over the entries of channel c.
+    """The relation ``g_c = Σ_i (Wᵀδ)_i φ'(x_i)``, summed over the entries of channel c."""
 
-    Attributes:
-        parameter: the name of the bias in a share.
-        channels: the number m of its entries.
-        activation: the form of ``φ'`` as a function of the output.
-        coefficients: the coefficients of ``φ'`` that probing found.
-        peak: the largest entry of a feature on probes.
-        channels_last: whether the feature's entries run over channels fastest.
-        accuracy: the relative error of ``τ`` that was seen on probes.
-    """
-
-    parameter: str
-    channels: int
-    activation: Activation
-    coefficients: tuple[float, ...]
-    peak: float = 1.0
-    channels_last: bool = False
-    accuracy: float = 0.0
+    parameter: str  # the name of the bias in a share
+    channels: int  # the number m of its entries
+    activation: Activation  # the form of ``φ'`` as a function of the output
+    coefficients: tuple[float, ...]  # the coefficients of ``φ'`` that probing found
+    peak: float = 1.0  # the largest entry of a feature on probes
+    channels_last: bool = False  # whether the feature's entries run over channels fastest
+    accuracy: float = 0.0  # the relative error of ``τ`` that was seen on probes
 
     @property
     def explanation(self) -> str:

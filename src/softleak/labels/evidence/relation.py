@@ -1,4 +1,4 @@
-"""Evidence of the head's own bias, whose gradient is ``δ = p − y``."""
+"""What a relation between a gradient and the scalar is, how probes test it, and the head's bias."""
 
 from __future__ import annotations
 
@@ -28,17 +28,11 @@ RELATION_MARGIN = 4.0  # how many times the estimated error is stated, so that i
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """What one relation says of N clients.
+    """What one relation says of N clients."""
 
-    Attributes:
-        scalar: (N,) τ.
-        error: (N,) a bound of its absolute error.
-        misfit: (N,) ``‖g − predicted‖ / ‖g‖``. It is infinite if the gradient says nothing.
-    """
-
-    scalar: Tensor
-    error: Tensor
-    misfit: Tensor
+    scalar: Tensor  # (N,) τ
+    error: Tensor  # (N,) a bound of its absolute error
+    misfit: Tensor  # (N,) ``‖g − predicted‖ / ‖g‖``. It is infinite if the gradient says nothing.
 
     def signed(self, sign: int) -> Estimate:
         """Return this estimate with an infinite misfit where τ does not have this sign."""
@@ -92,23 +86,16 @@ class Witness(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Blurred:
-    """What noise leaves of one client's factors.
+    """What noise leaves of one client's factors."""
 
-    Attributes:
-        u: (C,) the mean of ``u``, and ``u_variance`` (C,) the variance of its entries.
-        d: (I,) the mean of ``d = Wᵀu``, and ``d_variance`` (I,) the variance of its entries.
-        x: (I,) the mean of ``σ v``, and ``x_variance`` (I,) the variance of its entries.
-        noise: the standard deviation of the noise on an entry of a gradient.
-        density: the log density of the noise, given deviations and their variance.
-    """
-
-    u: Tensor
+    u: Tensor  # (C,) the mean of ``u``, and ``u_variance`` (C,) the variance of its entries
     u_variance: Tensor
-    d: Tensor
+    d: Tensor  # (I,) the mean of ``d = Wᵀu``, and ``d_variance`` (I,) the variance of its entries
     d_variance: Tensor
-    x: Tensor
+    x: Tensor  # (I,) the mean of ``σ v``, and ``x_variance`` (I,) the variance of its entries
     x_variance: Tensor
-    noise: float
+    noise: float  # the standard deviation of the noise on an entry of a gradient
+    # The log density of the noise, given deviations and their variance.
     density: Callable[[Tensor, Tensor], Tensor]
 
 
@@ -169,20 +156,13 @@ PROBE_SEED = 0  # the seed of the random inputs and labels
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """One run of the model with everything known.
+    """One run of the model with everything known."""
 
-    Attributes:
-        share: the gradients of the run.
-        feature: (I,) what entered the head.
-        delta: (C,) ``δ = p − y``.
-        d: (I,) ``Wᵀδ``.
-        positions: the spatial size of the output of each parameter's module, by parameter.
-    """
-
-    share: GradientShare
-    feature: Tensor
-    delta: Tensor
-    d: Tensor
+    share: GradientShare  # the gradients of the run
+    feature: Tensor  # (I,) what entered the head
+    delta: Tensor  # (C,) ``δ = p − y``
+    d: Tensor  # (I,) ``Wᵀδ``
+    # The spatial size of the output of each parameter's module, by parameter.
     positions: dict[str, int]
 
 
@@ -226,15 +206,10 @@ class _Watch:
 
 @dataclass(frozen=True)
 class HeadBias:
-    """The relation ``G_b = δ = τ u``: the classic bias ratio, over all rows at once.
+    """The relation ``G_b = δ = τ u``: the classic bias ratio, over all rows at once."""
 
-    Attributes:
-        parameter: the name of the bias in a share.
-        accuracy: the relative error of ``τ`` that was seen on probes.
-    """
-
-    parameter: str
-    accuracy: float = 0.0
+    parameter: str  # the name of the bias in a share
+    accuracy: float = 0.0  # the relative error of ``τ`` that was seen on probes
 
     @property
     def explanation(self) -> str:

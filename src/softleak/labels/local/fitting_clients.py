@@ -33,19 +33,13 @@ Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]
 
 @dataclass(frozen=True, eq=False)
 class Unexplained:
-    """An update that the assumed client does not explain.
+    """An update that the assumed client does not explain."""
 
-    Attributes:
-        share: the update.
-        decay: the weight decay that its columns show, if they show one.
-        single: whether it is a product as that of one sample is, with that decay or without.
-        least_steps: a single sample on which all layers are trained leaves no such update in fewer
-            steps without weight decay; 1 if the head alone was trained.
-    """
-
-    share: GradientShare
-    decay: float | None
-    single: bool
+    share: GradientShare  # the update
+    decay: float | None  # the weight decay that its columns show, if they show one
+    single: bool  # whether it is a product as that of one sample is, with that decay or without
+    # A single sample on which all layers are trained leaves no such update in fewer steps without
+    # weight decay; 1 if the head alone was trained.
     least_steps: int
 
     def excludes(self, recipe: SgdSteps) -> bool:
@@ -58,9 +52,7 @@ def would_fit(
 ) -> list[str]:
     """Return in words which other client explains each update, or that none was found.
 
-    Args:
-        said: the steps that were assumed of them.
-        again: recovers their labels by other steps.
+    The steps that were assumed are ``said``; ``again`` recovers the labels by other steps.
     """
     signs = "its entries all have one size: a step of Adam or of signs would fit"
     words: dict[int, str] = {
@@ -95,14 +87,11 @@ def _seen(
     means = [mean_of_head(subject, shares[i], one) for i, one in tried]
     products = factor(subject.head, means).rank_one.tolist() if means else []
     single = {i for (i, _), product in zip(tried, products, strict=True) if product}
-    return {
-        i: Unexplained(one, decays[i], i in single, _least_steps(subject, one))
-        for i, one in shares.items()
-    }
-
-
-def _least_steps(subject: Subject, share: GradientShare) -> int:
-    return 1 if trains_head_alone(subject, share) else rows_seen(subject, share)
+    found = {}
+    for i, one in shares.items():
+        least = 1 if trains_head_alone(subject, one) else rows_seen(subject, one)
+        found[i] = Unexplained(one, decays[i], i in single, least)
+    return found
 
 
 def _other_steps(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
@@ -14,15 +13,14 @@ from softleak.core.results import Recovery
 from softleak.core.sgd_steps import SgdSteps, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.certify import Solutions, certify
+from softleak.labels.certify import Solutions
 from softleak.labels.curve import misfit
 from softleak.labels.evidence.combine import CombinedEvidence, combine
 from softleak.labels.evidence.relation import HeadBias
 from softleak.labels.local.recursion import RecursionCurve
-from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.review import review
 from softleak.labels.search import Minima, search
-from softleak.labels.solve import DECIDED, WIDEST
+from softleak.labels.solve import DECIDED, WIDEST, solve_each
 
 
 def trains_head_alone(subject: Subject, share: GradientShare) -> bool:
@@ -31,6 +29,12 @@ def trains_head_alone(subject: Subject, share: GradientShare) -> bool:
     own = (head.weight_name, head.bias_name)
     others = [n for n in share if n in subject.parameters and n not in own]
     return head.weight_name in share and not any(bool(share[n].any()) for n in others)
+
+
+def trains_bias(subject: Subject, share: GradientShare) -> bool:
+    """Return whether the head's bias has moved."""
+    name = subject.head.bias_name
+    return name in share and bool(share[name].any())
 
 
 def recover_head_alone(
@@ -50,8 +54,8 @@ def recover_head_alone(
     if not len(rows):
         return answers
     kept = [ready[i] for i in rows.tolist()]
-    found = _solve(subject, knowledge, kept, factors.take(rows), recipe)
     some = factors.take(rows)
+    found = _solve(subject, knowledge, kept, some, recipe)
     for place, i in enumerate(rows.tolist()):
         if some.balanced(place, found[place].scalar):
             answers[i] = found[place]
@@ -63,35 +67,21 @@ def _solve(
     recipe: SgdSteps,
 ) -> list[Recovery]:  # fmt: skip
     head = subject.head
-    pseudo = PseudoLabels.of(head, factors)
-    trained = all(head.bias_name in s and bool(s[head.bias_name].any()) for s in shares)
-    curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, trained)
+    trained = all(trains_bias(subject, share) for share in shares)
+    curve = RecursionCurve.of(head, factors, recipe, trained)
     relations = [HeadBias(head.bias_name)] if trained and not knowledge.head_only else []
     verdict = combine(relations, shares, head, factors)
-    answers: dict[int, Recovery] = {}
-    decided, open_ = verdict.decided.nonzero()[:, 0], (~verdict.decided).nonzero()[:, 0]
-    for rows in (decided, open_):
-        if not len(rows):
-            continue
-        mine, said = curve.take(rows), verdict.take(rows)
-        solutions = _by_bias(mine, said) if rows is decided else _by_family(knowledge, mine)
-        solutions = replace(
-            solutions, relative=factors.relative, declared=knowledge.family is not None,
-            normalised=head.normalised,
-        )  # fmt: skip
-        found = certify(solutions, factors.take(rows), said, knowledge.tolerance)
-        answers.update(zip(rows.tolist(), found, strict=True))
-    ordered = [answers[i] for i in range(len(shares))]
+    ordered = solve_each(head, knowledge, factors, curve, verdict, _by_bias, _by_family)
     updates = [True] * len(shares)
-    return review(ordered, pseudo, verdict, knowledge.scale, updates)
+    return review(ordered, curve.pseudo, verdict, knowledge.scale, updates)
 
 
-def _by_family(knowledge: Knowledge, curve: RecursionCurve) -> Solutions:
+def _by_family(knowledge: Knowledge, curve: RecursionCurve, _: CombinedEvidence) -> Solutions:
     family = knowledge.family or WIDEST
     return Solutions(curve, family, search(curve, family, curve.interval()), 1)
 
 
-def _by_bias(curve: RecursionCurve, verdict: CombinedEvidence) -> Solutions:
+def _by_bias(_: Knowledge, curve: RecursionCurve, verdict: CombinedEvidence) -> Solutions:
     """Return the solution at the scalar that the update of the head's bias gives."""
     t, error = verdict.scalar, verdict.error
     low, high = t - error, t + error

@@ -56,18 +56,13 @@ class StandIns:
 
 @dataclass(frozen=True, eq=False)
 class Proportions:
-    """How large a part of a client's data each class is estimated to be.
+    """How large a part of a client's data each class is estimated to be."""
 
-    Attributes:
-        mean: the estimate (C,), which sums to one.
-        interval: (2, C), each entry with the probability that ``ProportionSettings.level`` says,
-            for clients whose data are like the stand-ins.
-        message: what the intervals rest on.
-    """
-
-    mean: Tensor
+    mean: Tensor  # the estimate (C,), which sums to one
+    # (2, C), each entry with the probability that ``ProportionSettings.level`` says, for clients
+    # whose data are like the stand-ins.
     interval: Tensor
-    message: str
+    message: str  # what the intervals rest on
 
 
 @dataclass(frozen=True, eq=False)

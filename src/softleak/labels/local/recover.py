@@ -18,12 +18,15 @@ from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.sgd_steps import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.labels.curve import on_simplex
 from softleak.labels.local.fitting_clients import Plain, would_fit
 from softleak.labels.local.head_alone import recover_head_alone, trains_head_alone
 from softleak.labels.local.rounded_weights import by_rounding
 from softleak.labels.local.whole_head import recover_by_head
 from softleak.labels.local.whole_network import recover_whole
+from softleak.labels.messages import Doubt, with_note
 from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.review import doubted
 from softleak.labels.scale import Segment, other_factors_fit
 from softleak.labels.search import SEARCH_FIT
 from softleak.labels.solve import WIDEST
@@ -58,8 +61,7 @@ def best_fitting(answer: Recovery, family: Family) -> Recovery:
     if not is_open(answer) or answer.feature is None or answer.scalar is None:
         return answer
     best = min(answer.solutions, key=_unlikely)
-    label = family.project(best.label).clamp_min(0)
-    label = label / label.sum()
+    label = on_simplex(family.project(best.label))
     every = torch.cat([one.labels for one in answer.solutions])
     rounding = max(one.rounding for one in answer.solutions)
     ends = [abs(best.high - best.scalar), abs(best.scalar - best.low)]
@@ -118,7 +120,7 @@ def recover_trained(
 
         named = would_fit(subject, [shares[i] for i in open_], recipe, again, plain)
         for i, words in zip(open_, named, strict=True):
-            found[i] = replace(found[i], message=f"{found[i].message}; {words}")
+            found[i] = with_note(found[i], words)
     return found
 
 
@@ -201,7 +203,7 @@ def _answers(
     for share, *every in zip(shares, *tries, strict=True):
         answer = _agreed(list(zip(recipes, every, strict=True)))
         if knowledge.scale != "known":
-            answer = _doubted(subject, share, answer, recipes[0])
+            answer = _tested(subject, share, answer, recipes[0])
         found.append(TrainedAnswer(answer, recipes[0]))
     return found
 
@@ -234,8 +236,8 @@ def _agreed(tries: list[tuple[SgdSteps, Recovery]]) -> Recovery:
             "explain the update; no label is claimed",
         )
     recipe, answer = fitting[0]
-    found = f"of the {len(tries)} clients that were tried only {describe(recipe)} fits"
-    return replace(answer, message=f"{answer.message}; {found}")
+    tried = f"of the {len(tries)} clients that were tried only {describe(recipe)} fits"
+    return with_note(answer, tried)
 
 
 def describe(recipe: SgdSteps) -> str:
@@ -249,9 +251,7 @@ def _simple(answer: Recovery) -> bool:
     return answer.family is not None and not isinstance(answer.family, AnyLabel)
 
 
-def _doubted(
-    subject: Subject, share: GradientShare, answer: Recovery, recipe: SgdSteps
-) -> Recovery:
+def _tested(subject: Subject, share: GradientShare, answer: Recovery, recipe: SgdSteps) -> Recovery:
     """Return the answer, UNIQUE only if the numbers themselves bear out what was said of steps.
 
     A label of a simple family is borne out by its equations. Any other label would come out just
@@ -260,21 +260,13 @@ def _doubted(
     if answer.status is not Status.UNIQUE:
         return answer
     if not _simple(answer):
-        words = (
-            "the label is that of the client as it was said, but it is of no simple family, and "
-            "any update would have such a label: nothing bears out the steps, rate and momentum"
-        )
-        return replace(answer, status=Status.AMBIGUOUS, message=words, complete=False)
+        return doubted(answer, Doubt.CLIENT_UNTESTED.value)
     factors = factor(subject.head, [mean_of_head(subject, share, recipe)])
     tau = torch.tensor([(answer.scalar or 1.0) * answer.scale], dtype=torch.double)
     tau = tau.to(factors.sigma.device)
     segment = Segment.at(PseudoLabels.of(subject.head, factors), tau, 0 * tau)
     if other_factors_fit(segment, SmoothedMixed(2), tau.abs(), SEARCH_FIT):
-        words = (
-            "one label fits the client as it was said, but at another rate or number of steps "
-            "another label would fit as well: the model is too sure of itself to tell"
-        )
-        return replace(answer, status=Status.AMBIGUOUS, message=words, complete=False)
+        return doubted(answer, Doubt.CLIENT_OPEN.value)
     return answer
 
 
@@ -302,4 +294,4 @@ def _of_adam(share: GradientShare, plain: Plain) -> Recovery:
         "that are not much larger than eps; no label is claimed"
     )
     status = answer.status if answer.status is not Status.UNIQUE else Status.AMBIGUOUS
-    return replace(answer, status=status, message=f"{answer.message}; {kept}", complete=False)
+    return with_note(replace(answer, status=status, complete=False), kept)

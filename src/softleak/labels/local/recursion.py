@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from softleak.core.factors import Factors
+from softleak.core.head import Head
 from softleak.core.sgd_steps import SgdSteps
 from softleak.labels.curve import ENTRIES_AT_ONCE, Interval
 from softleak.labels.pseudo import PseudoLabels
@@ -39,36 +40,6 @@ LABEL_EQUATIONS_SETTLED = 1e-12  # L1: the length of such a step that ends them
 LABEL_EQUATIONS_ENTRIES = 1 << 16
 
 
-class Recursion(Protocol):
-    """What is solved: N clients with one scalar each."""
-
-    def take(self, rows: Tensor) -> Recursion:
-        """Return some of the clients, repetitions allowed."""
-        ...
-
-    def target(self, t: Tensor) -> Tensor:
-        """Return what ``mean`` should be (N, C)."""
-        ...
-
-    def mean(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return what the labels (N, C) lead to at the scalars (N,)."""
-        ...
-
-    def run(self, t: Tensor, y: Tensor) -> Sloped:
-        """Return the same with its derivative."""
-        ...
-
-
-class Sloped(Protocol):
-    """Where a run ends (N, C), and the derivative of that by the label (N, C, C)."""
-
-    @property
-    def mean(self) -> Tensor: ...
-
-    @property
-    def slope(self) -> Tensor: ...
-
-
 def no_labels(y: Tensor) -> Tensor:
     """Return labels (N, C) that stand for no solution: none is near any family."""
     found = torch.full_like(y, LABEL_EQUATIONS_OUTSIDE)
@@ -77,7 +48,7 @@ def no_labels(y: Tensor) -> Tensor:
     return found
 
 
-def chord(curve: Recursion, t: Tensor, y: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
+def chord(curve: RecursionCurve, t: Tensor, y: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
     """Return labels (N, C) after steps with one inverse derivative (N, C, C), and which settled."""
     found, settled = y.clone(), torch.zeros(len(y), dtype=torch.bool, device=y.device)
     left, before = torch.arange(len(y), device=y.device), y.new_full((len(y),), torch.inf)
@@ -99,7 +70,7 @@ def chord(curve: Recursion, t: Tensor, y: Tensor, back: Tensor) -> tuple[Tensor,
     return found, settled
 
 
-def newton(curve: Recursion, row: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def newton(curve: RecursionCurve, row: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the labels (K, C) of clients ``row`` at scalars ``t``, and inverse derivatives."""
     size = LABEL_EQUATIONS_ENTRIES // y.shape[-1] ** 2 + 1
     everyone = torch.arange(len(t), device=t.device)
@@ -108,7 +79,7 @@ def newton(curve: Recursion, row: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor,
     return torch.cat(labels), torch.cat(back)
 
 
-def _newton_of(curve: Recursion, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _newton_of(curve: RecursionCurve, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the labels (N, C) at one scalar (N,) each, from labels that are near or not."""
     found = no_labels(y)
     inverse = y.new_zeros(*y.shape, y.shape[-1])
@@ -137,17 +108,11 @@ def narrow(t: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Bracket:
-    """The labels of scalars that lie close together.
+    """The labels of scalars that lie close together."""
 
-    Attributes:
-        t: the scalars (N, S), ordered in every row.
-        y: their labels (N, S, C).
-        back: the inverse derivative (N, C, C) in the middle; zeros where there is no label.
-    """
-
-    t: Tensor
-    y: Tensor
-    back: Tensor
+    t: Tensor  # the scalars (N, S), ordered in every row
+    y: Tensor  # their labels (N, S, C)
+    back: Tensor  # the inverse derivative (N, C, C) in the middle; zeros where there is no label
 
     def holds(self, t: Tensor) -> bool:
         """Return whether the scalars (N, S) all lie within those of the bracket."""
@@ -168,7 +133,7 @@ class Solved:
     bracket: Bracket | None = None
 
 
-def solve_along(curve: Recursion, t: Tensor, start: Tensor, last: Solved) -> Tensor:
+def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor, last: Solved) -> Tensor:
     """Return the labels (N, S, C) at the scalars ``t`` (N, S), ordered in every row.
 
     Args:
@@ -198,7 +163,7 @@ def solve_along(curve: Recursion, t: Tensor, start: Tensor, last: Solved) -> Ten
     return found
 
 
-def _solve_within(curve: Recursion, t: Tensor, start: Tensor, bracket: Bracket) -> Bracket:
+def _solve_within(curve: RecursionCurve, t: Tensor, start: Tensor, bracket: Bracket) -> Bracket:
     """Return the labels at scalars (N, S) within a bracket that is solved.
 
     Between two scalars without a label none is looked for: all of their row has none then.
@@ -211,7 +176,7 @@ def _solve_within(curve: Recursion, t: Tensor, start: Tensor, bracket: Bracket) 
 
 
 def _solve_near(
-    curve: Recursion, t: Tensor, begin: Tensor, near: Tensor, back: Tensor, unsolvable: Tensor
+    curve: RecursionCurve, t: Tensor, begin: Tensor, near: Tensor, back: Tensor, unsolvable: Tensor
 ) -> Tensor:
     """Return the labels (N, S, C) of scalars (N, S), with matrices taken over where they serve.
 
@@ -290,21 +255,22 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class RecursionCurve:
-    """Ŷ(t) of N clients after several steps of the head.
+    """Ŷ(t) of N clients after several steps of the head."""
 
-    Attributes:
-        pseudo: the curves of the mean gradients, read as one step.
-        squared: (N,) σ², so that ``‖x‖² = σ²/t²``.
-        recipe: the steps.
-        bias_trained: whether the head's bias takes part.
-        last: the labels that were found last, which the next search begins with.
-    """
-
-    pseudo: PseudoLabels
-    squared: Tensor
-    recipe: SgdSteps
-    bias_trained: bool
+    pseudo: PseudoLabels  # the curves of the mean gradients, read as one step
+    squared: Tensor  # (N,) σ², so that ``‖x‖² = σ²/t²``
+    recipe: SgdSteps  # the steps
+    bias_trained: bool  # whether the head's bias takes part
+    # The labels that were found last, which the next search begins with.
     last: Solved = field(default_factory=Solved, init=False, repr=False)
+
+    @classmethod
+    def of(
+        cls, head: Head, factors: Factors, recipe: SgdSteps, bias_trained: bool
+    ) -> RecursionCurve:
+        """Return the curves behind a batch of head updates, of which these are the factors."""
+        pseudo = PseudoLabels.of(head, factors)
+        return cls(pseudo, factors.sigma.square(), recipe, bias_trained)
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         return solve_along(self, t, self.pseudo.labels(t)[0], self.last), t.abs()

@@ -21,7 +21,8 @@ from softleak.core.results import Recovery
 from softleak.core.sgd_steps import SgdSteps, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.curve import Curve, spread
+from softleak.labels.curve import Curve, on_simplex, spread
+from softleak.labels.local.head_alone import trains_bias
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.search import zoom
@@ -91,9 +92,7 @@ def by_rounding(
     Its status and everything else that fits stay. It is returned as it is if the intervals have
     nothing in common.
 
-    Args:
-        answer: an AMBIGUOUS answer with the label that fits best so far.
-        family: the family that was searched.
+    ``answer`` is AMBIGUOUS, with the label of the ``family`` searched that fits best so far.
     """
     best = next((one for one in answer.solutions if one.scalar == answer.scalar), None)
     update = RoundedUpdate.of(subject, share, recipe)
@@ -102,17 +101,13 @@ def by_rounding(
     factors = update.factors(factor(subject.head, [mean_of_head(subject, share, recipe)]))
     if factors is None:
         return answer
-    head = subject.head
-    trained = head.bias_name in share and bool(share[head.bias_name].any())
-    pseudo = PseudoLabels.of(head, factors)
-    curve: Curve = pseudo
+    curve: Curve = PseudoLabels.of(subject.head, factors)
     if recipe.steps > 1:
-        curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, trained)
+        curve = RecursionCurve.of(subject.head, factors, recipe, trains_bias(subject, share))
     low, high = factors.sigma.new_tensor([[best.low], [best.high]])
     (_, t, _), _ = zoom(lambda t: spread(curve, family, t), low, high, ROUNDED_LEVELS, many=False)
     t = t[:, None]
-    label = family.project(curve.labels(t)[0])[0, 0].clamp_min(0)
-    label = (label / label.sum()).to(answer.label)
+    label = on_simplex(family.project(curve.labels(t)[0])[0, 0]).to(answer.label)
     return replace(
         answer,
         label=label,

@@ -17,9 +17,9 @@ from softleak.core.sgd_steps import SgdSteps, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import simplest_family
-from softleak.labels.curve import spread_of
+from softleak.labels.curve import on_simplex, spread_of
+from softleak.labels.local.head_alone import trains_bias
 from softleak.labels.local.recursion import LABEL_EQUATIONS_OUTSIDE, RecursionCurve
-from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.search import local_minima
 from softleak.labels.solve import WIDEST
 
@@ -38,24 +38,15 @@ class MovingHead:
 
     A bias that is trained as well is a further column of target and weight, of a feature that is
     always one.
-
-    Attributes:
-        target: the update less its decay (C, r).
-        weight: the head's weight (C, r) in the same basis.
-        bias: its bias (C,), if it is not trained; else zeros.
-        noise: the standard error of an entry of the target, for every column (r,).
-        recipe: the steps.
-        basis: the basis (r, I).
-        family: the family that the label is of.
     """
 
-    target: Tensor
-    weight: Tensor
-    bias: Tensor
-    noise: Tensor
-    recipe: SgdSteps
-    basis: Tensor
-    family: Family
+    target: Tensor  # the update less its decay (C, r)
+    weight: Tensor  # the head's weight (C, r) in the same basis
+    bias: Tensor  # its bias (C,), if it is not trained; else zeros
+    noise: Tensor  # the standard error of an entry of the target, for every column (r,)
+    recipe: SgdSteps  # the steps
+    basis: Tensor  # the basis (r, I)
+    family: Family  # the family that the label is of
 
     @classmethod
     def of(
@@ -98,12 +89,17 @@ class MovingHead:
 
         Less the decay of the first weights, as ``target`` is.
         """
-        moved, memory = torch.zeros_like(self.target), None
+        return self.moves(y, features)[-1]
+
+    def moves(self, y: Tensor, features: Tensor) -> list[Tensor]:
+        """Return what has moved (C, r) before every step, and at the end."""
+        moves, memory = [torch.zeros_like(self.target)], None
         for kept, h in zip(self.recipe.kept, self.with_one(features), strict=False):
-            logits = kept * (self.weight @ h) + self.bias - moved @ h
+            logits = kept * (self.weight @ h) + self.bias - moves[-1] @ h
             delta = torch.softmax(logits, 0) - y
-            moved, memory = self.recipe.step(moved, memory, delta[:, None] * h)
-        return moved
+            moved, memory = self.recipe.step(moves[-1], memory, delta[:, None] * h)
+            moves.append(moved)
+        return moves
 
     def with_one(self, features: Tensor) -> Tensor:
         """Return features (…, r) as the target's columns count them: with a one for the bias."""
@@ -160,12 +156,6 @@ def rows_seen(subject: Subject, share: GradientShare) -> int:
 def _above(noise: float, sizes: Tensor, moved: Tensor) -> int:
     """Return how many singular values of an update (C, I) stand out of noise on every entry."""
     return int((sizes > noise * sum(n**0.5 for n in moved.shape)).sum())
-
-
-def trains_bias(subject: Subject, share: GradientShare) -> bool:
-    """Return whether the head's bias has moved."""
-    name = subject.head.bias_name
-    return name in share and bool(share[name].any())
 
 
 def _noise(subject: Subject, share: GradientShare, name: str) -> float:
@@ -267,8 +257,7 @@ def _starts(
     tried with several ways of the feature.
     """
     factors = factor(subject.head, [mean_of_head(subject, share, recipe)])
-    pseudo = PseudoLabels.of(subject.head, factors)
-    curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, trains_bias(subject, share))
+    curve = RecursionCurve.of(subject.head, factors, recipe, trains_bias(subject, share))
     where, found = curve.interval(), []
     for rows, grid in where.grids():
         y, size = curve.take(where.client[rows]).labels(grid)
@@ -317,14 +306,9 @@ def _progress(equations: MovingHead, z: Tensor) -> Tensor:
     found = []
     for one in z:
         y, first, _ = torch.split(one, [equations.classes, equations.rank, equations.rank])
-        h = equations.with_one(first)
-        moved, memory, sizes = torch.zeros_like(equations.target), None, []
-        for kept in equations.recipe.kept[:-1]:
-            sizes.append(moved.norm())
-            logits = kept * (equations.weight @ h) + equations.bias - moved @ h
-            delta = torch.softmax(logits, 0) - y
-            moved, memory = equations.recipe.step(moved, memory, delta[:, None] * h)
-        found.append(torch.stack(sizes) / moved.norm().clamp_min(1e-300))
+        moves = equations.moves(y, first.expand(equations.recipe.steps, -1))
+        sizes = torch.stack([moved.norm() for moved in moves])
+        found.append(sizes[:-1] / sizes[-1].clamp_min(1e-300))
     return torch.stack(found)
 
 
@@ -341,7 +325,7 @@ def _answer(equations: MovingHead, z: Tensor, length: Tensor) -> Recovery:
     J = jacfwd(equations.anywhere)(z, features, length)
     bars = torch.linalg.pinv(J.T @ J, hermitian=True).diagonal().clamp_min(0).sqrt()
     error = WHOLE_HEAD_ERROR_BARS * float(bars[:classes].sum())
-    clean = label.clamp_min(0) / label.clamp_min(0).sum()
+    clean = on_simplex(label)
     return Recovery(
         Status.AMBIGUOUS,
         f"a label whose feature moves in {steps} steps explains the head's update to within "

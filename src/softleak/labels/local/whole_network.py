@@ -28,6 +28,7 @@ from softleak.core.sgd_steps import SgdSteps, mean_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import simplest_family
+from softleak.labels.curve import on_simplex
 from softleak.numerics.recorder import recorded_inputs
 
 
@@ -64,11 +65,7 @@ def first_linear(subject: Subject) -> str | None:
 
 
 def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
-    """Return the input behind a mean gradient; None if no first layer gives one sample's.
-
-    Args:
-        mean: the mean gradient of all steps, as ``mean_gradient`` returns it.
-    """
+    """Return the input behind a ``mean_gradient``; None if no first layer gives one sample's."""
     name = subject.once(first_linear)
     weight, bias = f"{name}.weight", f"{name}.bias"
     if name is None or weight not in mean or bias not in mean:
@@ -247,7 +244,7 @@ def recover_whole(
     error = _label_error(slope, beside.residual(label) - rest, worst)
     fits = worst <= UNROLLED_FITS and bool(label.isfinite().all())
     possible = fits and float(label.min()) >= -error and error <= knowledge.tolerance
-    clean = label.clamp_min(0) / label.clamp_min(0).sum()
+    clean = on_simplex(label)
     candidate = Candidate(scalar, scalar, scalar, worst, fits, label, label[None], error)
     status = Status.UNIQUE if possible else (Status.AMBIGUOUS if fits else Status.NO_SOLUTION)
     return Recovery(

@@ -1,7 +1,6 @@
-"""Recovery behind noise: the same equations as without, with a likelihood
-instead of a proof.
+"""Recovery behind noise: the same equations as without, with a likelihood instead of a proof.
 
-``spectrum`` measures the noise, ``signal`` separates the sample from it, ``posterior`` gives the
-probability of every scalar and label, ``integrate`` and ``prior_sampling`` integrate it, and
-``answer`` turns the result into a recovery. See docs/method.md, Noise.
+``features`` says what a feature usually is, ``spectrum`` measures the noise and separates the
+sample from it, ``posterior`` gives the probability of every scalar and label, ``sampling``
+integrates it, and ``recover`` turns the result into a recovery. See docs/method.md, Noise.
 """

@@ -32,19 +32,13 @@ FEATURES_SAME = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Typical:
-    """The usual direction of a model's features, and their usual length along it.
+    """The usual direction of a model's features, and their usual length along it."""
 
-    Attributes:
-        direction: (I,) the usual direction, a unit vector.
-        across: the usual length across that direction, relative to the length along it.
-        length: the mean logarithm of the length along it.
-        doubt: the standard deviation of that logarithm. It is infinite if nothing is known: then
-            every length is equally likely.
-    """
-
-    direction: Tensor
-    across: float = 1.0
-    length: float = 0.0
+    direction: Tensor  # (I,) the usual direction, a unit vector
+    across: float = 1.0  # the usual length across that direction, relative to the length along it
+    length: float = 0.0  # the mean logarithm of the length along it
+    # The standard deviation of that logarithm. It is infinite if nothing is known: then every
+    # length is equally likely.
     doubt: float = math.inf
 
     def log_prior(self, along: Tensor, error: float, tau: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""The probabilities ``p`` that a label and the noise of the logits leave, and how likely they are.
+"""How probable labels and scalars are behind noise.
 
-A label ``y`` fixes ``u = (p − y)/|p − y|``, and ``u`` fixes the logits of ``p``. Fixed-point steps
-close this loop.
+Where ``u`` is well known the posterior is Gaussian over the weights of a simplex. Else a label
+``y`` fixes ``u = (p − y)/|p − y|``, ``u`` fixes the logits of ``p``, and fixed-point steps close
+this loop.
 """
 
 from __future__ import annotations
@@ -155,10 +156,7 @@ def sum_zero_covariance(spread: Tensor) -> Tensor:
 
 
 def normal_draws(classes: int) -> Tensor:
-    """Return normal draws (M, C) whose sample mean is zero and covariance is one, exactly.
-
-    They are the same in every run.
-    """
+    """Return the same normal draws (M, C) every time, of mean zero and covariance one exactly."""
     half = max(GAUSSIAN_DRAWS // 2, classes)
     generator = torch.Generator().manual_seed(GAUSSIAN_SEED)
     drawn = torch.randn(half, classes, generator=generator, dtype=torch.double)
@@ -182,17 +180,11 @@ def even_points(count: int, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class PosteriorBlocks:
-    """How much is computed together. More at once means fewer steps, but leaves the cache.
+    """How much is computed together. More at once means fewer steps, but leaves the cache."""
 
-    Attributes:
-        logits: entries of the logits' noise, of which moments are taken.
-        covariances: entries of the covariances that labels are fitted with,
-        scalars: for no more scalars than this, unless the logits of more fit.
-    """
-
-    logits: int = 2**17
-    covariances: int = 2**19
-    scalars: int = 48
+    logits: int = 2**17  # entries of the logits' noise, of which moments are taken
+    covariances: int = 2**19  # entries of the covariances that labels are fitted with,
+    scalars: int = 48  # for no more scalars than this, unless the logits of more fit
 
 
 BLOCKS = PosteriorBlocks()
@@ -202,21 +194,15 @@ LogLikelihood = Callable[[Tensor], Tensor]  # maps scalars τ (S,) to log likeli
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Labels at S scalars, with K draws in each of P simplices, and then in each of their faces.
+    """Labels at S scalars, with K draws in each of P simplices, and then in each of their faces."""
 
-    Attributes:
-        log: (S, P, K) the logarithm of each label's weight.
-        weights: (S, P, K, d) the weights of all corners but the first.
-        size: (S, P, K) |t|, which differs from |τ| if the scale is unknown.
-        misfit: (S, P) the squared distance of ŷ(τ) from the simplex's plane, in units of its noise.
-        inside: (S, P, K) the squared distance of each label from the point of the plane that is
-            nearest to ŷ(τ), in the same units. It is large if that point is no label.
-    """
-
-    log: Tensor
-    weights: Tensor
-    size: Tensor
+    log: Tensor  # (S, P, K) the logarithm of each label's weight
+    weights: Tensor  # (S, P, K, d) the weights of all corners but the first
+    size: Tensor  # (S, P, K) |t|, which differs from |τ| if the scale is unknown
+    # (S, P) the squared distance of ŷ(τ) from the simplex's plane, in units of its noise.
     misfit: Tensor
+    # (S, P, K) the squared distance of each label from the point of the plane that is nearest to
+    # ŷ(τ), in the same units. It is large if that point is no label.
     inside: Tensor
 
     def beside(self, faces: Points) -> Points:
@@ -240,23 +226,14 @@ class Points:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """The posterior of one share's label, as a function of τ.
+    """The posterior of one share's label, as a function of τ."""
 
-    Attributes:
-        signal: what noise leaves of the head's gradient.
-        b: (C,) the head's bias.
-        simplices: the labels that are possible.
-        scale_unknown: whether the share may be the gradient times any positive factor.
-        typical: the prior of features.
-        evidence: the log likelihoods of the gradients of other layers.
-    """
-
-    signal: Signal
-    b: Tensor
-    simplices: Simplices
-    scale_unknown: bool
-    typical: Typical
-    evidence: tuple[LogLikelihood, ...] = ()
+    signal: Signal  # what noise leaves of the head's gradient
+    b: Tensor  # (C,) the head's bias
+    simplices: Simplices  # the labels that are possible
+    scale_unknown: bool  # whether the share may be the gradient times any positive factor
+    typical: Typical  # the prior of features
+    evidence: tuple[LogLikelihood, ...] = ()  # the log likelihoods of the gradients of other layers
 
     def moments(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (S, C) and covariance (S, C, C) of ``p`` over the noise of ``a``."""

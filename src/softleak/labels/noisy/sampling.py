@@ -1,8 +1,7 @@
-"""Much noise: labels are drawn from the family's prior, each weighted by the gradient as a whole.
+"""Integrate the posterior: by quadrature over the scalar, or by labels drawn from the prior.
 
-Where ``u`` is hardly known, the posterior is not Gaussian in any small neighbourhood. A label and
-the noise of the logits together determine ``p``, and hence ``u = (p − y)/|p − y|``, whose
-likelihood is exact.
+Where ``u`` is hardly known, the posterior is not Gaussian in any small neighbourhood. Labels of the
+prior are then weighted by the likelihood of the gradient as a whole.
 """
 
 from __future__ import annotations
@@ -43,14 +42,8 @@ QUADRATURE_REACH = 7.0  # standard deviations that they span on each side
 def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
     """Return nodes and weights by which a density is integrated over ``smallest ≤ |t| ≤ largest``.
 
-    Args:
-        log: the logarithm of the density; it need not be normalised.
-        smallest: the lower end of |t|, positive.
-        largest: the upper end of |t|.
-
-    Returns:
-        Scalars (S,) of both signs, close together where the density is, and the width (S,) that
-        each stands for (the trapezoidal rule). Scalars without weight are left out.
+    The nodes are scalars (S,) of both signs, close together where the density is, and the weights
+    the widths (S,) that they stand for (the trapezoidal rule). Scalars without weight are left out.
     """
     steps = torch.linspace(0, 1, QUADRATURE_COARSE, dtype=torch.double)
     size = smallest * (largest / smallest) ** steps

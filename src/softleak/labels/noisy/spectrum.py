@@ -1,4 +1,4 @@
-"""The rank-one part of a noisy head gradient: ``u``, ``a = σ W v``, and how uncertain both are.
+"""The noise of a head gradient, and its rank-one part: ``u``, ``a = σ W v``, and their errors.
 
 Features have a usual direction, in which the gradient counts in full. Across that direction it
 counts as far as it stands out of the noise. With little noise the result is the leading singular
@@ -38,22 +38,15 @@ SPECTRUM_SMALLEST = 1e-300  # the smallest divisor
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """The noise of a head gradient ``G`` (C, I), and what stands out of it.
+    """The noise of a head gradient ``G`` (C, I), and what stands out of it."""
 
-    Attributes:
-        noise: the standard deviation of the noise on one entry.
-        samples: the number of singular values above the noise, at least one.
-        even: whether the noise is equally large everywhere. Independent noise is; what pruning
-            leaves out is not.
-        heavy: whether the noise has tails like those of Laplace's distribution.
-        clear: whether the leading singular pair stands out of the noise.
-    """
-
-    noise: float
-    samples: int
+    noise: float  # the standard deviation of the noise on one entry
+    samples: int  # the number of singular values above the noise, at least one
+    # Whether the noise is equally large everywhere. Independent noise is; what pruning leaves out
+    # is not.
     even: bool
-    heavy: bool
-    clear: bool
+    heavy: bool  # whether the noise has tails like those of Laplace's distribution
+    clear: bool  # whether the leading singular pair stands out of the noise
 
     @classmethod
     def of(cls, G: Tensor) -> Spectrum:
@@ -148,33 +141,22 @@ SIGNAL_SMALLEST = 1e-300  # the smallest divisor
 
 @dataclass(frozen=True, eq=False)
 class Signal:
-    """What noise leaves of the factors of ``G = σ u vᵀ``.
+    """What noise leaves of the factors of ``G = σ u vᵀ``."""
 
-    Attributes:
-        u: (C,) the mean of the unit vector ``u``; it is shorter than one if ``u`` is uncertain.
-        u_covariance: (C, C) the covariance of ``u``.
-        x: (I,) the estimate of ``σ v``.
-        x_variance: the variance of each entry of ``x``.
-        a: (C,) the estimate of ``a = σ W v``.
-        a_root: (C, C) a root of its covariance: its noise is ``a_root`` times normal variables.
-        noise: the standard deviation s of the noise on an entry of the gradient.
-        along: the length of ``σ v`` in the usual direction of features.
-        mean: (C,) the gradient ``G`` in that direction.
-        gram: (C, C) the matrix K; the density of ``u`` is proportional to ``exp(uᵀ K u / 2s²)``.
-        response: (C, C) the matrix for which ``a = response u``.
-    """
-
+    # (C,) the mean of the unit vector ``u``; it is shorter than one if ``u`` is uncertain.
     u: Tensor
-    u_covariance: Tensor
-    x: Tensor
-    x_variance: float
-    a: Tensor
+    u_covariance: Tensor  # (C, C) the covariance of ``u``
+    x: Tensor  # (I,) the estimate of ``σ v``
+    x_variance: float  # the variance of each entry of ``x``
+    a: Tensor  # (C,) the estimate of ``a = σ W v``
+    # (C, C) a root of its covariance: its noise is ``a_root`` times normal variables.
     a_root: Tensor
-    noise: float
-    along: float
-    mean: Tensor
+    noise: float  # the standard deviation s of the noise on an entry of the gradient
+    along: float  # the length of ``σ v`` in the usual direction of features
+    mean: Tensor  # (C,) the gradient ``G`` in that direction
+    # (C, C) the matrix K; the density of ``u`` is proportional to ``exp(uᵀ K u / 2s²)``.
     gram: Tensor
-    response: Tensor
+    response: Tensor  # (C, C) the matrix for which ``a = response u``
 
     @property
     def known(self) -> float:

@@ -1,4 +1,11 @@
-"""Gradient matching searches for the input whose gradient is nearest to the share (§4.3, §5.1)."""
+"""Gradient matching searches for the input whose gradient is nearest to the share (§4.3, §5.1).
+
+The modules, in reading order: ``reconstruction`` (the answer), ``gradients`` (the gradient as a
+function of an input), ``problems`` (objectives and priors), ``tasks`` (labels and starts),
+``optimisers`` (Adam and L-BFGS), ``matcher`` (batches of jobs), ``gauss_newton`` and ``proving``
+(solving and proving), ``reconstruct`` (the attack), ``unrolled`` (updates of several local steps)
+and ``terminal_watch`` (progress on a terminal).
+"""
 
 from softleak.matching.gauss_newton.method import GaussNewton
 from softleak.matching.optimisers import LBFGS, Adam, AttemptSettings, Optimiser, WolfeSearch

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from torch.func import functional_call, grad
 from softleak.core.errors import ModelError, OptionError
 from softleak.core.forward import forward_one, logits_of
 from softleak.core.head import Head, float64_blocks, times_vector, vector_times
+from softleak.numerics.recorder import recorded_inputs, watched
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,20 +65,14 @@ class DifferentiableModel:
 
     def gradient_and_feature(self, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return ``∂L/∂θ`` by name, and the feature that enters the head: (I,), or (B, I)."""
-        seen: list[Tensor] = []
+        with recorded_inputs(self.model, self.head.name) as recorded:
+            seen = recorded[self.head.name]
 
-        def remember(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            seen.append(inputs[0])
+            def loss(parameters: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+                found = self.loss(parameters, x, y)
+                return found, {"feature": seen[-1] if y.ndim > 1 else seen[-1][0]}
 
-        def loss(parameters: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            found = self.loss(parameters, x, y)
-            return found, {"feature": seen[-1] if y.ndim > 1 else seen[-1][0]}
-
-        handle = self.model.get_submodule(self.head.name).register_forward_pre_hook(remember)
-        try:
             found, beside = self.differentiated(loss, self.parameters)
-        finally:
-            handle.remove()
         return found, beside["feature"]
 
     def differentiated(
@@ -116,23 +110,17 @@ def count_activations(model: DifferentiableModel, x: Tensor) -> int:
     """Return the number of entries of all layers' outputs for one input (1, …)."""
     count = 0
 
-    def add(_: nn.Module, __: object, output: object) -> None:
+    def add(_: str, __: object, output: object) -> None:
         nonlocal count
         count += output.numel() if isinstance(output, Tensor) else 0
 
-    def restart(_: nn.Module, __: object) -> None:
+    def restart(_: str, __: object) -> None:
         nonlocal count
         count = 0  # an input of one channel may first be tried without its batch dimension
 
-    leaves = [m for m in model.model.modules() if not any(True for _ in m.children())]
-    handles = [leaf.register_forward_hook(add) for leaf in leaves]
-    handles.append(model.model.register_forward_pre_hook(restart))
-    try:
-        with torch.no_grad():
-            forward_one(model.model, x[0])
-    finally:
-        for handle in handles:
-            handle.remove()
+    leaves = {n: m for n, m in model.model.named_modules() if not any(True for _ in m.children())}
+    with watched(leaves, after=add), watched({"": model.model}, before=restart), torch.no_grad():
+        forward_one(model.model, x[0])
     return count
 
 
@@ -158,22 +146,9 @@ def compiled(
     return run
 
 
-@dataclass(frozen=True)
-class OuterProductSettings:
-    """Which gradients are compared as outer products.
-
-    Attributes:
-        fewest_entries: a smaller weight is compared entry by entry, which costs little.
-        roundings: how many roundings a gradient that was sent may be off an outer product.
-        tolerance: how far, relative to its size, the gradient of a layer may be off its own.
-    """
-
-    fewest_entries: int = 1 << 18
-    roundings: float = 8.0
-    tolerance: float = 1e-4
-
-
-OUTER_PRODUCTS = OuterProductSettings()
+FEWEST_ENTRIES = 1 << 18  # a smaller weight is compared entry by entry, which costs little
+ROUNDINGS = 8.0  # by which a gradient that was sent may be off an outer product
+TOLERANCE = 1e-4  # how far, relative to its size, the gradient of a layer may be off its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +174,7 @@ class OuterProducts:
             for name, module in model.model.named_modules()
             if type(module) is nn.Linear
             and f"{name}.weight" in model.parameters
-            and module.weight.numel() >= OUTER_PRODUCTS.fewest_entries
+            and module.weight.numel() >= FEWEST_ENTRIES
         )
         if not large:
             return cls(model, ())
@@ -239,31 +214,23 @@ class OuterProducts:
         """Have every layer add a vector to its output, and collect what each sees (I,)."""
         seen: dict[str, Tensor] = {}
 
-        def tap(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        def tap(name: str, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             (row,) = inputs[0]
             if name in seen or row.ndim != 1:
                 raise ValueError(f"{name} acts more than once")
             seen[name] = row
             return output + added[name]
 
-        handles = [
-            self.model.model.get_submodule(layer).register_forward_hook(
-                partial(tap, f"{layer}.weight")
-            )
-            for layer in self.layers
-        ]
-        try:
+        modules = {f"{name}.weight": self.model.model.get_submodule(name) for name in self.layers}
+        with watched(modules, after=tap):
             yield seen
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 def _same(found: Mapping[str, Tensor], whole: Mapping[str, Tensor], name: str) -> bool:
     """Return whether the factors of a gradient are those of the gradient."""
     rows = len(whole[name])
     off = (torch.outer(found[name][:rows], found[name][rows:]) - whole[name]).norm()
-    return bool(off <= OUTER_PRODUCTS.tolerance * whole[name].norm())
+    return bool(off <= TOLERANCE * whole[name].norm())
 
 
 def factored(gradients: Sequence[Tensor]) -> Tensor | None:
@@ -281,7 +248,7 @@ def factored(gradients: Sequence[Tensor]) -> Tensor | None:
         v = v / v.norm().clamp_min(tiny)
         u = times_vector(G, v)
         sigma = u.norm()
-        if _residual(G, u, v) > OUTER_PRODUCTS.roundings * torch.finfo(G.dtype).eps * sigma:
+        if _residual(G, u, v) > ROUNDINGS * torch.finfo(G.dtype).eps * sigma:
             return None
         rows.append(torch.cat([sigma[None], u / sigma.clamp_min(tiny), v]))
     return torch.stack(rows)

@@ -17,24 +17,8 @@ from torch import Tensor
 BLOCK = 512  # rows of a Gram matrix that are computed at once
 
 
-@dataclass(frozen=True)
-class GramSettings:
-    """Settings that say of which groups of columns Gram matrices are kept, and how they are used.
-
-    Attributes:
-        memory: the bytes that Gram matrices may take. The largest groups have theirs kept.
-        fewest: the fewest columns of which a Gram matrix is kept. Of fewer it is computed as
-            quickly as it is read.
-        subtracted: the part of a group's size that may be subtracted from its Gram matrix, so that
-            few digits are lost.
-    """
-
-    memory: int = 1 << 28
-    fewest: int = 64
-    subtracted: float = 0.5
-
-
-GRAM_SETTINGS = GramSettings()
+FEWEST = 64  # columns of which a Gram matrix is kept; of fewer it is computed as quickly as read
+SUBTRACTED = 0.5  # the part of a group's size that may be subtracted, so that few digits are lost
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +28,12 @@ class WeightedGrams:
     Attributes:
         jacobian: the Jacobian ``J``, (n, R).
         sizes: how many of the R columns each group has, in their order.
-        settings: what is kept.
+        memory: the bytes that Gram matrices may take. The largest groups have theirs kept.
     """
 
     jacobian: Tensor
     sizes: tuple[int, ...]
-    settings: GramSettings = GRAM_SETTINGS
+    memory: int = 1 << 28
 
     def __call__(self, weight: Tensor) -> Tensor:
         """Return the normal matrix (n, n), summed in the dtype of the Jacobian, in float64.
@@ -63,7 +47,7 @@ class WeightedGrams:
         n, rest = len(self.jacobian), weight.clone()
         normal = self.jacobian.new_zeros(n, n)
         for part, own in self._kept:
-            usual = own.usual(weight[part], self.settings.subtracted)
+            usual = own.usual(weight[part])
             normal.add_(own.gram, alpha=usual * own.unit**2)
             rest[part] -= usual
         for sign in (1.0, -1.0):
@@ -78,13 +62,13 @@ class WeightedGrams:
     def _kept(self) -> tuple[tuple[slice, _GroupGram], ...]:
         """The Gram matrices of the largest groups, as many as memory holds."""
         parts = sorted(self._parts(), key=lambda part: part.start - part.stop)
-        room = self.settings.memory // (len(self.jacobian) ** 2 * self.jacobian.element_size())
+        room = self.memory // (len(self.jacobian) ** 2 * self.jacobian.element_size())
         return tuple((part, _GroupGram.of(self.jacobian[:, part])) for part in parts[:room])
 
     def _parts(self) -> Iterator[slice]:
         begin = 0
         for size in self.sizes:
-            if size >= self.settings.fewest:
+            if size >= FEWEST:
                 yield slice(begin, begin + size)
             begin += size
 
@@ -111,21 +95,17 @@ class _GroupGram:
         lengths: Tensor = torch.linalg.vector_norm(self.columns / self.unit, dim=0)
         return lengths.square()
 
-    def usual(self, weight: Tensor, subtracted: float) -> float:
+    def usual(self, weight: Tensor) -> float:
         """Return the weight of the whole group that leaves the fewest columns to be corrected.
 
         It is the smallest weight, so that only positive parts are added. The largest is taken where
         few columns weigh less, and subtracting them loses no digits.
-
-        Args:
-            weight: the weight (K,) of each column.
-            subtracted: the part of the group's size that may be subtracted.
         """
         least, most = float(weight.min()), float(weight.max())
         light = weight < most
         if least == most or 2 * int(light.sum()) >= len(weight):
             return least
-        small = float(self.sizes[light].sum()) <= subtracted * float(self.sizes.sum())
+        small = float(self.sizes[light].sum()) <= SUBTRACTED * float(self.sizes.sum())
         return most if small else least
 
 

@@ -14,7 +14,7 @@ from softleak.core.errors import ModelError
 from softleak.core.subject import Subject
 from softleak.defenses import Clip, GaussianNoise, Prune, Withhold
 from softleak.matching.gauss_newton.model import ImagePrior
-from softleak.matching.gauss_newton.reach import REACH_SETTINGS, NoiseReach, ReachSettings
+from softleak.matching.gauss_newton.reach import PRIOR, NoiseReach
 
 SHAPE = (3, 4, 5)
 PRIOR_PSNR = -20 * math.log10(ImagePrior().contrast)
@@ -107,8 +107,7 @@ def test_pixels_of_another_size_make_the_same_image(case):
 
 def test_gradients_are_drawn_where_not_all_fit(case):
     model, x, y, share, reach = case
-    few = ReachSettings(memory=16 * 65 * 500)
-    some = NoiseReach.of(Subject.of(model, SHAPE), share, x, y, torch.tensor(1.0), few)
+    some = NoiseReach.of(Subject.of(model, SHAPE), share, x, y, torch.tensor(1.0), 16 * 65 * 500)
     assert len(some.counts) < len(reach.counts)
     assert float(some.counts.sum()) == pytest.approx(float(reach.counts.sum()))
     noisy = GaussianNoise(size(share), 0)(share)
@@ -118,9 +117,7 @@ def test_gradients_are_drawn_where_not_all_fit(case):
 def test_an_input_that_is_too_large_is_refused(case):
     model, x, y, share, _ = case
     with pytest.raises(ModelError, match="at most 10 entries"):
-        NoiseReach.of(
-            Subject.of(model, SHAPE), share, x, y, torch.tensor(1.0), ReachSettings(unknowns=10)
-        )
+        NoiseReach.of(Subject.of(model, SHAPE), share, x, y, torch.tensor(1.0), unknowns=10)
 
 
 def test_neighbours_and_colours_are_alike_beforehand():
@@ -131,4 +128,4 @@ def test_neighbours_and_colours_are_alike_beforehand():
     assert colour == pytest.approx(float(covariance[0, 0]) * ImagePrior().colours)
     plain = ImagePrior().precision((7,))
     assert torch.equal(plain, torch.eye(7).double() / ImagePrior().contrast ** 2)
-    assert REACH_SETTINGS.prior == ImagePrior()
+    assert ImagePrior() == PRIOR

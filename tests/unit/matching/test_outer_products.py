@@ -20,8 +20,7 @@ LABEL = torch.tensor([0.7, 0.2, 0.1])
 
 @pytest.fixture(autouse=True)
 def _every_layer_counts_as_large(monkeypatch):
-    settings = replace(outer_products.OUTER_PRODUCTS, fewest_entries=1)
-    monkeypatch.setattr(outer_products, "OUTER_PRODUCTS", settings)
+    monkeypatch.setattr(outer_products, "FEWEST_ENTRIES", 1)
 
 
 def network(bias: bool = True) -> nn.Module:
@@ -114,6 +113,5 @@ def test_a_reconstruction_is_the_same(objective, monkeypatch):
         ).input  # fmt: skip
 
     ours = found()
-    settings = replace(outer_products.OUTER_PRODUCTS, fewest_entries=1 << 30)
-    monkeypatch.setattr(outer_products, "OUTER_PRODUCTS", settings)
+    monkeypatch.setattr(outer_products, "FEWEST_ENTRIES", 1 << 30)
     assert torch.allclose(ours, found(), atol=1e-6)

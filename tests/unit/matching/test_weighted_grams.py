@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from softleak.numerics import gram as weighted_grams
-from softleak.numerics.gram import GramSettings, WeightedGrams, gram_of, inverse_trace
+from softleak.numerics.gram import WeightedGrams, gram_of, inverse_trace
 
 SIZES = (70, 12, 0, 130)
 N = 20
@@ -32,7 +32,7 @@ def close(found, true) -> bool:
 @pytest.mark.parametrize("memory", [0, 4 * N * N, 1 << 20])
 @pytest.mark.parametrize("light", [0, 3, 60, 130])
 def test_any_weights_make_their_normal_matrix(jacobian, memory, light):
-    grams = WeightedGrams(jacobian, SIZES, GramSettings(memory))
+    grams = WeightedGrams(jacobian, SIZES, memory)
     weight = weights(2.0, 0.5, 1.0, 300.0)
     weight[len(weight) - light :] = 1e-3  # whether they are added to or subtracted from the rest
     weight[5:8] = 0.0

@@ -21,74 +21,52 @@ from softleak.core.errors import ModelError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.model import ImagePrior, NewtonModel
-from softleak.numerics.gram import GramSettings, WeightedGrams, inverse_trace
+from softleak.numerics.gram import WeightedGrams, inverse_trace
+
+UNCHANGED = 1e-6  # an error of no more than this part of its gradient's size is none
+# The smallest error that an entry is taken to have, relative to the size of its gradient. Smaller
+# ones make no difference to whether an image is recognisable, and would ask for float64.
+LEAST_ERROR = 1e-2
+ALIKE = 1.2  # errors whose ratio is at most this count as equal
+MOST_UNKNOWNS = 4096  # entries of an input
+PRIOR = ImagePrior()
+MEMORY = 1 << 30  # bytes of the Jacobian and its making; Gram matrices take a quarter afterwards
 
 
-@dataclass(frozen=True)
-class ErrorSettings:
-    """Which errors count as none, and which as equal.
+def sent_errors(rows: Mapping[str, Tensor], true: GradientShare, sent: GradientShare) -> Tensor:
+    """Return the error (R,) of some entries of a gradient; infinite for one that is not sent.
 
-    Attributes:
-        unchanged: an entry is unchanged if its error is no more than this part of its gradient's
-            size.
-        least: the smallest error that an entry is taken to have, relative to the size of its
-            gradient. Smaller ones make no difference to whether an image is recognisable, and would
-            ask for float64.
-        alike: errors whose ratio is at most this count as equal.
-    """
+    A factor on the whole of what is sent is no error.
 
-    unchanged: float = 1e-6
-    least: float = 1e-2
-    alike: float = 1.2
-
-
-ERROR_SETTINGS = ErrorSettings()
-
-
-@dataclass(frozen=True, eq=False)
-class SentErrors:
-    """Measure the errors of some entries of a gradient.
-
-    Attributes:
+    Args:
         rows: which entries of each gradient are measured, by name.
-        settings: what counts as no error, and as equal.
+        true: the gradient of the sample.
+        sent: what is sent instead of it.
     """
+    every = list(_errors_by_tensor(rows, true, sent, _factor(true, sent)))
+    errors, counts = (torch.cat(list(part)) for part in zip(*every, strict=True))
+    return _pooled(errors, counts)
 
-    rows: Mapping[str, Tensor]
-    settings: ErrorSettings = ERROR_SETTINGS
 
-    def __call__(self, true: GradientShare, sent: GradientShare) -> Tensor:
-        """Return the error (R,) of every entry; infinite for one that is not sent.
-
-        A factor on the whole of what is sent is no error.
-
-        Args:
-            true: the gradient of the sample.
-            sent: what is sent instead of it.
-        """
-        every = list(self._by_tensor(true, sent, _factor(true, sent)))
-        errors, counts = (torch.cat(list(part)) for part in zip(*every, strict=True))
-        return _pooled(errors, counts, self.settings.alike)
-
-    def _by_tensor(
-        self, true: GradientShare, sent: GradientShare, size: float
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the error of each gradient's entries, and how many entries have the same."""
-        for name, rows in self.rows.items():
-            own = true[name].double().reshape(-1)
-            if name not in sent:
-                yield torch.full((len(rows),), math.inf).double(), torch.ones(len(rows)).double()
-                continue
-            came = sent[name].double().reshape(-1)
-            off, usual = came / size - own, float(own.square().mean().sqrt())
-            least = max(self.settings.least * usual, torch.finfo(torch.float32).tiny)
-            missing, exact = came == 0, off.abs() <= self.settings.unchanged * usual
-            errors, counts = torch.full_like(own, least), torch.ones_like(own)
-            for group in (missing, ~missing & ~exact):
-                if group.any():
-                    errors[group] = off[group].square().mean().sqrt().clamp(min=least)
-                    counts[group] = float(group.sum())
-            yield errors[rows], counts[rows]
+def _errors_by_tensor(
+    rows: Mapping[str, Tensor], true: GradientShare, sent: GradientShare, size: float
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the error of each gradient's entries, and how many entries have the same."""
+    for name, chosen in rows.items():
+        own = true[name].double().reshape(-1)
+        if name not in sent:
+            yield torch.full((len(chosen),), math.inf).double(), torch.ones(len(chosen)).double()
+            continue
+        came = sent[name].double().reshape(-1)
+        off, usual = came / size - own, float(own.square().mean().sqrt())
+        least = max(LEAST_ERROR * usual, torch.finfo(torch.float32).tiny)
+        missing, exact = came == 0, off.abs() <= UNCHANGED * usual
+        errors, counts = torch.full_like(own, least), torch.ones_like(own)
+        for group in (missing, ~missing & ~exact):
+            if group.any():
+                errors[group] = off[group].square().mean().sqrt().clamp(min=least)
+                counts[group] = float(group.sum())
+        yield errors[chosen], counts[chosen]
 
 
 def _factor(true: GradientShare, sent: GradientShare) -> float:
@@ -101,41 +79,19 @@ def _factor(true: GradientShare, sent: GradientShare) -> float:
     return along / whole if along > 0 and whole > 0 else 1.0
 
 
-def _pooled(errors: Tensor, counts: Tensor, alike: float) -> Tensor:
+def _pooled(errors: Tensor, counts: Tensor) -> Tensor:
     """Return errors of which those that are nearly equal are equal, so that sums are quick."""
     values, groups = torch.unique(errors, return_inverse=True)
     own = torch.zeros_like(values).scatter_(0, groups, counts)  # equal errors have equal counts
     pooled: Tensor = values.clone()
     begin = 0
     for end in range(1, len(values) + 1):
-        if end == len(values) or not values[end] <= alike * values[begin]:
+        if end == len(values) or not values[end] <= ALIKE * values[begin]:
             part = slice(begin, end)
             if bool(values[begin].isfinite()):
                 pooled[part] = (values[part].square() * own[part]).sum().div(own[part].sum()).sqrt()
             begin = end
     return pooled[groups]
-
-
-@dataclass(frozen=True)
-class ReachSettings:
-    """Settings that bound the work, and say what is assumed.
-
-    Attributes:
-        unknowns: the largest number of entries of an input.
-        memory: the bytes that the Jacobian and its making may take. Of large layers as many
-            gradients are drawn as fit, each of which then counts as several. Gram matrices may
-            take a quarter of it afterwards.
-        errors: which errors count as none, and which as equal.
-        prior: what an attacker knows of images.
-    """
-
-    unknowns: int = 4096
-    memory: int = 1 << 30
-    errors: ErrorSettings = field(default_factory=ErrorSettings)
-    prior: ImagePrior = field(default_factory=ImagePrior)
-
-
-REACH_SETTINGS = ReachSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +103,7 @@ class NoiseReach:
         rows: which entries of each gradient the R columns are, by name.
         counts: how many entries each of the R columns stands for.
         precision: the inverse covariance (n, n) of pixels beforehand.
-        settings: what is assumed.
+        memory: the bytes that the Jacobian may take.
         known: the weights (R,) of entries that were asked for, and the PSNR for each.
     """
 
@@ -155,13 +111,13 @@ class NoiseReach:
     rows: dict[str, Tensor]
     counts: Tensor
     precision: Tensor
-    settings: ReachSettings = REACH_SETTINGS
+    memory: int = MEMORY
     known: list[tuple[Tensor, float]] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(
         cls, subject: Subject, share: GradientShare, x: Tensor, y: Tensor, scale: Tensor,
-        settings: ReachSettings = REACH_SETTINGS,
+        memory: int = MEMORY, unknowns: int = MOST_UNKNOWNS, prior: ImagePrior = PRIOR,
     ) -> NoiseReach:  # fmt: skip
         """Linearise the gradient of one sample.
 
@@ -171,15 +127,18 @@ class NoiseReach:
             x: the input of the sample.
             y: its soft label (C,).
             scale: the size of a pixel of range one is that of the input times this.
-            settings: how much work there may be.
+            memory: the bytes that the Jacobian and its making may take. Of large layers as many
+                gradients are drawn as fit, each of which then counts as several.
+            unknowns: the largest number of entries of an input.
+            prior: what an attacker knows of images.
 
         Raises:
-            ModelError: if the input has more entries than the settings allow.
+            ModelError: if the input has more entries than ``unknowns``.
         """
-        if x.numel() > settings.unknowns:
-            raise ModelError(f"expected an input of at most {settings.unknowns} entries")
+        if x.numel() > unknowns:
+            raise ModelError(f"expected an input of at most {unknowns} entries")
         names = tuple(name for name in subject.parameters if name in share)
-        model = NewtonModel.of(subject, names, (1, *x.shape), settings.memory)
+        model = NewtonModel.of(subject, names, (1, *x.shape), memory)
         rows, counts = _drawn(model, names)
         z = model.quick.pack(x[None], y[None])
         weight = torch.ones(sum(model.quick.sizes.values()))
@@ -188,7 +147,7 @@ class NoiseReach:
         found /= scale.expand(x.shape).reshape(-1, 1).to(found)
         return cls(
             found, {name: own for name, (own, _) in rows.items()}, counts,
-            settings.prior.precision(tuple(x.shape)), settings,
+            prior.precision(tuple(x.shape)), memory,
         )  # fmt: skip
 
     def psnr(self, true: GradientShare, sent: GradientShare) -> float:
@@ -219,7 +178,7 @@ class NoiseReach:
 
     def _weight(self, true: GradientShare, sent: GradientShare) -> Tensor:
         """Return what each entry counts for, (R,): the inverse of its squared error."""
-        return self.counts / self._errors(true, sent).square()
+        return self.counts / sent_errors(self.rows, true, sent).square()
 
     def _psnr_with(self, weight: Tensor) -> float:
         normal = self._normal(weight)
@@ -232,11 +191,7 @@ class NoiseReach:
     @cached_property
     def _normal(self) -> WeightedGrams:
         sizes = tuple(len(own) for own in self.rows.values())
-        return WeightedGrams(self.jacobian, sizes, GramSettings(self.settings.memory // 4))
-
-    @cached_property
-    def _errors(self) -> SentErrors:
-        return SentErrors(self.rows, self.settings.errors)
+        return WeightedGrams(self.jacobian, sizes, self.memory // 4)
 
 
 def _drawn(

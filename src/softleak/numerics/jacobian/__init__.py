@@ -1,5 +1,5 @@
-"""Products with the Jacobian of what a client sends, recorded once and replayed for many tangents.
+"""Products with the Jacobian of a share, many tangents at once.
 
-``operations``: one recorded operation. ``rules``: how each carries tangents. ``products``: the
-recording, and the Jacobian in chunks.
+``operations`` holds one recorded operation at an iterate, ``rules`` says how each kind of operation
+carries tangents, and ``products`` records a gradient and multiplies with its Jacobian.
 """

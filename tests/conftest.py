@@ -25,6 +25,7 @@ NUMERICAL = (
     "tests/unit/inversion/",
     "tests/unit/labels/",
     "tests/unit/matching/",
+    "tests/unit/paper/classic/",
     "tests/unit/test_factors.py",
     "tests/unit/test_untrusted_files.py",
 )

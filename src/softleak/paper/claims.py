@@ -29,15 +29,10 @@ NOT_MEASURED: Judged = (Standing.OPEN, "")
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured of the cells that a claim is about.
+    """What was measured of the cells that a claim is about."""
 
-    Attributes:
-        values: the measured value of each cell that was run.
-        cells: the number of all cells that the claim is about.
-    """
-
-    values: Mapping[str, float]
-    cells: int
+    values: Mapping[str, float]  # the measured value of each cell that was run
+    cells: int  # the number of all cells that the claim is about
 
     def judged(self, one: Standing | None, every: Standing, figure: str) -> Judged:
         """Return the standing of a claim, with its figure and the number of cells.
@@ -55,13 +50,9 @@ class Found:
 
 @dataclass(frozen=True)
 class Means:
-    """The means of measures, by cell.
+    """The means of measures, by cell."""
 
-    Attributes:
-        records: what was measured so far.
-    """
-
-    records: Records
+    records: Records  # what was measured so far
 
     def of(self, experiment: str, measure: str, *words: str) -> Found:
         """Return the means of one measure in the cells whose names hold all words."""
@@ -115,34 +106,21 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One column of a row.
+    """One column of a row."""
 
-    Attributes:
-        ours: our value as text.
-        paper: the paper's value as text.
-        verdict: which of the two is better.
-    """
-
-    ours: str
-    paper: str
-    verdict: Verdict
+    ours: str  # our value as text
+    paper: str  # the paper's value as text
+    verdict: Verdict  # which of the two is better
 
 
 @dataclass(frozen=True)
 class Row:
-    """A cell as measured so far.
+    """A cell as measured so far."""
 
-    Attributes:
-        cell: the name of the cell.
-        samples: the number of samples that were measured.
-        entries: the values, one per column.
-        note: where the measurement has less than the paper's, such as fewer samples.
-    """
-
-    cell: str
-    samples: int
-    entries: tuple[Entry, ...]
-    note: str
+    cell: str  # the name of the cell
+    samples: int  # the number of samples that were measured
+    entries: tuple[Entry, ...]  # the values, one per column
+    note: str  # where the measurement has less than the paper's, such as fewer samples
 
 
 LACKING = Entry(NOTHING, NOTHING, Verdict.NONE)
@@ -150,17 +128,11 @@ LACKING = Entry(NOTHING, NOTHING, Verdict.NONE)
 
 @dataclass(frozen=True)
 class Table:
-    """An experiment, or one measure of it, as measured so far.
+    """An experiment, or one measure of it, as measured so far."""
 
-    Attributes:
-        title: the heading of the table.
-        columns: the headings of the columns.
-        rows: the rows, with one entry per column each.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    title: str  # the heading of the table
+    columns: tuple[str, ...]  # the headings of the columns
+    rows: tuple[Row, ...]  # the rows, with one entry per column each
 
 
 def tabulated(experiment: Experiment, records: Records) -> tuple[Table, ...]:
@@ -260,17 +232,11 @@ def entry(column: Column, cell: Cell, records: Sequence[Record]) -> Entry:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, and how it is judged.
+    """A sentence of the paper, and how it is judged."""
 
-    Attributes:
-        section: where the paper says it.
-        text: the sentence, shortened.
-        judge: the function that judges it by the means of the records.
-    """
-
-    section: str
-    text: str
-    judge: Callable[[Means], Judged]
+    section: str  # where the paper says it
+    text: str  # the sentence, shortened
+    judge: Callable[[Means], Judged]  # the function that judges it by the means of the records
 
 
 def _least(experiment: str, measure: str, wanted: float) -> Callable[[Means], Judged]:

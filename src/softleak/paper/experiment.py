@@ -35,19 +35,14 @@ class Column:
     """A measure, averaged over the samples that have it, beside a value of the paper.
 
     Attributes:
-        title: the heading of the column.
-        measure: the name of the measure in the records.
-        unit: how the mean is written.
-        paper: the name of the paper's value; empty if there is nothing to compare with.
-        higher: whether a higher value is better.
         check: a function that raises if a package that the measure needs is not installed.
     """
 
-    title: str
-    measure: str
-    unit: Unit
-    paper: str = ""
-    higher: bool = True
+    title: str  # the heading of the column
+    measure: str  # the name of the measure in the records
+    unit: Unit  # how the mean is written
+    paper: str = ""  # the name of the paper's value; empty if there is nothing to compare with
+    higher: bool = True  # whether a higher value is better
     check: Callable[[], object] = lambda: None
 
 
@@ -93,22 +88,16 @@ class Experiment:
     """A table of the paper.
 
     Attributes:
-        name: the name by which the experiment is run.
-        title: the heading of the table.
-        cells: the entries of the table, each with the paper's values.
-        columns: the measures that are shown.
-        samples: the number of samples per cell, unless another number is asked for.
-        paper_repeats: the number of repetitions in the paper.
         across: the headings of the second dimension, with the endings of the names of their cells.
             It is empty if cells are rows and measures are columns.
     """
 
-    name: str
-    title: str
-    cells: tuple[Cell, ...]
-    columns: tuple[Column, ...]
-    samples: int
-    paper_repeats: int = 1
+    name: str  # the name by which the experiment is run
+    title: str  # the heading of the table
+    cells: tuple[Cell, ...]  # the entries of the table, each with the paper's values
+    columns: tuple[Column, ...]  # the measures that are shown
+    samples: int  # the number of samples per cell, unless another number is asked for
+    paper_repeats: int = 1  # the number of repetitions in the paper
     across: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def cell(self, name: str) -> Cell:
@@ -143,9 +132,8 @@ class Size:
     Attributes:
         samples: the number of samples per cell and repetition; None for the experiment's own.
         repeats: the number of repetitions; None for one, or for the paper's if ``full``.
-        full: whether to take the paper's numbers where none are given.
     """
 
     samples: int | None = None
     repeats: int | None = None
-    full: bool = False
+    full: bool = False  # whether to take the paper's numbers where none are given

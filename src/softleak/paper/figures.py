@@ -45,21 +45,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure to be drawn.
+    """A figure to be drawn."""
 
-    Attributes:
-        shelf: the data sets and trained networks at hand.
-        records: what was measured so far.
-        path: the file to write.
-        samples: how many images are shown, if not as many as the paper shows.
-        full: whether gradient matching takes as many steps as in the paper.
-    """
-
-    shelf: Shelf
-    records: Records
-    path: Path
-    samples: int | None = None
-    full: bool = False
+    shelf: Shelf  # the data sets and trained networks at hand
+    records: Records  # what was measured so far
+    path: Path  # the file to write
+    samples: int | None = None  # how many images are shown, if not as many as the paper shows
+    full: bool = False  # whether gradient matching takes as many steps as in the paper
 
     def network(self, wanted: str, otherwise: str) -> tuple[str, Network]:
         """Return name and network: the paper's, or another one whose files are at hand."""

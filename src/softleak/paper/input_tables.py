@@ -205,17 +205,11 @@ def _pick(images: ImageSet, norm: Normalisation, label: int, generator: torch.Ge
 
 @dataclass(frozen=True)
 class SamplingProtocol:
-    """A description of how the samples of one repetition are drawn.
+    """A description of how the samples of one repetition are drawn."""
 
-    Attributes:
-        name: how the protocol is called in a cell's name.
-        draw: the function that draws a sample from its number and a generator.
-        samples: how many samples a repetition has.
-    """
-
-    name: str
-    draw: Draw
-    samples: int
+    name: str  # how the protocol is called in a cell's name
+    draw: Draw  # the function that draws a sample from its number and a generator
+    samples: int  # how many samples a repetition has
 
     def drawn(self, target: AttackedNetwork, numbers: Sequence[int], repeat: int) -> list[Sample]:
         """Return samples that depend on their number and repetition alone."""
@@ -276,21 +270,18 @@ class MatchingCell(LeNetCell):
     """A cell of inputs found by gradient matching.
 
     Attributes:
-        objective: the distance between gradients.
-        method: how the cell's column is called.
         source: where the label comes from; None means that the true label is given.
         optimiser: the way to minimise; None means the paper's for the objective.
         compiled: whether evaluations are compiled, which is faster and rounds differently.
-        together: how many samples run in one batch.
         polish: how inputs that were matched are solved for at the end, if they are.
     """
 
-    objective: Objective
-    method: str
+    objective: Objective  # the distance between gradients
+    method: str  # how the cell's column is called
     source: LabelSource | None
     optimiser: Optimiser | None = None
     compiled: bool = False
-    together: int = 15
+    together: int = 15  # how many samples run in one batch
     polish: GaussNewton | None = None
 
     @property

@@ -38,18 +38,14 @@ class KindCell:
     """A cell that attacks one network with one kind of label, sample by sample.
 
     Attributes:
-        subject: the name of the network in ``NETWORKS``.
-        kind: how labels are made, and the family that the attacker assumes.
         paper: the paper's values, by the name that a column refers to.
-        samples: the number of samples that the paper has in one repetition.
-        together: the number of samples in one batch.
     """
 
-    subject: str
-    kind: AugmentationKind
+    subject: str  # the name of the network in ``NETWORKS``
+    kind: AugmentationKind  # how labels are made, and the family that the attacker assumes
     paper: Mapping[str, float] = field(hash=False)
-    samples: int = 1000
-    together: int = 1
+    samples: int = 1000  # the number of samples that the paper has in one repetition
+    together: int = 1  # the number of samples in one batch
 
     @property
     def name(self) -> str:
@@ -197,20 +193,15 @@ class BatchCell:
     """A cell that recovers every sample of batches of one size.
 
     Attributes:
-        subject: the name of the network in ``NETWORKS``.
-        kind: how labels are made, and the family that the attacker assumes.
-        size: the number of samples in a batch, which the attacker knows.
         paper: the paper's values; there are none, as the paper has no batches.
-        samples: the number of batches in one repetition.
-        together: the number of batches that are attacked at once.
     """
 
-    subject: str
-    kind: AugmentationKind
-    size: int
+    subject: str  # the name of the network in ``NETWORKS``
+    kind: AugmentationKind  # how labels are made, and the family that the attacker assumes
+    size: int  # the number of samples in a batch, which the attacker knows
     paper: Mapping[str, float] = field(default_factory=dict, hash=False)
-    samples: int = 100
-    together: int = 1
+    samples: int = 100  # the number of batches in one repetition
+    together: int = 1  # the number of batches that are attacked at once
 
     @property
     def name(self) -> str:

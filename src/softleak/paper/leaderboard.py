@@ -128,21 +128,16 @@ class FieldAttack:
     """A published attack that matches gradients, for any number of samples.
 
     Attributes:
-        cosine: whether the distance is the cosine; otherwise it is the squared difference.
         free_labels: whether labels are searched for with the inputs. Otherwise they are the
             ``apparent_labels`` of the share.
-        variation: the weight of total variation.
-        evaluations: the number of gradients that may be computed.
-        rate: the learning rate.
-        seed: the seed of the first guess.
     """
 
-    cosine: bool
+    cosine: bool  # whether the distance is the cosine; otherwise it is the squared difference
     free_labels: bool
-    variation: float = 0.0
-    evaluations: int = 300
-    rate: float = 1.0
-    seed: int = 0
+    variation: float = 0.0  # the weight of total variation
+    evaluations: int = 300  # the number of gradients that may be computed
+    rate: float = 1.0  # the learning rate
+    seed: int = 0  # the seed of the first guess
 
     def __call__(self, subject: Subject, share: GradientShare, size: int) -> FieldAnswer:
         """Return the inputs and labels that the attack finds for a share of ``size`` samples."""
@@ -217,13 +212,11 @@ class BreachingAttack:
 
     Attributes:
         normalisation: the normalisation of inputs, by which breaching keeps pixels in [0, 1].
-        evaluations: the number of gradients that may be computed. Its authors take 24,000.
-        seed: the seed of the first guess.
     """
 
     normalisation: Normalisation
-    evaluations: int = 300
-    seed: int = 0
+    evaluations: int = 300  # the number of gradients that may be computed. Its authors take 24,000
+    seed: int = 0  # the seed of the first guess
 
     def __call__(self, subject: Subject, share: GradientShare, size: int) -> FieldAnswer:
         """Return the inputs that breaching finds for a share of every parameter.
@@ -308,22 +301,16 @@ class LeaderboardCell:
     """One attack on the batches of one network, behind one defence.
 
     Attributes:
-        subject: the name of the network in ``NETWORKS``.
-        defence: the name of the defence in ``DEFENCES``.
-        size: the number of samples in a batch, which every attack is told.
-        method: the name of the attack in ``ATTACKS``.
         paper: the paper's values, of which there are none.
-        samples: the number of batches in one repetition.
-        together: the number of batches that are attacked at once.
     """
 
-    subject: str
-    defence: str
-    size: int
-    method: str
+    subject: str  # the name of the network in ``NETWORKS``
+    defence: str  # the name of the defence in ``DEFENCES``
+    size: int  # the number of samples in a batch, which every attack is told
+    method: str  # the name of the attack in ``ATTACKS``
     paper: Mapping[str, float] = field(default_factory=dict, hash=False)
-    samples: int = 20
-    together: int = 1
+    samples: int = 20  # the number of batches in one repetition
+    together: int = 1  # the number of batches that are attacked at once
 
     @property
     def name(self) -> str:

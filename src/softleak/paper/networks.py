@@ -31,16 +31,11 @@ class Seeds:
     """The seeds of all random numbers in an experiment.
 
     A repetition adds its number to the seeds of samples and noise; the weights stay the same.
-
-    Attributes:
-        samples: the seed of the images and labels of the first repetition.
-        weights: the seed of the initial weights of a network.
-        noise: the seed of the noise that is added to shares in the first repetition.
     """
 
-    samples: int = 1
-    weights: int = 0
-    noise: int = 2
+    samples: int = 1  # the seed of the images and labels of the first repetition
+    weights: int = 0  # the seed of the initial weights of a network
+    noise: int = 2  # the seed of the noise that is added to shares in the first repetition
 
 
 SEEDS = Seeds()
@@ -48,17 +43,11 @@ SEEDS = Seeds()
 
 @dataclass(frozen=True)
 class AugmentationKind:
-    """One way in which clients make their labels.
+    """One way in which clients make their labels."""
 
-    Attributes:
-        name: the name in tables and records.
-        augmentation: the function that makes inputs and labels.
-        family: the family of labels that the attacker assumes.
-    """
-
-    name: str
-    augmentation: data.Augmentation
-    family: Family
+    name: str  # the name in tables and records
+    augmentation: data.Augmentation  # the function that makes inputs and labels
+    family: Family  # the family of labels that the attacker assumes
 
 
 SMOOTHED = AugmentationKind("smoothed", data.Smoothing(), Smoothed())
@@ -68,17 +57,11 @@ ONE_HOT = AugmentationKind("one-hot", data.Hard(), OneHot())
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set of the paper.
+    """A data set of the paper."""
 
-    Attributes:
-        file: the name of its data pack.
-        title: the name of the data set in messages.
-        images: the number of images that the paper has.
-    """
-
-    file: str
-    title: str
-    images: int
+    file: str  # the name of its data pack
+    title: str  # the name of the data set in messages
+    images: int  # the number of images that the paper has
 
     @property
     def embedded(self) -> bool:
@@ -101,14 +84,12 @@ class Shelf:
     What was opened travels with the shelf, so that a worker on another machine needs no folders.
 
     Attributes:
-        data: the folder of data packs.
-        weights: the folder of trained weights.
         opened: the images that were read, by file.
         read: the weights that were read, by file.
     """
 
-    data: Path | None = None
-    weights: Path | None = None
+    data: Path | None = None  # the folder of data packs
+    weights: Path | None = None  # the folder of trained weights
     opened: dict[str, ImageSet] = field(default_factory=dict, compare=False)
     read: dict[str, Mapping[str, Tensor]] = field(default_factory=dict, compare=False)
 
@@ -176,19 +157,15 @@ class Network:
     """A model as it is measured.
 
     Attributes:
-        make: the function that builds the model with random weights.
-        weights: the file of trained weights on the shelf; empty for an untrained model.
         initialise: the function that replaces the random weights; None leaves PyTorch's own.
-        source: the data set of its inputs.
-        size: the height and width of an input in pixels.
         normalisation: the normalisation that turns pixels into inputs.
     """
 
-    make: Callable[[], nn.Module]
-    weights: str = ""
+    make: Callable[[], nn.Module]  # the function that builds the model with random weights
+    weights: str = ""  # the file of trained weights on the shelf; empty for an untrained model
     initialise: Initialise | None = None
-    source: DataSet = CIFAR10
-    size: int = 32
+    source: DataSet = CIFAR10  # the data set of its inputs
+    size: int = 32  # the height and width of an input in pixels
     normalisation: data.Normalisation = data.CIFAR10_NORM
 
     @property
@@ -284,17 +261,11 @@ NETWORKS: Mapping[str, Network] = {
 
 @dataclass(frozen=True, eq=False)
 class AttackedNetwork:
-    """A network with its data, and the subject that the attacks work on.
+    """A network with its data, and the subject that the attacks work on."""
 
-    Attributes:
-        network: the description of the network and of its data.
-        shelf: the data packs and weights that it was built from.
-        subject: the built model with its head, and the evidence that its layers offer.
-    """
-
-    network: Network
-    shelf: Shelf
-    subject: Subject
+    network: Network  # the description of the network and of its data
+    shelf: Shelf  # the data packs and weights that it was built from
+    subject: Subject  # the built model with its head, and the evidence that its layers offer
 
     @classmethod
     def of(
@@ -334,7 +305,7 @@ class AttackedNetwork:
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """The evidence that the layers before the head offer; empty if nobody looked for it."""
+        """The evidence that the layers before the head offer; empty if it was not looked for."""
         return self.subject.once(evidence_of)
 
     def sample(self, kind: Augmentation, number: int, repeat: int = 0) -> Sample:

@@ -30,17 +30,11 @@ SCALAR_TOLERANCE = 1.0  # the paper counts a success if |λ_r − λ_r*| is belo
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What an attack says of one share.
+    """What an attack says of one share."""
 
-    Attributes:
-        scalar: the scalar λ_r; infinite if the attack found nothing.
-        label: the label (C,); None if the attack found nothing.
-        status: the status of the attack in a word.
-    """
-
-    scalar: float
-    label: Tensor | None
-    status: str
+    scalar: float  # the scalar λ_r; infinite if the attack found nothing
+    label: Tensor | None  # the label (C,); None if the attack found nothing
+    status: str  # the status of the attack in a word
 
 
 def chosen_row(share: GradientShare, head: Head) -> int:
@@ -101,17 +95,11 @@ Noise = Callable[[float, torch.Generator], Defense]  # a standard deviation and 
 
 @dataclass(frozen=True)
 class OneRow:
-    """The paper's protocol, a defence that adds noise to one row of the head's gradient only.
+    """The paper's protocol, a defence that adds noise to one row of the head's gradient only."""
 
-    Attributes:
-        noise: the defence whose noise is kept on the chosen row.
-        weight: the name of the head's weight.
-        row: the number of the chosen row.
-    """
-
-    noise: Defense
-    weight: str
-    row: int
+    noise: Defense  # the defence whose noise is kept on the chosen row
+    weight: str  # the name of the head's weight
+    row: int  # the number of the chosen row
 
     def __call__(self, share: GradientShare) -> GradientShare:
         """Return the share with noise on the chosen row."""
@@ -131,22 +119,16 @@ class NoiseCell:
     """A cell that recovers smoothed labels under one kind and size of noise.
 
     Attributes:
-        kind: the name of the noise.
-        noise: the function that makes the defence.
-        std: the standard deviation of the noise.
         paper: the paper's values, by the name that a column refers to.
-        samples: the number of samples that the paper has.
-        together: the number of samples in one batch.
-        subject: the name of the network in ``NETWORKS``.
     """
 
-    kind: str
-    noise: Noise
-    std: float
+    kind: str  # the name of the noise
+    noise: Noise  # the function that makes the defence
+    std: float  # the standard deviation of the noise
     paper: Mapping[str, float] = field(hash=False)
-    samples: int = 100
-    together: int = 1
-    subject: str = "resnet18 kaiming"
+    samples: int = 100  # the number of samples that the paper has
+    together: int = 1  # the number of samples in one batch
+    subject: str = "resnet18 kaiming"  # the name of the network in ``NETWORKS``
 
     @property
     def name(self) -> str:

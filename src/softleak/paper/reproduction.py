@@ -22,13 +22,11 @@ class Laboratory:
     It is sent to every worker once, with all data and weights that the worker needs.
 
     Attributes:
-        shelf: the data packs and weights, opened.
-        cells: the cells that pieces may come from.
         prepared: the attack of the cell that was computed last.
     """
 
-    shelf: Shelf
-    cells: Mapping[Key, Cell]
+    shelf: Shelf  # the data packs and weights, opened
+    cells: Mapping[Key, Cell]  # the cells that pieces may come from
     prepared: dict[Key, Attack] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -64,30 +62,19 @@ Begin = Callable[[int], Callable[[Piece], None]]  # from the number of pieces to
 
 @dataclass(frozen=True)
 class Omission:
-    """A cell that was not run because files are missing.
+    """A cell that was not run because files are missing."""
 
-    Attributes:
-        experiment: the name of its experiment.
-        cell: the name of the cell.
-        lacking: the files that it needs.
-    """
-
-    experiment: str
-    cell: str
-    lacking: str
+    experiment: str  # the name of its experiment
+    cell: str  # the name of the cell
+    lacking: str  # the files that it needs
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What a run could not do.
+    """What a run could not do."""
 
-    Attributes:
-        omitted: the cells that need files that are missing.
-        lost: the pieces whose workers died again and again.
-    """
-
-    omitted: tuple[Omission, ...]
-    lost: tuple[Piece, ...]
+    omitted: tuple[Omission, ...]  # the cells that need files that are missing
+    lost: tuple[Piece, ...]  # the pieces whose workers died again and again
 
 
 def reproduce(

@@ -22,46 +22,27 @@ IMAGES_PER_PASS = 250  # the number of images that are classified at once
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a trained network depends on, besides its data.
+    """Everything that a trained network depends on, besides its data."""
 
-    Attributes:
-        model: the name of the architecture in ``softleak.models.MODELS``.
-        epochs: the number of passes over the data.
-        lr: the highest learning rate of the one-cycle schedule.
-        weight_decay: the weight decay of AdamW.
-        batch: the number of images per step.
-        smoothing: the ε of smoothed labels.
-        mixup: the largest weight of the second image in a mix; 0 mixes nothing.
-        gain: the gain of Xavier initialisation; 0 leaves PyTorch's initial weights.
-        size: the height and width of an image in pixels.
-        seed: the seed of initial weights, order and augmentation.
-    """
-
-    model: str
-    epochs: int = 10
-    lr: float = 2e-3
-    weight_decay: float = 0.0
-    batch: int = 128
-    smoothing: float = 0.0
-    mixup: float = 0.0
-    gain: float = 0.0
-    size: int = 32
-    seed: int = 0
+    model: str  # the name of the architecture in ``softleak.models.MODELS``
+    epochs: int = 10  # the number of passes over the data
+    lr: float = 2e-3  # the highest learning rate of the one-cycle schedule
+    weight_decay: float = 0.0  # the weight decay of AdamW
+    batch: int = 128  # the number of images per step
+    smoothing: float = 0.0  # the ε of smoothed labels
+    mixup: float = 0.0  # the largest weight of the second image in a mix; 0 mixes nothing
+    gain: float = 0.0  # the gain of Xavier initialisation; 0 leaves PyTorch's initial weights
+    size: int = 32  # the height and width of an image in pixels
+    seed: int = 0  # the seed of initial weights, order and augmentation
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """How far training has come.
+    """How far training has come."""
 
-    Attributes:
-        number: the number of the epoch that has ended, from 1.
-        of: the number of all epochs.
-        loss: the mean loss of the epoch.
-    """
-
-    number: int
-    of: int
-    loss: float
+    number: int  # the number of the epoch that has ended, from 1
+    of: int  # the number of all epochs
+    loss: float  # the mean loss of the epoch
 
 
 def initialise(model: nn.Module, gain: float) -> None:

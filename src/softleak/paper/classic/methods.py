@@ -42,22 +42,14 @@ class RowRatios:
     The searched scalar is ``s = coefficient × λ_r``, so that the feature is ``s g = λ_r g_r``.
     Algorithms 1 and 2 print ``coe × g_m``. The first interval would then begin at ``λ_r = 2.8``,
     beyond most solutions (``|λ_r| ≥ 1``). The published code divides, and so does this.
-
-    Attributes:
-        index: r, the row of the largest absolute sum.
-        g: (I,) ``g_r / coefficient``.
-        ratios: (C,) the ratio of every row to ``g``.
-        W: (C, I) the head's weight.
-        b: (C,) the head's bias.
-        coefficient: what the row is divided by.
     """
 
-    index: int
-    g: Tensor
-    ratios: Tensor
-    W: Tensor
-    b: Tensor
-    coefficient: float
+    index: int  # r, the row of the largest absolute sum
+    g: Tensor  # (I,) ``g_r / coefficient``
+    ratios: Tensor  # (C,) the ratio of every row to ``g``
+    W: Tensor  # (C, I) the head's weight
+    b: Tensor  # (C,) the head's bias
+    coefficient: float  # what the row is divided by
 
     @classmethod
     def of(
@@ -106,22 +98,16 @@ class ClassicResult:
     """What a classic method found.
 
     Attributes:
-        outcome: how the method ended.
-        row: r, the row that stands for the feature.
         scalar: ``λ_r = 1 / (p_r − y_r)``. For a search that did not converge, the best it saw.
-        label: (C,) the label in float64; None unless the method converged.
-        feature: (I,) the feature in float64; None unless the method converged.
-        loss: the loss at the scalar.
-        evaluations: the number of evaluations of the loss.
     """
 
-    outcome: ClassicOutcome
-    row: int | None = None
+    outcome: ClassicOutcome  # how the method ended
+    row: int | None = None  # r, the row that stands for the feature
     scalar: float | None = None
-    label: Tensor | None = None
-    feature: Tensor | None = None
-    loss: float | None = None
-    evaluations: int = 0
+    label: Tensor | None = None  # (C,) the label in float64; None unless the method converged
+    feature: Tensor | None = None  # (I,) the feature in float64; None unless the method converged
+    loss: float | None = None  # the loss at the scalar
+    evaluations: int = 0  # the number of evaluations of the loss
 
     @property
     def converged(self) -> bool:
@@ -142,15 +128,10 @@ class Loss(Protocol):
 
 @dataclass(frozen=True)
 class Variance:
-    """The loss of Eq. 5: the biased variance of all but the top ``k`` entries.
+    """The loss of Eq. 5: the biased variance of all but the top ``k`` entries."""
 
-    Attributes:
-        k: the number of excluded classes: 1 for smoothing, 2 for mixup.
-        scale: the factor of App. B.1.
-    """
-
-    k: int = 1
-    scale: float = SCALE
+    k: int = 1  # the number of excluded classes: 1 for smoothing, 2 for mixup
+    scale: float = SCALE  # the factor of App. B.1
 
     def __call__(self, y: Tensor) -> Tensor:
         """Return the losses (…) of pseudo labels ``y`` (…, C)."""
@@ -268,17 +249,11 @@ class Vectorised:
 
 @dataclass(frozen=True)
 class Best:
-    """The lowest point of a search.
+    """The lowest point of a search."""
 
-    Attributes:
-        scalar: the searched scalar ``s = coefficient × λ_r``.
-        loss: the loss there.
-        evaluations: the number of evaluations of the loss that the search took.
-    """
-
-    scalar: float
-    loss: float
-    evaluations: int
+    scalar: float  # the searched scalar ``s = coefficient × λ_r``
+    loss: float  # the loss there
+    evaluations: int  # the number of evaluations of the loss that the search took
 
     def lower(self, other: Best) -> Best:
         """Return the lower of two points of one search, with the evaluations of both."""

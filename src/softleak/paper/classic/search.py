@@ -39,14 +39,10 @@ class Skip:
 
     Where the last three losses agree, the scalar jumps away from zero instead of descending. The
     next jump is twice as long.
-
-    Attributes:
-        jump: the length of the first jump.
-        agreement: losses agree if they differ by less than this part of their mean.
     """
 
-    jump: float = 0.5
-    agreement: float = 1e-3
+    jump: float = 0.5  # the length of the first jump
+    agreement: float = 1e-3  # losses agree if they differ by less than this part of their mean
 
     def due(self, losses: list[float]) -> bool:
         """Return whether the last three losses form a plateau."""
@@ -61,30 +57,18 @@ class LBFGSSearch:
     The bound is compared with |s| before the loss is looked at. As printed (``λ_r > bound``, after
     the loss) it would never end the negative side. A step consists of up to 20 steps of torch's
     L-BFGS. For a single scalar L-BFGS is the secant method, and the newest pair decides alone.
-
-    Attributes:
-        loss: the loss of a pseudo label.
-        objective: how the loss of a scalar is evaluated.
-        lr: the learning rate.
-        initial: the start, of the searched scalar ``s = coefficient × λ_r``.
-        coefficient: what the row is divided by; see ``RowRatios``.
-        bound: the largest |s|.
-        iterations: the number of steps, half of them on each side.
-        threshold: the loss below which the search has converged.
-        history: torch's history of L-BFGS. One takes the same steps in less time.
-        skip: how plateaus are left, if at all.
     """
 
-    loss: Loss = field(default_factory=Variance)
-    objective: Evaluation = FullHead
-    lr: float = 0.5
-    initial: float = 1.0
-    coefficient: float = 4.0
-    bound: float = 100.0
-    iterations: int = 200
-    threshold: float = 1e-9
-    history: int = 100
-    skip: Skip | None = None
+    loss: Loss = field(default_factory=Variance)  # the loss of a pseudo label
+    objective: Evaluation = FullHead  # how the loss of a scalar is evaluated
+    lr: float = 0.5  # the learning rate
+    initial: float = 1.0  # the start, of the searched scalar ``s = coefficient × λ_r``
+    coefficient: float = 4.0  # what the row is divided by; see ``RowRatios``
+    bound: float = 100.0  # the largest |s|
+    iterations: int = 200  # the number of steps, half of them on each side
+    threshold: float = 1e-9  # the loss below which the search has converged
+    history: int = 100  # torch's history of L-BFGS. One takes the same steps in less time
+    skip: Skip | None = None  # how plateaus are left, if at all
 
     def __call__(
         self, model: nn.Module, share: GradientShare, *, head: str | Head | None = None
@@ -182,20 +166,13 @@ class Swarm:
     with ``r₁, r₂ ~ U(0, 1)``. Particles start uniformly in ``[low, high]``, with velocities up to
     its width. A particle that would leave the interval is held at its end. The sizes are the text's
     (App. E). The weights are those of scikit-opt 0.6, which the published code uses.
-
-    Attributes:
-        particles: the number of particles.
-        iterations: the number of moves.
-        inertia: the part of its velocity that a particle keeps.
-        own: the pull towards the best point that the particle has seen.
-        shared: the pull towards the best point that any particle has seen.
     """
 
-    particles: int = 200
-    iterations: int = 30
-    inertia: float = 0.8
-    own: float = 0.5
-    shared: float = 0.5
+    particles: int = 200  # the number of particles
+    iterations: int = 30  # the number of moves
+    inertia: float = 0.8  # the part of its velocity that a particle keeps
+    own: float = 0.5  # the pull towards the best point that the particle has seen
+    shared: float = 0.5  # the pull towards the best point that any particle has seen
 
     def minimise(
         self,
@@ -246,29 +223,21 @@ class PSOSearch:
     All lengths are of the searched scalar ``s = coefficient × λ_r``.
 
     Attributes:
-        loss: the loss of a pseudo label.
-        objective: how the loss of a scalar is evaluated.
-        swarm: the optimiser on each interval.
-        initial: where the first interval begins.
         widths: the widths of the intervals. Each is used once, the last one until the bound.
-        overlap: how far an interval reaches into the one before.
-        coefficient: what the row is divided by; see ``RowRatios``.
-        bound: where the search ends, on |s|.
         threshold: the search ends after the first interval with a lower loss. With a threshold of
             zero it visits all of them.
-        seed: the seed of the swarms.
     """
 
-    loss: Loss = field(default_factory=Variance)
-    objective: Evaluation = FullHead
-    swarm: Swarm = field(default_factory=Swarm)
-    initial: float = 1.0
+    loss: Loss = field(default_factory=Variance)  # the loss of a pseudo label
+    objective: Evaluation = FullHead  # how the loss of a scalar is evaluated
+    swarm: Swarm = field(default_factory=Swarm)  # the optimiser on each interval
+    initial: float = 1.0  # where the first interval begins
     widths: tuple[float, ...] = (5.0,)
-    overlap: float = 0.3
-    coefficient: float = 4.0
-    bound: float = 70.0
+    overlap: float = 0.3  # how far an interval reaches into the one before
+    coefficient: float = 4.0  # what the row is divided by; see ``RowRatios``
+    bound: float = 70.0  # where the search ends, on |s|
     threshold: float = 1e-9
-    seed: int = 0
+    seed: int = 0  # the seed of the swarms
 
     def __post_init__(self) -> None:
         if not self.widths or min(self.widths) <= 0:
@@ -319,11 +288,10 @@ class LBFGSThenPSO:
     from the right one.
 
     Attributes:
-        lbfgs: the search that is tried first.
         pso: the search that is tried if the first did not converge.
     """
 
-    lbfgs: LBFGSSearch = field(default_factory=LBFGSSearch)
+    lbfgs: LBFGSSearch = field(default_factory=LBFGSSearch)  # the search that is tried first
     pso: PSOSearch = field(default_factory=PSOSearch)
 
     def __call__(

@@ -50,13 +50,11 @@ class ImageSet:
     Attributes:
         images: uint8 (N, H, W, C). Grey images may come as (N, H, W); they are kept as (N, H, W,
             1).
-        labels: int64 (N,).
-        class_names: the name of each class.
     """
 
     images: Tensor
-    labels: Tensor
-    class_names: tuple[str, ...]
+    labels: Tensor  # int64 (N,)
+    class_names: tuple[str, ...]  # the name of each class
 
     def __post_init__(self) -> None:
         if self.images.dim() == 3:

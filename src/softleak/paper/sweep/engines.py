@@ -137,11 +137,10 @@ class Cluster:
 
     Attributes:
         address: where the cluster is; "auto" is the one this machine belongs to, None this machine.
-        workers: the number of actors, if fewer than cores.
     """
 
     address: str | None = None
-    workers: int | None = None
+    workers: int | None = None  # the number of actors, if fewer than cores
 
     def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
         ray = _ray()

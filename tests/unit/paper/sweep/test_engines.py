@@ -9,7 +9,7 @@ from softleak.core.errors import DataError, OptionError
 from softleak.paper.sweep import Cluster, Local, Processes
 from softleak.paper.sweep import engines as cluster
 from softleak.paper.sweep import engines as processes
-from tests.unit.sweep.computes import Deadly, Mistaken, Sums, pieces
+from tests.unit.paper.sweep.computes import Deadly, Mistaken, Sums, pieces
 
 
 @pytest.fixture(params=["processes", "ray"], scope="module")

@@ -9,7 +9,7 @@ import pytest
 from softleak.core.errors import FileError
 from softleak.paper.sweep import Local, Record, Records, numbers, sweep
 from softleak.paper.sweep.records import missing
-from tests.unit.sweep.computes import Sums, pieces
+from tests.unit.paper.sweep.computes import Sums, pieces
 
 
 def record(sample: int, **measures) -> Record:

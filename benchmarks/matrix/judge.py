@@ -12,7 +12,12 @@ from benchmarks.adversary.judge import judge as judge_label
 from benchmarks.matrix.updates import Sent
 from softleak.audit import AuditReport, Leak, Method, State
 from softleak.audit import Truth as Told
-from softleak.audit.findings import LEAK_THRESHOLDS, LabelLeak
+from softleak.audit.findings import (
+    LEAK_FEATURE_ERROR,
+    LEAK_LABEL_ERROR,
+    LEAK_RECOGNISABLE,
+    LabelLeak,
+)
 from softleak.core.results import Status
 from softleak.core.subject import Subject
 from softleak.labels.composition import BatchReader, is_sign_pattern
@@ -39,8 +44,8 @@ def wrong_claims(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str
         "class": named and report.label.class_index not in tops,
         "classes": not any(set(present) <= held for present in readings),
         "counts": not _counts_hold(report, sent),
-        "feature": report.feature.proved and LEAK_THRESHOLDS.feature_error < feature < float("inf"),
-        "input": report.input.leaked and image < LEAK_THRESHOLDS.recognisable,
+        "feature": report.feature.proved and LEAK_FEATURE_ERROR < feature < float("inf"),
+        "input": report.input.leaked and image < LEAK_RECOGNISABLE,
     }
     return tuple(name for name, wrong in claims.items() if wrong)
 
@@ -52,7 +57,7 @@ def falsely_green(subject: Subject, report: AuditReport, sent: Sent) -> tuple[st
         Leak.LABEL: _label_known(report, sent),
         Leak.CLASS: _label_known(report, sent) and _has_a_class(sent),
         Leak.FEATURE: _feature_known(subject, report, sent),
-        Leak.INPUT: _psnr(subject, report, sent) >= LEAK_THRESHOLDS.recognisable,
+        Leak.INPUT: _psnr(subject, report, sent) >= LEAK_RECOGNISABLE,
         Leak.COMPOSITION: _proves_classes(subject, sent),
     }
     untried = set(OF_ONE_SAMPLE) if _not_sought(subject, report, sent) else set()
@@ -88,16 +93,16 @@ def _label_known(report: AuditReport, sent: Sent) -> bool:
     """
     found = report.label.recovery
     named = [one.label for one in found.readings]
-    if found.label is not None and found.error <= LEAK_THRESHOLDS.label_error:
+    if found.label is not None and found.error <= LEAK_LABEL_ERROR:
         named.append(found.label)
     errors = [float((label.double() - y).abs().sum()) for label in named for y in sent.data.y]
-    return min(errors, default=float("inf")) <= LEAK_THRESHOLDS.label_error
+    return min(errors, default=float("inf")) <= LEAK_LABEL_ERROR
 
 
 def _has_a_class(sent: Sent) -> bool:
     """Return whether the top class of a label stands out by more than the label may be off."""
     top = sent.data.y.topk(2).values
-    return bool((top[:, 0] - top[:, 1] > LEAK_THRESHOLDS.label_error).any())
+    return bool((top[:, 0] - top[:, 1] > LEAK_LABEL_ERROR).any())
 
 
 def _feature_known(subject: Subject, report: AuditReport, sent: Sent) -> bool:
@@ -106,8 +111,8 @@ def _feature_known(subject: Subject, report: AuditReport, sent: Sent) -> bool:
     alone = found.status in (Status.UNIQUE, Status.PROBABLE) or len(found.solutions) == 1
     return (
         alone
-        and found.feature_error <= LEAK_THRESHOLDS.feature_error
-        and _feature_error(subject, report, sent) <= LEAK_THRESHOLDS.feature_error
+        and found.feature_error <= LEAK_FEATURE_ERROR
+        and _feature_error(subject, report, sent) <= LEAK_FEATURE_ERROR
     )
 
 

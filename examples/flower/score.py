@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from examples.flower.app import Run
 from examples.flower.settings import NORM
 from examples.judging import exact, guess
-from softleak.audit.findings import LEAK_THRESHOLDS
+from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.metrics import psnr
 from softleak.guard.flower.page import Picture, picture
 from softleak.paper import data
@@ -81,7 +81,7 @@ def score(run: Run) -> tuple[Score, list[Picture]]:
             true, found = NORM.invert(x), report.input.pixels
             quality.append(float("-inf") if found is None else psnr(found, true))
             pictures.append(picture(number, client, names, true))
-    seen = sum(dB >= LEAK_THRESHOLDS.recognisable for dB in quality)
+    seen = sum(dB >= LEAK_RECOGNISABLE for dB in quality)
     losses = (_ends(run, "loss"), _ends(run, "loss-held-out"))
     times = (run.clock[-1] - run.clock[0], sum(run.monitor.seconds.values()) if run.monitor else 0)
     found_score = Score(

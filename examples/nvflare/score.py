@@ -15,7 +15,7 @@ from nvflare.apis.dxo import DXO
 from examples.flower.settings import NORM, Settings
 from examples.judging import exact, guess
 from examples.nvflare.job import FlareRun
-from softleak.audit.findings import LEAK_THRESHOLDS
+from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.metrics import psnr
 from softleak.core.errors import SoftleakError
 from softleak.guard.auditor import Auditor, Question
@@ -102,7 +102,7 @@ def score(run: FlareRun, seconds: float = 0.0) -> dict[str, ClientScore]:
             pixels = finding.report.input.pixels if finding.report else None
             quality = float("-inf") if pixels is None else psnr(pixels, NORM.invert(x[client]))
             one.quality += [] if pixels is None else [quality]
-            one.images += quality >= LEAK_THRESHOLDS.recognisable
+            one.images += quality >= LEAK_RECOGNISABLE
     for name, kind, value in _numbers(run):
         one = found[kind]
         kept = {

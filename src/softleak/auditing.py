@@ -1,4 +1,4 @@
-"""The old path of ``softleak.audit``."""
+"""Keep the old path of ``softleak.audit`` working."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""The old path of ``softleak.paper.data``."""
+"""Keep the old path of ``softleak.paper.data`` working."""
 
 import warnings
 

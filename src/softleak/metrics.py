@@ -1,4 +1,4 @@
-"""The old path of ``softleak.audit.metrics``."""
+"""Keep the old path of ``softleak.audit.metrics`` working."""
 
 import warnings
 

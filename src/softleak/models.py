@@ -1,4 +1,4 @@
-"""The old path of ``softleak.paper.models``."""
+"""Keep the old path of ``softleak.paper.models`` working."""
 
 import warnings
 

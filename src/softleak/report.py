@@ -1,4 +1,4 @@
-"""The old path of ``softleak.present``."""
+"""Keep the old path of ``softleak.present`` working."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""This module runs the client on what was recovered, and compares with everything it sent.
+"""Run the client on what was recovered, and compare with everything it sent.
 
 The share of the true batch differs from an exact simulation by the client's own rounding. How large
 that is, is not guessed: the same batch is simulated in the client's precision a few times, its
@@ -86,7 +86,7 @@ def root_mean_square(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RunSizes:
-    """These are root mean squares of one gradient of one run, which itself need not be kept.
+    """Root mean squares of one gradient of one run, which itself need not be kept.
 
     Attributes:
         own: that of the gradient.
@@ -116,7 +116,7 @@ def run_sizes(share: GradientShare, truth: Gradients, run: Gradients) -> Mapping
 
 @dataclass(frozen=True)
 class SimulationSettings:
-    """These are the settings of a re-simulation.
+    """The settings of a re-simulation.
 
     Attributes:
         runs: simulations in the client's precision, from which the unit of rounding is taken.
@@ -144,7 +144,7 @@ SIMULATION = SimulationSettings()
 
 @dataclass(frozen=True)
 class LayerFit:
-    """This says how well one gradient of the share was reproduced.
+    """How well one gradient of the share was reproduced.
 
     Attributes:
         name: the parameter.
@@ -169,7 +169,7 @@ class LayerFit:
 
 @dataclass(frozen=True)
 class Resimulation:
-    """This compares a share with what the client would send for the recovered batch.
+    """Compare a share with what the client would send for the recovered batch.
 
     Attributes:
         layers: one fit for each gradient that the share and the simulation both hold.

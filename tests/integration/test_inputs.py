@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.audit import Truth
+from softleak.audit import Truth, input_attacks
 from softleak.matching import Adam
 from tests.integration.audits import audited, only
 
@@ -111,7 +111,7 @@ def files(folder: Path, kind: type[nn.Module]) -> tuple[object, ...]:
 @pytest.fixture
 def _few_steps(monkeypatch):
     """A search of fewer steps than there is time for."""
-    monkeypatch.setattr("softleak.audit.input_attacks.Adam", partial(Adam, steps=STEPS))
+    monkeypatch.setattr(input_attacks, "Adam", partial(Adam, steps=STEPS))
 
 
 @pytest.mark.usefixtures("_few_steps")

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from softleak.cli import app
-from softleak.io.environment import code
+from softleak.core.environment import code
 from softleak.paper.results_page import LEGEND, SCORED
 
 COMMAND = ["reproduce", "table2", "--only", "lenet", "--samples", "4"]

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from softleak.io import environment
+from softleak.core import environment
 
 
 def test_the_code_is_known_by_its_source_files(tmp_path, monkeypatch):
     (tmp_path / "part").mkdir()
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "core" / "environment.py"))
 
     def code(**sources: str) -> str:
         for name, source in sources.items():

@@ -7,7 +7,6 @@ from types import FunctionType
 import pytest
 
 import softleak as sl
-from softleak import audit as auditing
 
 
 @pytest.mark.parametrize("name", sl.__all__)
@@ -19,7 +18,10 @@ def test_audit_is_the_function():
     from softleak import audit
 
     assert isinstance(sl.audit, FunctionType)
-    assert sl.audit is audit is auditing.audit
+
+    from softleak.audit.run import audit as same
+
+    assert sl.audit is audit is same
     assert isinstance(sl.reconstruct, FunctionType)
 
 

@@ -1,4 +1,4 @@
-"""This module says in words how large a part of a client's data each class is.
+"""Say in words how large a part of a client's data each class is.
 
 The client's local training is run on images that stand in for its data. Without such images there
 is no interval to rely on, and nothing is said.
@@ -29,7 +29,7 @@ COUNT_SLACK = 1e-3  # of a sample: what rounding may add to a bound
 
 @dataclass(frozen=True)
 class Counts:
-    """This holds the number of samples of each class: an estimate, and bounds that are proved.
+    """The number of samples of each class: an estimate, and bounds that are proved.
 
     A mean gradient has ``B·(−δ_c) = n_c − Σ p_c`` with probabilities p, so ``n_c ≥ −B·δ_c``; all
     counts sum to B, which bounds each from above. Without a head bias there are no bounds.
@@ -42,7 +42,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class CompositionFinding:
-    """This holds the classes proved to be among the labels, and what is known of their number.
+    """The classes proved to be among the labels, and what is known of their number.
 
     ``otherwise`` are the classes that would be proved if the file held a difference of weights
     after − before and not a gradient, as long as nobody said which of the two it is.
@@ -200,15 +200,9 @@ def _written(classes: tuple[int, ...]) -> str:
 Readers: TypeAlias = dict[tuple[LocalTraining, int, int], ProportionReader]
 
 
-@dataclass(frozen=True)
-class PartSettings:
-    """These settings say which classes are listed."""
-
-    least: float = 0.01  # the smallest estimate that is listed
-    most: int = 10  # the largest number of classes that are listed
-
-
-PARTS = PartSettings()
+# What says which classes are listed.
+PARTS_LEAST = 0.01  # the smallest estimate that is listed
+PARTS_MOST = 10  # the largest number of classes that are listed
 
 
 def parts_in_words(
@@ -251,12 +245,12 @@ def _readers(_: Subject) -> Readers:
 
 
 def _parts_written(found: Proportions) -> str:
-    order = found.mean.argsort(descending=True).tolist()[: PARTS.most]
+    order = found.mean.argsort(descending=True).tolist()[:PARTS_MOST]
     low, high = found.interval
     listed = ", ".join(
         f"class {i} {100 * float(found.mean[i]):.0f} % ({100 * float(low[i]):.0f} to "
         f"{100 * float(high[i]):.0f})"
         for i in order
-        if float(found.mean[i]) >= PARTS.least
+        if float(found.mean[i]) >= PARTS_LEAST
     )
     return f"parts of the classes, with 90 % intervals: {listed} ({found.message})"

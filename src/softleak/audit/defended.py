@@ -15,8 +15,15 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from softleak.audit.findings import LEAK_THRESHOLDS, InputFinding, LabelFinding, LabelLeak, PixelMap
+from softleak.audit.findings import (
+    LEAK_RECOGNISABLE,
+    InputFinding,
+    LabelFinding,
+    LabelLeak,
+    PixelMap,
+)
 from softleak.audit.input_attacks import embeddings, recover_input
+from softleak.audit.leaks import Leak
 from softleak.audit.metrics import label_error, psnr
 from softleak.audit.options import Options
 from softleak.audit.rates import LossFall
@@ -28,7 +35,6 @@ from softleak.core.factors import head_gradients
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
 from softleak.inversion.chain import Chain, NoChain, chain_of
 from softleak.inversion.texts.result import Certainty, Text
 from softleak.labels.composition import BatchReader
@@ -257,7 +263,7 @@ class Trial:
             if self._shows(found) or (believed and (found.leaked or found.doubtful)):
                 return True
             told = found.psnr_predicted
-            if told is None or told < LEAK_THRESHOLDS.recognisable - SUCCESS_WALK_GAIN:
+            if told is None or told < LEAK_RECOGNISABLE - SUCCESS_WALK_GAIN:
                 return False
         return False
 
@@ -267,7 +273,7 @@ class Trial:
         true = self.target.pixels
         if found.pixels is None or true is None or found.pixels.shape != true.shape:
             return False
-        return psnr(found.pixels, true) >= LEAK_THRESHOLDS.recognisable
+        return psnr(found.pixels, true) >= LEAK_RECOGNISABLE
 
 
 def recover_together(trials: Sequence[Trial]) -> None:
@@ -377,4 +383,4 @@ class InputReach:
         """Return whether a recognisable image is within reach, as far as that can be estimated."""
         if self.estimate is None:
             return False
-        return self.estimate.exceeds(self.target.share.share, sent, LEAK_THRESHOLDS.recognisable)
+        return self.estimate.exceeds(self.target.share.share, sent, LEAK_RECOGNISABLE)

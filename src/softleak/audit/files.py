@@ -1,4 +1,4 @@
-"""This module audits update files, one or a folder of them. Each is read and hashed once."""
+"""Audit update files, one or a folder of them. Each is read and hashed once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from softleak.io.weights import own_weights
 
 @dataclass(frozen=True)
 class UpdateReading:
-    """This says how update files are to be read.
+    """How update files are to be read.
 
     Attributes:
         kind: what the files hold; without it they are read as gradients of any sign and scale.
@@ -90,7 +90,7 @@ AS_GRADIENTS = UpdateReading()
 
 @dataclass(frozen=True)
 class FolderLimits:
-    """These bound what a folder of strangers' files may cost.
+    """Bounds on what a folder of strangers' files may cost.
 
     Attributes:
         shares: how many shares are held in memory at once.
@@ -120,7 +120,7 @@ def share_files(path: Path) -> list[Path]:
 
 @dataclass(frozen=True, eq=False)
 class UpdateFiles:
-    """These are the update files of one audit.
+    """The update files of one audit.
 
     What ``recorded_shape`` has to read early is kept for ``audited``, which lets it go.
 

@@ -1,4 +1,4 @@
-"""This module holds what an audit finds out of one share: its label, feature and input."""
+"""What an audit finds out of one share: its label, feature and input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from softleak.matching.reconstruction import Certificate
 
 
 class Outcome(Enum):
-    """These are the ways in which an attack can end. Only an attack that ran can fail."""
+    """The ways in which an attack can end. Only an attack that ran can fail."""
 
     SUCCEEDED = "succeeded"
     NO_SUCCESS = "tried without success"
@@ -33,7 +33,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """This says how one attack on one share ended, and why in a phrase."""
+    """How one attack on one share ended, and why in a phrase."""
 
     attack: str
     outcome: Outcome
@@ -45,7 +45,7 @@ LIKE_PIXELS = (-0.1, 1.1)  # an input within these is taken for pixels if nobody
 
 @dataclass(frozen=True, eq=False)
 class PixelMap:
-    """This computes ``x · scale + offset`` in float64. Both broadcast to the input."""
+    """Compute ``x · scale + offset`` in float64. Both broadcast to the input."""
 
     scale: Tensor
     offset: Tensor
@@ -77,25 +77,17 @@ class PixelMap:
         return (pixels.detach().cpu().double() - self.offset) / self.scale
 
 
-@dataclass(frozen=True)
-class LeakThresholds:
-    """These thresholds decide what counts as leaked."""
-
-    feature_error: float = 1e-2  # the relative error up to which a feature counts as known
-    recognisable: float = 20.0  # dB: an image this close to the truth shows what it is of
-    doubtful: float = (
-        18.0  # dB: a prediction from here on may be too low by what is missing to 20 dB
-    )
-    unexplained: float = -100.0  # dB: what an image is worth that does not explain the share
-    label_error: float = 0.1  # L1: a label whose error is bounded by this is known, if not exactly
-    misfit: float = 0.2  # what a matched image may leave of the share, relative to its size
-
-
-LEAK_THRESHOLDS = LeakThresholds()
+# What decides what counts as leaked.
+LEAK_FEATURE_ERROR = 1e-2  # the relative error up to which a feature counts as known
+LEAK_RECOGNISABLE = 20.0  # dB: an image this close to the truth shows what it is of
+LEAK_DOUBTFUL = 18.0
+LEAK_UNEXPLAINED = -100.0  # dB: what an image is worth that does not explain the share
+LEAK_LABEL_ERROR = 0.1  # L1: a label whose error is bounded by this is known, if not exactly
+LEAK_MISFIT = 0.2  # what a matched image may leave of the share, relative to its size
 
 
 class LabelLeak(Enum):
-    """These are the degrees to which a label can be proved."""
+    """The degrees to which a label can be proved."""
 
     UNIQUE = "the label, exactly"
     AMBIGUOUS = "a set of labels"
@@ -106,7 +98,7 @@ class LabelLeak(Enum):
 
 @dataclass(frozen=True, eq=False)
 class LabelFinding:
-    """This holds the recovery, and says how much of the label it proves."""
+    """The recovery, and how much of the label it proves."""
 
     recovery: Recovery
     seconds: float
@@ -133,7 +125,7 @@ class LabelFinding:
         pieces = recovery.evidence
         decided = any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
         bounded = recovery.complete or decided or recovery.status is Status.PROBABLE
-        close = bounded and recovery.error <= LEAK_THRESHOLDS.label_error
+        close = bounded and recovery.error <= LEAK_LABEL_ERROR
         return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
 
     @property
@@ -161,7 +153,7 @@ class LabelFinding:
 
 @dataclass(frozen=True)
 class FeatureFinding:
-    """This says whether the input of the last layer is known, and to which relative error."""
+    """Whether the input of the last layer is known, and to which relative error."""
 
     entries: int
     error: float
@@ -181,14 +173,12 @@ class FeatureFinding:
         one = recovery.complete and len(recovery.solutions) == 1
         proved = sure or one or by_evidence
         error = recovery.feature_error
-        return cls(
-            recovery.feature.numel(), error, proved and error <= LEAK_THRESHOLDS.feature_error
-        )
+        return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR)
 
 
 @dataclass(frozen=True)
 class Method:
-    """This names a way to attack an input.
+    """A way to attack an input.
 
     Attributes:
         name: what machines call it.
@@ -223,7 +213,7 @@ Method.TEXT = Method("TEXT", "words read from gradients", exact=True)
 
 @dataclass(frozen=True, eq=False)
 class InputFinding:
-    """This holds the input as pixels in [0, 1], or as it is, and says how good it must be.
+    """The input as pixels in [0, 1], or as it is, and how good it must be.
 
     ``psnr_predicted`` is computed from the equations of an exact inversion. A matched image has
     none: it is judged by its ``misfit``, what remains of the gradient relative to its size, and by
@@ -268,6 +258,11 @@ class InputFinding:
         return ("A predicted error is evidence that the input leaks, not a proof.",)
 
     @property
+    def attacked(self) -> bool:
+        """Return whether any attack on the input was carried out."""
+        return self.method != Method.NONE
+
+    @property
     def leaked(self) -> bool:
         """Return whether the image can be taken for recognisable, without any truth.
 
@@ -281,11 +276,10 @@ class InputFinding:
             return bool(self.text.words or placed)
         if not self.method.exact:
             return (
-                _at_least(self.agreement, LEAK_THRESHOLDS.recognisable)
-                and (self.misfit or 0.0) <= LEAK_THRESHOLDS.misfit
+                _at_least(self.agreement, LEAK_RECOGNISABLE) and (self.misfit or 0.0) <= LEAK_MISFIT
             )
         told = self.determined or self.method.covers_open
-        return told and _at_least(self.psnr_predicted, LEAK_THRESHOLDS.recognisable)
+        return told and _at_least(self.psnr_predicted, LEAK_RECOGNISABLE)
 
     @property
     def doubtful(self) -> bool:
@@ -294,8 +288,8 @@ class InputFinding:
         A prediction has an error of 2 dB or so of its own.
         """
         told = self.psnr_predicted
-        below = told is not None and told < LEAK_THRESHOLDS.recognisable
-        return self.method.exact and below and _at_least(told, LEAK_THRESHOLDS.doubtful)
+        below = told is not None and told < LEAK_RECOGNISABLE
+        return self.method.exact and below and _at_least(told, LEAK_DOUBTFUL)
 
     @property
     def quality(self) -> float:
@@ -309,11 +303,7 @@ class InputFinding:
         told = self.psnr_predicted if self.method.exact else self.agreement
         if self.pixels is None or told is None or math.isnan(told):
             return -math.inf
-        return (
-            told
-            if (self.misfit or 0.0) <= LEAK_THRESHOLDS.misfit
-            else min(told, LEAK_THRESHOLDS.unexplained)
-        )
+        return told if (self.misfit or 0.0) <= LEAK_MISFIT else min(told, LEAK_UNEXPLAINED)
 
 
 def _at_least(value: float | None, line: float) -> bool:
@@ -322,7 +312,7 @@ def _at_least(value: float | None, line: float) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """This holds what the truth says of the answer. It is read after the answer was given."""
+    """What the truth says of the answer. It is read after the answer was given."""
 
     label_true: Tensor | None = None
     label_error: float | None = None
@@ -335,4 +325,4 @@ class Score:
     @property
     def recognisable(self) -> bool | None:
         """Return whether the image shows what the true one is of, None if there is no image."""
-        return None if self.psnr is None else self.psnr >= LEAK_THRESHOLDS.recognisable
+        return None if self.psnr is None else self.psnr >= LEAK_RECOGNISABLE

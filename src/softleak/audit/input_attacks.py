@@ -172,7 +172,7 @@ class TimedMatching:
 
 @dataclass(frozen=True)
 class Agreement:
-    """This is a measure of how well two images agree, relative to their own contrast.
+    """A measure of how well two images agree, relative to their own contrast.
 
     Two flat images do not agree by being flat, and one bright pixel does not make the rest agree.
 
@@ -250,7 +250,7 @@ GAUSS_NEWTON = "Gauss–Newton"
 
 @dataclass(frozen=True)
 class SolveSettings:
-    """These settings say how long an audit solves for an image before it matches gradients.
+    """How long an audit solves for an image before it matches gradients.
 
     Attributes:
         part: the part of the time that solving may take; matching has the rest.

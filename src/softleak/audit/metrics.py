@@ -1,4 +1,4 @@
-"""This module pairs the samples of a recovered batch with the true ones, whose order is lost."""
+"""Pair the samples of a recovered batch with the true ones, whose order is lost."""
 
 from __future__ import annotations
 

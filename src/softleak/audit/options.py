@@ -1,4 +1,4 @@
-"""This module holds what an audit is asked for."""
+"""What an audit is asked for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTINUED = "##"  # how word pieces write that a word goes on
 
 @dataclass(frozen=True)
 class TokenNames:
-    """These are the strings of a vocabulary, by token id."""
+    """The strings of a vocabulary, by token id."""
 
     names: Mapping[int, str]
 
@@ -103,7 +103,7 @@ NOTHING_KNOWN = Knowledge()
 
 @dataclass(frozen=True)
 class Options:
-    """This holds what an audit is asked for, and what is known beforehand.
+    """What an audit is asked for, and what is known beforehand.
 
     Attributes:
         knowledge: what is assumed of every share.

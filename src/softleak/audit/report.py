@@ -1,4 +1,4 @@
-"""This module holds the answer of an audit: a report per share, and how to run it again."""
+"""The answer of an audit: a report per share, and how to run it again."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from softleak.audit.findings import (
     InputFinding,
     LabelFinding,
     LabelLeak,
-    Method,
     Score,
 )
+from softleak.audit.leaks import Leak
 from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.rates import WhatIf
 from softleak.audit.samples import NO_SAMPLES, SamplesFinding
@@ -27,7 +27,7 @@ from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.labels.curve import spread
 from softleak.labels.pseudo import LARGEST, PseudoLabels
 
@@ -39,7 +39,7 @@ SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
 
 @dataclass(frozen=True)
 class Mark:
-    """This is a scalar worth pointing at: a certified solution, from ``low`` to ``high``."""
+    """A scalar worth pointing at: a certified solution, from ``low`` to ``high``."""
 
     scalar: float
     low: float
@@ -48,7 +48,7 @@ class Mark:
 
 @dataclass(frozen=True, eq=False)
 class ScalarView:
-    """This is ``ŷ(t) = softmax(a/t + b) − t u`` with its loss on a grid, and the certified scalars.
+    """``ŷ(t) = softmax(a/t + b) − t u`` with its loss on a grid, and the certified scalars.
 
     ``a``, ``b``, ``u`` are (C,). ``loss`` is (S,) on cubes of evenly spaced numbers from −``reach``
     to ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
@@ -96,7 +96,7 @@ UNREAD = CompositionFinding()
 
 @dataclass(frozen=True, eq=False)
 class AuditReport:
-    """This says of one share what it gave away, and how that was found out."""
+    """Of one share what it gave away, and how that was found out."""
 
     name: str
     label: LabelFinding
@@ -136,22 +136,22 @@ class AuditReport:
     @cached_property
     def states(self) -> dict[Leak, State]:
         """Return for each kind of leak whether it was found, not found, or not attacked."""
-        several, finding = self.samples, self.label
-        known, tried = finding.known or bool(several.proved), self.alone or several.attacked
-        # A label of two equal halves is known and has no class; one of two readings has one.
-        named = finding.class_index is not None or bool(finding.recovery.readings)
-        named = named or any(one.class_index is not None for one in several.proved)
-        return {
-            Leak.LABEL: State.of(known, tried),
-            Leak.CLASS: State.of(named, tried),
-            Leak.FEATURE: State.of(self.feature.proved or several.features > 0, tried),
-            Leak.INPUT: State.of(
-                self.shows_input or several.inputs > 0, self.input.method != Method.NONE
-            ),
-            Leak.COMPOSITION: State.of(
-                known or named or bool(self.composition.present), self.composition.attacked
-            ),
-        }
+        return {leak: leak.state(self) for leak in Leak}
+
+    @property
+    def knows_label(self) -> bool:
+        """Return whether a label is named: that of the only sample, or of one of several."""
+        return self.label.known or bool(self.samples.proved)
+
+    @property
+    def knows_class(self) -> bool:
+        """Return whether a class is named.
+
+        A label of two equal halves is known and has no class; one of two readings has one.
+        """
+        if self.label.class_index is not None or self.label.recovery.readings:
+            return True
+        return any(one.class_index is not None for one in self.samples.proved)
 
     @property
     def shows_input(self) -> bool:
@@ -194,7 +194,7 @@ class AuditReport:
 
 @dataclass(frozen=True)
 class Refusal:
-    """This names a file that could not be audited, and says why."""
+    """A file that could not be audited, and why."""
 
     name: str
     reason: str
@@ -202,7 +202,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Provenance:
-    """This holds what somebody needs to run the audit again, as names and values.
+    """What somebody needs to run the audit again, as names and values.
 
     Attributes:
         command: the command line.
@@ -223,7 +223,7 @@ class Provenance:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """This holds a report of each share of a model, the files refused, and how to run it again."""
+    """A report of each share of a model, the files refused, and how to run it again."""
 
     reports: tuple[AuditReport, ...]
     refused: tuple[Refusal, ...] = ()

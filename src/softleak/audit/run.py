@@ -1,4 +1,4 @@
-"""This module turns shares into reports: labels all at once, then the input behind each."""
+"""Turn shares into reports: labels all at once, then the input behind each."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from softleak.core.factors import head_gradients
 from softleak.core.input_spec import InputSpec, Layout
 from softleak.core.local_training import LocalTraining
 from softleak.core.results import Reading, Recovery, Status
+from softleak.core.sgd_steps import as_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.io.names import aligned
 from softleak.labels.composition import is_sign_pattern
-from softleak.labels.local.recipe import as_gradient
 from softleak.labels.recover import recover
 
 Recover = Callable[[GradientShare], Recovery]
@@ -60,18 +60,10 @@ def reread(recovery: Recovery, share: GradientShare, recover: Recover, signs: bo
     )
 
 
-@dataclass(frozen=True)
-class DiagnosisThresholds:
-    """These thresholds tell weights and weight decay from gradients."""
-
-    near_weights: float = (
-        0.5  # a share this near to the weights, relative to their size, is not a gradient
-    )
-    parallel: float = 0.99  # the cosine of the angle to the weights
-    roundings: float = 1e3  # a sum of so many roundings is not due to rounding
-
-
-DIAGNOSIS = DiagnosisThresholds()
+# What tells weights and weight decay from gradients.
+DIAGNOSIS_NEAR_WEIGHTS = 0.5
+DIAGNOSIS_PARALLEL = 0.99  # the cosine of the angle to the weights
+DIAGNOSIS_ROUNDINGS = 1e3  # a sum of so many roundings is not due to rounding
 
 
 SETTLED = (Status.UNIQUE, Status.ZERO_GRADIENT)
@@ -88,7 +80,7 @@ def check_not_weights(subject: Subject, share: GradientShare) -> None:
         weight = subject.parameters[name].detach()
         off = float((share[name].to(weight.device).double() - weight.double()).norm())
         distance = math.hypot(distance, off)
-        if distance >= DIAGNOSIS.near_weights * size:
+        if distance >= DIAGNOSIS_NEAR_WEIGHTS * size:
             return  # mostly after the largest layer
     if size > 0:
         raise ShareError(
@@ -142,9 +134,9 @@ def _decay(subject: Subject, share: GradientShare) -> str:
     G, W = share[head.weight_name].double().cpu(), head.W.double().cpu()
     sums, own = G.sum(0), W.sum(0)
     rounding = share.resolution(head.weight_name, head.dtype) * float(G.abs().sum(0).max())
-    if float(sums.norm()) <= DIAGNOSIS.roundings * (rounding + share.noise(head.weight_name)):
+    if float(sums.norm()) <= DIAGNOSIS_ROUNDINGS * (rounding + share.noise(head.weight_name)):
         return ""
-    if not float(own.norm()) or float(torch.cosine_similarity(sums, own, 0)) < DIAGNOSIS.parallel:
+    if not float(own.norm()) or float(torch.cosine_similarity(sums, own, 0)) < DIAGNOSIS_PARALLEL:
         return ""
     factor = float(sums @ own / own.square().sum())
     return (
@@ -159,7 +151,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class NamedShare:
-    """This holds a share, where it came from, and the truth behind it if somebody has it."""
+    """A share, where it came from, and the truth behind it if somebody has it."""
 
     name: str
     share: GradientShare

@@ -1,4 +1,4 @@
-"""This module attacks every sample of an update of several, and says what was found of each."""
+"""Attack every sample of an update of several, and say what was found of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from softleak.audit.composition import CompositionFinding
-from softleak.audit.findings import LEAK_THRESHOLDS, InputFinding, PixelMap
+from softleak.audit.findings import LEAK_FEATURE_ERROR, InputFinding, PixelMap
 from softleak.audit.options import Options
 from softleak.batches.recover import read_batch
 from softleak.batches.sparse.inputs import recover_by_inputs
@@ -25,7 +25,7 @@ SPARE_CLASSES = 2  # a head of C classes tells fewer than C − 1 samples from e
 
 @dataclass(frozen=True, eq=False)
 class SamplesFinding:
-    """This holds what was found of every sample of an update of several.
+    """What was found of every sample of an update of several.
 
     Attributes:
         found: the samples; None if they were not attacked.
@@ -66,7 +66,7 @@ class SamplesFinding:
     @property
     def features(self) -> int:
         """Return the number of samples whose feature is proved."""
-        return sum(one.feature_error <= LEAK_THRESHOLDS.feature_error for one in self.proved)
+        return sum(one.feature_error <= LEAK_FEATURE_ERROR for one in self.proved)
 
     @property
     def inputs(self) -> int:

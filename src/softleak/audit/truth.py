@@ -1,4 +1,4 @@
-"""This module holds the truth, if the user has it. It is read after the answer, to score it."""
+"""The truth, if the user has it. It is read after the answer, to score it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from softleak.core.results import Recovery
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """This holds the label, soft or as an index, and the input as the model saw it, if known."""
+    """The label, soft or as an index, and the input as the model saw it, if known."""
 
     label: Tensor | None = None
     input: Tensor | None = None
@@ -45,7 +45,7 @@ class Truth:
         tensor_files.save(Path(path), tensor_files.Content(kept))
 
     def fitted(self, classes: int, input_shape: Layout | None) -> Truth:
-        """This truth with a soft label and the model's input shape; raises if it does not fit."""
+        """Return this truth with a soft label and the model's input shape; raise if it does not."""
         label = None if self.label is None else _soft(self.label, classes)
         given = self.input
         if given is None or not isinstance(input_shape, tuple):

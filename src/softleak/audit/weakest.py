@@ -21,6 +21,7 @@ from softleak.audit.defended import (
     from_first,
     walks,
 )
+from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.rates import Rate, Utility, mean_utility, utility
 from softleak.audit.report import AuditReport
@@ -29,7 +30,6 @@ from softleak.audit.sweeps import PLAIN, TREATMENTS, Treatment
 from softleak.core.errors import OptionError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
 from softleak.defenses.defense import Defense, GaussianNoise, OnKept, Source
 
 # What spans the grid of noise that is tried.

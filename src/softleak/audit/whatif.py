@@ -28,6 +28,7 @@ from softleak.audit.defended import (
     walks,
 )
 from softleak.audit.input_attacks import embeddings
+from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.rates import (
     LossFall,
@@ -41,7 +42,6 @@ from softleak.audit.rates import (
 )
 from softleak.audit.sweeps import Asked, Sweep, sweeps
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
 from softleak.defenses.defense import Defense, as_known
 
 

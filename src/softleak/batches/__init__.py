@@ -1,1 +1,1 @@
-"""This package recovers every sample of a batch from one share (docs/method.md, Batches)."""
+"""Recover every sample of a batch from one share (docs/method.md, Batches)."""

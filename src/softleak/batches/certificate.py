@@ -1,4 +1,4 @@
-"""This module looks for other labels that explain the gradient of a batch as well.
+"""Look for other labels that explain the gradient of a batch as well.
 
 The gradient ``Σ δ_i x_iᵀ`` does not change if sample i has ``δ_i + t δ_s``, and sample s has
 ``c δ_s`` and the feature ``(x_s − t x_i) / c``, where ``c = 1 − t`` if the head's bias is known.
@@ -30,33 +30,20 @@ from softleak.batches.systems import (
     row_errors,
 )
 
-
-@dataclass(frozen=True)
-class BatchProofSettings:
-    """These settings say what counts as a proof.
-
-    Attributes:
-        lost_bits: the bits of an equation that do not count.
-        needed_bits: the bits that the equations must test beyond what the unknowns absorb.
-        deviations: an error bound is so many standard errors.
-        linear: the largest relative standard error of an unknown sample, beyond which the errors
-            are not those of a linear problem.
-        logits: the largest error bound of a difference of logits where faint probabilities count.
-    """
-
-    lost_bits: float = 6.0
-    needed_bits: float = 48.0
-    deviations: float = 6.0
-    linear: float = 0.05
-    logits: float = 1.0
-
-
-PROOF = BatchProofSettings()
+# What says what counts as a proof.
+PROOF_LOST_BITS = 6.0  # the bits of an equation that do not count
+PROOF_NEEDED_BITS = 48.0  # the bits that the equations must test beyond what the unknowns absorb
+PROOF_DEVIATIONS = 6.0  # an error bound is so many standard errors
+# The largest relative standard error of an unknown sample, beyond which the errors are not those of
+# a linear problem.
+PROOF_LINEAR = 0.05
+# The largest error bound of a difference of logits where faint probabilities count.
+PROOF_LOGITS = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class BatchCertificate:
-    """This says what is proved of the samples of a batch, in their order.
+    """What is proved of the samples of a batch, in their order.
 
     Attributes:
         bits: (R,) what the equations test beyond the unknowns, of all samples together or of each.
@@ -78,7 +65,7 @@ class BatchCertificate:
     @property
     def tested(self) -> Tensor:
         """Return whether the equations rule out a chance fit of each sample (R,)."""
-        return self.bits >= PROOF.needed_bits
+        return self.bits >= PROOF_NEEDED_BITS
 
 
 def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
@@ -91,7 +78,7 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
     bits = excess_bits(told[:, used], redundant=R)
     covariance = _covariance(told[:, used])
     spread = torch.zeros_like(sizes)
-    deviations = PROOF.deviations * max(misfit, 1.0)
+    deviations = PROOF_DEVIATIONS * max(misfit, 1.0)
     spread[used] = deviations * covariance.diagonal().clamp_min(0).sqrt()
     of_b = spread[: R * R].reshape(R, R)
     of_c = spread[R * R : R * (R + K)].reshape(R, K) * sizes[R * R : R * (R + K)].reshape(R, K)
@@ -99,7 +86,7 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
     features = of_b.norm(dim=-1) + _outside(system, at)
     # Where one sample is open by as much as itself, it may be anything, and so may those beside it:
     # ``A = B⁻ᵀ`` has a pole there, and no linear error says how far the others move.
-    regular = of_b.norm(dim=-1) < PROOF.deviations * PROOF.linear
+    regular = of_b.norm(dim=-1) < PROOF_DEVIATIONS * PROOF_LINEAR
     # A solution with negative entries of a label is not one of the batch, in no part of it.
     regular &= at.label.amin(-1) >= -(labels + system.space.relative)
     regular = regular.all().expand(R)
@@ -109,7 +96,7 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
         whole = whole * sizes * sizes[:, None]
         own = torch.stack([whole[i : i + R, i : i + R] for i in range(0, R * R, R)])
         regular = (
-            regular & (deviations * _logit_errors(system.space, at.p, own) < PROOF.logits).all()
+            regular & (deviations * _logit_errors(system.space, at.p, own) < PROOF_LOGITS).all()
         )
     return BatchCertificate(torch.full_like(labels, bits), labels, features, regular)
 
@@ -137,17 +124,17 @@ def certify_alone(
     spare = 1 + supports.unknowns + R  # What a constant, the label and ``a`` take of C equations.
     bits = torch.tensor([excess_bits(rows, spare) for rows in told]).to(values)
     covariances = torch.stack([_covariance(rows) for rows in told])
-    bounds = PROOF.deviations * misfits.clamp_min(1.0)
+    bounds = PROOF_DEVIATIONS * misfits.clamp_min(1.0)
     spread = bounds * covariances.diagonal(dim1=1, dim2=2).clamp_min(0).sum(-1).sqrt()
     slopes = system.label_slopes(at.b, found.kind) * sizes[:, None, :]
     variances = torch.einsum("ncr,nrs,ncs->nc", slopes, covariances, slopes)
     labels = bounds * variances.clamp_min(0).sqrt().sum(-1)
     direct = errors.norm(dim=-1) * at.a.norm(dim=-1) * system.label_gains(found.kind)
     # A label that its own equations leave open along its flat is told by the whole batch alone.
-    regular = (spread < PROOF.deviations * PROOF.linear) & ~system.open_flats[found.kind]
+    regular = (spread < PROOF_DEVIATIONS * PROOF_LINEAR) & ~system.open_flats[found.kind]
     if space.is_levelled:
         own = covariances * sizes[:, None] * sizes[..., None]
-        regular &= bounds * _logit_errors(space, at.p, own) < PROOF.logits
+        regular &= bounds * _logit_errors(space, at.p, own) < PROOF_LOGITS
     return BatchCertificate(bits, labels + bounds * direct, spread, regular), misfits
 
 
@@ -158,7 +145,7 @@ def excess_bits(told: Tensor, redundant: int) -> float:
         told: the derivatives, by unknowns in units of their own size.
         redundant: the number of equations that follow from the others.
     """
-    bits = (told.norm(dim=1).clamp_min(1.0).log2() - PROOF.lost_bits).clamp_min(0.0)
+    bits = (told.norm(dim=1).clamp_min(1.0).log2() - PROOF_LOST_BITS).clamp_min(0.0)
     left = bits.sort(descending=True).values[told.shape[1] + redundant :]
     return float(left.sum())
 
@@ -208,33 +195,22 @@ def _outside(system: JointSystem, at: SamplePoints) -> Tensor:
     back = (n * space.rows * (at.b @ space.U.T)).norm(dim=-1)
     width = features.shape[1] ** 0.5
     lengths = features.norm(dim=-1).clamp_min(SHORTEST_VECTOR)
-    return torch.div(PROOF.deviations * space.factor * width * back, lengths)
+    return torch.div(PROOF_DEVIATIONS * space.factor * width * back, lengths)
 
 
-@dataclass(frozen=True)
-class TradeSettings:
-    """These settings decide which trades are tried, and which of them count.
-
-    Attributes:
-        sure: a sample of at least this probability of one class may trade.
-        missed: the part of a label's change that may lie outside of the family before the fit.
-        negative: a label may have entries so far below zero before the fit.
-        misfit: a trade counts if its fit leaves no more than so many standard errors. It is more
-            than what counts as explained, since a fit that is not at its end is no refutation.
-    """
-
-    sure: float = 0.99
-    missed: float = 0.02
-    negative: float = 1e-3
-    misfit: float = 32.0
-
-
-TRADES = TradeSettings()
+# What decides which trades are tried, and which of them count.
+TRADES_SURE = 0.99  # a sample of at least this probability of one class may trade
+# The part of a label's change that may lie outside of the family before the fit.
+TRADES_MISSED = 0.02
+TRADES_NEGATIVE = 1e-3  # a label may have entries so far below zero before the fit
+# A trade counts if its fit leaves no more than so many standard errors. It is more than what counts
+# as explained, since a fit that is not at its end is no refutation.
+TRADES_MISFIT = 32.0
 
 
 @dataclass(frozen=True, eq=False)
 class Trade:
-    """This is a trade of sample ``i`` with ``s``: the flat that ``i`` moves to, and ``t``."""
+    """A trade of sample ``i`` with ``s``: the flat that ``i`` moves to, and ``t``."""
 
     i: int
     s: int
@@ -283,8 +259,8 @@ def without_other_labels(
         many = b.expand(len(kinds), -1)
         others = system.point(many, kinds)
         left = system.values(many, kinds) * others.a.norm(dim=-1, keepdim=True) / errors[i]
-        fits = left.square().mean(-1).sqrt() <= TRADES.misfit
-        fits &= others.label.amin(-1) >= -TRADES.negative
+        fits = left.square().mean(-1).sqrt() <= TRADES_MISFIT
+        fits &= others.label.amin(-1) >= -TRADES_NEGATIVE
         fits &= (others.label - at.label[i]).abs().sum(-1) > proof.label_errors[i]
         regular[i] &= ~fits.any()
     return replace(proof, regular=regular)
@@ -294,7 +270,7 @@ def _trades(
     system: JointSystem, at: SamplePoints, supports: Supports, errors: Tensor
 ) -> Iterator[Trade]:
     """Yield trades after which both labels are in the family, as long as ``p_s`` stays."""
-    for s in (at.p.amax(-1) >= TRADES.sure).nonzero()[:, 0].tolist():
+    for s in (at.p.amax(-1) >= TRADES_SURE).nonzero()[:, 0].tolist():
         difference = at.p[s] - at.label[s]
         for i in range(len(at.label)):
             if i == s:
@@ -302,8 +278,8 @@ def _trades(
             t, label, missed = _hits(at.label[i], difference, supports)
             change = (label - at.label[i]).abs().sum(-1)
             paid = at.p[s] - _factor(system, t)[:, None] * difference
-            fits = (missed <= TRADES.missed * change) & (change > errors[i])
-            fits &= torch.minimum(label.amin(-1), paid.amin(-1)) >= -TRADES.negative
+            fits = (missed <= TRADES_MISSED * change) & (change > errors[i])
+            fits &= torch.minimum(label.amin(-1), paid.amin(-1)) >= -TRADES_NEGATIVE
             yield from (Trade(i, s, flat, float(t[flat])) for flat in fits.nonzero()[:, 0].tolist())
 
 
@@ -342,8 +318,8 @@ def _labels_after(
     solved, x = polish(space, own, start, scaled=system.scaled, steps=THOROUGH)
     left = solved.values(x[None], torch.zeros(1, dtype=torch.long))
     labels = solved.point(x).label
-    explained = float(left.square().mean().sqrt()) <= TRADES.misfit
-    return labels if explained and float(labels.amin()) >= -TRADES.negative else None
+    explained = float(left.square().mean().sqrt()) <= TRADES_MISFIT
+    return labels if explained and float(labels.amin()) >= -TRADES_NEGATIVE else None
 
 
 def _moved(own: Supports, supports: Supports, trade: Trade) -> Supports:

@@ -1,4 +1,4 @@
-"""This module reads every sample of a batch from the gradient of the head (§9)."""
+"""Read every sample of a batch from the gradient of the head (§9)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EXPLAINED = 4.0  # a root mean square of so many standard errors is explained by
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """This is a batch all of whose samples were found.
+    """A batch all of whose samples were found.
 
     Attributes:
         system: the system of all samples, weighed by rounding.
@@ -194,27 +194,15 @@ def _ended(solution: tuple[JointSystem, Tensor]) -> Whole:
 USUAL: tuple[Family, ...] = (Smoothed(), Mixed(2), SmoothedMixed(2))
 
 
-@dataclass(frozen=True)
-class NarrowSettings:
-    """These settings bound the classes that are tried.
-
-    Attributes:
-        all_classes: up to so many classes, all of them are tried.
-        per_sample: beyond, so many per sample are tried, those that the gradient raises most.
-        at_least: and no fewer than this.
-    """
-
-    all_classes: int = 20
-    per_sample: int = 3
-    at_least: int = 12
-
-
-NARROW = NarrowSettings()
+# What bounds the classes that are tried.
+NARROW_ALL_CLASSES = 20  # up to so many classes, all of them are tried
+NARROW_PER_SAMPLE = 3  # beyond, so many per sample are tried, those that the gradient raises most
+NARROW_AT_LEAST = 12  # and no fewer than this
 
 
 @dataclass(frozen=True, eq=False)
 class HeadReading:
-    """This is what the head's gradient says of a batch.
+    """What the head's gradient says of a batch.
 
     Attributes:
         space: the factors of the gradient, at the scale that fits.
@@ -277,7 +265,7 @@ def _likely(space: HeadSpace, features: Tensor) -> list[int]:
     its label. Its probabilities sum to more than one then, so fewer than R classes can be of that
     kind, and they are those that the batch lowers most.
     """
-    if space.classes <= NARROW.all_classes:
+    if space.classes <= NARROW_ALL_CLASSES:
         return list(range(space.classes))
     if space.with_bias:
         raised = space.mean_difference
@@ -285,7 +273,7 @@ def _likely(space: HeadSpace, features: Tensor) -> list[int]:
         raised = (space.gradient / space.columns) @ features.mean(0)
     else:
         raised = space.gradient.sum(1)
-    count = max(NARROW.at_least, NARROW.per_sample * space.rank)
+    count = max(NARROW_AT_LEAST, NARROW_PER_SAMPLE * space.rank)
     order = raised.argsort().tolist()
     return order[:count] + order[count:][-(space.rank - 1) :]
 

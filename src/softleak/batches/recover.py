@@ -1,4 +1,4 @@
-"""This module recovers every sample of a batch: the strongest attack that applies comes first."""
+"""Recover every sample of a batch: the strongest attack that applies comes first."""
 
 from __future__ import annotations
 

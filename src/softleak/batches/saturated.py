@@ -1,4 +1,4 @@
-"""This module walks along the valley in which two samples of one class share their labels out.
+"""Walk along the valley in which two samples of one class share their labels out.
 
 Of two samples of one class that are much alike, a joint search knows the sum of both labels'
 coefficients at once, but follows the curved valley of their difference only slowly. With the label
@@ -10,7 +10,7 @@ valleys are, and parabolas lead to the bottom of one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 
@@ -29,28 +29,14 @@ from softleak.batches.systems import (
     row_errors,
 )
 
-
-@dataclass(frozen=True)
-class SetSettings:
-    """These settings bound how many sets of solutions are looked at.
-
-    Attributes:
-        looked_at: the number of sets whose misfit is computed.
-        returned: the number of sets that are worth solving.
-        alike: the number of further sets with two samples of one class. How such samples share
-            their labels out is not known yet, so that they explain less than they could.
-        weight: the length that is assumed of a label's coefficient at first.
-        singular: sets whose ``a`` are closer to dependence than this are left out.
-    """
-
-    looked_at: int = 20_000
-    returned: int = 4
-    alike: int = 2
-    weight: float = 0.1
-    singular: float = 1e-9
-
-
-SETS = SetSettings()
+# What bounds how many sets of solutions are looked at.
+SETS_LOOKED_AT = 20_000  # the number of sets whose misfit is computed
+SETS_RETURNED = 4  # the number of sets that are worth solving
+# The number of further sets with two samples of one class. How such samples share their labels out
+# is not known yet, so that they explain less than they could.
+SETS_ALIKE = 2
+SETS_WEIGHT = 0.1  # the length that is assumed of a label's coefficient at first
+SETS_SINGULAR = 1e-9  # sets whose ``a`` are closer to dependence than this are left out
 
 
 def saturated_samples(space: HeadSpace, supports: Supports) -> FoundSamples:
@@ -66,15 +52,15 @@ def saturated_samples(space: HeadSpace, supports: Supports) -> FoundSamples:
         _, s, flats = beyond(space, T[rows][..., :count])
         within = s[:, -1] < space.indistinct
         direction = flats[within][..., -1]
-        direction = direction / direction.norm(dim=-1, keepdim=True).clamp_min(SETS.singular)
+        direction = direction / direction.norm(dim=-1, keepdim=True).clamp_min(SETS_SINGULAR)
         kinds += [rows[within], rows[within]]
-        deltas += [SETS.weight * direction, -SETS.weight * direction]
+        deltas += [SETS_WEIGHT * direction, -SETS_WEIGHT * direction]
     if not kinds:
         return FoundSamples.none(space)
     kind, delta = torch.cat(kinds), torch.cat(deltas)
     label = supports.origin[kind] - delta
     a = space.left(delta)
-    b = a / a.square().sum(-1, keepdim=True).clamp_min(SETS.singular)
+    b = a / a.square().sum(-1, keepdim=True).clamp_min(SETS_SINGULAR)
     return FoundSamples(SamplePoints(a, b, label, supports.origin[kind]), kind)
 
 
@@ -110,7 +96,7 @@ def likely_sets(
     If so asked, further ones with two samples of one class, ``alike``, follow.
     """
     R, most = space.rank, len(pool)
-    while math.comb(most, R) > SETS.looked_at:
+    while math.comb(most, R) > SETS_LOOKED_AT:
         most -= 1
     if most < R:
         return []
@@ -118,7 +104,7 @@ def likely_sets(
     at, kind = pool.at, pool.kind[sets]
     sizes = at.a[sets] / at.a[sets].norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
     # The inverse is as large as dependence is near, and much cheaper than singular values.
-    regular = torch.linalg.inv_ex(sizes)[0].norm(dim=(-2, -1)) < 1 / SETS.singular
+    regular = torch.linalg.inv_ex(sizes)[0].norm(dim=(-2, -1)) < 1 / SETS_SINGULAR
     sets, kind = sets[regular], kind[regular]
     found = SamplePoints(at.a[sets], at.b[sets], at.label[sets], at.p[sets])
     whole = biorthogonal(space, found, scaled=scaled)
@@ -126,7 +112,7 @@ def likely_sets(
     order = misfit.argsort()
     classes = kind[order].sort(-1).values
     same = order[(classes.diff(dim=-1) == 0).any(-1)]
-    best = torch.cat([order[: SETS.returned], same[: SETS.alike if alike else 0]])
+    best = torch.cat([order[:SETS_RETURNED], same[: SETS_ALIKE if alike else 0]])
     return [sorted(members) for members in sets[best].tolist()]
 
 

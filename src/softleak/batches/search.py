@@ -1,4 +1,4 @@
-"""This module searches the samples of a batch one at a time, and deflates what is found (§9)."""
+"""Search the samples of a batch one at a time, and deflate what is found (§9)."""
 
 from __future__ import annotations
 
@@ -49,31 +49,17 @@ def leading_points(system: SampleSystem, leaders: Tensor, leads: Tensor) -> Tens
     return torch.mul(low[:, None], step)
 
 
-@dataclass(frozen=True)
-class SelectSettings:
-    """These settings decide which solutions can be samples of one batch.
-
-    Attributes:
-        coupling: ``a_i·b_j`` of two samples is at most this, relative to ``a_i·b_i``.
-        same: two solutions whose ``a_i·b_j`` equals ``a_i·b_i`` to within this are one.
-        parallel: two solutions are one if the cosine of their ``a`` is above one minus this.
-        kept: the number of solutions that are compared with each other.
-        sets: the number of sets that are tried at most.
-    """
-
-    coupling: float = 2e-2
-    same: float = 1e-3
-    parallel: float = 1e-8
-    kept: int = 64
-    sets: int = 6
-
-
-SELECT = SelectSettings()
+# What decides which solutions can be samples of one batch.
+SELECT_COUPLING = 2e-2  # ``a_i·b_j`` of two samples is at most this, relative to ``a_i·b_i``
+SELECT_SAME = 1e-3  # two solutions whose ``a_i·b_j`` equals ``a_i·b_i`` to within this are one
+SELECT_PARALLEL = 1e-8  # two solutions are one if the cosine of their ``a`` is above one minus this
+SELECT_KEPT = 64  # the number of solutions that are compared with each other
+SELECT_SETS = 6  # the number of sets that are tried at most
 
 
 @dataclass(frozen=True, eq=False)
 class FoundSamples:
-    """These are samples that fit, with the flat of labels that each belongs to (N,)."""
+    """Samples that fit, with the flat of labels that each belongs to (N,)."""
 
     at: SamplePoints
     kind: Tensor
@@ -98,13 +84,13 @@ class FoundSamples:
 
 def distinct(found: FoundSamples) -> FoundSamples:
     """Return each solution once; the first of several is kept."""
-    found = found.take(list(range(min(len(found), 4 * SELECT.kept))))
+    found = found.take(list(range(min(len(found), 4 * SELECT_KEPT))))
     at = found.at
     unit = at.a / (at.a * at.b).sum(-1, keepdim=True)
-    same = ((unit @ at.b.mT) - 1).abs() < SELECT.same
+    same = ((unit @ at.b.mT) - 1).abs() < SELECT_SAME
     direction = at.a / at.a.norm(dim=-1, keepdim=True)
-    same &= (direction @ direction.mT) > 1 - SELECT.same
-    same |= (direction @ direction.mT) > 1 - SELECT.parallel
+    same &= (direction @ direction.mT) > 1 - SELECT_SAME
+    same |= (direction @ direction.mT) > 1 - SELECT_PARALLEL
     same &= found.kind[:, None] == found.kind[None]
     return found.take((~torch.tril(same, -1).any(1)).nonzero()[:, 0])
 
@@ -122,14 +108,14 @@ def compatible(pool: FoundSamples, most: int) -> list[list[int]]:
 
     Of two samples of one batch ``a_i·b_j`` and ``a_j·b_i`` both vanish.
     """
-    pool = pool.take(list(range(min(len(pool), SELECT.kept))))
+    pool = pool.take(list(range(min(len(pool), SELECT_KEPT))))
     products = pool.at.a @ pool.at.b.mT
     own = torch.diagonal(products).abs().sqrt()
-    apart = products.abs() <= SELECT.coupling * own[:, None] * own[None]
+    apart = products.abs() <= SELECT_COUPLING * own[:, None] * own[None]
     apart = apart & apart.mT
     sets = {tuple(sorted(members)) for members in _cliques(apart, most)}
     order = sorted(sets, key=lambda members: (-len(members), sum(members)))
-    return [list(members) for members in order[: SELECT.sets]]
+    return [list(members) for members in order[:SELECT_SETS]]
 
 
 def _cliques(apart: Tensor, most: int) -> Iterator[list[int]]:
@@ -147,7 +133,7 @@ SEARCH_STEPS = LevenbergSettings(settled=0.1)
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """These settings bound the search of one family.
+    """Settings that bound the search of one family.
 
     Attributes:
         rounds: how often the search is repeated in what is left of the space.

@@ -1,4 +1,4 @@
-"""This module factors the head's gradient of a batch: ``G = U S Vᵀ``, one column per sample.
+"""Factor the head's gradient of a batch: ``G = U S Vᵀ``, one column per sample.
 
 The gradient of a batch is ``G = (1/B) Σ δ_i x_iᵀ``. For some invertible matrix ``A`` with columns
 ``a_i``, and the columns ``b_i`` of ``A⁻ᵀ``,
@@ -26,7 +26,7 @@ SKETCH = 24  # columns of a first random sketch; it doubles until it holds the w
 
 @dataclass(frozen=True, eq=False)
 class GradientSpace:
-    """This holds ``G = R Vᵀ`` up to rounding, with ``R`` (m, B) and orthonormal ``V`` (n, B).
+    """``G = R Vᵀ`` up to rounding, with ``R`` (m, B) and orthonormal ``V`` (n, B).
 
     Attributes:
         R: the coordinates of each row of ``G``.
@@ -86,7 +86,7 @@ LEVELLED_EDGE = 4.0  # a singular value above so many times what rounding leaves
 
 @dataclass(frozen=True, eq=False)
 class HeadSpace:
-    """This holds the singular vectors of the head's gradient, and what logits are in their terms.
+    """The singular vectors of the head's gradient, and what logits are in their terms.
 
     Where the gradient ``g = (1/B) Σ δ_i`` of the head's bias was sent, it stands beside ``G`` as
     the column of a further feature, which is one for every sample. Rounding is a part of every

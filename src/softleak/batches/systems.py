@@ -1,4 +1,4 @@
-"""This module solves for all samples of a batch together (§9).
+"""Solve for all samples of a batch together (§9).
 
 The unknowns are the ``b_i`` of all samples, the coefficients of their labels and, if it is unknown,
 the scale. ``A = B⁻ᵀ`` couples the samples, so ``R`` samples have ``R (C − 1)`` equations for ``R²``
@@ -23,7 +23,7 @@ from softleak.numerics.levenberg import LevenbergSettings, minimise
 
 @dataclass(frozen=True, eq=False)
 class Supports:
-    """These are flats of labels: ``y = origin + directions c``.
+    """Flats of labels: ``y = origin + directions c``.
 
     Attributes:
         classes: the classes that each flat is spanned by.
@@ -101,7 +101,7 @@ EXPLAINED_WHOLLY = 1e-12  # an entry of which so little is left has no residual
 
 @dataclass(frozen=True, eq=False)
 class SamplePoints:
-    """These are points of the system: ``a`` and ``b`` (N, R), labels and probabilities (N, C)."""
+    """Points of the system: ``a`` and ``b`` (N, R), labels and probabilities (N, C)."""
 
     a: Tensor
     b: Tensor
@@ -111,7 +111,7 @@ class SamplePoints:
 
 @dataclass(frozen=True, eq=False)
 class SampleSystem:
-    """This is the system of one sample, with ``b`` in the flat ``start + basis β``.
+    """The system of one sample, with ``b`` in the flat ``start + basis β``.
 
     Attributes:
         space: the factors of the head's gradient.
@@ -268,20 +268,9 @@ def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return value, (b - value * ratio_a * a) / size, (a - value * ratio_b * b) / size
 
 
-@dataclass(frozen=True)
-class RoundingSettings:
-    """These settings turn single roundings into standard errors.
-
-    Attributes:
-        summed: how many roundings a sum over the batch and over a feature has, as a factor.
-        least: the smallest error of a number near one, in roundings of its own size.
-    """
-
-    summed: float = 2.0
-    least: float = 1.0
-
-
-ROUNDING = RoundingSettings()
+# What turns single roundings into standard errors.
+ROUNDING_SUMMED = 2.0  # how many roundings a sum over the batch and over a feature has, as a factor
+ROUNDING_LEAST = 1.0  # the smallest error of a number near one, in roundings of its own size
 
 
 def as_sent(space: HeadSpace, at: SamplePoints) -> Tensor:
@@ -304,14 +293,14 @@ def entry_errors(space: HeadSpace, differences: Tensor, features: Tensor) -> Ten
     """
     typical = features.square().mean(-1).sqrt()
     sizes = (differences.abs() * typical[:, None]).sum(0) / space.factor
-    return ROUNDING.summed * space.relative * sizes + space.absolute
+    return ROUNDING_SUMMED * space.relative * sizes + space.absolute
 
 
 def row_errors(space: HeadSpace) -> Tensor:
     """Return the same from the gradient alone, before any sample is known."""
     sizes = space.gradient.square().mean(1).sqrt()
     hidden = (space.rows * sizes).mean() / space.rows  # what cancels in a row
-    return ROUNDING.summed * space.relative * (sizes + hidden / 8) + space.absolute
+    return ROUNDING_SUMMED * space.relative * (sizes + hidden / 8) + space.absolute
 
 
 def equation_errors(space: HeadSpace, n: Tensor, a: Tensor, b: Tensor, p: Tensor) -> Tensor:
@@ -321,14 +310,14 @@ def equation_errors(space: HeadSpace, n: Tensor, a: Tensor, b: Tensor, p: Tensor
     back = (n * space.rows * (b @ space.U.T)).norm(dim=-1, keepdim=True)
     sizes = space.factor * (b * space.S).norm(dim=-1, keepdim=True)
     typical = sizes * lengths / space.weights.shape[1] ** 0.5
-    of_logits = space.factor * lengths * back + ROUNDING.summed * space.relative * typical
+    of_logits = space.factor * lengths * back + ROUNDING_SUMMED * space.relative * typical
     logs = p.clamp_min(torch.finfo(p.dtype).tiny).log().abs()
-    own = ROUNDING.least * space.relative * (1 + logs)
+    own = ROUNDING_LEAST * space.relative * (1 + logs)
     shared = (p * of_logits).norm(dim=-1, keepdim=True)
     of_p = p * (of_logits.square() + shared.square() + own.square()).sqrt()
     # A label's own entries are rounded as well, to within those of the difference.
     labels = (p - a @ space.spread.T).abs()
-    of_labels = ROUNDING.least * space.relative * labels
+    of_labels = ROUNDING_LEAST * space.relative * labels
     return torch.sqrt(of_differences.square() + of_p.square() + of_labels.square())
 
 
@@ -340,7 +329,7 @@ FAR_OFF = 1e4  # beyond so many standard errors, weighing anew does not help
 
 @dataclass(frozen=True, eq=False)
 class JointSystem:
-    """This is the system of all samples, each on its own flat of labels.
+    """The system of all samples, each on its own flat of labels.
 
     Attributes:
         space: the factors of the head's gradient.

@@ -28,6 +28,7 @@ from softleak.audit.truth import Truth
 from softleak.audit.whatif import stages, what_if
 from softleak.cli.options import Request
 from softleak.core.client import Client
+from softleak.core.environment import code_digest, now, versions
 from softleak.core.errors import DataError, ModelError, SoftleakError
 from softleak.core.head import Head
 from softleak.core.input_shapes import accepted_shapes
@@ -37,7 +38,6 @@ from softleak.core.local_training import LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision
 from softleak.defenses.dpsgd import PrivateTraining
-from softleak.io.environment import code_digest, now, versions
 from softleak.io.formats import Content, fingerprint
 from softleak.io.names import match
 from softleak.io.untrusted import check_file, shown

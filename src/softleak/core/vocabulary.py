@@ -1,4 +1,4 @@
-"""This module holds the words that options, files and reports share. It imports no numerics."""
+"""The words that options, files and reports share. It imports no numerics."""
 
 from __future__ import annotations
 
@@ -14,18 +14,8 @@ ROUNDOFF: Mapping[str, float] = {
 }  # fmt: skip
 
 
-class Leak(Enum):
-    """This names each kind of leak that a pipeline can be told to fail on."""
-
-    LABEL = "label"
-    CLASS = "class"
-    FEATURE = "feature"
-    INPUT = "input"
-    COMPOSITION = "composition"
-
-
 class State(Enum):
-    """This says what is known of one kind of leak. Only an attack that was carried out can fail."""
+    """What is known of one kind of leak. Only an attack that was carried out can fail."""
 
     LEAKED = "leaked"
     NO_SUCCESS = "attacked without success"
@@ -40,15 +30,15 @@ class State(Enum):
 
 
 class UpdateKind(Enum):
-    """This says what an update file holds."""
+    """What an update file holds."""
 
-    GRADIENT = "gradient"  # the gradient itself, as somebody vouches
+    GRADIENT = "gradient"  # the gradient itself, as the caller states
     DELTA = "delta"  # weights after a step minus those before it
     WEIGHTS = "weights"  # weights after a step
 
 
 class DefenceGroup(str, Enum):
-    """This says which defences an audit tries."""
+    """Which defences an audit tries."""
 
     COMMON = "common"
     DP_SGD = "dp-sgd"

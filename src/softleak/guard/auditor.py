@@ -15,6 +15,7 @@ from torch import nn
 from softleak.audit.composition import counted, parts_in_words
 from softleak.audit.findings import InputFinding
 from softleak.audit.input_attacks import recover_input
+from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare, audit_shares, prepared
@@ -27,7 +28,7 @@ from softleak.core.local_training import LocalTraining
 from softleak.core.normalisation import Normalisation
 from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.guard.updates import Group, Update, Weights, under_own_names
 from softleak.labels.composition import Balance
 from softleak.labels.evidence.probes import evidence_of

@@ -11,6 +11,7 @@ from time import process_time
 import numpy as np
 from torch import nn
 
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Utility, utility
 from softleak.audit.sweeps import TREATMENTS, Treatment
 from softleak.audit.weakest import (
@@ -24,7 +25,6 @@ from softleak.audit.weakest import (
 )
 from softleak.core.errors import OptionError
 from softleak.core.share import GradientShare
-from softleak.core.vocabulary import Leak
 from softleak.defenses.defense import GaussianNoise
 from softleak.guard.auditor import Auditor, ClientAudit, Question
 from softleak.guard.updates import Update

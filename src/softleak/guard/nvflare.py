@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softleak.audit.leaks import Leak
 from softleak.audit.weakest import Stopped
 from softleak.core.errors import MissingExtra, ModelError, OptionError, ShareError, how_to_install
 from softleak.core.share import GradientShare
-from softleak.core.vocabulary import Leak
 from softleak.guard.auditor import Question
 from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
 from softleak.guard.updates import Update, Weights
@@ -261,8 +261,7 @@ def _action(name: str) -> Action:
 
 
 def _leak(name: str) -> Leak:
-    try:
-        return Leak(name)
-    except ValueError:
-        known = ", ".join(leak.value for leak in Leak)
-        raise OptionError(f"expected leaks among {known}, got {name!r}") from None
+    known = {leak.value: leak for leak in Leak}
+    if name not in known:
+        raise OptionError(f"expected leaks among {', '.join(known)}, got {name!r}")
+    return known[name]

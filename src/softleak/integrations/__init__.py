@@ -1,1 +1,1 @@
-"""The old paths of ``softleak.guard.flower`` and ``softleak.guard.nvflare``."""
+"""Keep the old paths of ``softleak.guard.flower`` and ``softleak.guard.nvflare`` working."""

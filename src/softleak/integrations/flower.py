@@ -1,4 +1,4 @@
-"""The old path of ``softleak.guard.flower``."""
+"""Keep the old path of ``softleak.guard.flower`` working."""
 
 import warnings
 

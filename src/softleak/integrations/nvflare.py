@@ -1,4 +1,4 @@
-"""The old path of ``softleak.guard.nvflare``."""
+"""Keep the old path of ``softleak.guard.nvflare`` working."""
 
 import warnings
 

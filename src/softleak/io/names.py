@@ -1,4 +1,4 @@
-"""This module finds a model's own names for tensors that come under other names.
+"""A model's own names for tensors that come under other names.
 
 Names may carry a wrapper's prefix, and a list of tensors has no names at all.
 """
@@ -24,7 +24,7 @@ WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_w
 
 @dataclass(frozen=True)
 class Match:
-    """This holds the model's name of each tensor that belongs to it, and what was left out."""
+    """The model's name of each tensor that belongs to it, and what was left out."""
 
     names: Mapping[str, str]
     remarks: tuple[str, ...] = ()

@@ -1,1 +1,1 @@
-"""This package holds §3: the soft label and the last-layer feature from one gradient."""
+"""§3: the soft label and the last-layer feature from one gradient."""

@@ -1,4 +1,4 @@
-"""This module issues the certificate: from the minima of a search to a status and all that fits."""
+"""Issue the certificate: from the minima of a search to a status and all that fits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from softleak.labels.curve import Curve, misfit, residual
 from softleak.labels.evidence.combine import CombinedEvidence
 from softleak.labels.messages import Doubt, Fitting, why, why_none
 from softleak.labels.pseudo import PseudoLabels
-from softleak.labels.scale import FACTOR_SEARCH, Rescaled, Segment, other_factors_fit
-from softleak.labels.search import SEARCH, Minima
+from softleak.labels.scale import FACTOR_SEARCH_LARGEST_FACTOR, Rescaled, Segment, other_factors_fit
+from softleak.labels.search import SEARCH_FIT, SEARCH_SAME, Minima
 
 
 @dataclass(frozen=True, eq=False)
 class Solutions:
-    """This holds what a search found along a curve. ``tau`` (N,) is set where the curve is a
-    segment.
-    """
+    """What a search found along a curve. ``tau`` (N,) is set where the curve is a segment."""
 
     curve: Curve
     family: Family
@@ -42,7 +40,7 @@ class Solutions:
 
 @dataclass(frozen=True, eq=False)
 class SolutionAt:
-    """This holds a candidate and the scalar of its feature.
+    """A candidate and the scalar of its feature.
 
     ``path`` (S,) are the scalars of the labels along it, ``equations`` how many its family imposes.
     """
@@ -55,18 +53,12 @@ class SolutionAt:
     moves: bool  # whether the feature's scalar is the one searched for
 
 
-@dataclass(frozen=True)
-class EquationSettings:
-    """These settings count which equations test a solution."""
-
-    step: float = 1e-8  # the step of a finite difference
-    beside: float = 1e-4  # how far beside a scalar the family is looked at
-    blunt_bits: float = 6.0  # bits: an equation known to one part in 64 tests nothing yet
-    nudge: float = 1e-4  # of a scalar: how far it is moved to see which equations notice
-    entries: int = 32  # entries looked at: with more classes there are always enough equations
-
-
-EQUATIONS = EquationSettings()
+# What counts which equations test a solution.
+EQUATIONS_STEP = 1e-8  # the step of a finite difference
+EQUATIONS_BESIDE = 1e-4  # how far beside a scalar the family is looked at
+EQUATIONS_BLUNT_BITS = 6.0  # bits: an equation known to one part in 64 tests nothing yet
+EQUATIONS_NUDGE = 1e-4  # of a scalar: how far it is moved to see which equations notice
+EQUATIONS_ENTRIES = 32  # entries looked at: with more classes there are always enough equations
 
 
 @torch.inference_mode()
@@ -79,11 +71,11 @@ def count_equations(family: Family, y: Tensor) -> Tensor:
     """
     classes = y.shape[-1]
     # Beside the label, where no two entries are equal and it is plain which are free.
-    beside = family.project(y) + EQUATIONS.beside * torch.linspace(1, 2, classes).to(y)
-    looked_at = min(EQUATIONS.entries, classes)
-    moves = EQUATIONS.step * torch.eye(looked_at, classes, dtype=y.dtype, device=y.device)
+    beside = family.project(y) + EQUATIONS_BESIDE * torch.linspace(1, 2, classes).to(y)
+    looked_at = min(EQUATIONS_ENTRIES, classes)
+    moves = EQUATIONS_STEP * torch.eye(looked_at, classes, dtype=y.dtype, device=y.device)
     moved = family.project(beside[:, None] + moves) - family.project(beside)[:, None]
-    kept = moved.diagonal(dim1=-2, dim2=-1) / EQUATIONS.step
+    kept = moved.diagonal(dim1=-2, dim2=-1) / EQUATIONS_STEP
     return (1 - kept).sum(-1).round().clamp(max=classes - 1)
 
 
@@ -100,15 +92,15 @@ def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> T
     does it count what a polynomial in the logits explains: where logits are small the softmax is
     one, and the unknowns can level any label that depends on them smoothly.
     """
-    beside = scalar[:, None] * scalar.new_tensor([1 + EQUATIONS.nudge, 1 - EQUATIONS.nudge])
+    beside = scalar[:, None] * scalar.new_tensor([1 + EQUATIONS_NUDGE, 1 - EQUATIONS_NUDGE])
     (ahead, behind), (error, _) = (both.unbind(1) for both in residual(curve, family, beside))
-    slope = (ahead - behind) / (2 * EQUATIONS.nudge) / error
+    slope = (ahead - behind) / (2 * EQUATIONS_NUDGE) / error
     absorbed = slope.abs().topk(min(unknowns, slope.shape[-1]), dim=-1).indices
     slope = slope.scatter(-1, absorbed, 0.0)
     logits = curve.logits()
     if logits is not None:
         slope = _without_polynomial(slope, logits, error, unknowns)
-    bits = (slope.abs().clamp_min(1.0).log2() - EQUATIONS.blunt_bits).clamp_min(0.0)
+    bits = (slope.abs().clamp_min(1.0).log2() - EQUATIONS_BLUNT_BITS).clamp_min(0.0)
     return bits.sum(-1)
 
 
@@ -125,23 +117,11 @@ def _without_polynomial(values: Tensor, logits: Tensor, error: Tensor, degree: i
     return (values - (basis @ (basis.mT @ values[..., None]))[..., 0]) * tested
 
 
-@dataclass(frozen=True)
-class DoubtThresholds:
-    """These thresholds decide when a label that fits need not be the only one."""
-
-    coarse: float = (
-        0.5  # L1: beyond it, the rounding of a label is not a straight line in that of G
-    )
-    level: float = 1e-3  # how far apart the entries of a flat label may be
-    spare_bits: float = (
-        24.0  # bits beyond what unknowns absorb: chance fits one time in sixteen million
-    )
-    indistinct: float = (
-        16.0  # roundings: a label this close to the prediction leaves rounding errors
-    )
-
-
-DOUBT = DoubtThresholds()
+# What decides when a label that fits need not be the only one.
+DOUBT_COARSE = 0.5
+DOUBT_LEVEL = 1e-3  # how far apart the entries of a flat label may be
+DOUBT_SPARE_BITS = 24.0
+DOUBT_INDISTINCT = 16.0
 
 
 WIDER = SmoothedMixed(3)  # what labels may be as well if nobody declared a family
@@ -149,7 +129,7 @@ WIDER = SmoothedMixed(3)  # what labels may be as well if nobody declared a fami
 
 def doubt_of(fitting: list[SolutionAt], solutions: Solutions, client: int) -> Doubt | None:
     """Return why the solutions may not be all there are, if there is a reason."""
-    if any(f.candidate.rounding > DOUBT.coarse for f in fitting):
+    if any(f.candidate.rounding > DOUBT_COARSE for f in fitting):
         return Doubt.COARSE
     if isinstance(solutions.family, AnyLabel) or solutions.unknowns < 0:
         return _doubt_without_equations(solutions)
@@ -165,7 +145,7 @@ def doubt_of(fitting: list[SolutionAt], solutions: Solutions, client: int) -> Do
         and any(is_flat(f.candidate.label) for f in fitting)
     ):
         return Doubt.FLAT
-    chance = not solutions.declared and any(f.spare < DOUBT.spare_bits for f in fitting)
+    chance = not solutions.declared and any(f.spare < DOUBT_SPARE_BITS for f in fitting)
     return Doubt.CHANCE if chance and not _no_other_kind(solutions, client) else None
 
 
@@ -182,12 +162,12 @@ def _indistinct(found: SolutionAt, solutions: Solutions) -> bool:
     """Return whether ``p − y`` may be a few roundings of ``p``, times any factor if that is
     unknown.
     """
-    roundings = DOUBT.indistinct * solutions.relative
+    roundings = DOUBT_INDISTINCT * solutions.relative
     if abs(found.candidate.scalar) <= roundings:
         return True
     if solutions.declared:
         return False  # a prediction of another family cannot be the label
-    blown_up = solutions.scaled and abs(found.tau) <= FACTOR_SEARCH.largest_factor * roundings
+    blown_up = solutions.scaled and abs(found.tau) <= FACTOR_SEARCH_LARGEST_FACTOR * roundings
     return blown_up and solutions.normalised and _of_roundings(found)
 
 
@@ -199,7 +179,7 @@ def _of_roundings(found: SolutionAt) -> bool:
     """
     candidate = found.candidate
     largest = candidate.label.max()
-    counts = torch.arange(1, DOUBT.indistinct + 1).to(candidate.label)[:, None]
+    counts = torch.arange(1, DOUBT_INDISTINCT + 1).to(candidate.label)[:, None]
     parts = counts * candidate.label / largest
     whole = (parts - parts.round()).abs() <= counts * candidate.rounding / largest
     return bool(whole.all(-1).any())
@@ -223,12 +203,12 @@ def _factor_open(fitting: list[SolutionAt], solutions: Solutions, client: int) -
         segment, best = curve.take(torch.full_like(t, client, dtype=torch.long)).segment(t)
     else:
         return False
-    return other_factors_fit(segment, family, best, SEARCH.fit)
+    return other_factors_fit(segment, family, best, SEARCH_FIT)
 
 
 def is_flat(label: Tensor) -> bool:
     """Return whether all classes are alike in a label (C,)."""
-    return float(label.max() - label.min()) <= DOUBT.level
+    return float(label.max() - label.min()) <= DOUBT_LEVEL
 
 
 def _no_other_kind(solutions: Solutions, client: int) -> bool:
@@ -243,22 +223,18 @@ def _no_other_kind(solutions: Solutions, client: int) -> bool:
     mine = curve.take(solutions.minima.client.new_tensor([client]))
     for rows, grid in mine.interval().grids():
         each = mine.take(torch.zeros_like(rows))
-        of_any_kind = misfit(each, AnyLabel(), grid) <= SEARCH.fit
-        if bool((of_any_kind & (misfit(each, solutions.family, grid) > SEARCH.fit)).any()):
+        of_any_kind = misfit(each, AnyLabel(), grid) <= SEARCH_FIT
+        if bool((of_any_kind & (misfit(each, solutions.family, grid) > SEARCH_FIT)).any()):
             return False
     return True
 
 
-@dataclass(frozen=True)
-class CertificateSettings:
-    """These settings turn minima into candidates."""
-
-    label_roundings: float = 4.0  # times the rounding of a label: what its L1 error is bounded by
-    path_points: int = 129  # labels along a wide interval
-    narrow: float = 1e-3  # the relative width of an interval on which a curve is straight
+# What turns minima into candidates.
+CERTIFICATE_LABEL_ROUNDINGS = 4.0  # times the rounding of a label: what its L1 error is bounded by
+CERTIFICATE_PATH_POINTS = 129  # labels along a wide interval
+CERTIFICATE_NARROW = 1e-3  # the relative width of an interval on which a curve is straight
 
 
-CERTIFICATE = CertificateSettings()
 UNTIED = 1e-3  # of the error of a label: how far equal entries are set apart
 
 
@@ -295,7 +271,7 @@ def _describe(solutions: Solutions) -> Iterator[tuple[int, SolutionAt]]:
     for index, (client, t, low, high, off, fits, y, feature, error, count, bits) in enumerate(rows):
         path, labels = paths[index] if fits else (scalar[:1], y[:1])
         candidate = Candidate(
-            t, low, high, off, fits, y[0], labels, CERTIFICATE.label_roundings * error
+            t, low, high, off, fits, y[0], labels, CERTIFICATE_LABEL_ROUNDINGS * error
         )
         yield client, SolutionAt(candidate, feature, path, count, bits, solutions.tau is None)
 
@@ -322,9 +298,9 @@ def _around(curve: Curve, minima: Minima, gain: Tensor) -> dict[int, tuple[Tenso
     """Return scalars (S,) times ``gain``, and labels (S, C), along each minimum that fits."""
     narrow = (
         minima.high - minima.low
-    ) <= CERTIFICATE.narrow * minima.low.abs()  # a curve is straight there
+    ) <= CERTIFICATE_NARROW * minima.low.abs()  # a curve is straight there
     found: dict[int, tuple[Tensor, Tensor]] = {}
-    for points, some in ((3, narrow), (CERTIFICATE.path_points, ~narrow)):
+    for points, some in ((3, narrow), (CERTIFICATE_PATH_POINTS, ~narrow)):
         rows = (minima.fits & some).nonzero()[:, 0]
         if not len(rows):
             continue
@@ -347,7 +323,7 @@ def _merged(found: list[SolutionAt]) -> list[SolutionAt]:
 
 
 def _meet(a: Candidate, b: Candidate) -> bool:
-    slack = SEARCH.same * abs(a.scalar)
+    slack = SEARCH_SAME * abs(a.scalar)
     return a.low - slack <= b.high and b.low - slack <= a.high
 
 

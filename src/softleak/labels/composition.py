@@ -29,17 +29,10 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.noisy.features import features_of_noise
 
-
-@dataclass(frozen=True)
-class SignPattern:
-    """These settings recognise a gradient of which only signs are left."""
-
-    alike: float = 0.02  # relative: entries this close to the median are of one size
-    most: float = 0.9  # the part of entries beside zero that has this size
-    fewest: int = 12  # entries that can show a pattern
-
-
-SIGN_PATTERN = SignPattern()
+# What recognises a gradient of which only signs are left.
+SIGN_PATTERN_ALIKE = 0.02  # relative: entries this close to the median are of one size
+SIGN_PATTERN_MOST = 0.9  # the part of entries beside zero that has this size
+SIGN_PATTERN_FEWEST = 12  # entries that can show a pattern
 
 
 def is_sign_pattern(gradient: Tensor) -> bool:
@@ -53,13 +46,13 @@ def is_sign_pattern(gradient: Tensor) -> bool:
         return False
     sizes = sizes[sizes > 0]
     large = sizes[sizes > sizes.max() / 2] if len(sizes) else sizes
-    if len(large) < SIGN_PATTERN.fewest:
+    if len(large) < SIGN_PATTERN_FEWEST:
         return False
     ratios = sizes / large.median()
-    alike = (ratios - 1).abs() < SIGN_PATTERN.alike
-    nothing = ratios < SIGN_PATTERN.alike
-    none_larger = float(ratios.max()) < 1 + SIGN_PATTERN.alike
-    return none_larger and float((alike | nothing).double().mean()) >= SIGN_PATTERN.most
+    alike = (ratios - 1).abs() < SIGN_PATTERN_ALIKE
+    nothing = ratios < SIGN_PATTERN_ALIKE
+    none_larger = float(ratios.max()) < 1 + SIGN_PATTERN_ALIKE
+    return none_larger and float((alike | nothing).double().mean()) >= SIGN_PATTERN_MOST
 
 
 def _spread_out(sizes: Tensor) -> bool:
@@ -69,10 +62,10 @@ def _spread_out(sizes: Tensor) -> bool:
     """
     if not sizes.numel():
         return False
-    largest, slack = float(sizes.max()), SIGN_PATTERN.alike
+    largest, slack = float(sizes.max()), SIGN_PATTERN_ALIKE
     low, high = slack * largest, (1 - slack) / (1 + slack) * largest
     between = int(((sizes > low) & (sizes < high)).sum())
-    return between > (1 - SIGN_PATTERN.most) * sizes.numel()
+    return between > (1 - SIGN_PATTERN_MOST) * sizes.numel()
 
 
 PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
@@ -80,7 +73,7 @@ PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """This is what a share of several samples, or of several local steps of SGD, still says.
+    """What a share of several samples, or of several local steps of SGD, still says.
 
     ``gradients`` are behind it at least: samples, or the same sample again in another step.
     ``present`` are classes proved to be in some label. ``counts`` (C,) is how often each class is
@@ -95,7 +88,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class BatchReader:
-    """This is a model made ready to read batches, by the features it makes of noise."""
+    """A model made ready to read batches, by the features it makes of noise."""
 
     head: Head
     features: Tensor  # (n, I); none if the model cannot be run
@@ -226,18 +219,14 @@ def whole_counts(n: Tensor, least: Tensor, samples: int) -> Tensor:
     return (floor + least).long()
 
 
-@dataclass(frozen=True)
-class OneStepSettings:
-    """These settings test whether an update is one step."""
-
-    holds: float = 1e-3  # relative: what float32 may leave of the equation on a model that obeys it
-    seen: float = 0.1  # the part of a second step's products that has to stand out of rounding
-    roundings: float = 2.0  # of the largest rounding of an entry, adding up as independent ones do
-    samples: int = 4  # random samples that the equation is tried on
-    seed: int = 0  # the seed of these samples
-
-
-ONE_STEP_TEST = OneStepSettings()
+# What tests whether an update is one step.
+# Relative: what float32 may leave of the equation on a model that obeys it.
+ONE_STEP_TEST_HOLDS = 1e-3
+ONE_STEP_TEST_SEEN = 0.1  # the part of a second step's products that has to stand out of rounding
+# Of the largest rounding of an entry, adding up as independent ones do.
+ONE_STEP_TEST_ROUNDINGS = 2.0
+ONE_STEP_TEST_SAMPLES = 4  # random samples that the equation is tried on
+ONE_STEP_TEST_SEED = 0  # the seed of these samples
 
 
 @dataclass(frozen=True)
@@ -282,7 +271,7 @@ class Balance:
         if bool((left.abs() > error).any()):
             return OneStep(False, "it is not one plain step: there were more, or weight decay")
         second = lr * self._difference(share, share) / 2  # were it two equal steps
-        if float(second.norm()) * ONE_STEP_TEST.seen < float(error.norm()):
+        if float(second.norm()) * ONE_STEP_TEST_SEEN < float(error.norm()):
             return OneStep(False, "rounding would hide a second step")
         return OneStep(True, "it is one step from the weights sent")
 
@@ -299,7 +288,7 @@ class Balance:
             {n: parameters[n].double().square() for n in rounding},
             {n: torch.full_like(parameters[n].double(), e**2) for n, e in rounding.items()},
         )
-        return self._difference(parameters, share), ONE_STEP_TEST.roundings * torch.stack(
+        return self._difference(parameters, share), ONE_STEP_TEST_ROUNDINGS * torch.stack(
             sizes
         ).sum(0).sqrt()
 
@@ -329,7 +318,7 @@ class Balance:
             return False
         out, into = self._sums(parameters, gradients)
         size = float(out.norm() + into.norm())
-        return size > 0 and float((out - into).norm()) <= ONE_STEP_TEST.holds * size
+        return size > 0 and float((out - into).norm()) <= ONE_STEP_TEST_HOLDS * size
 
 
 def _error(share: GradientShare, name: str, dtype: torch.dtype) -> float:
@@ -338,12 +327,12 @@ def _error(share: GradientShare, name: str, dtype: torch.dtype) -> float:
 
 def _of_noise(model: nn.Module, shape: tuple[int, ...]) -> dict[str, Tensor]:
     """Return the gradient of a batch of noise, as training would have it."""
-    generator = torch.Generator().manual_seed(ONE_STEP_TEST.seed)
-    x = torch.stack([random_tensor(shape, i, generator) for i in range(ONE_STEP_TEST.samples)])
+    generator = torch.Generator().manual_seed(ONE_STEP_TEST_SEED)
+    x = torch.stack([random_tensor(shape, i, generator) for i in range(ONE_STEP_TEST_SAMPLES)])
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
     with torch.random.fork_rng([]), torch.enable_grad():
         z = forward_batch(model, x)
-        loss = F.cross_entropy(z, torch.arange(ONE_STEP_TEST.samples) % z.shape[-1])
+        loss = F.cross_entropy(z, torch.arange(ONE_STEP_TEST_SAMPLES) % z.shape[-1])
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     return {n: torch.zeros_like(p) if g is None else g
             for (n, p), g in zip(named.items(), found, strict=True)}  # fmt: skip

@@ -17,20 +17,14 @@ CACHED_ENTRIES = 1 << 18  # entries of labels whose memory is used again from st
 TELLING_ENTRIES = 64  # first entries of a label, which mostly tell if it is far from a family
 
 
-@dataclass(frozen=True)
-class CurveGrid:
-    """These settings space the grid of scalars, in points per factor e of |t|."""
-
-    density: int = 32  # points, if the classes are neither few nor many
-    fine: int = 512  # points with fewer classes than ``few_classes``
-    few_classes: int = 8  # classes below which solutions hide in slivers of t
-    coarse: int = 16  # points with at least ``many_classes``
-    many_classes: int = 200  # classes from which on a coarse grid suffices
-    fewest: int = 33  # points of the smallest grid
-    size_factor: float = 1.15  # between the sizes of grids, so that rows can share one
-
-
-CURVE_GRID = CurveGrid()
+# What spaces the grid of scalars, in points per factor e of |t|.
+CURVE_GRID_DENSITY = 32  # points, if the classes are neither few nor many
+CURVE_GRID_FINE = 512  # points with fewer classes than ``few_classes``
+CURVE_GRID_FEW_CLASSES = 8  # classes below which solutions hide in slivers of t
+CURVE_GRID_COARSE = 16  # points with at least ``many_classes``
+CURVE_GRID_MANY_CLASSES = 200  # classes from which on a coarse grid suffices
+CURVE_GRID_FEWEST = 33  # points of the smallest grid
+CURVE_GRID_SIZE_FACTOR = 1.15  # between the sizes of grids, so that rows can share one
 
 
 class Curve(Protocol):
@@ -68,15 +62,13 @@ class CurveInParts(Curve, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """This is where to search, one row a curve: |t| from ``smallest`` to ``largest``, with a sign.
-    (R,).
-    """
+    """Where to search, one row a curve: |t| from ``smallest`` to ``largest``, with a sign. (R,)."""
 
     client: Tensor
     sign: Tensor
     smallest: Tensor
     largest: Tensor
-    density: int = CURVE_GRID.density
+    density: int = CURVE_GRID_DENSITY
 
     def grids(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Return rows (R',) that need equally many points, and these (R', T), ascending in |t|.
@@ -85,14 +77,14 @@ class Interval:
         that no answer depends on what else is in its batch.
         """
         start, stop = self.smallest.log(), self.largest.log()
-        wanted = ((stop - start) * self.density / CURVE_GRID.fewest).clamp_min(1.0)
-        level = (wanted.log() / math.log(CURVE_GRID.size_factor)).ceil()
+        wanted = ((stop - start) * self.density / CURVE_GRID_FEWEST).clamp_min(1.0)
+        level = (wanted.log() / math.log(CURVE_GRID_SIZE_FACTOR)).ceil()
         # Both signs of a client share one grid, and with it every step of the search.
         most = torch.zeros(int(self.client.max()) + 1).to(level)
         level = most.scatter_reduce(0, self.client, level, "amax")[self.client]
         for one in sorted(set(level.tolist())):
             rows = (level == one).nonzero()[:, 0]
-            points = math.ceil(CURVE_GRID.fewest * CURVE_GRID.size_factor**one)
+            points = math.ceil(CURVE_GRID_FEWEST * CURVE_GRID_SIZE_FACTOR**one)
             steps = torch.linspace(0, 1, points, dtype=start.dtype, device=start.device)
             sizes = torch.lerp(start[rows, None], stop[rows, None], steps).exp()
             yield rows, sizes.mul(self.sign[rows, None])
@@ -103,9 +95,9 @@ def density_for(classes: int) -> int:
 
     Few classes mean few equations, and many solutions that lie close together.
     """
-    if classes >= CURVE_GRID.many_classes:
-        return CURVE_GRID.coarse  # many equations make wide valleys
-    return CURVE_GRID.fine if classes < CURVE_GRID.few_classes else CURVE_GRID.density
+    if classes >= CURVE_GRID_MANY_CLASSES:
+        return CURVE_GRID_COARSE  # many equations make wide valleys
+    return CURVE_GRID_FINE if classes < CURVE_GRID_FEW_CLASSES else CURVE_GRID_DENSITY
 
 
 def spread(curve: Curve, family: Family, t: Tensor) -> Tensor:

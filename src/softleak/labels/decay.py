@@ -1,4 +1,4 @@
-"""This module answers for shares with weight decay, which may be so small that it looks like
+"""Answer for shares with weight decay, which may be so small that it looks like
 rounding.
 """
 
@@ -19,17 +19,10 @@ from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision
 from softleak.labels.solve import solve
 
-
-@dataclass(frozen=True)
-class DecayTolerances:
-    """These tolerances tell weight decay from rounding."""
-
-    least_errors: float = 16.0  # errors: a decay closer to zero than this is none
-    left_errors: float = 4.0  # errors of the decay that its removal may leave
-    faint_left: float = 0.25  # of the sums over columns: what a decay within rounding may leave
-
-
-DECAY = DecayTolerances()
+# What tells weight decay from rounding.
+DECAY_LEAST_ERRORS = 16.0  # errors: a decay closer to zero than this is none
+DECAY_LEFT_ERRORS = 4.0  # errors of the decay that its removal may leave
+DECAY_FAINT_LEFT = 0.25  # of the sums over columns: what a decay within rounding may leave
 
 
 COARSE: Mapping[torch.dtype, Precision] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -65,7 +58,7 @@ def without_decay(
     sums = column_sums(sent) if faint is None else faint
     decay = float(sums @ weights) / size**2
     left = float((sums - decay * weights).norm())
-    if faint is not None and left > DECAY.faint_left * float(sums.norm()):
+    if faint is not None and left > DECAY_FAINT_LEFT * float(sums.norm()):
         return  # most clean shares end here
     G, relative = sent.double(), share.resolution(head.weight_name, head.dtype)
     # Each column sums to zero up to the rounding of its entries.
@@ -73,7 +66,7 @@ def without_decay(
         G.new_tensor(share.noise(head.weight_name) * len(G) ** 0.5)
     )
     error = float((off * weights).norm()) / size**2
-    if abs(decay) <= DECAY.least_errors * error or left > RANK.second_value * float(off.norm()):
+    if abs(decay) <= DECAY_LEAST_ERRORS * error or left > RANK.second_value * float(off.norm()):
         return
     for smallest in (0, 2):
         yield Undecayed(_removed(subject, share, decay, error, smallest), decay)
@@ -96,7 +89,7 @@ def _removed(
 
     rounding = dict(share.rounding)
     for name, weight in decayed.items():
-        unsure = DECAY.left_errors * error + share.resolution(name, subject.head.dtype) * abs(decay)
+        unsure = DECAY_LEFT_ERRORS * error + share.resolution(name, subject.head.dtype) * abs(decay)
         rounding[name] = share.noise(name) + unsure * float(weight.abs().max())
     changed = {name: remove(name, gradient) for name, gradient in share.items()}
     sent = COARSE.get(share[subject.head.weight_name].dtype)

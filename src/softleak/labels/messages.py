@@ -1,4 +1,4 @@
-"""This module puts an answer into words."""
+"""Put an answer into words."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from softleak.labels.evidence.combine import CombinedEvidence
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """This holds the candidates that fit, the bound of the label's error, and what counts as one
-    answer.
-    """
+    """The candidates that fit, the bound of the label's error, and what counts as one answer."""
 
     candidates: Sequence[Candidate]
     error: float
@@ -48,7 +46,7 @@ class Fitting:
 
 
 class Doubt(Enum):
-    """These are the reasons why a label that fits need not be the only one."""
+    """The reasons why a label that fits need not be the only one."""
 
     FEW = "too few classes for the assumed family to single out a label"
     PREDICTION = (

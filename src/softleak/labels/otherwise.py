@@ -1,4 +1,4 @@
-"""This module answers for shares that are not one sample's to within rounding.
+"""Answer for shares that are not one sample's to within rounding.
 
 It tries each explanation in turn: a zero feature, weight decay, a single altered row, noise, and at
 last several gradients in one.
@@ -7,7 +7,7 @@ last several gradients in one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -96,18 +96,10 @@ def from_bias_alone(subject: Subject, share: GradientShare) -> Recovery:
     )
 
 
-@dataclass(frozen=True)
-class OtherwiseSettings:
-    """These settings choose an explanation for shares that are not one clean sample."""
-
-    most_classes: int = (
-        128  # classes up to which the posterior behind noise is computed; it costs their cube
-    )
-    indistinct: float = 1e-4  # of a usual feature: the gradient of a label that is the prediction
-    summed_roundings: float = 4.0  # roundings of a column's absolute sum in what its entries sum to
-
-
-OTHERWISE = OtherwiseSettings()
+# What chooses an explanation for shares that are not one clean sample.
+OTHERWISE_MOST_CLASSES = 128
+OTHERWISE_INDISTINCT = 1e-4  # of a usual feature: the gradient of a label that is the prediction
+OTHERWISE_SUMMED_ROUNDINGS = 4.0  # roundings of a column's absolute sum in what its entries sum to
 
 
 BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
@@ -141,7 +133,7 @@ def otherwise(
             "to zero: the label equals the model's own prediction to within rounding, the loss is "
             "not a softmax cross-entropy, or rows were altered",
         )
-    if G.shape[0] > OTHERWISE.most_classes:
+    if G.shape[0] > OTHERWISE_MOST_CLASSES:
         return _beyond_bounds(G)
     spectrum = Spectrum.of(G)
     if spectrum.samples == 1:
@@ -195,7 +187,7 @@ def _of_rounding(subject: Subject, knowledge: Knowledge, factors: Factors) -> bo
         return True
     typical = subject.once(Typical.of)  # it runs the model, which the other checks do not
     usual = math.exp(typical.length)
-    return math.isinf(typical.doubt) or float(factors.sigma) < OTHERWISE.indistinct * usual
+    return math.isinf(typical.doubt) or float(factors.sigma) < OTHERWISE_INDISTINCT * usual
 
 
 def _of_signs(G: Tensor) -> Recovery:
@@ -217,7 +209,7 @@ def _beyond_bounds(G: Tensor) -> Recovery:
         Status.GUESS,
         f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient; with "
         f"{len(G)} classes the probability of a label is not computed (at most "
-        f"{OTHERWISE.most_classes}), so no label is claimed",
+        f"{OTHERWISE_MOST_CLASSES}), so no label is claimed",
         noise=spectrum.noise,
     )
 
@@ -247,7 +239,7 @@ def _mended(
     rounding = share.resolution(name, subject.head.dtype) * float(clean.abs().sum(0).max())
     known = {
         **share.rounding,
-        name: math.hypot(share.noise(name), OTHERWISE.summed_roundings * rounding),
+        name: math.hypot(share.noise(name), OTHERWISE_SUMMED_ROUNDINGS * rounding),
     }
     answer = solve_single(subject, knowledge, replace(whole, scale=share.scale, rounding=known))
     if answer is None:

@@ -16,20 +16,13 @@ from softleak.core.factors import Factors
 from softleak.core.head import Head
 from softleak.labels.curve import CACHED_ENTRIES, Interval, density_for
 
-
-@dataclass(frozen=True)
-class PseudoLabelSettings:
-    """These settings bound the scalar and the rounding of a pseudo label."""
-
-    smallest_scalar: float = 1e-4  # a smaller t changes no label by as much as anyone could notice
-    logit_roundings: float = 4.0  # roundings in a logit, whose sum the client may take in any order
-    lanes: int = 16  # sums that a processor takes at once
-    deepest_logit: float = (
-        100.0  # a logit this far below the top leaves no trace in a float32 softmax
-    )
-
-
-PSEUDO_LABEL = PseudoLabelSettings()
+# What bounds the scalar and the rounding of a pseudo label.
+# A smaller t changes no label by as much as anyone could notice.
+PSEUDO_LABEL_SMALLEST_SCALAR = 1e-4
+# Roundings in a logit, whose sum the client may take in any order.
+PSEUDO_LABEL_LOGIT_ROUNDINGS = 4.0
+PSEUDO_LABEL_LANES = 16  # sums that a processor takes at once
+PSEUDO_LABEL_DEEPEST_LOGIT = 100.0
 
 
 LARGEST = math.sqrt(2)  # ‖p − y‖₂ of two points of the simplex
@@ -37,7 +30,7 @@ LARGEST = math.sqrt(2)  # ‖p − y‖₂ of two points of the simplex
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
-    """This is ŷ(t) of N clients. ``a = σ W v`` and ``u`` are (N, C), ``b`` (C,), the rest (N,)."""
+    """Ŷ(t) of N clients. ``a = σ W v`` and ``u`` are (N, C), ``b`` (C,), the rest (N,)."""
 
     a: Tensor
     b: Tensor
@@ -55,14 +48,14 @@ class PseudoLabels:
         a = factors.sigma[:, None] * head.logits(factors.v)
         slack = factors.absolute / factors.sigma
         reach = (
-            PSEUDO_LABEL.logit_roundings
+            PSEUDO_LABEL_LOGIT_ROUNDINGS
             * factors.relative
             * (factors.sigma * head.largest_weight + a.abs().amax(-1))
         )
         return cls(
             a, head.b, factors.u, factors.relative, factors.tiny, slack,
             reach + head.largest_row * factors.absolute,
-            PSEUDO_LABEL.logit_roundings * factors.relative * float(head.b.abs().amax()),
+            PSEUDO_LABEL_LOGIT_ROUNDINGS * factors.relative * float(head.b.abs().amax()),
         )  # fmt: skip
 
     def probabilities(self, t: Tensor) -> Tensor:
@@ -150,19 +143,19 @@ class PseudoLabels:
         ordered = self.a.sort(-1).values
         gaps = torch.stack([ordered[:, -1] - ordered[:, -2], ordered[:, 1] - ordered[:, 0]])
         width = ordered[:, -1] - ordered[:, 0]
-        deepest = max(PSEUDO_LABEL.deepest_logit, -math.log(self.tiny) - math.log(self.relative))
+        deepest = max(PSEUDO_LABEL_DEEPEST_LOGIT, -math.log(self.tiny) - math.log(self.relative))
         smallest = gaps.maximum(1e-6 * width).clamp_min(self.tiny) / deepest
         ends = (
             torch.full_like(width, LARGEST)
             if largest is None
-            else largest.clamp_min(PSEUDO_LABEL.smallest_scalar)
+            else largest.clamp_min(PSEUDO_LABEL_SMALLEST_SCALAR)
         )
         everyone = torch.arange(len(width), device=width.device)
         signs = torch.tensor([1.0, -1.0], dtype=width.dtype, device=width.device)
         return Interval(
             everyone.repeat(2),
             signs.repeat_interleave(len(width)),
-            smallest.minimum(PSEUDO_LABEL.smallest_scalar * ends).flatten(),
+            smallest.minimum(PSEUDO_LABEL_SMALLEST_SCALAR * ends).flatten(),
             ends.repeat(2),
             density_for(self.a.shape[-1]),
         )
@@ -173,4 +166,4 @@ def _summed(classes: int) -> float:
 
     They are independent, but for equal entries of a label, which all round alike as they are added.
     """
-    return 1 + math.sqrt(classes) / PSEUDO_LABEL.lanes + max(classes / PSEUDO_LABEL.lanes - 1, 0)
+    return 1 + math.sqrt(classes) / PSEUDO_LABEL_LANES + max(classes / PSEUDO_LABEL_LANES - 1, 0)

@@ -1,4 +1,4 @@
-"""This module recovers labels and features from shares (§3): evidence first, then the families."""
+"""Recover labels and features from shares (§3): evidence first, then the families."""
 
 from __future__ import annotations
 

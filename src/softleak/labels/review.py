@@ -1,4 +1,4 @@
-"""This module has second thoughts about a label that fits.
+"""Have second thoughts about a label that fits.
 
 A certificate says that one label explains the numbers as they stand. Here they are doubted: is it
 one sample at all, and is the share the gradient itself?
@@ -16,27 +16,24 @@ from torch import Tensor
 
 from softleak.core.families import KNOWN_FAMILIES, AnyLabel, Family, OneHot, SmoothedMixed
 from softleak.core.results import Reading, Recovery, Status
-from softleak.labels.curve import CURVE_GRID, ENTRIES_AT_ONCE, Interval, distance, root_mean_square
+from softleak.labels.curve import (
+    CURVE_GRID_DENSITY,
+    ENTRIES_AT_ONCE,
+    Interval,
+    distance,
+    root_mean_square,
+)
 from softleak.labels.evidence.combine import CombinedEvidence
 from softleak.labels.messages import ONE_STEP, POSITIVE, UNVOUCHED, Doubt, explain_reading
 from softleak.labels.pseudo import LARGEST, PseudoLabels
 from softleak.labels.scale import Segment, other_factors_fit
-from softleak.labels.search import SEARCH, search
+from softleak.labels.search import SEARCH_FIT, search
 
-
-@dataclass(frozen=True)
-class ReadingSettings:
-    """These settings look for simpler labels at another scale."""
-
-    leading: int = 2  # entries at either end of u, and of p, that may be a label's own classes
-    slack_errors: float = 4.0  # errors: how far below zero a label's entry may be
-    distinct_roundings: float = (
-        64.0  # roundings: a label this close to the prediction is told apart from it
-    )
-    same_scale: float = 1e-3  # relative: scales this close to one are one
-
-
-READINGS = ReadingSettings()
+# What looks for simpler labels at another scale.
+READINGS_LEADING = 2  # entries at either end of u, and of p, that may be a label's own classes
+READINGS_SLACK_ERRORS = 4.0  # errors: how far below zero a label's entry may be
+READINGS_DISTINCT_ROUNDINGS = 64.0
+READINGS_SAME_SCALE = 1e-3  # relative: scales this close to one are one
 
 
 LEAST_DIVISOR = 1e-300
@@ -86,7 +83,7 @@ def _levels(segment: Segment, size: Tensor) -> list[int]:
     error = segment.errors(size[:, None], y)
     found = [0] * len(size)
     for family in reversed(KNOWN_FAMILIES):
-        fits = root_mean_square(*distance(family, y, error))[:, 0] <= SEARCH.fit
+        fits = root_mean_square(*distance(family, y, error))[:, 0] <= SEARCH_FIT
         level = simplicity(family, y.shape[-1])
         found = [max(level, one) if fit else one for one, fit in zip(found, fits, strict=True)]
     return found
@@ -108,7 +105,7 @@ def _regressions(segment: Segment, size: Tensor) -> Tensor:
 def _without_leading(segment: Segment) -> Tensor:
     """Return (N, M, C) zero at one or two entries that may be a label's classes, one elsewhere."""
     u, p = segment.u, segment.p
-    ends = min(READINGS.leading, u.shape[-1])
+    ends = min(READINGS_LEADING, u.shape[-1])
     leading = [x.topk(ends).indices for x in (u, -u, p)]
     chosen = torch.cat(leading, 1)
     groups = [[i, i] for i in range(chosen.shape[1])]
@@ -129,20 +126,20 @@ def _simplest(
     classes = segment.p.shape[-1]
     y, _ = segment.labels(s)
     error = segment.errors(s.abs(), y)
-    possible = (y >= -READINGS.slack_errors * error).all(-1) & (s.abs() <= LARGEST)
-    possible &= s.abs() > READINGS.distinct_roundings * segment.relative
+    possible = (y >= -READINGS_SLACK_ERRORS * error).all(-1) & (s.abs() <= LARGEST)
+    possible &= s.abs() > READINGS_DISTINCT_ROUNDINGS * segment.relative
     # Another scale, not the same with another rounding.
     unsure = (
-        READINGS.slack_errors
+        READINGS_SLACK_ERRORS
         * segment.error.sum(-1, keepdim=True)
         / (s / ratio).abs().clamp_min(LEAST_DIVISOR)
     )
-    possible &= (ratio - 1).abs() > READINGS.same_scale + unsure
+    possible &= (ratio - 1).abs() > READINGS_SAME_SCALE + unsure
     found: list[Reading | None] = [None] * len(s)
     for family in KNOWN_FAMILIES:
         level = simplicity(family, classes)
         misfit = root_mean_square(*distance(family, y, error)).masked_fill(~possible, torch.inf)
-        fits = misfit <= SEARCH.fit
+        fits = misfit <= SEARCH_FIT
         # Of several the plainest: the share itself with the other sign before any other factor.
         plain = ratio.abs().clamp_min(LEAST_DIVISOR).log().abs().masked_fill(~fits, torch.inf)
         at = plain.argmin(1)
@@ -157,15 +154,9 @@ def _reading(family: Family, y: Tensor, s: float) -> Reading:
     return Reading(label / label.sum(), s, family)
 
 
-@dataclass(frozen=True)
-class TemperatureSettings:
-    """These settings look for a temperature in the loss."""
-
-    hottest: float = 32.0  # the largest temperature looked for, and the inverse of the smallest
-    fewest_classes: int = 5  # classes: with fewer, some temperature fits every label
-
-
-TEMPERATURES = TemperatureSettings()
+# What looks for a temperature in the loss.
+TEMPERATURES_HOTTEST = 32.0  # the largest temperature looked for, and the inverse of the smallest
+TEMPERATURES_FEWEST_CLASSES = 5  # classes: with fewer, some temperature fits every label
 
 
 FAMILY = SmoothedMixed(2)  # all simple labels are among these
@@ -173,7 +164,7 @@ FAMILY = SmoothedMixed(2)  # all simple labels are among these
 
 @dataclass(frozen=True, eq=False)
 class Tempered:
-    """This is ``y(T)`` of N clients whose ``τ`` (N,) is known to within ``error`` (N,)."""
+    """``y(T)`` of N clients whose ``τ`` (N,) is known to within ``error`` (N,)."""
 
     pseudo: PseudoLabels
     tau: Tensor
@@ -204,9 +195,9 @@ class Tempered:
 
     def interval(self) -> Interval:
         """Return the temperatures above and below one."""
-        ends = torch.full_like(self.tau, TEMPERATURES.hottest)
+        ends = torch.full_like(self.tau, TEMPERATURES_HOTTEST)
         everyone = torch.arange(len(ends), device=ends.device)
-        return Interval(everyone, torch.ones_like(ends), 1 / ends, ends, CURVE_GRID.density)
+        return Interval(everyone, torch.ones_like(ends), 1 / ends, ends, CURVE_GRID_DENSITY)
 
     def _probabilities(self, t: Tensor) -> Tensor:
         return torch.softmax(self.logits()[:, None] / t[..., None], dim=-1)
@@ -217,7 +208,7 @@ def tempered_readings(pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> list[
     one.
     """
     found: list[Reading | None] = [None] * len(tau)
-    if pseudo.u.shape[-1] < TEMPERATURES.fewest_classes:
+    if pseudo.u.shape[-1] < TEMPERATURES_FEWEST_CLASSES:
         return found
     curve = Tempered(pseudo, tau, error)
     minima = search(curve, FAMILY, curve.interval())
@@ -225,8 +216,8 @@ def tempered_readings(pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> list[
     some, at = curve.take(minima.client), minima.scalar[:, None]
     y, _ = some.labels(at)
     errors = some.errors(at, y)
-    possible = (y >= -READINGS.slack_errors * errors).all(-1)[:, 0] & (
-        (minima.scalar - 1).abs() > READINGS.same_scale
+    possible = (y >= -READINGS_SLACK_ERRORS * errors).all(-1)[:, 0] & (
+        (minima.scalar - 1).abs() > READINGS_SAME_SCALE
     )
     for row in possible.nonzero()[:, 0].tolist():
         reading = _tempered_reading(y[row, 0], float(errors[row].sum()), float(minima.scalar[row]))
@@ -238,27 +229,17 @@ def _tempered_reading(y: Tensor, error: float, temperature: float) -> Reading:
     families = (
         one
         for one in KNOWN_FAMILIES
-        if float((y - one.project(y)).abs().sum()) <= READINGS.slack_errors * error
+        if float((y - one.project(y)).abs().sum()) <= READINGS_SLACK_ERRORS * error
     )
     family = next(families, FAMILY)
     label = family.project(y).clamp_min(0)
     return Reading(label / label.sum(), 1 / temperature, family, temperature)
 
 
-@dataclass(frozen=True)
-class ReviewThresholds:
-    """These thresholds decide when an answer is doubted."""
-
-    more_than_one_step: float = (
-        1.01  # times one step: what only several steps, or another rate, can leave
-    )
-    near_prediction: float = (
-        0.02  # L2: a label this close to the prediction marks a share scaled down
-    )
-    at_prediction: float = 1e-3  # L2: as close as this, only a one-hot label is no such mark
-
-
-REVIEW = ReviewThresholds()
+# What decides when an answer is doubted.
+REVIEW_MORE_THAN_ONE_STEP = 1.01
+REVIEW_NEAR_PREDICTION = 0.02
+REVIEW_AT_PREDICTION = 1e-3  # L2: as close as this, only a one-hot label is no such mark
 
 
 def review(
@@ -323,7 +304,7 @@ def _strengths_open(answers: Sequence[Recovery], segments: Segment) -> list[bool
         best = segments.p.new_tensor([abs(answer.scalar or 1.0)])
         kinds = [one for one in KNOWN_FAMILIES if one == answer.family and one != OneHot()]
         proved = answer.status is Status.UNIQUE
-        found.append(proved and any(other_factors_fit(mine, k, best, SEARCH.fit) for k in kinds))
+        found.append(proved and any(other_factors_fit(mine, k, best, SEARCH_FIT) for k in kinds))
     return found
 
 
@@ -363,13 +344,13 @@ def _with_reading(
     arbitrary = isinstance(answer.family, AnyLabel)
     if answer.status is Status.NO_SOLUTION:
         return answer
-    if scale == "unknown" and update and answer.scale > REVIEW.more_than_one_step:
+    if scale == "unknown" and update and answer.scale > REVIEW_MORE_THAN_ONE_STEP:
         return _doubted(answer, Doubt.STEPS.value)
     if scale == "unknown":
         assumed = f"{POSITIVE}; {ONE_STEP}" if update else POSITIVE
         return replace(answer, message=f"{answer.message}; {assumed}")
     distance = abs(answer.scalar or 0.0)
-    near = REVIEW.near_prediction if arbitrary else REVIEW.at_prediction
+    near = REVIEW_NEAR_PREDICTION if arbitrary else REVIEW_AT_PREDICTION
     if distance < near and not isinstance(answer.family, OneHot):
         return _of_open_factor(answer, Doubt.SCALED_DOWN)
     if arbitrary and answer.status is Status.UNIQUE:

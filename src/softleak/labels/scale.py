@@ -1,4 +1,4 @@
-"""This module holds shares multiplied by an unknown ``κ > 0`` (clipping, unknown learning rate,
+"""Shares multiplied by an unknown ``κ > 0`` (clipping, unknown learning rate,
 averaged loss).
 
 ``G = κ δ xᵀ``: with ``τ = κ t`` the feature ``(σ/τ) v`` and the probabilities do not depend on κ,
@@ -16,39 +16,33 @@ from softleak.core.families import Family
 from softleak.labels.curve import CACHED_ENTRIES, Interval, density_for, misfit
 from softleak.labels.pseudo import LARGEST, PseudoLabels
 
-
-@dataclass(frozen=True)
-class FactorSearch:
-    """These settings search the factor of a share."""
-
-    starts: tuple[float, ...] = (
-        0.02,
-        0.05,
-        0.1,
-        0.2,
-        0.35,
-        0.5,
-        0.65,
-        0.8,
-        0.95,
-        1.0,
-    )  # parts of the segment that the search starts from
-    few_classes: int = 64  # classes beyond which every start leads to the same place
-    fewer_starts: tuple[float, ...] = (0.05, 0.5, 1.0)  # the starts with more classes than that
-    finest: int = 64  # grid points per factor e of |τ|
-    beyond: float = 1.001  # of the segment: a label on the edge of the simplex lies at its end
-    largest_factor: float = 1e6  # the largest factor anyone multiplies a share by
-    steps: int = 3  # steps: the distance from a family is piecewise linear along the segment
-    factors: int = 33  # points of the segment at which other labels are looked for
-    same_factor: float = 0.01  # relative: two factors further apart than this are different
-
-
-FACTOR_SEARCH = FactorSearch()
+# What searchs the factor of a share.
+# Parts of the segment that the search starts from.
+FACTOR_SEARCH_STARTS = (
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.35,
+    0.5,
+    0.65,
+    0.8,
+    0.95,
+    1.0,
+)
+FACTOR_SEARCH_FEW_CLASSES = 64  # classes beyond which every start leads to the same place
+FACTOR_SEARCH_FEWER_STARTS = (0.05, 0.5, 1.0)  # the starts with more classes than that
+FACTOR_SEARCH_FINEST = 64  # grid points per factor e of |τ|
+FACTOR_SEARCH_BEYOND = 1.001  # of the segment: a label on the edge of the simplex lies at its end
+FACTOR_SEARCH_LARGEST_FACTOR = 1e6  # the largest factor anyone multiplies a share by
+FACTOR_SEARCH_STEPS = 3  # steps: the distance from a family is piecewise linear along the segment
+FACTOR_SEARCH_FACTORS = 33  # points of the segment at which other labels are looked for
+FACTOR_SEARCH_SAME_FACTOR = 0.01  # relative: two factors further apart than this are different
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """This is ``y(s) = p − s u`` of N clients at a known ``τ``: ``p``, ``u``, ``error`` (N, C)."""
+    """``y(s) = p − s u`` of N clients at a known ``τ``: ``p``, ``u``, ``error`` (N, C)."""
 
     p: Tensor
     u: Tensor
@@ -87,7 +81,7 @@ class Segment:
 
     def interval(self) -> Interval:
         """Return the interval of ``s``, from nearly nothing to where an entry turns negative."""
-        end = segment_end(self.p + self.error, self.u - self.slack[:, None]) * FACTOR_SEARCH.beyond
+        end = segment_end(self.p + self.error, self.u - self.slack[:, None]) * FACTOR_SEARCH_BEYOND
         everyone = torch.arange(len(end), device=end.device)
         density = density_for(self.p.shape[-1])
         return Interval(everyone, torch.ones_like(end), end * 1e-3, end, density)
@@ -95,13 +89,13 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Rescaled:
-    """This is ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family."""
+    """Ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family."""
 
     pseudo: PseudoLabels
     family: Family
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        held = len(FACTOR_SEARCH.starts) * self.pseudo.u.shape[-1]
+        held = len(FACTOR_SEARCH_STARTS) * self.pseudo.u.shape[-1]
         columns = max(CACHED_ENTRIES // (held * len(t)), 1) if len(t) else t.shape[1]
         parts = [self._labels(part) for part in torch.split(t, max(columns, 1), 1)]
         y, s = zip(*parts, strict=True)
@@ -111,18 +105,18 @@ class Rescaled:
         p = self.pseudo.probabilities(t)
         u = self.pseudo.u[:, None] * t.sign()[..., None]
         blurred = p + self.pseudo.rounding(t, p, p), u - self.pseudo.slack[:, None, None]
-        end = segment_end(*blurred).maximum(t.abs() / FACTOR_SEARCH.largest_factor)[..., None]
+        end = segment_end(*blurred).maximum(t.abs() / FACTOR_SEARCH_LARGEST_FACTOR)[..., None]
         starts = (
-            FACTOR_SEARCH.starts
-            if p.shape[-1] <= FACTOR_SEARCH.few_classes
-            else FACTOR_SEARCH.fewer_starts
+            FACTOR_SEARCH_STARTS
+            if p.shape[-1] <= FACTOR_SEARCH_FEW_CLASSES
+            else FACTOR_SEARCH_FEWER_STARTS
         )
         s = end * torch.tensor(starts, dtype=t.dtype, device=t.device)
-        for _ in range(FACTOR_SEARCH.steps):
+        for _ in range(FACTOR_SEARCH_STEPS):
             rest, ahead = (self._rest(p, u, s * factor) for factor in (1.0, 1 + 1e-6))
             slope = (ahead - rest) / (1e-6 * s[..., None])
             step = (rest * slope).sum(-1) / slope.square().sum(-1).clamp_min(1e-300)
-            s = torch.minimum((s - step).maximum(1e-3 * end), FACTOR_SEARCH.beyond * end)
+            s = torch.minimum((s - step).maximum(1e-3 * end), FACTOR_SEARCH_BEYOND * end)
         far = self._rest(p, u, s).norm(dim=-1) / s
         s = s.gather(-1, far.argmin(-1, keepdim=True))
         return p - s * u, s[..., 0]
@@ -138,7 +132,7 @@ class Rescaled:
         """Return the interval of τ for any factor, up to where the softmax is entirely flat."""
         where = self.pseudo.interval(self.pseudo.a.abs().amax(-1) / self.pseudo.relative)
         return replace(
-            where, density=min(where.density, FACTOR_SEARCH.finest)
+            where, density=min(where.density, FACTOR_SEARCH_FINEST)
         )  # two unknowns have wide valleys
 
     @property
@@ -160,9 +154,9 @@ class Rescaled:
 def other_factors_fit(segment: Segment, family: Family, best: Tensor, fit: float) -> bool:
     """Return whether labels of a family lie on one of N segments apart from ``best`` (N,)."""
     where = segment.interval()
-    steps = torch.linspace(0, 1, FACTOR_SEARCH.factors, dtype=best.dtype, device=best.device)
+    steps = torch.linspace(0, 1, FACTOR_SEARCH_FACTORS, dtype=best.dtype, device=best.device)
     s = where.smallest[:, None] * (where.largest / where.smallest)[:, None] ** steps
-    elsewhere = (s / best[:, None] - 1).abs() > FACTOR_SEARCH.same_factor
+    elsewhere = (s / best[:, None] - 1).abs() > FACTOR_SEARCH_SAME_FACTOR
     return bool((elsewhere & (misfit(segment, family, s) <= fit)).any())
 
 

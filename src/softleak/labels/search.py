@@ -1,4 +1,4 @@
-"""This module searches a curve of labels: every minimum over a closed interval, and how wide it is.
+"""Search a curve of labels: every minimum over a closed interval, and how wide it is.
 
 The search is vectorised over clients, grid and candidates. It runs in float64 and needs no
 derivative, so that a family needs no more than ``project``.
@@ -18,37 +18,30 @@ from torch import Tensor
 from softleak.core.families import Family, simpler_of
 from softleak.labels.curve import Curve, Interval, in_pieces, misfit, spread, spread_of, unfit_up_to
 
-
-@dataclass(frozen=True)
-class SearchTolerances:
-    """These settings refine every minimum of the curve."""
-
-    close: float = 1e5  # a misfit that a better scalar may yet bring down
-    fit: float = 1.0  # a misfit that rounding explains, in units of its bound
-    section: int = 33  # points that a bracket is cut into at each level of a zoom
-    fewer: int = 9  # the same with many classes, where a level takes two steps
-    many_points: int = 1600  # classes are many if fewer scalars than this are evaluated at once
-    first_levels: int = 3  # levels of a 16-fold zoom for every minimum
-    last_levels: int = 11  # levels of a 16-fold zoom for minima that may reach zero
-    falling: float = 0.5  # of the misfit one level before: what still counts as falling
-    edge_bits: int = 48  # halvings of a cell: the narrowest interval whose end is looked for
-    edge_levels: int = 12  # levels onto the end of an interval, of which most need three
-    edge_part: float = 1e-4  # of the way to the end of an interval: how closely it is found
-    nearly: float = 0.1  # a spread from a simpler family that may hide a solution in a cell
-    float64_noise: float = 1e-9  # relative: what float64 leaves of a constant spread
-    shallow: float = 100.0  # a misfit of which rounding, not the distance from a solution, decides
-    valley_points: int = 257  # points a cell is cut into where rounding may hide a solution
-    same: float = 1e-12  # relative: two roads to one minimum end this close together
-    slope: float = 1e-3  # the depth of a valley's side on the grid
-    valley: float = 0.5  # the depth of a valley's side next to a solution
-
-
-SEARCH = SearchTolerances()
+# What refines every minimum of the curve.
+SEARCH_CLOSE = 1e5  # a misfit that a better scalar may yet bring down
+SEARCH_FIT = 1.0  # a misfit that rounding explains, in units of its bound
+SEARCH_SECTION = 33  # points that a bracket is cut into at each level of a zoom
+SEARCH_FEWER = 9  # the same with many classes, where a level takes two steps
+SEARCH_MANY_POINTS = 1600  # classes are many if fewer scalars than this are evaluated at once
+SEARCH_FIRST_LEVELS = 3  # levels of a 16-fold zoom for every minimum
+SEARCH_LAST_LEVELS = 11  # levels of a 16-fold zoom for minima that may reach zero
+SEARCH_FALLING = 0.5  # of the misfit one level before: what still counts as falling
+SEARCH_EDGE_BITS = 48  # halvings of a cell: the narrowest interval whose end is looked for
+SEARCH_EDGE_LEVELS = 12  # levels onto the end of an interval, of which most need three
+SEARCH_EDGE_PART = 1e-4  # of the way to the end of an interval: how closely it is found
+SEARCH_NEARLY = 0.1  # a spread from a simpler family that may hide a solution in a cell
+SEARCH_FLOAT64_NOISE = 1e-9  # relative: what float64 leaves of a constant spread
+SEARCH_SHALLOW = 100.0  # a misfit of which rounding, not the distance from a solution, decides
+SEARCH_VALLEY_POINTS = 257  # points a cell is cut into where rounding may hide a solution
+SEARCH_SAME = 1e-12  # relative: two roads to one minimum end this close together
+SEARCH_SLOPE = 1e-3  # the depth of a valley's side on the grid
+SEARCH_VALLEY = 0.5  # the depth of a valley's side next to a solution
 
 
 @dataclass(frozen=True, eq=False)
 class Minima:
-    """This holds the minima of all clients, flat: ``client`` says whose. All are (K,).
+    """The minima of all clients, flat: ``client`` says whose. All are (K,).
 
     ``low`` and ``high`` bound the scalars around a minimum that fit; they are equal where none
     does.
@@ -77,7 +70,7 @@ class Minima:
     @property
     def fits(self) -> Tensor:
         """Return (K,) whether rounding explains the misfit."""
-        return self.misfit <= SEARCH.fit
+        return self.misfit <= SEARCH_FIT
 
 
 Brackets = tuple[Tensor, Tensor, Tensor]  # row and both ends, (K,) each
@@ -91,8 +84,8 @@ def local_minima(loss: Tensor, grid: Tensor, reach: int = 1, depth: float = 0.0)
     padded = F.pad(loss, (1, 1), value=math.inf)
     before, after = padded[:, :-2], padded[:, 2:]
     # Strictly lower than on one side only, and by more than noise: a plateau yields one point.
-    lowest = loss < before * (1 - SEARCH.float64_noise)
-    lowest &= loss * (1 - SEARCH.float64_noise) <= after
+    lowest = loss < before * (1 - SEARCH_FLOAT64_NOISE)
+    lowest &= loss * (1 - SEARCH_FLOAT64_NOISE) <= after
     if depth:
         lowest &= torch.maximum(before, after) > loss * (1 + depth)
     row, at = lowest.nonzero(as_tuple=True)
@@ -118,7 +111,7 @@ def _even_steps(points: int, dtype: torch.dtype, device: torch.device) -> Tensor
 def _doubling_steps(dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return parts of a bracket from zero to one, each about twice the one before."""
     with torch.inference_mode(False):
-        bits = torch.linspace(-SEARCH.edge_bits, 0, SEARCH.section - 1, dtype=dtype)
+        bits = torch.linspace(-SEARCH_EDGE_BITS, 0, SEARCH_SECTION - 1, dtype=dtype)
         return F.pad(bits.exp2(), (1, 0)).to(device)
 
 
@@ -146,7 +139,7 @@ def zoom(
     classes each level is taken in two steps of fewer points, since then points cost more than
     steps.
     """
-    count, steps = (SEARCH.fewer, 2 * levels) if many else (SEARCH.section, levels)
+    count, steps = (SEARCH_FEWER, 2 * levels) if many else (SEARCH_SECTION, levels)
     for _ in range(steps):
         points = sections(left, right, count)
         values = loss(points)
@@ -172,12 +165,12 @@ def descend(
     for _ in range(levels):
         if not len(open_):
             break
-        points = sections(left, right, SEARCH.section)
+        points = sections(left, right, SEARCH_SECTION)
         best, at = loss(open_, points).min(-1, keepdim=True)
-        left, middle, right = points.gather(1, _around(at, SEARCH.section)).unbind(1)
+        left, middle, right = points.gather(1, _around(at, SEARCH_SECTION)).unbind(1)
         best = best[:, 0]
         lowest[open_], least[open_] = middle, best
-        going = (best > SEARCH.fit) | (best < SEARCH.falling * before)
+        going = (best > SEARCH_FIT) | (best < SEARCH_FALLING * before)
         before = best
         if not bool(going.all()):
             open_, left, right, before = open_[going], left[going], right[going], best[going]
@@ -199,14 +192,14 @@ def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor)
     start, edge = good, bad.clone()
     open_ = torch.arange(len(good), device=good.device)
     steps = _doubling_steps(good.dtype, good.device).expand(len(good), -1)
-    for _ in range(SEARCH.edge_levels):
+    for _ in range(SEARCH_EDGE_LEVELS):
         points = torch.lerp(good[:, None], bad[:, None], steps)
         values = loss(open_, points)
-        inside = (values <= SEARCH.fit).to(torch.int8).cummin(-1).values.sum(-1, keepdim=True)
+        inside = (values <= SEARCH_FIT).to(torch.int8).cummin(-1).values.sum(-1, keepdim=True)
         ends = inside.clamp_(1, points.shape[1] - 1) + _ways((-1, 0), good.device)
         good, bad = points.gather(1, ends).unbind(1)
         edge[open_] = bad
-        wide = (bad - good).abs() > SEARCH.edge_part * (bad - start[open_]).abs()
+        wide = (bad - good).abs() > SEARCH_EDGE_PART * (bad - start[open_]).abs()
         if not bool(wide.any()):
             break
         open_, good, bad = open_[wide], good[wide], bad[wide]
@@ -216,7 +209,7 @@ def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor)
 
 def _around_crossing(below: Tensor, above: Tensor) -> Tensor:
     """Return parts of brackets (K, S), in order, many of them where a line crosses what fits."""
-    at = ((SEARCH.fit - below) / (above - below)).nan_to_num(0.5, 0.5, 0.5)[:, None]
+    at = ((SEARCH_FIT - below) / (above - below)).nan_to_num(0.5, 0.5, 0.5)[:, None]
     whole = _even_steps(5, at.dtype, at.device).expand(len(at), -1)
     near = at + _crossing_steps(at.dtype, at.device)
     return torch.cat([near, whole], 1).clamp(0, 1).sort(-1).values
@@ -244,16 +237,16 @@ def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple
     kinds = (family,) if simpler is None else (family, simpler)
     unfit, far, *near = in_pieces(lambda c, t: _levels(c, kinds, t), mine, grid)
     cells = local_minima(
-        far.masked_fill(unfit <= SEARCH.fit, 0.0), grid
+        far.masked_fill(unfit <= SEARCH_FIT, 0.0), grid
     )  # what fits is a plateau, not noise
     found = [_refine(mine, family, *_cut(mine, family, cells))]
-    hollows = local_minima(_up_to(SEARCH.close, unfit), grid, 2, SEARCH.slope)
+    hollows = local_minima(_up_to(SEARCH_CLOSE, unfit), grid, 2, SEARCH_SLOPE)
     found.append(_valleys(mine, family, hollows, *found[0]))
     if simpler is not None:
         found.append(_needles(mine, family, simpler, local_minima(near[0], grid)))
     row, scalar, size = (torch.cat(parts) for parts in zip(*found, strict=True))
     every = Minima(row, scalar, scalar, scalar, size)
-    alone = _distinct(_with_intervals(mine, family, grid, unfit > SEARCH.fit, every))
+    alone = _distinct(_with_intervals(mine, family, grid, unfit > SEARCH_FIT, every))
     settled = _settled(mine, family, alone)
     return (
         client[settled.client], settled.scalar, settled.low, settled.high, settled.misfit,
@@ -266,13 +259,13 @@ def _settled(curve: Curve, family: Family, minima: Minima) -> Minima:
     some, ends = curve.take(minima.client[wide]), minima.take(wide)
     scalar, size = minima.scalar.clone(), minima.misfit.clone()
     scalar[wide], size[wide] = descend(
-        _misfits(some, family, len(wide)), ends.low, ends.high, SEARCH.first_levels
+        _misfits(some, family, len(wide)), ends.low, ends.high, SEARCH_FIRST_LEVELS
     )
     return replace(minima, scalar=scalar, misfit=size)
 
 
 def _many(curve: Curve) -> bool:
-    return curve.points_at_once < SEARCH.many_points
+    return curve.points_at_once < SEARCH_MANY_POINTS
 
 
 def _misfits(curve: Curve, family: Family, count: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -291,7 +284,7 @@ def _distinct(minima: Minima) -> Minima:
     client, fits = minima.client[order], minima.fits[order]
     low, high = minima.low[order], minima.high[order]
     meets = (client[1:] == client[:-1]) & fits[1:] & fits[:-1]
-    meets &= low[1:] <= high[:-1] + SEARCH.same * high[:-1].abs()
+    meets &= low[1:] <= high[:-1] + SEARCH_SAME * high[:-1].abs()
     first = F.pad(~meets, (1, 0), value=True)
     return minima.take(order[first])
 
@@ -299,7 +292,7 @@ def _distinct(minima: Minima) -> Minima:
 def _cut(curve: Curve, family: Family, cells: Brackets) -> Brackets:
     """Return the local minima of the spread within cells: two solutions may share one."""
     row, left, right = cells
-    finer = sections(left, right, SEARCH.section)
+    finer = sections(left, right, SEARCH_SECTION)
     inner, left, right = local_minima(spread(curve.take(row), family, finer), finer)
     return row[inner], left, right
 
@@ -314,16 +307,16 @@ def _valleys(
     Where a ``known`` minimum (K,) fits already, the valley around it would only lead there again.
     """
     row, left, right = cells
-    finer = sections(left, right, SEARCH.valley_points)
-    unfit = misfit(curve.take(row), family, finer, SEARCH.shallow)
-    unfit = _up_to(SEARCH.shallow, unfit)
-    inner, left, right = local_minima(unfit, finer, depth=SEARCH.valley)
+    finer = sections(left, right, SEARCH_VALLEY_POINTS)
+    unfit = misfit(curve.take(row), family, finer, SEARCH_SHALLOW)
+    unfit = _up_to(SEARCH_SHALLOW, unfit)
+    inner, left, right = local_minima(unfit, finer, depth=SEARCH_VALLEY)
     row = row[inner]
     low, high = torch.minimum(left, right)[:, None], torch.maximum(left, right)[:, None]
-    again = (row[:, None] == known_row) & (low <= known) & (known <= high) & (size <= SEARCH.fit)
+    again = (row[:, None] == known_row) & (low <= known) & (known <= high) & (size <= SEARCH_FIT)
     new = ~again.any(-1)
     row, left, right = row[new], left[new], right[new]
-    levels = SEARCH.last_levels - SEARCH.first_levels
+    levels = SEARCH_LAST_LEVELS - SEARCH_FIRST_LEVELS
     return row, *descend(_misfits(curve.take(row), family, len(row)), left, right, levels)
 
 
@@ -332,7 +325,7 @@ def _up_to(limit: float, misfit: Tensor) -> Tensor:
 
     All that fit are alike, and none is above the limit.
     """
-    return torch.where(misfit <= SEARCH.fit, 0.0, misfit.masked_fill(misfit > limit, math.inf))
+    return torch.where(misfit <= SEARCH_FIT, 0.0, misfit.masked_fill(misfit > limit, math.inf))
 
 
 def _levels(curve: Curve, families: tuple[Family, ...], t: Tensor) -> tuple[Tensor, ...]:
@@ -341,7 +334,7 @@ def _levels(curve: Curve, families: tuple[Family, ...], t: Tensor) -> tuple[Tens
     A misfit that no better scalar brings down may be infinite.
     """
     y, size = curve.labels(t)
-    unfit = unfit_up_to(SEARCH.close, curve, families[0], t, y)
+    unfit = unfit_up_to(SEARCH_CLOSE, curve, families[0], t, y)
     return unfit, *(spread_of(family, y, size) for family in families)
 
 
@@ -352,14 +345,14 @@ def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tens
     """
     every = curve.take(row)
     (_, scalar, _), (near, lowest, far) = zoom(
-        lambda t: spread(every, family, t), left, right, SEARCH.first_levels - 1,
+        lambda t: spread(every, family, t), left, right, SEARCH_FIRST_LEVELS - 1,
         many=_many(curve),
     )  # fmt: skip
     # A minimum at zero is V-shaped at every scale; one above zero is flat by now.
     sharp = (lowest < 0.9 * torch.maximum(near, far)) | (lowest == 0)
     scalar = scalar.clone()
     deepest = _misfits(curve.take(row[sharp]), family, int(sharp.sum()))
-    scalar[sharp] = descend(deepest, left[sharp], right[sharp], SEARCH.last_levels)[0]
+    scalar[sharp] = descend(deepest, left[sharp], right[sharp], SEARCH_LAST_LEVELS)[0]
     return row, scalar, misfit(every, family, scalar[:, None])[:, 0]
 
 
@@ -372,11 +365,11 @@ def _needles(curve: Curve, family: Family, simpler: Family, cells: Brackets) -> 
     row, left, right = _cut(curve, simpler, cells)
     every = curve.take(row)
     (_, scalar, _), (_, far, _) = zoom(
-        lambda t: spread(every, simpler, t), left, right, 2 * SEARCH.first_levels,
+        lambda t: spread(every, simpler, t), left, right, 2 * SEARCH_FIRST_LEVELS,
         many=_many(curve),
     )  # fmt: skip
     rest = spread(every, family, scalar[:, None])[:, 0]
-    close = (far < SEARCH.nearly) & (rest < far / 2)
+    close = (far < SEARCH_NEARLY) & (rest < far / 2)
     row, scalar = row[close], scalar[close]
     some = curve.take(row)
     scales = 2.0 ** torch.arange(-50, -3, dtype=scalar.dtype, device=scalar.device)
@@ -385,7 +378,7 @@ def _needles(curve: Curve, family: Family, simpler: Family, cells: Brackets) -> 
     best = misfit(some, family, points).argmin(-1, keepdim=True)
     ends = torch.cat([(best - 1).clamp_min(0), (best + 1).clamp_max(len(steps) - 1)], 1)
     left, right = points.gather(1, ends).unbind(1)
-    return row, *descend(_misfits(some, family, len(row)), left, right, SEARCH.last_levels)
+    return row, *descend(_misfits(some, family, len(row)), left, right, SEARCH_LAST_LEVELS)
 
 
 def _with_intervals(

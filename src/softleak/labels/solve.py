@@ -1,9 +1,9 @@
-"""This module solves one batch of single-sample shares: the curve, the search, the certificate."""
+"""Solve one batch of single-sample shares: the curve, the search, the certificate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -23,17 +23,10 @@ from softleak.labels.review import review
 from softleak.labels.scale import Rescaled, Segment
 from softleak.labels.search import Minima, search
 
-
-@dataclass(frozen=True)
-class EvidenceTolerances:
-    """These settings meet a family's solution with the evidence."""
-
-    errors: float = 4.0  # times the error of evidence: how far a family's solution may be from it
-    nearest: float = 1e-3  # of τ: how close to zero an interval of evidence may come
-    around: float = 1e-3  # of τ: where a solution is looked for once evidence has decided
-
-
-EVIDENCE_TOLERANCES = EvidenceTolerances()
+# What meets a family's solution with the evidence.
+EVIDENCE_ERRORS = 4.0  # times the error of evidence: how far a family's solution may be from it
+EVIDENCE_NEAREST = 1e-3  # of τ: how close to zero an interval of evidence may come
+EVIDENCE_AROUND = 1e-3  # of τ: where a solution is looked for once evidence has decided
 
 
 WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
@@ -95,14 +88,14 @@ def _by_evidence(
         family = knowledge.family or WIDEST
         return Solutions(segment, family, search(segment, family, segment.interval()), 1, tau)
     if knowledge.family is not None:
-        margin = error / tau.abs() + EVIDENCE_TOLERANCES.around
+        margin = error / tau.abs() + EVIDENCE_AROUND
         everyone = torch.arange(len(tau), device=tau.device)
         near = Interval(everyone, tau.sign(), tau.abs() / (1 + margin), tau.abs() * (1 + margin))
         found = search(pseudo, knowledge.family, near)
         owner = found.client
         both = found.within(
-            tau[owner] - EVIDENCE_TOLERANCES.errors * error[owner],
-            tau[owner] + EVIDENCE_TOLERANCES.errors * error[owner],
+            tau[owner] - EVIDENCE_ERRORS * error[owner],
+            tau[owner] + EVIDENCE_ERRORS * error[owner],
         )
         return Solutions(pseudo, knowledge.family, both, DECIDED)
     return Solutions(pseudo, AnyLabel(), _given(pseudo, verdict), DECIDED)
@@ -119,7 +112,7 @@ def _given(pseudo: PseudoLabels, verdict: CombinedEvidence) -> Minima:
     owner, t, error = table[:, 0].long(), table[:, 1], table[:, 2]
     # Evidence that does not even tell the sign leaves the scalars of this one down to almost zero.
     near, far = (
-        t - error.minimum(t.abs() * (1 - EVIDENCE_TOLERANCES.nearest)) * t.sign(),
+        t - error.minimum(t.abs() * (1 - EVIDENCE_NEAREST)) * t.sign(),
         t + error * t.sign(),
     )
     found = misfit(pseudo.take(owner), AnyLabel(), torch.stack([t, near, far], 1)).amin(-1)

@@ -160,7 +160,7 @@ def compiled(
 
 @dataclass(frozen=True)
 class OuterProductSettings:
-    """These settings say which gradients are compared as outer products.
+    """Which gradients are compared as outer products.
 
     Attributes:
         fewest_entries: a smaller weight is compared entry by entry, which costs little.

@@ -1,4 +1,4 @@
-"""This module holds several attempts at each problem share the evaluations of one."""
+"""Several attempts at each problem share the evaluations of one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUSES = tuple(MatchStatus)
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """This is the best iterates of P problems.
+    """The best iterates of P problems.
 
     Attributes:
         unknowns: the iterates (P, n) of the lowest loss.
@@ -41,7 +41,7 @@ class Minimum:
 
 @runtime_checkable
 class Optimiser(Protocol):
-    """This is a configured minimiser of many independent problems."""
+    """A configured minimiser of many independent problems."""
 
     @property
     def evaluations(self) -> int:
@@ -76,7 +76,7 @@ class Optimiser(Protocol):
 
 @dataclass(frozen=True)
 class Adam:
-    """This is Adam with a learning rate that falls in steps; one evaluation per step.
+    """Adam with a learning rate that falls in steps; one evaluation per step.
 
     Attributes:
         lr: the learning rate at the beginning.
@@ -147,7 +147,7 @@ class Adam:
 
 @dataclass(eq=False)
 class History:
-    """This is the last m steps of P problems in n unknowns, as a ring buffer for each problem.
+    """The last m steps of P problems in n unknowns, as a ring buffer for each problem.
 
     Attributes:
         s: the steps (P, m, n).
@@ -297,7 +297,7 @@ class Descent:
 
 @dataclass(frozen=True)
 class WolfeSearch:
-    """This is the settings of the search.
+    """The settings of the search.
 
     Attributes:
         decrease: the part of the decrease the slope promises that a step gains at least.
@@ -352,7 +352,7 @@ CONVERGED, DIVERGED = map(STATUSES.index, (MatchStatus.CONVERGED, MatchStatus.DI
 
 @dataclass(frozen=True)
 class LBFGS:
-    """This is L-BFGS with the paper's 300 steps of 20 evaluations, all of them spent on trials.
+    """L-BFGS with the paper's 300 steps of 20 evaluations, all of them spent on trials.
 
     Attributes:
         lr: the first step tried along a direction.

@@ -1,4 +1,4 @@
-"""This module holds many independent reconstructions as one function of a matrix, with one row and
+"""Many independent reconstructions as one function of a matrix, with one row and
 loss for each.
 """
 
@@ -73,7 +73,7 @@ class L2(_Weights):
 
 @dataclass(frozen=True)
 class Cosine(_Weights):
-    """This is one minus the cosine of the angle between all gradients, taken as one vector.
+    """One minus the cosine of the angle between all gradients, taken as one vector.
 
     Attributes:
         floor: the least value of a squared norm, so that a gradient of zero has a finite loss.
@@ -170,7 +170,7 @@ class Targets:
 
 @dataclass(frozen=True, eq=False)
 class MatchingProblems:
-    """This is P independent problems over rows of unknowns.
+    """P independent problems over rows of unknowns.
 
     A row holds the entries of an input and then the logits of its label, n numbers in all. If the
     labels have a dimension for the samples of a batch, so has the input: all of them are one row.

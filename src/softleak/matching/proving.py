@@ -1,4 +1,4 @@
-"""This module runs Gauss–Newton on a job of gradient matching: alone, or as the last polish."""
+"""Run Gauss–Newton on a job of gradient matching: alone, or as the last polish."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEAR_ATTEMPTS = 3  # how many attempts differ in how their steps are damped, not
 
 @dataclass(frozen=True, eq=False)
 class Prover:
-    """This solves jobs by Gauss–Newton, one after the other.
+    """Solve jobs by Gauss–Newton, one after the other.
 
     Attributes:
         method: how the equations are solved.

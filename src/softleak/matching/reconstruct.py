@@ -1,4 +1,4 @@
-"""This module holds ``reconstruct_batch``: all inputs of a batch, solved for together."""
+"""``reconstruct_batch``: all inputs of a batch, solved for together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module holds the answer of gradient matching: an input, and how the search for it ended."""
+"""The answer of gradient matching: an input, and how the search for it ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """This says how well a share determines the inputs that were found, and why it may say so.
+    """How well a share determines the inputs that were found, and why it may say so.
 
     Attributes:
         proved: whether every layer of the share is explained to within its rounding, and the share
@@ -57,7 +57,7 @@ class Certificate:
 
 
 class MatchStatus(Enum):
-    """This is how a reconstruction ended. Only ``PROVED`` is a proof: otherwise the misfit says how
+    """How a reconstruction ended. Only ``PROVED`` is a proof: otherwise the misfit says how
     near it came.
     """
 

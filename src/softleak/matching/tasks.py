@@ -23,7 +23,7 @@ from softleak.matching.reconstruction import MatchStatus, Reconstruction
 
 @dataclass(frozen=True, eq=False)
 class LabelStart:
-    """This is the label that a reconstruction begins with.
+    """The label that a reconstruction begins with.
 
     Attributes:
         value: a soft label (C,) that is kept, or logits (C,) if the label is free; (B, C) for the
@@ -71,7 +71,7 @@ class LabelSource(Protocol):
 
 @dataclass(frozen=True)
 class RecoveredLabel:
-    """This is the label recovered from the gradient (ours), or a free one from there (DLG+ours).
+    """The label recovered from the gradient (ours), or a free one from there (DLG+ours).
 
     Of a batch it is the label of every sample that was found. Those of the others are free, and
     begin with every class alike.
@@ -119,7 +119,7 @@ class HardLabel:
 
 @dataclass(frozen=True)
 class RandomLabel:
-    """This is logits from N(0, 1), optimised with the input (DLG).
+    """Logits from N(0, 1), optimised with the input (DLG).
 
     Attributes:
         seed: the seed of the logits; another one than that of the input.
@@ -154,7 +154,7 @@ class GivenLabel:
 
 @runtime_checkable
 class Start(Protocol):
-    """This is a first iterate of the input."""
+    """A first iterate of the input."""
 
     @property
     def near(self) -> bool:
@@ -168,7 +168,7 @@ class Start(Protocol):
 
 @dataclass(frozen=True)
 class Noise:
-    """This is entries from N(0, 1), the same for every share, so that only the shares differ.
+    """Entries from N(0, 1), the same for every share, so that only the shares differ.
 
     Attributes:
         seed: the seed of the first attempt.

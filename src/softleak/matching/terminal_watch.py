@@ -1,4 +1,4 @@
-"""This module holds a progress bar and Ctrl-C for gradient matching on a terminal.
+"""A progress bar and Ctrl-C for gradient matching on a terminal.
 
 The attack itself draws nothing and handles no signal; whoever runs it on a terminal asks for both
 with ``TerminalWatch``.

@@ -1,4 +1,4 @@
-"""This module matches an update of several local steps: the client is run on a guess, and the guess
+"""Match an update of several local steps: the client is run on a guess, and the guess
 follows the slope of what its update leaves.
 
 The unrolled client is a differentiable function of one input and its label. Both are found at once
@@ -25,7 +25,7 @@ from softleak.core.subject import Subject
 
 @dataclass(frozen=True)
 class UnrolledMatching:
-    """This searches for the input and the label whose local training gives an update.
+    """Search for the input and the label whose local training gives an update.
 
     Attributes:
         rounds: the largest number of rounds of L-BFGS.
@@ -95,7 +95,7 @@ class UnrolledMatching:
 
 @dataclass(frozen=True, eq=False)
 class UnrolledMatch:
-    """This is the input (…) and the label (C,) that come nearest to an update.
+    """The input (…) and the label (C,) that come nearest to an update.
 
     Attributes:
         input: the input.

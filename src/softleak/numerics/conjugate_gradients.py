@@ -1,4 +1,4 @@
-"""This module solves ``N x = right`` by preconditioned conjugate gradients."""
+"""Solve ``N x = right`` by preconditioned conjugate gradients."""
 
 from __future__ import annotations
 

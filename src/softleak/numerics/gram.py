@@ -1,4 +1,4 @@
-"""This module computes normal matrices of one Jacobian with many different weights.
+"""Compute normal matrices of one Jacobian with many different weights.
 
 A defence changes the weights of the equations and not the Jacobian. Mostly all equations of one
 gradient have the same weight, so that their Gram matrix is computed once, and a normal matrix is a
@@ -19,7 +19,7 @@ BLOCK = 512  # rows of a Gram matrix that are computed at once
 
 @dataclass(frozen=True)
 class GramSettings:
-    """These settings say of which groups of columns Gram matrices are kept, and how they are used.
+    """Settings that say of which groups of columns Gram matrices are kept, and how they are used.
 
     Attributes:
         memory: the bytes that Gram matrices may take. The largest groups have theirs kept.
@@ -39,7 +39,7 @@ GRAM_SETTINGS = GramSettings()
 
 @dataclass(frozen=True, eq=False)
 class WeightedGrams:
-    """This computes ``J diag(w) Jᵀ`` for any weights, quickly where they are alike within groups.
+    """Compute ``J diag(w) Jᵀ`` for any weights, quickly where they are alike within groups.
 
     Attributes:
         jacobian: the Jacobian ``J``, (n, R).
@@ -91,7 +91,7 @@ class WeightedGrams:
 
 @dataclass(frozen=True, eq=False)
 class _GroupGram:
-    """This holds the Gram matrix (n, n) of some columns (n, K), divided by ``unit``.
+    """The Gram matrix (n, n) of some columns (n, K), divided by ``unit``.
 
     The unit is the size of the largest entry: the squares of small gradients would vanish.
     """

@@ -1,4 +1,4 @@
-"""This module solves weighted least squares by normal equations, with the error of every unknown.
+"""Solve weighted least squares by normal equations, with the error of every unknown.
 
 The normal matrix ``N = AᵀA`` of rows A in units of their errors is the inverse covariance of the
 solution.
@@ -44,7 +44,7 @@ def cholesky_in_place(matrix: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class LeastSquaresSettings:
-    """These are the settings of the dense solver. The matrix is scaled to a unit diagonal.
+    """The settings of the dense solver. The matrix is scaled to a unit diagonal.
 
     Attributes:
         singular_pivot: A scaled pivot this small belongs to a direction that no row sees.
@@ -70,7 +70,7 @@ LEAST_SQUARES_SETTINGS = LeastSquaresSettings()
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """These are the unknowns (n,) of a least-squares problem and their standard errors (n,).
+    """The unknowns (n,) of a least-squares problem and their standard errors (n,).
 
     Where the rows do not determine the unknowns (``determined``), they are the smallest that fit.
     ``condition`` is a lower bound of the scaled matrix's condition number.
@@ -84,7 +84,7 @@ class Solution:
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """This is a normal matrix N (n, n) and the Cholesky factor of its scaled form.
+    """A normal matrix N (n, n) and the Cholesky factor of its scaled form.
 
     Attributes:
         normal: The matrix N, in single or in double precision.

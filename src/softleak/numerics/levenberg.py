@@ -1,4 +1,4 @@
-"""This module solves many small nonlinear least-squares problems at once (Levenberg–Marquardt)."""
+"""Solve many small nonlinear least-squares problems at once (Levenberg–Marquardt)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LevenbergSettings:
-    """These settings steer the steps.
+    """Settings that steer the steps.
 
     Attributes:
         iterations: the number of steps that are tried.

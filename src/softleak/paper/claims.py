@@ -115,7 +115,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """This is one column of a row.
+    """One column of a row.
 
     Attributes:
         ours: our value as text.
@@ -130,7 +130,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """This is a cell as measured so far.
+    """A cell as measured so far.
 
     Attributes:
         cell: the name of the cell.
@@ -150,7 +150,7 @@ LACKING = Entry(NOTHING, NOTHING, Verdict.NONE)
 
 @dataclass(frozen=True)
 class Table:
-    """This is an experiment, or one measure of it, as measured so far.
+    """An experiment, or one measure of it, as measured so far.
 
     Attributes:
         title: the heading of the table.

@@ -1,4 +1,4 @@
-"""This module holds an experiment: a frozen description of its cells, with what the paper reports
+"""An experiment: a frozen description of its cells, with what the paper reports
 of each.
 """
 
@@ -52,7 +52,7 @@ class Column:
 
 
 class Cell(Protocol):
-    """This is one entry of a table."""
+    """One entry of a table."""
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class Cell(Protocol):
 
 @dataclass(frozen=True)
 class Experiment:
-    """This is a table of the paper.
+    """A table of the paper.
 
     Attributes:
         name: the name by which the experiment is run.

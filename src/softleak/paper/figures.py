@@ -1,4 +1,4 @@
-"""This package draws the paper's figures from runs of this code (extra `plots`)."""
+"""Draw the paper's figures from runs of this code (extra `plots`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawing:
-    """This is a figure to be drawn.
+    """A figure to be drawn.
 
     Attributes:
         shelf: the data sets and trained networks at hand.
@@ -222,33 +222,18 @@ def _means(drawing: Drawing, kind: str, measure: str) -> dict[float, float]:
     return means
 
 
-@dataclass(frozen=True)
-class ScalarFigureSettings:
-    """These are the settings of Figures 1 and 2.
-
-    Attributes:
-        nearest: the smallest size of the scalar that is drawn.
-        farthest: the largest one, unless the answer lies beyond it.
-        points: scalars at which loss and label are computed.
-        image: the paper's test image.
-        epsilon: the smoothing of its label in the paper.
-        labels: labels that Figure 2 shows, around the answer.
-    """
-
-    nearest: float = 0.5
-    farthest: float = 6.5
-    points: int = 2000
-    image: int = 2964
-    epsilon: float = 0.3696
-    labels: int = 6
-
-
-SCALAR_FIGURES = ScalarFigureSettings()
+# Of Figures 1 and 2.
+SCALAR_FIGURES_NEAREST = 0.5  # the smallest size of the scalar that is drawn
+SCALAR_FIGURES_FARTHEST = 6.5  # the largest one, unless the answer lies beyond it
+SCALAR_FIGURES_POINTS = 2000  # scalars at which loss and label are computed
+SCALAR_FIGURES_IMAGE = 2964  # the paper's test image
+SCALAR_FIGURES_EPSILON = 0.3696  # the smoothing of its label in the paper
+SCALAR_FIGURES_LABELS = 6  # labels that Figure 2 shows, around the answer
 
 
 @dataclass(frozen=True, eq=False)
 class ScalarLine:
-    """This holds scalars λ_r (S,) on the answer's side of zero, with labels and losses.
+    """Scalars λ_r (S,) on the answer's side of zero, with labels and losses.
 
     The labels are (S, C) and the losses (S,); ``found`` is the scalar of the answer.
     """
@@ -265,8 +250,8 @@ def line(drawing: Drawing, wanted: str, otherwise: str) -> ScalarLine:
     name, network = drawing.network(wanted, otherwise)
     target = AttackedNetwork.of(network, drawing.shelf, evidence=False)
     images = drawing.shelf.images(network.source)
-    index = SCALAR_FIGURES.image % len(images)
-    y = smooth(int(images.labels[index]), images.classes, SCALAR_FIGURES.epsilon)
+    index = SCALAR_FIGURES_IMAGE % len(images)
+    y = smooth(int(images.labels[index]), images.classes, SCALAR_FIGURES_EPSILON)
     share = target.share(Sample(network.normalisation.apply(images.pixels(index)), y))
     row = RowRatios.of(target.model, share, head=target.head)
     recovery = recover_label(
@@ -275,9 +260,9 @@ def line(drawing: Drawing, wanted: str, otherwise: str) -> ScalarLine:
     found = read(recovery, target.head, chosen_row(share, target.head)).scalar
     if row is None or not math.isfinite(found):
         raise DataError(f"nothing can be drawn of {name}: {recovery.message}")
-    reach = max(SCALAR_FIGURES.farthest, 1.5 * abs(found))
+    reach = max(SCALAR_FIGURES_FARTHEST, 1.5 * abs(found))
     scalars = math.copysign(1, found) * torch.linspace(
-        SCALAR_FIGURES.nearest, reach, SCALAR_FIGURES.points, dtype=torch.double
+        SCALAR_FIGURES_NEAREST, reach, SCALAR_FIGURES_POINTS, dtype=torch.double
     )
     objective = Vectorised(row, Variance())
     labels = torch.stack([objective.label(scalar) for scalar in scalars])
@@ -304,9 +289,9 @@ def labels_along(drawing: Drawing) -> None:
     plt = pyplot()
     each = line(drawing, "resnet18", "resnet18")
     figure, panels = plt.subplots(
-        2, SCALAR_FIGURES.labels // 2, figsize=(10, 5), layout="constrained"
+        2, SCALAR_FIGURES_LABELS // 2, figsize=(10, 5), layout="constrained"
     )
-    near = torch.linspace(0.7, 1.5, SCALAR_FIGURES.labels, dtype=torch.double) * each.found
+    near = torch.linspace(0.7, 1.5, SCALAR_FIGURES_LABELS, dtype=torch.double) * each.found
     for axes, scalar in zip(panels.flat, near, strict=True):
         i = int((each.scalars - scalar).abs().argmin())
         valid = bool((each.labels[i] >= 0).all())

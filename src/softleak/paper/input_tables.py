@@ -249,7 +249,7 @@ class LeNetCell:
 
 @dataclass(frozen=True)
 class ExactCell(LeNetCell):
-    """This is a cell of inputs computed by exact inversion, beside the best figures of the paper.
+    """A cell of inputs computed by exact inversion, beside the best figures of the paper.
 
     The paper itself has no exact inversion of a LeNet.
     """
@@ -273,7 +273,7 @@ class ExactCell(LeNetCell):
 
 @dataclass(frozen=True)
 class MatchingCell(LeNetCell):
-    """This is a cell of inputs found by gradient matching.
+    """A cell of inputs found by gradient matching.
 
     Attributes:
         objective: the distance between gradients.

@@ -1,4 +1,4 @@
-"""This module holds a table of its own: the labels of every sample of a batch, from one share."""
+"""A table of its own: the labels of every sample of a batch, from one share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from softleak.paper.sweep.records import Measures
 
 @dataclass(frozen=True)
 class KindCell:
-    """This is a cell that attacks one network with one kind of label, sample by sample.
+    """A cell that attacks one network with one kind of label, sample by sample.
 
     Attributes:
         subject: the name of the network in ``NETWORKS``.
@@ -194,7 +194,7 @@ RIGHT_PART, PROVED_PART, WRONG_COUNT = "right", "proved", "wrong_unique"
 
 @dataclass(frozen=True)
 class BatchCell:
-    """This is a cell that recovers every sample of batches of one size.
+    """A cell that recovers every sample of batches of one size.
 
     Attributes:
         subject: the name of the network in ``NETWORKS``.

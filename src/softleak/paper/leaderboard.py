@@ -1,4 +1,4 @@
-"""This module holds the leaderboard of the field: attacks × networks × defences × batch sizes."""
+"""The leaderboard of the field: attacks × networks × defences × batch sizes."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ DEFENCES: Mapping[str, Callable[[int], Defense | None]] = {
 
 @dataclass(frozen=True)
 class LeaderboardCell:
-    """This is one attack on the batches of one network, behind one defence.
+    """One attack on the batches of one network, behind one defence.
 
     Attributes:
         subject: the name of the network in ``NETWORKS``.

@@ -28,7 +28,7 @@ from softleak.paper.data.samples import Augmentation, Sample
 
 @dataclass(frozen=True)
 class Seeds:
-    """This is the seeds of all random numbers in an experiment.
+    """The seeds of all random numbers in an experiment.
 
     A repetition adds its number to the seeds of samples and noise; the weights stay the same.
 
@@ -68,7 +68,7 @@ ONE_HOT = AugmentationKind("one-hot", data.Hard(), OneHot())
 
 @dataclass(frozen=True)
 class DataSet:
-    """This is a data set of the paper.
+    """A data set of the paper.
 
     Attributes:
         file: the name of its data pack.

@@ -1,4 +1,4 @@
-"""This module holds Table 5: labels of an untrained ResNet18 under noise.
+"""Table 5: labels of an untrained ResNet18 under noise.
 
 What the paper calls the variance of the noise is its standard deviation.
 """

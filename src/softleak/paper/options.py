@@ -1,4 +1,4 @@
-"""This module declares the options of ``softleak reproduce`` and ``softleak train``."""
+"""Declare the options of ``softleak reproduce`` and ``softleak train``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Trained = Enum("Trained", {name: name for name in RECIPE_NAMES}, type=str)  # ty
 
 
 class EngineName(str, Enum):
-    """This names the places where samples can be computed."""
+    """The places where samples can be computed."""
 
     LOCAL = "local"
     PROCESSES = "processes"
@@ -30,7 +30,7 @@ class EngineName(str, Enum):
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """These are the options of ``softleak reproduce`` as they were given."""
+    """The options of ``softleak reproduce`` as they were given."""
 
     what: Annotated[What, Argument(help="The table or figure of the paper.")]
     samples: Annotated[
@@ -89,7 +89,7 @@ class ReproduceOptions:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """These are the options of ``softleak train`` as they were given."""
+    """The options of ``softleak train`` as they were given."""
 
     network: Annotated[Trained, Argument(help="The network to train.")]
     images: Annotated[Path, Option("--train", metavar="FILE|DIR", help="The images to train on.")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from softleak.core.environment import code, versions
 from softleak.core.errors import DataError, OptionError
-from softleak.io.environment import code, versions
 from softleak.paper.experiment import Attack, Cell, Experiment, Size
 from softleak.paper.input_tables import MatchingCell
 from softleak.paper.networks import SEEDS, Shelf

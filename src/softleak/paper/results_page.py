@@ -1,4 +1,4 @@
-"""This module lays out the paper's tables for the terminal."""
+"""Lay out the paper's tables for the terminal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SCORED = (
 
 @dataclass(frozen=True)
 class ResultsPage:
-    """This holds everything that the records of a folder say."""
+    """Everything that the records of a folder say."""
 
     tables: tuple[Table, ...]
     claims: tuple[tuple[Claim, Standing, str], ...]

@@ -1,4 +1,4 @@
-"""This module makes the sample that comes with softleak: gradients of real images."""
+"""Make the sample that comes with softleak: gradients of real images."""
 
 from __future__ import annotations
 

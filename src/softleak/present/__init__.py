@@ -1,4 +1,4 @@
-"""This package writes what an audit leaves behind: a page, a dossier and files for machines."""
+"""Write what an audit leaves behind: a page, a dossier and files for machines."""
 
 from softleak.present.difference import AuditDifference, difference, load_audit
 from softleak.present.dossier import dossier_data, write_dossier

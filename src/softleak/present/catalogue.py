@@ -1,4 +1,4 @@
-"""This module is the catalogue of attacks, and says of each how it ended on a share.
+"""The catalogue of attacks, and of each how it ended on a share.
 
 A new attack is a line in ``CATALOGUE`` with a function that reads its outcome off a report. What
 somebody adds to ``INPUT_ATTACKS`` is listed by itself.
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from softleak.audit.findings import Attempt, LabelLeak, Method, Outcome
 from softleak.audit.input_attacks import GAUSS_NEWTON, INPUT_ATTACKS
+from softleak.audit.leaks import Leak
 from softleak.audit.report import AuditReport
 from softleak.audit.several_inputs import LOCAL_INPUT_ATTACKS
 from softleak.core.results import Status
-from softleak.core.vocabulary import Leak
 from softleak.present.words import features_words, inputs_words
 
 Ending = tuple[Outcome, str]
@@ -26,7 +26,7 @@ SIGNS_ONLY = (Outcome.NOT_APPLICABLE, "the update is a pattern of signs, not a g
 
 @dataclass(frozen=True)
 class CataloguedAttack:
-    """This is one attack that softleak knows.
+    """One attack that softleak knows.
 
     Attributes:
         id: what machines call it.

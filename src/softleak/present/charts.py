@@ -1,4 +1,4 @@
-"""This module lays out how Gauss–Newton went: misfits by step, and errors by direction."""
+"""Lay out how Gauss–Newton went: misfits by step, and errors by direction."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Rate, Response, Utility
-from softleak.core.vocabulary import Leak
 from softleak.matching.reconstruction import Certificate
 from softleak.present.words import written
 
-CHARTED_LEAKS = (Leak.LABEL, Leak.CLASS, Leak.INPUT)
 MOST_TICKS = 4  # settings written below a chart; more would overlap
 
 
 @dataclass(frozen=True)
 class ChartFrame:
-    """This is the size of a chart and its margins, in the units of its SVG."""
+    """The size of a chart and its margins, in the units of its SVG."""
 
     width: int = 320
     height: int = 170
@@ -41,7 +40,7 @@ FRAME = ChartFrame()
 
 @dataclass(frozen=True)
 class ChartDot:
-    """This is one rate: where it is drawn, and where its interval begins and ends."""
+    """One rate: where it is drawn, and where its interval begins and ends."""
 
     x: float
     y: float
@@ -51,7 +50,7 @@ class ChartDot:
 
 @dataclass(frozen=True)
 class ChartLine:
-    """This is one kind of leak over all settings."""
+    """One kind of leak over all settings."""
 
     leak: Leak
     dots: tuple[ChartDot, ...]
@@ -64,7 +63,7 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class ChartCell:
-    """This is what the table says of one attack: from which setting on it failed, if it did.
+    """What the table says of one attack: from which setting on it failed, if it did.
 
     An attack whose best label is still right has not been ``stopped``, though it claims nothing.
     """
@@ -75,7 +74,7 @@ class ChartCell:
 
 @dataclass(frozen=True)
 class Chart:
-    """This is one defence: its lines, the labels of its axis, and its row of the table."""
+    """One defence: its lines, the labels of its axis, and its row of the table."""
 
     response: Response
     lines: tuple[ChartLine, ...]
@@ -97,13 +96,18 @@ def chart(response: Response) -> Chart:
     count = len(response.points)
     placed = [(FRAME.x(i, count), point) for i, point in enumerate(response.points)]
     lines = []
-    for leak in CHARTED_LEAKS:
+    for leak in charted():
         dots = [_dot(x, point.rates[leak]) for x, point in placed if leak in point.rates]
         lines += [ChartLine(leak, tuple(dots))] if dots else []
     ticks = [(x, written(point.setting)) for x, point in placed]
     every = max(math.ceil(count / MOST_TICKS), 1)
-    cells = tuple(_cell(response, leak) for leak in CHARTED_LEAKS)
+    cells = tuple(_cell(response, leak) for leak in charted())
     return Chart(response, tuple(lines), tuple(ticks[::every]), cells)
+
+
+def charted() -> list[Leak]:
+    """Return the leaks that defences are tried against, in the order of the table."""
+    return [leak for leak in Leak if leak.defended]
 
 
 def _cell(response: Response, leak: Leak) -> ChartCell:
@@ -151,7 +155,7 @@ MOST_POINTS = 120  # points of a curve; more would not be seen
 
 @dataclass(frozen=True)
 class LogCurve:
-    """This is a curve of positive numbers on a logarithmic axis, ready to be drawn as SVG.
+    """A curve of positive numbers on a logarithmic axis, ready to be drawn as SVG.
 
     Attributes:
         title: what is shown.

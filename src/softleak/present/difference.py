@@ -1,4 +1,4 @@
-"""This module compares two audits, to see what a change of model or defence did.
+"""Compare two audits, to see what a change of model or defence did.
 
 It reads the ``audit.json`` of each; updates are compared by their names.
 """
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softleak.core.errors import DataError, FileError
-from softleak.core.vocabulary import Leak, State
+from softleak.audit.leaks import Leak
+from softleak.core.errors import DataError, FileError, OptionError
+from softleak.core.vocabulary import State
 from softleak.io.untrusted import check_file, shown
 from softleak.present.json import FORMAT
 from softleak.present.words import listed
@@ -40,7 +41,7 @@ _CHANGES = {
 
 @dataclass(frozen=True)
 class StateChange:
-    """This is one kind of leak of one update whose state differs."""
+    """One kind of leak of one update whose state differs."""
 
     update: str
     leak: Leak
@@ -58,7 +59,7 @@ class StateChange:
 
 @dataclass(frozen=True)
 class AuditDifference:
-    """This holds what differs between two audits.
+    """What differs between two audits.
 
     Attributes:
         settings: what was audited and how, where it differs: name, before, after.
@@ -133,8 +134,8 @@ def load_audit(path: Path) -> dict[str, Any]:
                 f"{shown(path.name)} has format {data['format']!r}, this version reads {FORMAT}; "
                 "run the audit again"
             )
-        {r["name"]: {Leak(k): State(s) for k, s in r["states"].items()} for r in reports}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        {r["name"]: {Leak.named(k): State(s) for k, s in r["states"].items()} for r in reports}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OptionError) as error:
         raise FileError(
             f"expected an audit.json written by softleak audit at {shown(path.name)}, got "
             f"something else ({type(error).__name__}: {error})"

@@ -1,4 +1,4 @@
-"""This module writes the page: one file that needs no network and runs nothing of the inputs."""
+"""Write the page: one file that needs no network and runs nothing of the inputs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from torch import Tensor
 
 from softleak._version import __version__
 from softleak.audit.findings import LabelLeak
+from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.samples import SamplesFinding
 from softleak.core.results import Status
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.io.atomic import write_text
-from softleak.present.advice import Severity, advice, severity_of_audit, severity_of_share
+from softleak.present.advice import advice, severity_of_audit, severity_of_share
 from softleak.present.catalogue import every_attack
 from softleak.present.charts import FRAME, LogCurve, chart, curves
 from softleak.present.json import finite, numbers
@@ -78,18 +79,9 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
 
 
-TILE_WORDS = {  # what each kind of leak is called, and when it counts
-    Leak.LABEL: ("label", "recovered exactly, nearly, or as another reading of the same numbers"),
-    Leak.CLASS: ("class", "every label that fits has the same class on top"),
-    Leak.FEATURE: ("feature", "the input of the last layer, as the model saw it"),
-    Leak.INPUT: ("input", "an image, computed or matched, of 20 dB or better, or words of a text"),
-    Leak.COMPOSITION: ("class composition", "classes proved to be among the labels"),
-}
-
-
 @dataclass(frozen=True)
 class Tile:
-    """This says of how many updates something leaked, and of how many it was not attacked."""
+    """Of how many updates something leaked, and of how many it was not attacked."""
 
     count: int
     total: int
@@ -106,8 +98,14 @@ def tiles(count: Callable[[Leak, State], int], total: int) -> list[Tile]:
         total: the number of updates.
     """
     return [
-        Tile(count(leak, State.LEAKED), total, *words, count(leak, State.NOT_ATTACKED))
-        for leak, words in TILE_WORDS.items()
+        Tile(
+            count(leak, State.LEAKED),
+            total,
+            leak.short,
+            leak.counts_if,
+            count(leak, State.NOT_ATTACKED),
+        )
+        for leak in Leak
     ]
 
 
@@ -116,7 +114,7 @@ CARD_BARS = 3  # the largest entries of a label that a card shows
 
 @dataclass(frozen=True)
 class SampleCard:
-    """This is one sample of an update of several.
+    """One sample of an update of several.
 
     Attributes:
         status: UNIQUE or AMBIGUOUS.
@@ -163,7 +161,7 @@ NOT_RANKED = -1e9  # sorts what did not leak behind everything that did
 
 @dataclass(frozen=True, eq=False)
 class ShareRow:
-    """This is one share in the table.
+    """One share in the table.
 
     Attributes:
         id: where the share is shown in full, or nothing.
@@ -233,7 +231,7 @@ MOST_GAIN = 9  # powers of ten by which a difference is made visible
 
 @dataclass(frozen=True)
 class Bar:
-    """This is one class of a label, from 0 to 1; ``low`` and ``high`` bound what fits."""
+    """One class of a label, from 0 to 1; ``low`` and ``high`` bound what fits."""
 
     name: str
     value: float
@@ -244,7 +242,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Word:
-    """This is one place of a text: the word found there, the true one if known, the certainty."""
+    """One place of a text: the word found there, the true one if known, the certainty."""
 
     text: str
     spaced: bool
@@ -255,7 +253,7 @@ class Word:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """This holds what the template needs of one share."""
+    """What the template needs of one share."""
 
     id: str
     report: AuditReport
@@ -392,7 +390,7 @@ SHARES_IN_FULL = 48  # shares shown with everything, the most severe; the others
 
 @dataclass(frozen=True)
 class PagePart:
-    """This is one section of the page.
+    """One section of the page.
 
     Attributes:
         id: where links lead.

@@ -1,4 +1,4 @@
-"""This module writes an audit as SARIF 2.1.0: a rule per kind of leak, a result per finding."""
+"""Write an audit as SARIF 2.1.0: a rule per kind of leak, a result per finding."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 from softleak._version import __version__
+from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, AuditReport
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.io.atomic import write_text
-from softleak.present.advice import Severity, severity_of_leak
-from softleak.present.page import TILE_WORDS
 from softleak.present.words import headline
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -59,12 +58,12 @@ def sarif(audit: Audit) -> dict[str, Any]:
 
 
 def _rule(leak: Leak) -> dict[str, Any]:
-    severity, (name, note) = severity_of_leak(leak), TILE_WORDS[leak]
+    severity = leak.severity
     return {
         "id": f"softleak/{leak.value}",
         "name": f"{leak.value.capitalize()}Leak",
-        "shortDescription": {"text": f"An update gives away its {name}."},
-        "fullDescription": {"text": f"It counts as leaked if: {note}."},
+        "shortDescription": {"text": f"An update gives away its {leak.short}."},
+        "fullDescription": {"text": f"It counts as leaked if: {leak.counts_if}."},
         "defaultConfiguration": {"level": LEVELS[severity]},
         "properties": {"security-severity": SCORES[severity], "tags": ["security", "privacy"]},
     }
@@ -74,7 +73,7 @@ def _results(report: AuditReport) -> Iterator[dict[str, Any]]:
     for index, leak in enumerate(Leak):
         state = report.states[leak]
         kind = KIND_OF_STATE[state]
-        level = LEVELS[severity_of_leak(leak)] if kind == "fail" else "none"
+        level = LEVELS[leak.severity] if kind == "fail" else "none"
         result: dict[str, Any] = {
             "ruleId": f"softleak/{leak.value}",
             "ruleIndex": index,

@@ -6,7 +6,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.audit import LabelLeak, Leak, Method, Options, State, Truth, audit, prepared
-from softleak.audit.findings import LEAK_THRESHOLDS
+from softleak.audit.findings import LEAK_LABEL_ERROR
 from softleak.core.errors import DataError, MissingGradient, ShareError
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
@@ -163,9 +163,7 @@ def test_undeclared_noise_leaves_a_probable_class_and_a_blurred_input(draw):
     )  # fmt: skip
     assert report.label.leak is LabelLeak.PROBABLE
     assert report.label.class_index == int(sample.y.argmax())
-    assert (Leak.LABEL in report.leaks) == (
-        report.label.recovery.error <= LEAK_THRESHOLDS.label_error
-    )
+    assert (Leak.LABEL in report.leaks) == (report.label.recovery.error <= LEAK_LABEL_ERROR)
     assert "with a probability" in label_words(report, ())
     assert report.score.psnr < 60
 

@@ -90,10 +90,10 @@ def test_the_attempts_say_whether_it_succeeded_does_not_apply_or_could_not_run(m
     assert rough.outcome is Outcome.NOT_APPLICABLE
     assert "relu" in rough.why
 
-    def broken(**_: object) -> None:
+    def broken(*_: object) -> None:
         raise RuntimeError("no such operator")
 
-    monkeypatch.setattr(solved, "Matching", broken)
+    monkeypatch.setattr(solved, "_inapplicable", broken)
     failed = how_it_ended(attacked(nn.SiLU, 1.0)[1])
     assert failed.outcome is Outcome.NOT_CARRIED_OUT
     assert "no such operator" in failed.why

@@ -9,7 +9,7 @@ import torch
 import softleak as sl
 from softleak.audit import Leak, NamedShare, Options, Truth, audit_shares, defended, sweeps, whatif
 from softleak.audit.defended import SUCCESS_WALK_GAIN, InputReach, Target, walks
-from softleak.audit.findings import LEAK_THRESHOLDS
+from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.metrics import psnr
 from softleak.audit.rates import Point, Rate, Response
@@ -262,8 +262,8 @@ def test_a_thorough_walk_does_not_make_up_for_what_is_out_of_reach(trained, draw
             for each in walks(subject)
         )
         true = data.CIFAR10_NORM.invert(sample.x)
-        assert first.psnr_predicted < LEAK_THRESHOLDS.recognisable - SUCCESS_WALK_GAIN
-        assert psnr(second.pixels, true) < LEAK_THRESHOLDS.recognisable
+        assert first.psnr_predicted < LEAK_RECOGNISABLE - SUCCESS_WALK_GAIN
+        assert psnr(second.pixels, true) < LEAK_RECOGNISABLE
 
 
 def test_a_chart_of_settings():

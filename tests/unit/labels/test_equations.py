@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from softleak import SmoothedMixed
-from softleak.labels.certify import DOUBT, spare_bits
+from softleak.labels.certify import DOUBT_SPARE_BITS, spare_bits
 from softleak.labels.pseudo import PseudoLabels
 
 RELATIVE = 2.0**-24
@@ -34,7 +34,7 @@ def test_an_entry_that_the_scalar_levels_tests_nothing_through_the_floor():
     """
     curve = sure_prediction(5e-9)
     meets = (1 / curve.u[:, 1]).clone()  # y₁ = 1 − t u₁ is zero there
-    assert float(spare_bits(curve, SmoothedMixed(2), meets, 1)) < DOUBT.spare_bits
+    assert float(spare_bits(curve, SmoothedMixed(2), meets, 1)) < DOUBT_SPARE_BITS
 
 
 def test_entries_that_depend_on_the_scalar_each_on_its_own_test_it():
@@ -46,4 +46,4 @@ def test_entries_that_depend_on_the_scalar_each_on_its_own_test_it():
     curve = replace(
         sure_prediction(0.0), a=logits[None] * delta.norm(), u=(delta / delta.norm())[None]
     )
-    assert float(spare_bits(curve, SmoothedMixed(2), delta.norm()[None], 1)) > 2 * DOUBT.spare_bits
+    assert float(spare_bits(curve, SmoothedMixed(2), delta.norm()[None], 1)) > 2 * DOUBT_SPARE_BITS

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from softleak.labels.curve import Interval
-from softleak.labels.search import SEARCH, search
+from softleak.labels.search import SEARCH_FIT, search
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def test_the_interval_is_where_it_fits():
     line = Line(torch.tensor([[0.3]], dtype=torch.double))
     found = search(line, Zero(), both_signs(1))
     fits = found.fits
-    width = SEARCH.fit * 1e-9
+    width = SEARCH_FIT * 1e-9
     torch.testing.assert_close(
         found.low[fits], torch.tensor([0.3 - width], dtype=torch.double), rtol=1e-10, atol=0
     )

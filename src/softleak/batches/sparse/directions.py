@@ -1,4 +1,4 @@
-"""This module finds the sparse vectors of a space: one for each sample of a batch behind a ReLU.
+"""Find the sparse vectors of a space: one for each sample of a batch behind a ReLU.
 
 The rows of ``R`` (m, B) are points; a sample whose unit j was off has ``R_j · a = 0``. So each
 sample is a hyperplane that holds many of the points exactly, where any B − 1 would be chance.
@@ -18,7 +18,7 @@ from softleak.core.factors import SMALLEST_NORMAL
 
 @dataclass(frozen=True)
 class DirectionSettings:
-    """These are the settings of the search for sparse vectors.
+    """The settings of the search for sparse vectors.
 
     Attributes:
         scatter_steps: steps of Tyler's estimate.
@@ -153,24 +153,12 @@ def unit_rows(a: Tensor) -> Tensor:
     return torch.div(a, a.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORMAL))
 
 
-@dataclass(frozen=True)
-class LineSettings:
-    """These are the settings of the search for parallel rows.
-
-    Attributes:
-        errors: two rows are parallel if so many standard errors explain the angle.
-        fewest: rows on one line, at least.
-        most_rows: rows that are compared pairwise, at most; those of the smallest relative error.
-        blunt: rows whose direction is less certain than this are left out.
-    """
-
-    errors: float = 6.0
-    fewest: int = 3
-    most_rows: int = 4096
-    blunt: float = 1e-3
-
-
-LINES = LineSettings()
+# Of the search for parallel rows.
+LINES_ERRORS = 6.0  # two rows are parallel if so many standard errors explain the angle
+LINES_FEWEST = 3  # rows on one line, at least
+# Rows that are compared pairwise, at most; those of the smallest relative error.
+LINES_MOST_ROWS = 4096
+LINES_BLUNT = 1e-3  # rows whose direction is less certain than this are left out
 
 
 def lone_lines(R: Tensor, errors: Tensor) -> Tensor:
@@ -182,14 +170,14 @@ def lone_lines(R: Tensor, errors: Tensor) -> Tensor:
     """
     lengths = R.norm(dim=1).clamp_min(SMALLEST_NORMAL)
     blunt = errors * R.shape[1] ** 0.5 / lengths  # the error of each row's direction
-    order = blunt.argsort()[: LINES.most_rows]
-    order = order[blunt[order] < LINES.blunt]
+    order = blunt.argsort()[:LINES_MOST_ROWS]
+    order = order[blunt[order] < LINES_BLUNT]
     unit, blunt = R[order] / lengths[order, None], blunt[order]
     together = _parallel(unit, blunt)
     lines: list[Tensor] = []
     while len(unit) and len(lines) < R.shape[1]:
         count, at = together.sum(1).max(0)
-        if int(count) < LINES.fewest:
+        if int(count) < LINES_FEWEST:
             break
         members = together[at]
         signs = torch.sign(unit[members] @ unit[at])
@@ -217,12 +205,12 @@ def _parallel(unit: Tensor, blunt: Tensor) -> Tensor:
     cosine = (unit @ unit.T).clamp(-1, 1)
     angle = (1 - cosine.square()).clamp_min(0).sqrt()
     allowed = (blunt.square()[:, None] + blunt.square()).sqrt()
-    return angle <= LINES.errors * allowed + 1e-7  # 1e-7 is what float64 leaves of 1 − cos²
+    return angle <= LINES_ERRORS * allowed + 1e-7  # 1e-7 is what float64 leaves of 1 − cos²
 
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """This holds sparse vectors of a space: ``vectors`` (N, B), ``zeros`` (N, m) of ``R a``.
+    """Sparse vectors of a space: ``vectors`` (N, B), ``zeros`` (N, m) of ``R a``.
 
     ``clearance`` (N,) is the smallest singular value that would have to be zero for another vector
     to vanish at the same entries, in standard errors.

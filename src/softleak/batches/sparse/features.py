@@ -1,4 +1,4 @@
-"""This module recovers the labels and features of a batch whose features come from a ReLU.
+"""Recover the labels and features of a batch whose features come from a ReLU.
 
 The head's gradient is ``G = Σ_i δ'_i x_iᵀ``, and the features ``x_i`` are the sparse vectors of its
 row space. Their scales follow from the bias's gradient of the layer before, which is
@@ -32,7 +32,7 @@ MOST_SWITCHED = 8  # units whose state the bias may decide; more would be no coi
 
 @dataclass(frozen=True, eq=False)
 class FeatureFit:
-    """This holds features (B, I), ``δ'`` (B, C), and how well their scales explain a bias.
+    """Features (B, I), ``δ'`` (B, C), and how well their scales explain a bias.
 
     Attributes:
         features: the features.
@@ -51,7 +51,7 @@ class FeatureFit:
 
 @dataclass(frozen=True, eq=False)
 class FeatureProblem:
-    """This holds the equations: the head's gradient ``R Vᵀ`` (I, C), zeros and a bias's gradient.
+    """The equations: the head's gradient ``R Vᵀ`` (I, C), zeros and a bias's gradient.
 
     Attributes:
         head: the model's head.
@@ -165,7 +165,7 @@ OFF_ERRORS = 8.0  # an input of so many standard errors or less is that of a uni
 
 @dataclass(frozen=True, eq=False)
 class TailInputs:
-    """This holds what entered the fully connected tail of a network.
+    """What entered the fully connected tail of a network.
 
     Attributes:
         layers: the layers from the one that reads it to the one before the head.
@@ -223,25 +223,13 @@ def _inputs(D: Tensor, G: Tensor) -> Tensor:
     return nearest
 
 
-@dataclass(frozen=True)
-class FeatureVerdict:
-    """These decide when features and labels count as proved.
-
-    Attributes:
-        misfit: what the equations may leave, in standard errors of rounding. They are estimates;
-            the order of a client's sums is a factor of about 10.
-        bounds: an error bound is so many of the largest difference among the runs.
-        runs: solutions of equations moved by their own errors.
-        seed: their seed.
-    """
-
-    misfit: float = 32.0
-    bounds: float = 6.0
-    runs: int = 4
-    seed: int = 0
-
-
-FEATURE_VERDICT = FeatureVerdict()
+# What decides when features and labels count as proved.
+# What the equations may leave, in standard errors of rounding. They are estimates; the order of a
+# client's sums is a factor of about 10.
+FEATURE_VERDICT_MISFIT = 32.0
+FEATURE_VERDICT_BOUNDS = 6.0  # an error bound is so many of the largest difference among the runs
+FEATURE_VERDICT_RUNS = 4  # solutions of equations moved by their own errors
+FEATURE_VERDICT_SEED = 0  # their seed
 
 
 def judge_features(
@@ -252,9 +240,9 @@ def judge_features(
     size: int | None,
 ) -> BatchRecovery:
     """Return labels and features with what is proved of them."""
-    generator = torch.Generator().manual_seed(FEATURE_VERDICT.seed)
+    generator = torch.Generator().manual_seed(FEATURE_VERDICT_SEED)
     fit = problem.solve()
-    moved = [problem.moved(generator).solve() for _ in range(FEATURE_VERDICT.runs)]
+    moved = [problem.moved(generator).solve() for _ in range(FEATURE_VERDICT_RUNS)]
     p = _prediction(problem, fit)
     rounding = _rounding(problem, fit)
     off = _largest([(run.delta - fit.delta).abs().amax(1) for run in moved])
@@ -291,7 +279,7 @@ def judge_features(
 
 
 def _largest(differences: list[Tensor]) -> Tensor:
-    return FEATURE_VERDICT.bounds * torch.stack(differences).amax(0)
+    return FEATURE_VERDICT_BOUNDS * torch.stack(differences).amax(0)
 
 
 def _prediction(problem: FeatureProblem, fit: FeatureFit) -> Tensor:
@@ -311,7 +299,7 @@ def _rounding(problem: FeatureProblem, fit: FeatureFit) -> Tensor:
     z = head.logits(fit.features) + head.b
     largest = torch.zeros_like(z).scatter_(1, z.argmax(1, keepdim=True), 1.0)
     rest = 1 - ((z + e * (1 - 2 * largest)).softmax(1) * largest).sum(1)
-    return (2 * e[:, 0]).minimum(2 * rest) + FEATURE_VERDICT.bounds * problem.relative
+    return (2 * e[:, 0]).minimum(2 * rest) + FEATURE_VERDICT_BOUNDS * problem.relative
 
 
 def _problems(
@@ -321,7 +309,7 @@ def _problems(
     allowed = 8 * fit.scales.reciprocal().abs()[:, None] * problem.space.errors
     if bool((fit.features < -allowed).any()) or bool((fit.scales <= 0).any()):
         yield "A feature has negative entries, as no ReLU gives."
-    if not fit.misfit <= FEATURE_VERDICT.misfit:
+    if not fit.misfit <= FEATURE_VERDICT_MISFIT:
         yield (
             f"The scales leave {fit.misfit:.3g} standard errors of the gradient of the bias before "
             "the head."

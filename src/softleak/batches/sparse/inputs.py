@@ -1,4 +1,4 @@
-"""This module recovers the inputs of a batch behind local training of a fully connected network.
+"""Recover the inputs of a batch behind local training of a fully connected network.
 
 Inputs never change while weights do. Less its weight decay, the update of the first layer is
 ``Σ_k w_k D_kᵀ X = Dᵀ X``, where each sample's row of ``D`` is zero at the units that were off in
@@ -21,9 +21,9 @@ from softleak.batches.sparse.layer import first_layer, is_homogeneous, run_throu
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.sgd_steps import SgdSteps, mean_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.local.recipe import SgdSteps, mean_gradient
 from softleak.labels.recover import recover
 from softleak.resimulation import exact_copy, resimulate
 

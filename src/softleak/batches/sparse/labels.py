@@ -1,4 +1,4 @@
-"""This module reads the labels of recovered inputs, and says what of it all is proved.
+"""Read the labels of recovered inputs, and say what of it all is proved.
 
 Every piece has to hold: the scales explain the bias's gradient, each sample's pattern of active
 units is the one that the model gives its recovered input, the labels lie in the simplex, and the
@@ -24,30 +24,19 @@ from softleak.resimulation import Resimulation, exact_copy, own_copy, resimulate
 SLOPES_AT_ONCE = 1 << 25  # entries of J held at once, in float64
 
 
-@dataclass(frozen=True)
-class KinkSettings:
-    """These say how units near a kink are treated.
-
-    Attributes:
-        runs: how often the inputs are moved by a rounding, if units within rounding of a ReLU's
-            kink may have switched at the client.
-        growth: the factor by which these movements grow from one to the next.
-        misfit: a sample's fit is tried again from this root mean square on, in standard errors.
-        seed: the seed of the movements.
-    """
-
-    runs: int = 16
-    growth: float = 1.25
-    misfit: float = 8.0
-    seed: int = 0
-
-
-KINKS = KinkSettings()
+# These say how units near a kink are treated.
+# How often the inputs are moved by a rounding, if units within rounding of a ReLU's kink may have
+# switched at the client.
+KINKS_RUNS = 16
+KINKS_GROWTH = 1.25  # the factor by which these movements grow from one to the next
+# A sample's fit is tried again from this root mean square on, in standard errors.
+KINKS_MISFIT = 8.0
+KINKS_SEED = 0  # the seed of the movements
 
 
 @dataclass(frozen=True, eq=False)
 class Differences:
-    """This holds, for each of N samples, ``p`` (N, C), ``δ'`` (N, C) and how well it fits.
+    """For each of N samples, ``p`` (N, C), ``δ'`` (N, C) and how well it fits.
 
     Attributes:
         p: the predictions.
@@ -85,14 +74,14 @@ def differences(
         errors: their standard errors (N, m).
         rounding: the client's relative rounding, by which inputs are moved.
     """
-    generator = torch.Generator().manual_seed(KINKS.seed)
+    generator = torch.Generator().manual_seed(KINKS_SEED)
     best = _all_samples(model, layer, x, D, errors)
-    for run in range(KINKS.runs):
-        poor = best.misfit > KINKS.misfit
+    for run in range(KINKS_RUNS):
+        poor = best.misfit > KINKS_MISFIT
         if not poor.any():
             break
         moves = torch.randn(x.shape, generator=generator, dtype=torch.double).to(x)
-        far = 2 * rounding * KINKS.growth**run  # the client's sums may have rounded further
+        far = 2 * rounding * KINKS_GROWTH**run  # the client's sums may have rounded further
         again = _all_samples(model, layer, x * (1 + far * moves), D, errors)
         best = best.better(replace(again, p=best.p))
     return best
@@ -144,7 +133,7 @@ def _fit_samples(run: Passed, D: Tensor, errors: Tensor) -> Differences:
 
 @dataclass(frozen=True, eq=False)
 class Weighing:
-    """This says which weight each found input has in the mean over the batch.
+    """Which weight each found input has in the mean over the batch.
 
     Attributes:
         weight: the weight that every found input is given.
@@ -228,31 +217,18 @@ def _seen(model: nn.Module, head: str, x: Tensor) -> tuple[Tensor, Tensor]:
     return run.entered.detach().double(), run.logits.detach().double().softmax(1)
 
 
-@dataclass(frozen=True)
-class VerdictSettings:
-    """These decide when inputs and labels of a batch count as proved.
-
-    Attributes:
-        misfit: what a linear fit may leave of its equations, in standard errors of rounding. They
-            are estimates; the order of a client's sums is a factor of about 10 (see
-            ``SimulationSettings.tolerance``).
-        bounds: an error bound is so many standard errors.
-        runs: runs with moved inputs, from which the error of predictions is taken.
-        seed: their seed.
-    """
-
-    misfit: float = 32.0
-    bounds: float = 6.0
-    runs: int = 3
-    seed: int = 0
-
-
-VERDICT = VerdictSettings()
+# What decides when inputs and labels of a batch count as proved.
+# What a linear fit may leave of its equations, in standard errors of rounding. They are estimates;
+# the order of a client's sums is a factor of about 10 (see ``SimulationSettings.tolerance``).
+VERDICT_MISFIT = 32.0
+VERDICT_BOUNDS = 6.0  # an error bound is so many standard errors
+VERDICT_RUNS = 3  # runs with moved inputs, from which the error of predictions is taken
+VERDICT_SEED = 0  # their seed
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """This holds the gradients ``D`` (B, m) at the first layer's output and the inputs (B, n).
+    """The gradients ``D`` (B, m) at the first layer's output and the inputs (B, n).
 
     Attributes:
         layer: the layer's name.
@@ -282,14 +258,14 @@ def judge(
     model, x = subject.once(exact_copy), inputs.X.view(-1, *subject.expected_tensor_shape)
     rounding = share.resolution(f"{inputs.layer}.weight", subject.head.dtype)
     parts = differences(model, inputs.layer, x, inputs.D, inputs.errors, rounding)
-    off = VERDICT.bounds * parts.errors * parts.misfit.clamp_min(1)[:, None]
+    off = VERDICT_BOUNDS * parts.errors * parts.misfit.clamp_min(1)[:, None]
     weighing = weigh(parts.p, parts.delta, off.amax(1), size, knowledge.scale == "known")
     labels = weighing.labels(parts.p, parts.delta)
     features, p_error, feature_error = predicted(
-        subject, x, inputs.input_error, VERDICT.runs, VERDICT.seed
+        subject, x, inputs.input_error, VERDICT_RUNS, VERDICT_SEED
     )
     # The client's label itself sums to one only up to rounding.
-    known = off.sum(1) / weighing.weight + VERDICT.bounds * (p_error + rounding)
+    known = off.sum(1) / weighing.weight + VERDICT_BOUNDS * (p_error + rounding)
     errors = known + weighing.label_errors(parts.delta)
     problems = list(_problems(inputs, parts, labels, known))
     if not problems:
@@ -302,7 +278,7 @@ def judge(
             label=label,
             feature=feature,
             error=float(error),
-            feature_error=VERDICT.bounds * feature_error,
+            feature_error=VERDICT_BOUNDS * feature_error,
         )
         for label, feature, error, sure in zip(labels, features, errors, proved, strict=True)
     )
@@ -313,12 +289,12 @@ def judge(
 
 def _problems(inputs: Inputs, parts: Differences, labels: Tensor, errors: Tensor) -> Iterator[str]:
     """Yield what speaks against the samples, as sentences."""
-    if not inputs.misfit <= VERDICT.misfit:
+    if not inputs.misfit <= VERDICT_MISFIT:
         yield (
             f"The scales of the samples leave {inputs.misfit:.3g} standard errors of the bias's "
             "gradient."
         )
-    unlike = int((~(parts.misfit <= VERDICT.misfit)).sum())
+    unlike = int((~(parts.misfit <= VERDICT_MISFIT)).sum())
     if unlike:
         yield (
             f"For {unlike} samples no label gives the gradient that was found at the first "

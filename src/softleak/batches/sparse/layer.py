@@ -1,4 +1,4 @@
-"""This module finds the fully connected layers whose gradients are sums over few active samples.
+"""Find the fully connected layers whose gradients are sums over few active samples.
 
 The model is run on random inputs and observed; nothing is read from its code.
 """
@@ -19,7 +19,7 @@ from softleak.resimulation import exact_copy
 
 
 class FullyConnectedTail(nn.Module):
-    """These are linear layers with ReLUs between, under the names that they have in a network."""
+    """Linear layers with ReLUs between, under the names that they have in a network."""
 
     def __init__(self, layers: Sequence[tuple[str, nn.Module]]) -> None:
         super().__init__()
@@ -47,30 +47,18 @@ def tail_of(subject: Subject, layers: Sequence[str]) -> FullyConnectedTail:
     return FullyConnectedTail([(name, subject.model.get_submodule(name)) for name in names])
 
 
-@dataclass(frozen=True)
-class LayerProbe:
-    """These are the settings of the runs on random inputs.
-
-    Attributes:
-        inputs: the number of random inputs.
-        seed: their seed.
-        equal: how far, relative to the largest, numbers computed in another order may differ.
-        fewest_zeros: the part of the gradients at a layer's output that a ReLU makes zero, at
-            least.
-    """
-
-    inputs: int = 8
-    seed: int = 0
-    equal: float = 1e-9
-    fewest_zeros: float = 0.02
-
-
-LAYER_PROBE = LayerProbe()
+# Of the runs on random inputs.
+LAYER_PROBE_INPUTS = 8  # the number of random inputs
+LAYER_PROBE_SEED = 0  # their seed
+# How far, relative to the largest, numbers computed in another order may differ.
+LAYER_PROBE_EQUAL = 1e-9
+# The part of the gradients at a layer's output that a ReLU makes zero, at least.
+LAYER_PROBE_FEWEST_ZEROS = 0.02
 
 
 @dataclass(frozen=True, eq=False)
 class Passed:
-    """This holds one run: a layer's input (B, n) and output (B, m), and the logits (B, C).
+    """One run: a layer's input (B, n) and output (B, m), and the logits (B, C).
 
     The output is part of the graph of the logits.
     """
@@ -165,9 +153,9 @@ def _linears(subject: Subject) -> list[str]:
 
 
 def _random_inputs(subject: Subject) -> Tensor:
-    generator = torch.Generator().manual_seed(LAYER_PROBE.seed)
+    generator = torch.Generator().manual_seed(LAYER_PROBE_SEED)
     shape = subject.expected_tensor_shape
-    drawn = [random_input(shape, index, generator) for index in range(LAYER_PROBE.inputs)]
+    drawn = [random_input(shape, index, generator) for index in range(LAYER_PROBE_INPUTS)]
     return torch.stack([each for each in drawn if isinstance(each, Tensor)]).double()
 
 
@@ -187,10 +175,10 @@ def _is_first(subject: Subject, name: str) -> bool:
     own = torch.equal(run.entered, x.flatten(1).to(run.entered)) and _close(run.left, expected)
     if not own or not _close(run.logits[:1], alone.logits):
         return False
-    generator = torch.Generator().manual_seed(LAYER_PROBE.seed)
+    generator = torch.Generator().manual_seed(LAYER_PROBE_SEED)
     pull = torch.randn(run.logits.shape, generator=generator, dtype=torch.double).to(run.logits)
     slopes = torch.autograd.grad((run.logits * pull).sum(), run.left)[0]
-    return float((slopes == 0).double().mean()) >= LAYER_PROBE.fewest_zeros
+    return float((slopes == 0).double().mean()) >= LAYER_PROBE_FEWEST_ZEROS
 
 
 def _feeds(model: nn.Module, name: str, run: Passed, after: Passed) -> bool:
@@ -205,4 +193,4 @@ def _feeds(model: nn.Module, name: str, run: Passed, after: Passed) -> bool:
 
 def _close(found: Tensor, expected: Tensor) -> bool:
     size = float(expected.detach().abs().max())
-    return bool((found - expected).abs().max() <= LAYER_PROBE.equal * size)
+    return bool((found - expected).abs().max() <= LAYER_PROBE_EQUAL * size)

@@ -24,12 +24,12 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 
+from softleak.audit.leaks import Leak
 from softleak.audit.sweeps import TREATMENTS, Treatment
 from softleak.audit.weakest import Make, Stopped
 from softleak.core.client import capture
 from softleak.core.errors import ShareError, SoftleakError
 from softleak.core.local_training import UNKNOWN, LocalTraining, read_settings
-from softleak.core.vocabulary import Leak
 from softleak.defenses.defense import GaussianNoise
 from softleak.guard.auditor import Auditor, Question
 from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard

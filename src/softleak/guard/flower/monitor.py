@@ -21,9 +21,9 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from softleak.audit.composition import CompositionFinding
+from softleak.audit.leaks import Leak
 from softleak.core.errors import MissingExtra, SoftleakError, how_to_install
 from softleak.core.local_training import LocalTraining
-from softleak.core.vocabulary import Leak
 from softleak.guard.auditor import Auditor, ClientAudit, Question, RoundAudit
 from softleak.guard.flower.guard import addressed, claimed_samples, only_arrays, tensors
 from softleak.guard.flower.page import write_rounds

@@ -1,4 +1,4 @@
-"""This package recovers the words of a text, and says of each how certain it is.
+"""Recover the words of a text, and say of each how certain it is.
 
 - ``text_result``: what is known of each place of a text.
 - ``text_plan``: which gradients tell the words, found by running the model.

@@ -1,4 +1,4 @@
-"""This module reads a text from the gradients of word and position embeddings."""
+"""Read a text from the gradients of word and position embeddings."""
 
 from __future__ import annotations
 
@@ -12,30 +12,16 @@ from softleak.core.share import GradientShare
 from softleak.inversion.texts.plan import TextPlan
 from softleak.inversion.texts.result import Certainty, Place, Text
 
-
-@dataclass(frozen=True)
-class RowSettings:
-    """These settings tell rows of words from rows of noise.
-
-    Attributes:
-        crowded: the part of a table's rows from which on they cannot all be words.
-        fewest: a table of fewer rows may be filled by one text.
-        sigmas: by how many standard deviations a row's length has to exceed that of noise.
-        growth: the rounding of a row's entry, in units of the rounding of its number format.
-    """
-
-    crowded: float = 0.98
-    fewest: int = 256
-    sigmas: float = 8.0
-    growth: float = 4.0
-
-
-ROWS = RowSettings()
+# What tells rows of words from rows of noise.
+ROWS_CROWDED = 0.98  # the part of a table's rows from which on they cannot all be words
+ROWS_FEWEST = 256  # a table of fewer rows may be filled by one text
+ROWS_SIGMAS = 8.0  # by how many standard deviations a row's length has to exceed that of noise
+ROWS_GROWTH = 4.0  # the rounding of a row's entry, in units of the rounding of its number format
 
 
 @dataclass(frozen=True, eq=False)
 class FilledRows:
-    """These are the rows of a gradient that are not empty.
+    """The rows of a gradient that are not empty.
 
     Attributes:
         index: (T,) their numbers.
@@ -74,51 +60,41 @@ def filled_rows(
     lengths = rows.norm(dim=1)
     noise = share.noise(name) or noise or _own_noise(lengths, rows.shape[1])
     width = rows.shape[1]
-    line = noise * (math.sqrt(width) + ROWS.sigmas)
+    line = noise * (math.sqrt(width) + ROWS_SIGMAS)
     index = (lengths > line).nonzero()[:, 0]
-    rounding = ROWS.growth * share.resolution(name, computed_in)
+    rounding = ROWS_GROWTH * share.resolution(name, computed_in)
     return FilledRows(index, rows[index], noise, rounding, _crowded(lengths))
 
 
 def _crowded(lengths: Tensor) -> bool:
-    return float((lengths > 0).double().mean()) > ROWS.crowded
+    return float((lengths > 0).double().mean()) > ROWS_CROWDED
 
 
 def _own_noise(lengths: Tensor, width: int) -> float:
     """Return the noise that crowded rows show by their median length; zero if few are filled."""
-    if len(lengths) < ROWS.fewest or not _crowded(lengths):
+    if len(lengths) < ROWS_FEWEST or not _crowded(lengths):
         return 0.0
     return float(lengths.median()) / math.sqrt(width)
 
 
-@dataclass(frozen=True)
-class PlaceSettings:
-    """These settings say when a word is certain.
-
-    Attributes:
-        sigmas: how many standard errors an entry of A may be off.
-        smallest: what an entry of A may be off in any case.
-        cutoff: singular values of D below this part of the largest are not used.
-        nats: behind noise, by how much the log-likelihood of a word at a place has to exceed
-            that of every other word.
-        spare_bits: by how many bits the equations must outnumber the ways to place all words,
-            where a word is known by one place whose gradient equals its own.
-    """
-
-    sigmas: float = 8.0
-    smallest: float = 1e-4
-    cutoff: float = 1e-10
-    nats: float = 20.0
-    spare_bits: float = 64.0
+# What says when a word is certain.
+PLACES_SIGMAS = 8.0  # how many standard errors an entry of A may be off
+PLACES_SMALLEST = 1e-4  # what an entry of A may be off in any case
+PLACES_CUTOFF = 1e-10  # singular values of D below this part of the largest are not used
+# Behind noise, by how much the log-likelihood of a word at a place has to exceed that of every
+# other word.
+PLACES_NATS = 20.0
+# By how many bits the equations must outnumber the ways to place all words, where a word is known
+# by one place whose gradient equals its own.
+PLACES_SPARE_BITS = 64.0
 
 
-PLACES = PlaceSettings()
 PADDING = -1  # the word of a place whose token gets no gradient of its own
 
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """This says which word, by its row of G, stands at each place that is known.
+    """Which word, by its row of G, stands at each place that is known.
 
     Attributes:
         word: the row of G by place; ``PADDING`` if the place holds the token without gradient.
@@ -199,15 +175,15 @@ def _solved(puzzle: _Puzzle) -> tuple[Tensor, Tensor]:
     size = D.norm(dim=1, keepdim=True).clamp_min(1e-300)
     U, S, V = torch.linalg.svd(D / size, full_matrices=False)
     smallest = 3 * puzzle.noise * math.sqrt(D.shape[1]) / float(size.min()) if len(D) else 0.0
-    kept = max(PLACES.cutoff * float(S[0]), smallest) < S if len(S) else S > 0
+    kept = max(PLACES_CUTOFF * float(S[0]), smallest) < S if len(S) else S > 0
     inverse = (V[kept].T / S[kept]) @ U[:, kept].T  # (d, L')
     A = puzzle.left @ inverse / size.T
     # What the kept directions do not tell apart mixes the entries of a row, each 0 or 1.
     mixed = (torch.eye(len(D)).to(D) - U[:, kept] @ U[:, kept].T) * size / size.T
     blur = mixed.abs().sum(0) * (0 if bool(kept.all()) and len(S) == len(D) else 1)
     row = (puzzle.errors.square() + puzzle.variance + puzzle.noise**2).sqrt()
-    off = PLACES.sigmas * row[:, None] * (inverse.norm(dim=0) / size[:, 0]) + blur
-    return A, off + PLACES.smallest
+    off = PLACES_SIGMAS * row[:, None] * (inverse.norm(dim=0) / size[:, 0]) + blur
+    return A, off + PLACES_SMALLEST
 
 
 def _lines(puzzle: _Puzzle, noise: float) -> Tensor:
@@ -215,9 +191,9 @@ def _lines(puzzle: _Puzzle, noise: float) -> Tensor:
 
     Of d entries of noise it is known to a relative 1/√(2d), while rounding is only bounded.
     """
-    spread = 1 + PLACES.sigmas / math.sqrt(2 * puzzle.D.shape[1])
+    spread = 1 + PLACES_SIGMAS / math.sqrt(2 * puzzle.D.shape[1])
     drawn = spread * (puzzle.variance + noise**2).sqrt()
-    return (PLACES.sigmas * puzzle.errors).hypot(drawn)
+    return (PLACES_SIGMAS * puzzle.errors).hypot(drawn)
 
 
 def _settled(A: Tensor, off: Tensor, puzzle: _Puzzle) -> list[tuple[int, int]]:
@@ -260,7 +236,7 @@ def _equal(puzzle: _Puzzle) -> list[tuple[int, int]]:
         word = int(near[0])
         bits = rank * math.log2(max(size / max(float(line[word]), 1e-300), 1.0))
         twin = float(apart[k].min()) / width <= 2 * float(line[word])
-        if not twin and bits >= len(D) + PLACES.spare_bits:
+        if not twin and bits >= len(D) + PLACES_SPARE_BITS:
             found.append((place, word))
     return found
 
@@ -282,7 +258,7 @@ def _likeliest(puzzle: _Puzzle) -> list[tuple[int, int]]:
         others = (_without(unlikely[:, k], word), _without(unlikely[word], k))
         second = min((float(some.min()) for some in others if len(some)), default=math.inf)
         margin = second - float(unlikely[word, k])
-        if float(far[word, k]) <= float(bound[word]) and margin >= PLACES.nats:
+        if float(far[word, k]) <= float(bound[word]) and margin >= PLACES_NATS:
             found.append((place, word))
     return found
 

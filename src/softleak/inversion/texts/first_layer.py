@@ -1,4 +1,4 @@
-"""This module asks whether a text explains the whole share, by computing its gradient again."""
+"""Ask whether a text explains the whole share, by computing its gradient again."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CHUNK_ENTRIES = 1 << 24  # entries of embedded tokens that are computed at a tim
 
 
 class _Enough(Exception):
-    """This ends a run of the model once the layer was reached."""
+    """End a run of the model once the layer was reached."""
 
 
 @dataclass(frozen=True, eq=False)
 class FirstLayer:
-    """This is the layer that reads embedded tokens first.
+    """The layer that reads embedded tokens first.
 
     Attributes:
         model: the whole model.
@@ -225,7 +225,7 @@ MOST_TEXTS = 4  # of which every order of labels is tried
 
 @dataclass(frozen=True, eq=False)
 class TextResimulation:
-    """This compares the gradient of a text with a share.
+    """Compare the gradient of a text with a share.
 
     Attributes:
         model: the model, in the mode the client used.

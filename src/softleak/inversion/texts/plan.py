@@ -1,4 +1,4 @@
-"""This module finds, by running a model, which gradients tell the words of a text.
+"""Find, by running a model, which gradients tell the words of a text.
 
 Where a model adds a learned position ``P_i`` to each token's row of a table ``E``, the gradient of
 the position is that at the token, ``∂L/∂P_i = δ_i``, and the row of a word sums those of its
@@ -22,28 +22,15 @@ from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 
-
-@dataclass(frozen=True)
-class TextProbe:
-    """These settings decide whether a table and a parameter tell words and places.
-
-    Attributes:
-        runs: the number of random texts the equation is tried on.
-        tolerance: what may remain of a row, in units of rounding of the largest row.
-        seed: the seed of the texts.
-    """
-
-    runs: int = 2
-    tolerance: float = 256.0
-    seed: int = 0
-
-
-TEXT_PROBE = TextProbe()
+# What decides whether a table and a parameter tell words and places.
+TEXT_PROBE_RUNS = 2  # the number of random texts the equation is tried on
+TEXT_PROBE_TOLERANCE = 256.0  # what may remain of a row, in units of rounding of the largest row
+TEXT_PROBE_SEED = 0  # the seed of the texts
 
 
 @dataclass(frozen=True)
 class TextPlan:
-    """This says which gradients tell the words of a text.
+    """Which gradients tell the words of a text.
 
     Attributes:
         words: the table that the token ids point into, by the name of its parameter.
@@ -68,7 +55,7 @@ class TextPlan:
 
 @dataclass(frozen=True)
 class NoText:
-    """This says why the input of a model is not read as a text."""
+    """Why the input of a model is not read as a text."""
 
     reason: str
 
@@ -88,12 +75,12 @@ def text_plan(subject: Subject) -> TextPlan | NoText:
 
 def _plan(model: nn.Module, spec: InputSpec) -> TextPlan | NoText:
     keyword = spec.tokens.keyword
-    generator = torch.Generator().manual_seed(TEXT_PROBE.seed)
+    generator = torch.Generator().manual_seed(TEXT_PROBE_SEED)
     runs: list[tuple[Tensor, GradientShare]] = []
     tables: list[str] = []
     trainable = [n for n, p in model.named_parameters() if not p.requires_grad]
-    with seeded(TEXT_PROBE.seed, next(model.parameters())):
-        for index in range(TEXT_PROBE.runs):
+    with seeded(TEXT_PROBE_SEED, next(model.parameters())):
+        for index in range(TEXT_PROBE_RUNS):
             x = _distinct(random_input(spec, index, generator), spec, generator)
             ids = dict(pieces(x))[keyword]
             with watched_tables(model) as watch:
@@ -171,4 +158,4 @@ def _fit(plan: TextPlan, ids: Tensor, share: GradientShare) -> float:
     eps = torch.finfo(share[plan.words].dtype).eps
     left = (E - c * made).norm(dim=1).amax()
     sizes = (abs(c) * made.norm(dim=1)).amax()
-    return c if left <= TEXT_PROBE.tolerance * eps * sizes else 0.0
+    return c if left <= TEXT_PROBE_TOLERANCE * eps * sizes else 0.0

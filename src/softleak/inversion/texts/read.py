@@ -1,4 +1,4 @@
-"""This module reads the texts of a small batch from the first two attention layers.
+"""Read the texts of a small batch from the first two attention layers.
 
 The first layer's gradient spans the vectors of all tokens of the batch, so it says which tokens
 stand at each place. Which of them belong together is told by the second layer (the idea of DAGER):
@@ -31,7 +31,8 @@ from softleak.inversion.texts.plan import NoText, TextPlan, text_plan
 from softleak.inversion.texts.result import Certainty, Place, Text
 from softleak.inversion.texts.span import (
     FROM_SPAN,
-    SPAN,
+    SPAN_EXPLAINED,
+    SPAN_INSIDE,
     distances,
     nearest_tokens,
     read_span,
@@ -42,29 +43,16 @@ from softleak.inversion.texts.span import (
 Far = Callable[[Tensor], Tensor]  # texts (B, L) to the distance (B, L) of each token from the span
 
 
-@dataclass(frozen=True)
-class DescentSettings:
-    """These settings bound the search.
-
-    Attributes:
-        starts: the number of mixtures that are improved at a time.
-        sweeps: how often each place of a text is tried again at most.
-        rounds: how often new mixtures are drawn for texts of one length.
-        crowded: the mean number of tokens that are possible at a place from which on mixtures
-            lead nowhere, and nothing is tried.
-        fresh: the part of a new mixture's tokens that no text found so far has, where possible.
-        seed: the seed of the mixtures.
-    """
-
-    starts: int = 16
-    sweeps: int = 8
-    rounds: int = 3
-    crowded: float = 8.0
-    fresh: float = 0.85
-    seed: int = 0
-
-
-DESCENT = DescentSettings()
+# What bounds the search.
+DESCENT_STARTS = 16  # the number of mixtures that are improved at a time
+DESCENT_SWEEPS = 8  # how often each place of a text is tried again at most
+DESCENT_ROUNDS = 3  # how often new mixtures are drawn for texts of one length
+# The mean number of tokens that are possible at a place from which on mixtures lead nowhere, and
+# nothing is tried.
+DESCENT_CROWDED = 8.0
+# The part of a new mixture's tokens that no text found so far has, where possible.
+DESCENT_FRESH = 0.85
+DESCENT_SEED = 0  # the seed of the mixtures
 
 
 def both_ways(
@@ -78,11 +66,11 @@ def both_ways(
         inside: the distance up to which a token counts as inside.
         wanted: the number of texts, if it is known.
     """
-    if sum(map(len, options)) > DESCENT.crowded * len(options):
+    if sum(map(len, options)) > DESCENT_CROWDED * len(options):
         return []
-    generator = torch.Generator().manual_seed(DESCENT.seed)
+    generator = torch.Generator().manual_seed(DESCENT_SEED)
     found: list[list[int]] = []
-    for _ in range(DESCENT.rounds):
+    for _ in range(DESCENT_ROUNDS):
         for length in _lengths(options):
             mixtures = _mixtures(options[:length], found, generator)
             for ids in _improved(far, options, mixtures, inside):
@@ -107,19 +95,19 @@ def _mixtures(
     columns = []
     for place, some in enumerate(options):
         new = [t for t in some if all(place >= len(ids) or ids[place] != t for ids in found)]
-        fresh = torch.rand(DESCENT.starts, generator=generator) < DESCENT.fresh
+        fresh = torch.rand(DESCENT_STARTS, generator=generator) < DESCENT_FRESH
         first, second = _drawn(new or some, generator), _drawn(some, generator)
         columns.append(torch.where(fresh, first, second))
     return torch.stack(columns, 1)
 
 
 def _drawn(tokens: list[int], generator: torch.Generator) -> Tensor:
-    return torch.tensor(tokens)[torch.randint(len(tokens), (DESCENT.starts,), generator=generator)]
+    return torch.tensor(tokens)[torch.randint(len(tokens), (DESCENT_STARTS,), generator=generator)]
 
 
 def _improved(far: Far, options: list[list[int]], ids: Tensor, inside: float) -> list[list[int]]:
     """Return the texts that mixtures (starts, L) become, as far as they end inside the span."""
-    for _ in range(DESCENT.sweeps):
+    for _ in range(DESCENT_SWEEPS):
         before = ids.clone()
         for place, some in enumerate(options[: ids.shape[1]]):
             if len(some) > 1:
@@ -226,20 +214,10 @@ def _bag(words: tuple[int, ...], reason: str) -> Text:
     return Text((), words, False, FROM_WORDS, message)
 
 
-@dataclass(frozen=True)
-class BatchSearch:
-    """These settings bound the search for texts.
-
-    Attributes:
-        inside: the relative distance from the second span up to which a text counts as inside.
-        kept: the number of tokens that are tried at each place.
-    """
-
-    inside: float = 4e-4
-    kept: int = 128
-
-
-BATCH_SEARCH = BatchSearch()
+# What bounds the search for texts.
+# The relative distance from the second span up to which a text counts as inside.
+BATCH_SEARCH_INSIDE = 4e-4
+BATCH_SEARCH_KEPT = 128  # the number of tokens that are tried at each place
 
 
 def read_batch(
@@ -257,14 +235,14 @@ def read_batch(
     if layer is None or above is None or not layer.ordered or layer.spec.length is None:
         return NoText("the model has no two attention layers that tell words and their places")
     # Tokens of the batch may lie in the span at other places too, so many are kept.
-    words, kept = range(layer.spec.tokens.below or 0), BATCH_SEARCH.kept
+    words, kept = range(layer.spec.tokens.below or 0), BATCH_SEARCH_KEPT
     nearest = nearest_tokens(layer, share, words, layer.spec.length, kept)
     basis = span_of(above, share)
     if nearest is None or basis is None:
         return NoText("the share lacks the gradients of the first two attention layers")
     if nearest.full or basis.shape[0] == basis.shape[1]:
         return NoText("there are as many tokens as a layer is wide, so no token is excluded")
-    inside = nearest.distance <= SPAN.inside
+    inside = nearest.distance <= SPAN_INSIDE
     options = [nearest.tokens[inside[:, i], i].tolist() for i in range(inside.shape[1])]
     while options and not options[-1]:
         options.pop()
@@ -275,7 +253,7 @@ def read_batch(
     found = (
         search.forward()
         if search.causal
-        else both_ways(search.far, options, BATCH_SEARCH.inside, wanted)
+        else both_ways(search.far, options, BATCH_SEARCH_INSIDE, wanted)
     )
     if not found:
         return NoText(
@@ -310,13 +288,13 @@ class _Search:
     def forward(self) -> list[list[int]]:
         """Return the texts of a causal model: each prefix is extended while it stays inside."""
         first = torch.tensor(self.options[0])[:, None]
-        open_ = first[self.far(first)[:, 0] <= BATCH_SEARCH.inside].tolist()
+        open_ = first[self.far(first)[:, 0] <= BATCH_SEARCH_INSIDE].tolist()
         done: list[list[int]] = []
         for options in self.options[1:]:
             longer: list[list[int]] = []
             for ids in open_:
                 tried = torch.tensor([[*ids, token] for token in options])
-                near = self.far(tried)[:, -1] <= BATCH_SEARCH.inside
+                near = self.far(tried)[:, -1] <= BATCH_SEARCH_INSIDE
                 longer += tried[near].tolist()
                 done += [] if bool(near.any()) else [ids]
             open_ = longer
@@ -328,4 +306,4 @@ def _text(ids: list[int], left: float) -> Text:
     message = "every token lies in the spans of the first two attention layers"
     if math.isfinite(left):
         message += f"; the gradient of all texts together differs from the share by {left:.1e}"
-    return Text(places, (), left <= SPAN.explained, FROM_SPAN, message)
+    return Text(places, (), left <= SPAN_EXPLAINED, FROM_SPAN, message)

@@ -1,4 +1,4 @@
-"""This module holds what is known of a text: the word at each place, and how certain it is."""
+"""What is known of a text: the word at each place, and how certain it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Certainty(Enum):
-    """This says how much is known of one place of a text. Only ``CERTAIN`` is a proof."""
+    """How much is known of one place of a text. Only ``CERTAIN`` is a proof."""
 
     CERTAIN = "no other token explains the gradient"
     LIKELY = "the share carries noise, or was not explained as a whole: this token fits best"
@@ -18,7 +18,7 @@ class Certainty(Enum):
 
 @dataclass(frozen=True)
 class Place:
-    """This is one place of a text.
+    """One place of a text.
 
     Attributes:
         position: its number, from 0, as the model counts positions.
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Text:
-    """This is a text as it was read from a share.
+    """A text as it was read from a share.
 
     Attributes:
         places: its places in order; padding at the end is left out.

@@ -1,4 +1,4 @@
-"""This module reads words from the first attention layer, where embeddings send no gradient.
+"""Read words from the first attention layer, where embeddings send no gradient.
 
 The gradient of the layer's weight spans the vectors of the tokens that entered it, so a token at a
 place is possible only if its vector lies in that span (the idea of DAGER, NeurIPS 2024). Tokens at
@@ -18,35 +18,22 @@ from softleak.core.share import GradientShare
 from softleak.inversion.texts.first_layer import FirstLayer, TextResimulation
 from softleak.inversion.texts.result import Certainty, Place, Text
 
-
-@dataclass(frozen=True)
-class SpanSettings:
-    """These settings say which vectors lie in the span, and when a text is explained.
-
-    Attributes:
-        roundings: singular values below this many roundings of the largest are rounding.
-        inside: the relative distance from the span up to which a vector counts as inside.
-        kept: the number of tokens of each place that are remembered, the nearest first.
-        explained: the relative misfit of a re-simulated share that counts as rounding.
-        worse: by what factor another token has to fit worse for this one to be certain.
-        trials: the largest number of texts whose gradient is computed in search of a better one.
-    """
-
-    roundings: float = 2.5
-    inside: float = 2e-2
-    kept: int = 4
-    explained: float = 1e-3
-    worse: float = 10.0
-    trials: int = 400
+# What says which vectors lie in the span, and when a text is explained.
+SPAN_ROUNDINGS = 2.5  # singular values below this many roundings of the largest are rounding
+SPAN_INSIDE = 2e-2  # the relative distance from the span up to which a vector counts as inside
+SPAN_KEPT = 4  # the number of tokens of each place that are remembered, the nearest first
+SPAN_EXPLAINED = 1e-3  # the relative misfit of a re-simulated share that counts as rounding
+SPAN_WORSE = 10.0  # by what factor another token has to fit worse for this one to be certain
+# The largest number of texts whose gradient is computed in search of a better one.
+SPAN_TRIALS = 400
 
 
-SPAN = SpanSettings()
 FROM_SPAN = "the span of the first attention layer's gradient"
 
 
 @dataclass(frozen=True, eq=False)
 class Nearest:
-    """These are the tokens (kept, L) nearest to the span at each place, and their distances."""
+    """The tokens (kept, L) nearest to the span at each place, and their distances."""
 
     tokens: Tensor
     distance: Tensor
@@ -65,7 +52,7 @@ def span_of(layer: FirstLayer, share: GradientShare) -> Tensor | None:
     if gradient is None:
         return None
     _, S, V = torch.linalg.svd(gradient, full_matrices=False)
-    line = SPAN.roundings * layer.rounding(share) * float(S[0])
+    line = SPAN_ROUNDINGS * layer.rounding(share) * float(S[0])
     basis: Tensor = V[line < S].float().T.contiguous()
     return basis
 
@@ -82,7 +69,7 @@ def nearest_tokens(
     share: GradientShare,
     words: Sequence[int],
     length: int,
-    kept: int = SPAN.kept,
+    kept: int = SPAN_KEPT,
 ) -> Nearest | None:
     """Return the tokens whose vectors lie nearest to the span of the layer's gradient.
 
@@ -124,7 +111,7 @@ def read_span(nearest: Nearest, check: TextResimulation | None, words: Sequence[
             f"the first attention layer's gradient has full rank {nearest.rank}: there are as many "
             "tokens as the layer is wide, or noise, and no token is excluded"
         ))  # fmt: skip
-    inside = nearest.distance[0] <= SPAN.inside
+    inside = nearest.distance[0] <= SPAN_INSIDE
     length = int(inside.nonzero().max()) + 1 if bool(inside.any()) else 0
     if not length:
         message = "no token lies in the span of the first attention layer's gradient"
@@ -133,7 +120,7 @@ def read_span(nearest: Nearest, check: TextResimulation | None, words: Sequence[
     misfit = math.inf
     if check is not None:
         tokens, misfit = _improved(tokens, nearest, check)
-    explained = misfit <= SPAN.explained
+    explained = misfit <= SPAN_EXPLAINED
     places = tuple(
         _place(i, int(tokens[i]), nearest, explained, check, (tokens, misfit))
         for i in range(length)
@@ -146,10 +133,10 @@ def read_unordered(nearest: Nearest) -> Text:
 
     At most as many words as the span has dimensions are told, and only if all others are far off.
     """
-    inside = nearest.distance[:, 0] <= SPAN.inside
+    inside = nearest.distance[:, 0] <= SPAN_INSIDE
     words = sorted(nearest.tokens[inside, 0].tolist())
     outside = nearest.distance[~inside, 0]
-    far = not len(outside) or float(outside.min()) > SPAN.worse * SPAN.inside
+    far = not len(outside) or float(outside.min()) > SPAN_WORSE * SPAN_INSIDE
     told = bool(words) and len(words) <= nearest.rank < nearest.width and far and len(outside) > 0
     message = (
         f"{len(words)} words lie in the span of the first attention layer's gradient; their order "
@@ -169,7 +156,7 @@ def _improved(tokens: Tensor, nearest: Nearest, check: TextResimulation) -> tupl
     )
     for place in doubt:
         for other in nearest.tokens[:, place].tolist():
-            if misfit <= SPAN.explained or trials >= SPAN.trials:
+            if misfit <= SPAN_EXPLAINED or trials >= SPAN_TRIALS:
                 return tokens, misfit
             if other == int(tokens[place]):
                 continue
@@ -193,19 +180,19 @@ def _place(
     """Return what is known of one place: certain if the share excludes every other token."""
     options = tuple(nearest.tokens[:, i].tolist())
     far = nearest.distance[:, i]
-    inside = float(far[0]) <= SPAN.inside and token == options[0]
-    alone = len(far) > 1 and float(far[1]) > SPAN.worse * max(float(far[0]), 1e-5)
+    inside = float(far[0]) <= SPAN_INSIDE and token == options[0]
+    alone = len(far) > 1 and float(far[1]) > SPAN_WORSE * max(float(far[0]), 1e-5)
     if not explained or check is None:
         likely = inside and alone
         return Place(i, token, Certainty.LIKELY if likely else Certainty.GUESS, options)
-    if inside and alone and float(far[1]) > SPAN.inside:
+    if inside and alone and float(far[1]) > SPAN_INSIDE:
         return Place(i, token, Certainty.CERTAIN)
     tokens, misfit = found
     for other in options:
         if other != token:
             tried = tokens.clone()
             tried[i] = other
-            if check.misfit(tried) <= SPAN.worse * max(misfit, 1e-6):
+            if check.misfit(tried) <= SPAN_WORSE * max(misfit, 1e-6):
                 return Place(i, token, Certainty.GUESS, options)
     return Place(i, token, Certainty.LIKELY, options)
 

@@ -17,24 +17,12 @@ from softleak.core.results import Evidence
 from softleak.core.share import GradientShare
 from softleak.labels.evidence.relation import Relation, Witness
 
-
-@dataclass(frozen=True)
-class CombineSettings:
-    """How far pieces of evidence may be off, and still hold.
-
-    Attributes:
-        coarse: rounding relative to ``G`` beyond which that of other layers may explain that
-            pieces of evidence disagree.
-        margin: how many times a known rounding or accuracy is counted.
-        standard_errors: how many standard errors of independent rounding are allowed for.
-    """
-
-    coarse: float = 1e-5
-    margin: float = 4.0
-    standard_errors: float = 8.0
-
-
-COMBINE = CombineSettings()
+# How far pieces of evidence may be off, and still hold.
+# Rounding relative to ``G`` beyond which that of other layers may explain that pieces of evidence
+# disagree.
+COMBINE_COARSE = 1e-5
+COMBINE_MARGIN = 4.0  # how many times a known rounding or accuracy is counted
+COMBINE_STANDARD_ERRORS = 8.0  # how many standard errors of independent rounding are allowed for
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +73,7 @@ def combine(
         factors: the factors of the N head gradients.
     """
     used = [r for r in relations if all(r.parameter in share for share in shares)]
-    coarse = factors.explained > COMBINE.coarse
+    coarse = factors.explained > COMBINE_COARSE
     if not used:
         nothing = torch.full_like(factors.sigma, math.nan)
         return CombinedEvidence(nothing, nothing, nothing.isfinite(), ((),) * len(shares), coarse)
@@ -102,7 +90,7 @@ def combine(
     error = torch.stack([e.error for e in estimates])
     coarser = (own - factors.relative).clamp_min(0)
     seen = scalar.new_tensor([relation.accuracy for relation in used])[:, None]
-    margin = COMBINE.margin
+    margin = COMBINE_MARGIN
     error = error + (bound + margin * (coarser + seen)) * scalar.abs()
     # A share may be rounded more coarsely than its dtype (a difference of checkpoints). That is no
     # contradiction.
@@ -163,5 +151,5 @@ def _roundings(
     rounding = absolute * entries / sizes
     d = torch.linalg.vector_norm(head.back(factors.u), dim=-1).clamp_min(tiny)
     through = head.norm * factors.absolute / factors.sigma.clamp_min(tiny) / d
-    independent = COMBINE.standard_errors * (absolute / sizes + through)
-    return rounding, independent.minimum(COMBINE.margin * rounding)
+    independent = COMBINE_STANDARD_ERRORS * (absolute / sizes + through)
+    return rounding, independent.minimum(COMBINE_MARGIN * rounding)

@@ -1,4 +1,4 @@
-"""This module holds evidence of a bias before ReLU, global average pooling and the head, as in
+"""Evidence of a bias before ReLU, global average pooling and the head, as in
 ResNets.
 
 The ratios ``g_c / (Wᵀu)_c`` lie on a lattice of spacing ``τ/n``, which is their approximate
@@ -18,29 +18,18 @@ from softleak.core.factors import SMALLEST_NORMAL, Factors
 from softleak.core.head import Head
 from softleak.labels.evidence.relation import Blurred, Estimate, Probe, least_squares
 
-
-@dataclass(frozen=True)
-class LatticeSettings:
-    """When ratios count as lying on a lattice.
-
-    Attributes:
-        distance: the root mean square distance from lattice points, in units of their spacing, up
-            to which ratios lie on the lattice.
-        heard: channels with a smaller part of the largest ``|Wᵀδ|`` are left out, because their
-            ratios are full of rounding.
-        channels: the number of channels that have to speak; fewer could lie on a coarser lattice
-            by chance.
-        nearby: the distance from lattice points, in units of their spacing, up to which a lattice
-            is fitted at all.
-    """
-
-    distance: float = 0.02
-    heard: float = 0.05
-    channels: int = 16
-    nearby: float = 0.25
-
-
-LATTICE = LatticeSettings()
+# When ratios count as lying on a lattice.
+# The root mean square distance from lattice points, in units of their spacing, up to which ratios
+# lie on the lattice.
+LATTICE_DISTANCE = 0.02
+# Channels with a smaller part of the largest ``|Wᵀδ|`` are left out, because their ratios are full
+# of rounding.
+LATTICE_HEARD = 0.05
+# The number of channels that have to speak; fewer could lie on a coarser lattice by chance.
+LATTICE_CHANNELS = 16
+# The distance from lattice points, in units of their spacing, up to which a lattice is fitted at
+# all.
+LATTICE_NEARBY = 0.25
 
 
 @dataclass(frozen=True)
@@ -68,14 +57,14 @@ class Lattice:
     @property
     def coarsest(self) -> float:
         """The relative error of a gradient beyond which the relation says nothing."""
-        return LATTICE.distance / self.positions
+        return LATTICE_DISTANCE / self.positions
 
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         """Estimate ``τ``: the loudest channel has 1…n active positions, and one count fits all."""
         n = self.positions
         d = self.gain * head.back(factors.u)
         ratio = g / torch.where(d == 0, SMALLEST_NORMAL, d)
-        heard = d.abs() >= LATTICE.heard * d.abs().amax(-1, keepdim=True)
+        heard = d.abs() >= LATTICE_HEARD * d.abs().amax(-1, keepdim=True)
         loudest = torch.where(heard, g.abs(), -1).argmax(-1, keepdim=True)
         k = torch.arange(1, n + 1, dtype=g.dtype, device=g.device)
         tau = ratio.gather(1, loudest) * n / k  # (N, n) if that channel has k active positions
@@ -84,7 +73,7 @@ class Lattice:
         off = torch.where(heard[:, None], counts - nearest, 0.0).square().sum(-1)
         off = (off / heard.sum(-1, keepdim=True)).sqrt()
         # The coarsest lattice that fits is taken, since every finer one fits as well.
-        chosen = torch.where(off <= LATTICE.distance, k, n + off / (1 + off)).argmin(
+        chosen = torch.where(off <= LATTICE_DISTANCE, k, n + off / (1 + off)).argmin(
             -1, keepdim=True
         )
         count = nearest.gather(1, chosen[..., None].expand(-1, -1, d.shape[-1]))[:, 0]
@@ -95,14 +84,14 @@ class Lattice:
             head.largest_weight,
         )
         distance = off.gather(1, chosen)[:, 0]
-        misfit = torch.where(distance <= LATTICE.distance, estimate.misfit, distance)
+        misfit = torch.where(distance <= LATTICE_DISTANCE, estimate.misfit, distance)
         # Too few channels could lie on any lattice, so they neither prove nor refute anything.
         spoken = ((g != 0) & heard).sum(-1)
-        misfit = torch.where(spoken >= LATTICE.channels, misfit, math.inf)
+        misfit = torch.where(spoken >= LATTICE_CHANNELS, misfit, math.inf)
         # Neither do ratios whose denominators are off by a part of the lattice's spacing.
         columns = float(head.W.norm(dim=0).max())
         blurred = columns * factors.absolute / factors.sigma
-        sharp = blurred <= LATTICE.distance / n * LATTICE.heard * d.abs().amax(-1)
+        sharp = blurred <= LATTICE_DISTANCE / n * LATTICE_HEARD * d.abs().amax(-1)
         misfit = torch.where(sharp, misfit, math.inf)
         return Estimate(estimate.scalar, estimate.error, misfit)
 
@@ -132,9 +121,9 @@ def fit_lattice(name: str, head: Head, runs: Sequence[Probe]) -> list[Lattice]:
     counts = torch.cat([positions * run.share[name].double() / run.d for run in runs])
     weight = torch.cat([run.d.abs() / run.d.abs().max() for run in runs])
     nearest = counts.round()
-    heard = (weight > LATTICE.heard) & (nearest > 0)
+    heard = (weight > LATTICE_HEARD) & (nearest > 0)
     off = (counts - nearest)[heard]
-    if not len(off) or float(off.abs().max()) > LATTICE.nearby:
+    if not len(off) or float(off.abs().max()) > LATTICE_NEARBY:
         return []
     x, w = nearest[heard], weight[heard]
     gain = 1 + float((w * off * x).sum() / (w * x * x).sum())

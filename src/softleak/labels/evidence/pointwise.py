@@ -1,4 +1,4 @@
-"""This module fits pointwise relations to probes: which activation, and its coefficients."""
+"""Fit pointwise relations to probes: which activation, and its coefficients."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from torch import Tensor
 
 from softleak.core.factors import SMALLEST_NORMAL, Factors
 from softleak.core.head import Head
-from softleak.labels.evidence.relation import PROBE, Blurred, Estimate, Probe, least_squares
+from softleak.labels.evidence.relation import (
+    PROBE_TOLERANCE,
+    Blurred,
+    Estimate,
+    Probe,
+    least_squares,
+)
 
 
 @dataclass(frozen=True)
 class Activation:
-    """This is the derivative ``φ'`` as a linear combination of functions of the output ``x =
+    """The derivative ``φ'`` as a linear combination of functions of the output ``x =
     φ(z)``.
 
     Attributes:
@@ -66,44 +72,25 @@ KNOWN_ACTIVATIONS: tuple[Activation, ...] = (
 )
 
 
-@dataclass(frozen=True)
-class PointwiseSettings:
-    """How the scalar of a curved activation is searched, and what rules out a second sample.
-
-    Attributes:
-        density: grid points per factor e of the feature's size.
-        span: how many times larger or smaller a feature may be than it was on probes.
-        newton: Gauss–Newton steps from the best point of the grid.
-        difference: the relative step by which derivatives are estimated.
-        chunk: grid points that are evaluated at once.
-        margin: how many times the estimated error is stated, so that it is a bound.
-        bent: entries of a curved activation that have to agree to rule out a second sample.
-        sides: entries on either side of zero that a piecewise linear one needs for that.
-        coarse: rounding relative to that of the dtype beyond which signs may be hidden.
-        side: an entry within this many roundings of zero has an unknown sign.
-        flat: slopes on both sides of zero that differ by less, relative to the steeper one, do not
-            depend on the sign.
-    """
-
-    density: int = 6
-    span: float = 1e3
-    newton: int = 8
-    difference: float = 1e-7
-    chunk: int = 32
-    margin: float = 4.0
-    bent: int = 8
-    sides: int = 32
-    coarse: float = 1e-6
-    side: float = 4.0
-    flat: float = 1e-3
-
-
-POINTWISE = PointwiseSettings()
+# How the scalar of a curved activation is searched, and what rules out a second sample.
+POINTWISE_DENSITY = 6  # grid points per factor e of the feature's size
+POINTWISE_SPAN = 1e3  # how many times larger or smaller a feature may be than it was on probes
+POINTWISE_NEWTON = 8  # Gauss–Newton steps from the best point of the grid
+POINTWISE_DIFFERENCE = 1e-7  # the relative step by which derivatives are estimated
+POINTWISE_CHUNK = 32  # grid points that are evaluated at once
+POINTWISE_MARGIN = 4.0  # how many times the estimated error is stated, so that it is a bound
+POINTWISE_BENT = 8  # entries of a curved activation that have to agree to rule out a second sample
+POINTWISE_SIDES = 32  # entries on either side of zero that a piecewise linear one needs for that
+POINTWISE_COARSE = 1e-6  # rounding relative to that of the dtype beyond which signs may be hidden
+POINTWISE_SIDE = 4.0  # an entry within this many roundings of zero has an unknown sign
+# Slopes on both sides of zero that differ by less, relative to the steeper one, do not depend on
+# the sign.
+POINTWISE_FLAT = 1e-3
 
 
 @dataclass(frozen=True)
 class Pointwise:
-    """This is the relation ``g_c = Σ_i (Wᵀδ)_i φ'(x_i)``, summed over the entries of channel c.
+    """The relation ``g_c = Σ_i (Wᵀδ)_i φ'(x_i)``, summed over the entries of channel c.
 
     Attributes:
         parameter: the name of the bias in a share.
@@ -169,13 +156,13 @@ class Pointwise:
         their signs agree. Enough entries therefore have to be on either side of zero.
         """
         if not self.activation.homogeneous:
-            return torch.full_like(factors.sigma, self.channels >= POINTWISE.bent, dtype=torch.bool)
+            return torch.full_like(factors.sigma, self.channels >= POINTWISE_BENT, dtype=torch.bool)
         above, below = ((side * factors.v > 0).sum(-1) for side in (1, -1))
         zero = factors.v.shape[-1] - above - below
         least = torch.stack([above.maximum(below), zero + above.minimum(below)]).amin(0)
         slopes = self.coefficients
-        return (least >= POINTWISE.sides) & (
-            abs(slopes[0] - slopes[1]) > POINTWISE.flat * self._steepest
+        return (least >= POINTWISE_SIDES) & (
+            abs(slopes[0] - slopes[1]) > POINTWISE_FLAT * self._steepest
         )
 
     def _heard(self, factors: Factors) -> Tensor | None:
@@ -183,25 +170,25 @@ class Pointwise:
 
         Rounding may hide the sign of an entry of the feature, and with it the slope there.
         """
-        coarse = factors.absolute > POINTWISE.coarse * factors.relative * factors.sigma
+        coarse = factors.absolute > POINTWISE_COARSE * factors.relative * factors.sigma
         if not bool(coarse.any()):
             return None
-        limit = torch.where(coarse, POINTWISE.side * factors.absolute, -1.0)[:, None]
+        limit = torch.where(coarse, POINTWISE_SIDE * factors.absolute, -1.0)[:, None]
         unknown = factors.v.abs() * factors.sigma[:, None] <= limit
         return ~self.gather(unknown.to(factors.v.dtype)).bool()
 
     def _scan(self, g: Tensor, d: Tensor, factors: Factors) -> Estimate:
         """Search a grid over the feature's size, then refine its best point by Gauss–Newton."""
-        reach = math.log(POINTWISE.span)
-        count = int(2 * reach * POINTWISE.density)
+        reach = math.log(POINTWISE_SPAN)
+        count = int(2 * reach * POINTWISE_DENSITY)
         steps = torch.linspace(-reach, reach, count, dtype=g.dtype, device=g.device)
         tau = (factors.sigma * factors.v.abs().amax(-1))[:, None] / (self.peak * steps.exp())
         tau = torch.cat([tau, -tau], 1)
-        parts = torch.split(tau, POINTWISE.chunk, 1)
+        parts = torch.split(tau, POINTWISE_CHUNK, 1)
         losses = torch.cat([self._misfit(g, d, factors, part) for part in parts], 1)
         best = tau.gather(1, losses.argmin(-1, keepdim=True))
-        for _ in range(POINTWISE.newton):
-            step = best * POINTWISE.difference
+        for _ in range(POINTWISE_NEWTON):
+            step = best * POINTWISE_DIFFERENCE
             here, there = (self._predict(d, factors, best + s)[:, 0] for s in (-step, step))
             slope = (there - here) / (2 * step)
             rest = g - (here + there) / 2
@@ -213,7 +200,7 @@ class Pointwise:
             )
         misfit = self._misfit(g, d, factors, best)[:, 0]
         gain = g.norm(dim=-1) / slope.norm(dim=-1).clamp_min(SMALLEST_NORMAL)
-        error = POINTWISE.margin * (misfit + factors.relative) * gain
+        error = POINTWISE_MARGIN * (misfit + factors.relative) * gain
         return Estimate(best[:, 0], error, misfit)
 
     def _predict(self, d: Tensor, factors: Factors, tau: Tensor) -> Tensor:
@@ -311,5 +298,5 @@ def _fitted(
     g = torch.cat([run.share[name] for run in runs]).cpu()
     # A basis is degenerate on a model that never visits one side of zero; gelsd allows for that.
     theta = torch.linalg.lstsq(A, g.double()[:, None], driver="gelsd").solution[:, 0]
-    if (A @ theta - g).norm() <= PROBE.tolerance * torch.finfo(g.dtype).eps * g.norm():
+    if (A @ theta - g).norm() <= PROBE_TOLERANCE * torch.finfo(g.dtype).eps * g.norm():
         yield replace(blank, coefficients=tuple(theta.tolist()))

@@ -1,4 +1,4 @@
-"""This module finds out which evidence a model offers, by running it on random inputs.
+"""Find out which evidence a model offers, by running it on random inputs.
 
 No module names are consulted. A relation is used for a parameter if and only if it gives the true
 scalar of probes that it was not fitted to.
@@ -20,7 +20,17 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.labels.evidence.lattice import fit_lattice
 from softleak.labels.evidence.pointwise import fit_pointwise
-from softleak.labels.evidence.relation import PROBE, Probe, Relation, fit_head_bias, probe_runs
+from softleak.labels.evidence.relation import (
+    PROBE_FITTED,
+    PROBE_RUNS,
+    PROBE_SEED,
+    PROBE_TOLERANCE,
+    PROBE_UNCERTAIN,
+    Probe,
+    Relation,
+    fit_head_bias,
+    probe_runs,
+)
 
 # Each function fits relations of one kind to a parameter and the runs of a model, where they apply.
 # A relation is a frozen dataclass with a field ``accuracy``. A new kind is a line here.
@@ -33,7 +43,7 @@ def probe(
     input_shape: Layout | None = None,
     *,
     head: str | Head | None = None,
-    seed: int = PROBE.seed,
+    seed: int = PROBE_SEED,
 ) -> tuple[Relation, ...]:
     """Return the relations that hold for this model, in its present mode (train or eval).
 
@@ -63,7 +73,7 @@ def evidence_of(subject: Subject) -> tuple[Relation, ...]:
     if subject.input_shape is None:
         return ()
     try:
-        return _relations(subject, subject.input_shape, PROBE.seed)
+        return _relations(subject, subject.input_shape, PROBE_SEED)
     except SoftleakError:
         raise
     except Exception:
@@ -79,7 +89,7 @@ def evidence_for(subject: Subject, knowledge: Knowledge) -> tuple[Relation, ...]
 def _relations(subject: Subject, shape: Layout, seed: int) -> tuple[Relation, ...]:
     """Return the relations that hold for inputs of this shape."""
     head = subject.head
-    runs = list(probe_runs(subject.model, head, shape, PROBE.runs, seed))
+    runs = list(probe_runs(subject.model, head, shape, PROBE_RUNS, seed))
     # Some inputs may leave out a parameter, such as an expert's, which then has no gradient.
     always = [n for n in runs[0].share if all(n in run.share for run in runs)]
     tried = sorted(always, key=lambda name: name != head.bias_name)  # the head's own bias first
@@ -93,8 +103,8 @@ def _relations(subject: Subject, shape: Layout, seed: int) -> tuple[Relation, ..
 
 def _relation(name: str, head: Head, runs: Sequence[Probe]) -> Relation | None:
     """Return the first relation that holds for one parameter, if any does."""
-    tries = (relation for fit in FITTERS for relation in fit(name, head, runs[: PROBE.fitted]))
-    checked = (_checked(relation, head, runs[PROBE.fitted :]) for relation in tries)
+    tries = (relation for fit in FITTERS for relation in fit(name, head, runs[:PROBE_FITTED]))
+    checked = (_checked(relation, head, runs[PROBE_FITTED:]) for relation in tries)
     return next((relation for relation in checked if relation is not None), None)
 
 
@@ -104,9 +114,9 @@ def _checked(relation: Relation, head: Head, runs: Sequence[Probe]) -> Relation 
     g = torch.stack([run.share[relation.parameter] for run in runs]).double()
     true = (torch.stack([run.delta for run in runs]) * factors.u).sum(-1)
     estimate = relation.solve(g, head, factors)
-    tolerance = PROBE.tolerance * factors.relative
+    tolerance = PROBE_TOLERANCE * factors.relative
     off = (estimate.scalar - true).abs() / true.abs().clamp_min(SMALLEST_NORMAL)
-    sure = estimate.error <= PROBE.uncertain * true.abs()
+    sure = estimate.error <= PROBE_UNCERTAIN * true.abs()
     holds = (off <= tolerance) & sure & (estimate.misfit <= tolerance)
     # A gradient of zeros says nothing either way, but at least one probe has to say something.
     silent = estimate.misfit.isinf()

@@ -19,22 +19,11 @@ from softleak.core.input_shapes import random_input
 from softleak.core.input_spec import Layout
 from softleak.core.share import GradientShare
 
-
-@dataclass(frozen=True)
-class RelationSettings:
-    """How the error of a scalar follows from a misfit.
-
-    Attributes:
-        independent: a misfit of up to this many roundings is rounding alone. It is then independent
-            from entry to entry and averages out; a larger one may not.
-        margin: how many times the estimated error is stated, so that it is a bound.
-    """
-
-    independent: float = 16.0
-    margin: float = 4.0
-
-
-RELATION = RelationSettings()
+# How the error of a scalar follows from a misfit.
+# A misfit of up to this many roundings is rounding alone. It is then independent from entry to
+# entry and averages out; a larger one may not.
+RELATION_INDEPENDENT = 16.0
+RELATION_MARGIN = 4.0  # how many times the estimated error is stated, so that it is a bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,32 +153,19 @@ def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float =
     rest = torch.linalg.vector_norm(g - tau[:, None] * direction, dim=-1)
     whole = torch.linalg.vector_norm(g, dim=-1)
     misfit = torch.where(whole > 0, rest / whole.clamp_min(SMALLEST_NORMAL), torch.inf)
-    independent = misfit <= RELATION.independent * factors.relative
+    independent = misfit <= RELATION_INDEPENDENT * factors.relative
     rest = torch.where(independent, rest / direction.shape[-1] ** 0.5, rest)
     rounding = factors.relative * tau.abs() * (1 + entry / size)
-    return Estimate(tau, RELATION.margin * (rest / size + rounding), misfit)
+    return Estimate(tau, RELATION_MARGIN * (rest / size + rounding), misfit)
 
 
-@dataclass(frozen=True)
-class ProbeSettings:
-    """How relations are fitted and checked.
-
-    Attributes:
-        runs: the number of random inputs that the model is run on.
-        fitted: how many of the runs coefficients are fitted to; the others check the fit.
-        tolerance: how many roundings a relation may be off on a run.
-        uncertain: a relation that leaves the scalar with a larger relative error is no evidence.
-        seed: the seed of the random inputs and labels.
-    """
-
-    runs: int = 4
-    fitted: int = 2
-    tolerance: float = 400.0
-    uncertain: float = 0.01
-    seed: int = 0
-
-
-PROBE = ProbeSettings()
+# How relations are fitted and checked.
+PROBE_RUNS = 4  # the number of random inputs that the model is run on
+PROBE_FITTED = 2  # how many of the runs coefficients are fitted to; the others check the fit
+PROBE_TOLERANCE = 400.0  # how many roundings a relation may be off on a run
+# A relation that leaves the scalar with a larger relative error is no evidence.
+PROBE_UNCERTAIN = 0.01
+PROBE_SEED = 0  # the seed of the random inputs and labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +237,7 @@ class _Watch:
 
 @dataclass(frozen=True)
 class HeadBias:
-    """This is the relation ``G_b = δ = τ u``: the classic bias ratio, over all rows at once.
+    """The relation ``G_b = δ = τ u``: the classic bias ratio, over all rows at once.
 
     Attributes:
         parameter: the name of the bias in a share.

@@ -1,1 +1,1 @@
-"""This package recovers labels from updates of local training (docs/local-training.md)."""
+"""Recover labels from updates of local training (docs/local-training.md)."""

@@ -1,4 +1,4 @@
-"""This module names the client that would explain an update which the assumed one does not."""
+"""Name the client that would explain an update which the assumed one does not."""
 
 from __future__ import annotations
 
@@ -11,27 +11,22 @@ import torch
 from softleak.core.factors import RANK, factor
 from softleak.core.families import AnyLabel
 from softleak.core.results import Recovery, Status
+from softleak.core.sgd_steps import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.composition import is_sign_pattern
 from softleak.labels.local.head_alone import trains_head_alone
-from softleak.labels.local.recipe import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.local.whole_head import rows_seen
 
-
-@dataclass(frozen=True)
-class OtherClients:
-    """These clients are tried where the assumed one does not fit."""
-
-    steps: tuple[int, ...] = (1, 2, 3, 4, 5, 10)  # other numbers of steps
-    momentum: tuple[float, ...] = (0.0, 0.9)  # other momenta
-    most_of_all_layers: int = 2  # clients that are tried where all layers were trained
-    least_decay: float = 1e-7  # a weight decay below this is none
-    same_factor: float = 0.01  # a factor this close to one is none
-    largest_decay: float = 1.0  # nobody decays weights by more
+# These clients are tried where the assumed one does not fit.
+OTHER_CLIENTS_STEPS = (1, 2, 3, 4, 5, 10)  # other numbers of steps
+OTHER_CLIENTS_MOMENTUM = (0.0, 0.9)  # other momenta
+OTHER_CLIENTS_MOST_OF_ALL_LAYERS = 2  # clients that are tried where all layers were trained
+OTHER_CLIENTS_LEAST_DECAY = 1e-7  # a weight decay below this is none
+OTHER_CLIENTS_SAME_FACTOR = 0.01  # a factor this close to one is none
+OTHER_CLIENTS_LARGEST_DECAY = 1.0  # nobody decays weights by more
 
 
-OTHER_CLIENTS = OtherClients()
 WOULD_FIT = "what would fit: "  # how a sentence about another client begins
 Again = Callable[[Sequence[GradientShare], SgdSteps], Sequence[Recovery]]
 Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]
@@ -39,7 +34,7 @@ Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]
 
 @dataclass(frozen=True, eq=False)
 class Unexplained:
-    """This is an update that the assumed client does not explain.
+    """An update that the assumed client does not explain.
 
     Attributes:
         share: the update.
@@ -129,7 +124,7 @@ def _other_steps(
                 found[i] = decayed
     # Where all layers were trained, each client is a search of its own: the nearest few are tried.
     alone = all(trains_head_alone(subject, one.share) for one in left.values())
-    most = None if alone else OTHER_CLIENTS.most_of_all_layers - tried
+    most = None if alone else OTHER_CLIENTS_MOST_OF_ALL_LAYERS - tried
     for recipe in islice(_others(said), most):
         if len(found) == len(left):
             break
@@ -157,21 +152,21 @@ def decay_of(subject: Subject, share: GradientShare, recipe: SgdSteps) -> float 
     noise = share.noise(subject.head.weight_name) * W.numel() ** 0.5
     if left > RANK.fewest_roundings * noise or abs(lost) * size <= RANK.fewest_roundings * noise:
         return None
-    low, high = 0.0, OTHER_CLIENTS.largest_decay
+    low, high = 0.0, OTHER_CLIENTS_LARGEST_DECAY
     for _ in range(60):
         middle = (low + high) / 2
         if 1 - replace(recipe, weight_decay=middle).kept[-1] < lost:
             low = middle
         else:
             high = middle
-    return low if OTHER_CLIENTS.least_decay < low < 0.999 * OTHER_CLIENTS.largest_decay else None
+    return low if OTHER_CLIENTS_LEAST_DECAY < low < 0.999 * OTHER_CLIENTS_LARGEST_DECAY else None
 
 
 def _others(said: SgdSteps) -> Iterator[SgdSteps]:
     """Yield clients that differ from the one assumed, those that differ least first."""
-    counts = sorted(OTHER_CLIENTS.steps, key=lambda count: abs(count - said.steps))
+    counts = sorted(OTHER_CLIENTS_STEPS, key=lambda count: abs(count - said.steps))
     yield from (replace(said, steps=count) for count in counts if count != said.steps)
-    for momentum in OTHER_CLIENTS.momentum:
+    for momentum in OTHER_CLIENTS_MOMENTUM:
         if momentum != said.momentum:
             changed = replace(said, momentum=momentum, nesterov=False)
             yield changed
@@ -197,7 +192,7 @@ def _factors_of(
     means = [replace(mean_gradient(subject, one, once), scale="unknown") for one in shares.values()]
     found: dict[int, tuple[bool, str]] = {}
     for i, answer in zip(shares, plain(means), strict=True):
-        if _explains(answer) and abs(answer.scale - 1) >= OTHER_CLIENTS.same_factor:
+        if _explains(answer) and abs(answer.scale - 1) >= OTHER_CLIENTS_SAME_FACTOR:
             words = (
                 f"{WOULD_FIT}one step times {answer.scale:.3g}, as after clipping or with another "
                 "learning rate"

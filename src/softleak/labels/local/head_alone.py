@@ -1,4 +1,4 @@
-"""This module recovers labels where the head alone was trained on one sample, for several steps."""
+"""Recover labels where the head alone was trained on one sample, for several steps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from softleak.core.factors import Factors, factor
 from softleak.core.families import AnyLabel
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery
+from softleak.core.sgd_steps import SgdSteps, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import Solutions, certify
 from softleak.labels.curve import misfit
 from softleak.labels.evidence.combine import CombinedEvidence, combine
 from softleak.labels.evidence.relation import HeadBias
-from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.review import review

@@ -1,4 +1,4 @@
-"""This module estimates class proportions behind the update of many samples, with intervals.
+"""Estimate class proportions behind the update of many samples, with intervals.
 
 The client is run on stand-ins for its data: images and labels that the caller passes in, or noise.
 A regression from these updates to the proportions behind them reads the real update, and what it
@@ -15,16 +15,16 @@ from torch import Tensor
 
 from softleak.core.client import Client
 from softleak.core.errors import DataError
+from softleak.core.sgd_steps import as_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.composition import BatchReader
-from softleak.labels.local.recipe import as_gradient
 from softleak.labels.noisy.features import features_of
 
 
 @dataclass(frozen=True)
 class ProportionSettings:
-    """These settings run the client on stand-ins and fit the regression."""
+    """Settings that run the client on stand-ins and fit the regression."""
 
     runs: int = 60  # clients that are simulated
     level: float = 0.9  # the probability that an interval holds its entry
@@ -41,7 +41,7 @@ PROPORTIONS = ProportionSettings()
 
 @dataclass(frozen=True, eq=False)
 class StandIns:
-    """These are images (M, …) with their classes (M,) that stand in for a client's data."""
+    """Images (M, …) with their classes (M,) that stand in for a client's data."""
 
     images: Tensor
     classes: Tensor
@@ -56,7 +56,7 @@ class StandIns:
 
 @dataclass(frozen=True, eq=False)
 class Proportions:
-    """This is how large a part of a client's data each class is estimated to be.
+    """How large a part of a client's data each class is estimated to be.
 
     Attributes:
         mean: the estimate (C,), which sums to one.
@@ -72,7 +72,7 @@ class Proportions:
 
 @dataclass(frozen=True, eq=False)
 class ProportionReader:
-    """This reads proportions off updates of one client's settings and number of samples."""
+    """Read proportions off updates of one client's settings and number of samples."""
 
     subject: Subject
     samples: int

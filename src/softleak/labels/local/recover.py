@@ -1,4 +1,4 @@
-"""This module answers for updates of local training: which way leads back, and what is doubted."""
+"""Answer for updates of local training: which way leads back, and what is doubted."""
 
 from __future__ import annotations
 
@@ -15,29 +15,22 @@ from softleak.core.families import AnyLabel, Family, SmoothedMixed
 from softleak.core.knowledge import Knowledge
 from softleak.core.local_training import UNKNOWN, LocalTraining
 from softleak.core.results import Candidate, Recovery, Status
+from softleak.core.sgd_steps import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.local.fitting_clients import Plain, would_fit
 from softleak.labels.local.head_alone import recover_head_alone, trains_head_alone
-from softleak.labels.local.recipe import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.local.rounded_weights import by_rounding
 from softleak.labels.local.whole_head import recover_by_head
 from softleak.labels.local.whole_network import recover_whole
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.scale import Segment, other_factors_fit
-from softleak.labels.search import SEARCH
+from softleak.labels.search import SEARCH_FIT
 from softleak.labels.solve import WIDEST
 
-
-@dataclass(frozen=True)
-class BestFitSettings:
-    """These settings say of which answers the label moves."""
-
-    same_scale: float = 1e-6  # relative: the share counts as the gradient itself
-    least_rounding: float = 1e-12  # L1: labels are not known better
-
-
-BEST_FIT = BestFitSettings()
+# What says of which answers the label moves.
+BEST_FIT_SAME_SCALE = 1e-6  # relative: the share counts as the gradient itself
+BEST_FIT_LEAST_ROUNDING = 1e-12  # L1: labels are not known better
 
 
 def is_open(answer: Recovery) -> bool:
@@ -45,12 +38,12 @@ def is_open(answer: Recovery) -> bool:
     if answer.status is not Status.AMBIGUOUS or not answer.solutions:
         return False
     decided = any(evidence.holds for evidence in answer.evidence)
-    return abs(answer.scale - 1) <= BEST_FIT.same_scale and not decided
+    return abs(answer.scale - 1) <= BEST_FIT_SAME_SCALE and not decided
 
 
 def _unlikely(one: Candidate) -> float:
     """Return how unlikely a candidate makes the update, if its errors are those of rounding."""
-    return one.misfit**2 / 2 + math.log(max(one.rounding, BEST_FIT.least_rounding))
+    return one.misfit**2 / 2 + math.log(max(one.rounding, BEST_FIT_LEAST_ROUNDING))
 
 
 def best_fitting(answer: Recovery, family: Family) -> Recovery:
@@ -80,15 +73,11 @@ def best_fitting(answer: Recovery, family: Family) -> Recovery:
     )
 
 
-@dataclass(frozen=True)
-class GuessedSettings:
-    """These values are tried where a client's setting is unknown."""
-
-    steps: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 16, 20)
-    momentum: tuple[float, ...] = (0.0, 0.5, 0.9, 0.95, 0.99)
+# These values are tried where a client's setting is unknown.
+GUESSED_STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 16, 20)
+GUESSED_MOMENTUM = (0.0, 0.5, 0.9, 0.95, 0.99)
 
 
-GUESSED = GuessedSettings()
 NO_CAUSE_SOUGHT = (
     Status.UNIQUE,
     Status.ZERO_GRADIENT,
@@ -98,7 +87,7 @@ NO_CAUSE_SOUGHT = (
 
 @dataclass(frozen=True, eq=False)
 class TrainedAnswer:
-    """This is what was recovered, and the steps it rests on."""
+    """What was recovered, and the steps it rests on."""
 
     recovery: Recovery
     recipe: SgdSteps | None = None
@@ -226,8 +215,8 @@ def _answers(
 
 def _recipes(training: LocalTraining) -> Iterator[SgdSteps]:
     """Yield the recipe of a client, or those that its unknown settings leave."""
-    steps = GUESSED.steps if training.steps is UNKNOWN else (training.single_steps,)
-    momenta = GUESSED.momentum if training.momentum is UNKNOWN else (training.momentum,)
+    steps = GUESSED_STEPS if training.steps is UNKNOWN else (training.single_steps,)
+    momenta = GUESSED_MOMENTUM if training.momentum is UNKNOWN else (training.momentum,)
     # An unknown decay is seen in the head's own column sums; see ``decay.py``.
     decay = 0.0 if training.weight_decay is UNKNOWN else training.weight_decay
     for count, momentum in product(steps, momenta):
@@ -287,7 +276,7 @@ def _doubted(
     tau = torch.tensor([(answer.scalar or 1.0) * answer.scale], dtype=torch.double)
     tau = tau.to(factors.sigma.device)
     segment = Segment.at(PseudoLabels.of(subject.head, factors), tau, 0 * tau)
-    if other_factors_fit(segment, SmoothedMixed(2), tau.abs(), SEARCH.fit):
+    if other_factors_fit(segment, SmoothedMixed(2), tau.abs(), SEARCH_FIT):
         words = (
             "one label fits the client as it was said, but at another rate or number of steps "
             "another label would fit as well: the model is too sure of itself to tell"

@@ -18,33 +18,29 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from softleak.core.sgd_steps import SgdSteps
 from softleak.labels.curve import ENTRIES_AT_ONCE, Interval
-from softleak.labels.local.recipe import SgdSteps
 from softleak.labels.pseudo import PseudoLabels
 
-
-@dataclass(frozen=True)
-class LabelEquations:
-    """These settings solve the recursion for the label."""
-
-    iterations: int = 12  # Newton steps; three to five are usual
-    solved: float = 1e-7  # L1: the length of a Newton step after which the next would be rounding
-    longest: float = 4.0  # L1: the largest step of Newton's method, labels being at most 2 apart
-    outside: float = 1e3  # the entries of a label that stands for no solution
-    stride: int = 8  # of so many scalars in a row at least, one is solved first
-    apart: float = 1 / 8  # of |t|: the distance of scalars that are solved first
-    fewest: int = 8  # scalars in a row below which every one is solved by itself
-    narrow: float = 1 / 32  # of |t|: a bracket on which one matrix serves all scalars
-    repeated: int = 8  # steps with a matrix taken over
-    settled: float = 1e-12  # L1: the length of such a step that ends them
-    entries: int = 1 << 16  # entries of derivatives held at once, so that they stay in the cache
-
-
-LABEL_EQUATIONS = LabelEquations()
+# What solves the recursion for the label.
+LABEL_EQUATIONS_ITERATIONS = 12  # Newton steps; three to five are usual
+# L1: the length of a Newton step after which the next would be rounding.
+LABEL_EQUATIONS_SOLVED = 1e-7
+# L1: the largest step of Newton's method, labels being at most 2 apart.
+LABEL_EQUATIONS_LONGEST = 4.0
+LABEL_EQUATIONS_OUTSIDE = 1e3  # the entries of a label that stands for no solution
+LABEL_EQUATIONS_STRIDE = 8  # of so many scalars in a row at least, one is solved first
+LABEL_EQUATIONS_APART = 1 / 8  # of |t|: the distance of scalars that are solved first
+LABEL_EQUATIONS_FEWEST = 8  # scalars in a row below which every one is solved by itself
+LABEL_EQUATIONS_NARROW = 1 / 32  # of |t|: a bracket on which one matrix serves all scalars
+LABEL_EQUATIONS_REPEATED = 8  # steps with a matrix taken over
+LABEL_EQUATIONS_SETTLED = 1e-12  # L1: the length of such a step that ends them
+# Entries of derivatives held at once, so that they stay in the cache.
+LABEL_EQUATIONS_ENTRIES = 1 << 16
 
 
 class Recursion(Protocol):
-    """This is what is solved: N clients with one scalar each."""
+    """What is solved: N clients with one scalar each."""
 
     def take(self, rows: Tensor) -> Recursion:
         """Return some of the clients, repetitions allowed."""
@@ -64,7 +60,7 @@ class Recursion(Protocol):
 
 
 class Sloped(Protocol):
-    """This is where a run ends (N, C), and the derivative of that by the label (N, C, C)."""
+    """Where a run ends (N, C), and the derivative of that by the label (N, C, C)."""
 
     @property
     def mean(self) -> Tensor: ...
@@ -75,9 +71,9 @@ class Sloped(Protocol):
 
 def no_labels(y: Tensor) -> Tensor:
     """Return labels (N, C) that stand for no solution: none is near any family."""
-    found = torch.full_like(y, LABEL_EQUATIONS.outside)
+    found = torch.full_like(y, LABEL_EQUATIONS_OUTSIDE)
     found[:, ::2] *= -1
-    found[:, -1] = LABEL_EQUATIONS.outside
+    found[:, -1] = LABEL_EQUATIONS_OUTSIDE
     return found
 
 
@@ -86,12 +82,12 @@ def chord(curve: Recursion, t: Tensor, y: Tensor, back: Tensor) -> tuple[Tensor,
     found, settled = y.clone(), torch.zeros(len(y), dtype=torch.bool, device=y.device)
     left, before = torch.arange(len(y), device=y.device), y.new_full((len(y),), torch.inf)
     target = curve.target(t)
-    for _ in range(LABEL_EQUATIONS.repeated):
+    for _ in range(LABEL_EQUATIONS_REPEATED):
         move = (back @ (curve.mean(t, y) - target)[..., None])[..., 0]
         length = move.abs().sum(-1)
         y = y - move
         found[left] = y
-        done = length <= LABEL_EQUATIONS.settled
+        done = length <= LABEL_EQUATIONS_SETTLED
         settled[left[done]] = True
         keep = (~done & (length < before / 2)).nonzero()[:, 0]
         if not len(keep):
@@ -105,7 +101,7 @@ def chord(curve: Recursion, t: Tensor, y: Tensor, back: Tensor) -> tuple[Tensor,
 
 def newton(curve: Recursion, row: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the labels (K, C) of clients ``row`` at scalars ``t``, and inverse derivatives."""
-    size = LABEL_EQUATIONS.entries // y.shape[-1] ** 2 + 1
+    size = LABEL_EQUATIONS_ENTRIES // y.shape[-1] ** 2 + 1
     everyone = torch.arange(len(t), device=t.device)
     parts = [_newton_of(curve.take(row[i]), t[i], y[i]) for i in torch.split(everyone, size)]
     labels, back = zip(*parts, strict=True)
@@ -117,13 +113,13 @@ def _newton_of(curve: Recursion, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     found = no_labels(y)
     inverse = y.new_zeros(*y.shape, y.shape[-1])
     left = torch.arange(len(y), device=t.device)
-    for _ in range(LABEL_EQUATIONS.iterations):
+    for _ in range(LABEL_EQUATIONS_ITERATIONS):
         run = curve.run(t, y)
         back, singular = torch.linalg.inv_ex(run.slope)
         move = (back @ (run.mean - curve.target(t))[..., None])[..., 0]
         length = move.abs().sum(-1, keepdim=True)
-        y = y - move * (LABEL_EQUATIONS.longest / length.clamp_min(LABEL_EQUATIONS.longest))
-        done = length[:, 0] <= LABEL_EQUATIONS.solved
+        y = y - move * (LABEL_EQUATIONS_LONGEST / length.clamp_min(LABEL_EQUATIONS_LONGEST))
+        done = length[:, 0] <= LABEL_EQUATIONS_SOLVED
         found[left[done]], inverse[left[done]] = y[done], back[done]
         keep = (~done & length[:, 0].isfinite() & (singular == 0)).nonzero()[:, 0]
         if not len(keep):
@@ -136,12 +132,12 @@ def _newton_of(curve: Recursion, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def narrow(t: Tensor) -> bool:
     """Return whether the scalars (N, S) of every row lie close together."""
     size = t.abs()
-    return bool((size.amax(1) <= (1 + LABEL_EQUATIONS.narrow) * size.amin(1)).all())
+    return bool((size.amax(1) <= (1 + LABEL_EQUATIONS_NARROW) * size.amin(1)).all())
 
 
 @dataclass(frozen=True, eq=False)
 class Bracket:
-    """These are the labels of scalars that lie close together.
+    """The labels of scalars that lie close together.
 
     Attributes:
         t: the scalars (N, S), ordered in every row.
@@ -163,7 +159,7 @@ class Bracket:
 
 @dataclass(eq=False)
 class Solved:
-    """This remembers the narrow bracket that was solved last.
+    """Remember the narrow bracket that was solved last.
 
     A search cuts brackets again and again. Each time its scalars lie between those before, whose
     labels are the best to begin with, and whose derivative still serves.
@@ -184,7 +180,7 @@ def solve_along(curve: Recursion, t: Tensor, start: Tensor, last: Solved) -> Ten
     count, classes = t.shape[1], start.shape[-1]
     if not t.numel():
         return start
-    if count < 2 * LABEL_EQUATIONS.fewest:
+    if count < 2 * LABEL_EQUATIONS_FEWEST:
         row = torch.arange(len(t), device=t.device).repeat_interleave(count)
         return newton(curve, row, t.reshape(-1), start.reshape(-1, classes))[0].view(start.shape)
     if last.bracket is not None and last.bracket.holds(t):
@@ -236,7 +232,7 @@ def _solve_near(
     found, settled = begin.clone(), hopeless.reshape(-1).clone()
     found[settled] = no_labels(begin[settled])
     every = near.reshape(-1).nonzero()[:, 0]
-    for some in torch.split(every, LABEL_EQUATIONS.entries // classes**2 + 1):
+    for some in torch.split(every, LABEL_EQUATIONS_ENTRIES // classes**2 + 1):
         mine = back[row[some], nearest[some]]
         y, done = chord(curve.take(row[some]), flat[some], begin[some], mine)
         found[some], settled[some] = y, done
@@ -252,8 +248,8 @@ def _knots(t: Tensor) -> Tensor:
     if narrow(t):
         return torch.tensor([count // 2], device=t.device)
     size = t.abs()
-    far = float((size.amax(1) / size.amin(1)).max().log()) / LABEL_EQUATIONS.apart
-    most = (count - 1) // LABEL_EQUATIONS.stride + 1
+    far = float((size.amax(1) / size.amin(1)).max().log()) / LABEL_EQUATIONS_APART
+    most = (count - 1) // LABEL_EQUATIONS_STRIDE + 1
     gaps = min(math.ceil(far), most)
     return torch.linspace(0, count - 1, gaps + 1, device=t.device).round().long()
 
@@ -269,7 +265,7 @@ def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor,
     Returns:
         The labels (N, S, C), whether both ends of the line are solved (N, S), and whether one is.
     """
-    inside = known.amax(-1) < LABEL_EQUATIONS.outside
+    inside = known.amax(-1) < LABEL_EQUATIONS_OUTSIDE
     if known_t.shape[1] == 1:
         near = inside.expand(-1, t.shape[1])
         return known.expand(-1, t.shape[1], -1), near, near
@@ -286,7 +282,7 @@ def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor,
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """This is one run of the recursion: where it ends, how that depends on y, and what p did."""
+    """One run of the recursion: where it ends, how that depends on y, and what p did."""
 
     mean: Tensor  # A/κ (…, C)
     slope: Tensor  # its derivative by the label (…, C, C)
@@ -296,7 +292,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class RecursionCurve:
-    """This is ŷ(t) of N clients after several steps of the head.
+    """Ŷ(t) of N clients after several steps of the head.
 
     Attributes:
         pseudo: the curves of the mean gradients, read as one step.
@@ -321,7 +317,7 @@ class RecursionCurve:
         On a narrow bracket the logarithms of these errors are straight between three scalars.
         """
         points = t.shape[1]
-        if points < 2 * LABEL_EQUATIONS.fewest or not narrow(t):
+        if points < 2 * LABEL_EQUATIONS_FEWEST or not narrow(t):
             return self._errors(t, y)
         three = torch.tensor([0, points // 2, points - 1], device=t.device)
         known = self._errors(t[:, three], y[:, three]).clamp_min(self.pseudo.tiny).log()
@@ -330,7 +326,7 @@ class RecursionCurve:
         begin, end = t[:, three[left]], t[:, three[left + 1]]
         part = ((t - begin) / (end - begin)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)
         found = torch.lerp(known[:, left], known[:, left + 1], part[..., None]).exp()
-        outside = (y.amax(-1) >= LABEL_EQUATIONS.outside).any(-1).nonzero()[:, 0]
+        outside = (y.amax(-1) >= LABEL_EQUATIONS_OUTSIDE).any(-1).nonzero()[:, 0]
         if len(outside):
             found[outside] = self.take(outside)._errors(t[outside], y[outside])
         return found
@@ -420,7 +416,7 @@ class RecursionCurve:
 
     def _carried(self, t: Tensor, y: Tensor) -> Tensor:
         row = torch.arange(len(t), device=t.device).repeat_interleave(t.shape[1])
-        outside = y.amax(-1) >= LABEL_EQUATIONS.outside
+        outside = y.amax(-1) >= LABEL_EQUATIONS_OUTSIDE
         inside = torch.where(outside[..., None], 1 / y.shape[-1], y)
         run = self.take(row).run(t.reshape(-1), inside.reshape(-1, y.shape[-1]))
         back = torch.linalg.inv_ex(run.slope).inverse.abs().nan_to_num(torch.inf)

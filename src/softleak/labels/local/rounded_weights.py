@@ -1,4 +1,4 @@
-"""This module reads an update as intervals: rounding moves a weight by a limited amount only.
+"""Read an update as intervals: rounding moves a weight by a limited amount only.
 
 The weights that a client sends are rounded, and at a small learning rate a continuum of labels fits
 to within the usual size of that rounding. But each step rounds a weight by at most half a unit in
@@ -18,31 +18,24 @@ from torch import Tensor
 from softleak.core.factors import Factors, factor
 from softleak.core.families import Family
 from softleak.core.results import Recovery
+from softleak.core.sgd_steps import SgdSteps, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.curve import Curve, spread
-from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.search import zoom
 
-
-@dataclass(frozen=True)
-class RoundedWeightSettings:
-    """These settings find the common parts of the intervals, and the label they mean."""
-
-    rounds: int = 50  # times at most that each factor is found from the other
-    settled: float = 0.01  # of an interval's length: a move of the factor that ends the rounds
-    arithmetic: float = 4.0  # roundings of a gradient and its momentum in every step
-    levels: int = 5  # times that the bracket of scalars is cut
-
-
-ROUNDED = RoundedWeightSettings()
+# What finds the common parts of the intervals, and the label they mean.
+ROUNDED_ROUNDS = 50  # times at most that each factor is found from the other
+ROUNDED_SETTLED = 0.01  # of an interval's length: a move of the factor that ends the rounds
+ROUNDED_ARITHMETIC = 4.0  # roundings of a gradient and its momentum in every step
+ROUNDED_LEVELS = 5  # times that the bracket of scalars is cut
 
 
 @dataclass(frozen=True, eq=False)
 class RoundedUpdate:
-    """These are intervals (C, I), from ``low`` to ``high``, that hold the head's mean gradient."""
+    """Intervals (C, I), from ``low`` to ``high``, that hold the head's mean gradient."""
 
     low: Tensor
     high: Tensor
@@ -58,7 +51,7 @@ class RoundedUpdate:
             return None
         largest = torch.maximum(before.double().abs(), after.abs())
         unit = torch.ldexp(torch.full_like(after, relative / 2), torch.frexp(largest).exponent)
-        each = unit / 2 + ROUNDED.arithmetic * relative * update.abs()
+        each = unit / 2 + ROUNDED_ARITHMETIC * relative * update.abs()
         error = recipe.steps * each / recipe.total
         gradient = mean_of_head(subject, share, recipe)[name].to(before.device)
         return cls(gradient - error, gradient + error)
@@ -70,11 +63,11 @@ class RoundedUpdate:
         rounded more often than it is said.
         """
         delta = first.u[0]
-        for _ in range(ROUNDED.rounds):
+        for _ in range(ROUNDED_ROUNDS):
             before = delta
             x, x_slack = _middle(self.low / delta[:, None], self.high / delta[:, None], 0)
             delta, slack = _middle(self.low / x, self.high / x, 1)
-            if bool(((delta - before).abs() <= ROUNDED.settled * slack).all()):
+            if bool(((delta - before).abs() <= ROUNDED_SETTLED * slack).all()):
                 break
         if not bool((x_slack >= 0).all() and (slack >= 0).all()):
             return None
@@ -119,7 +112,7 @@ def by_rounding(
     if recipe.steps > 1:
         curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, trained)
     low, high = factors.sigma.new_tensor([[best.low], [best.high]])
-    (_, t, _), _ = zoom(lambda t: spread(curve, family, t), low, high, ROUNDED.levels, many=False)
+    (_, t, _), _ = zoom(lambda t: spread(curve, family, t), low, high, ROUNDED_LEVELS, many=False)
     t = t[:, None]
     label = family.project(curve.labels(t)[0])[0, 0].clamp_min(0)
     label = (label / label.sum()).to(answer.label)

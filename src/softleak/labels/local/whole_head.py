@@ -1,4 +1,4 @@
-"""This module recovers the label of one sample behind several steps of all layers, by the head."""
+"""Recover the label of one sample behind several steps of all layers, by the head."""
 
 from __future__ import annotations
 
@@ -13,35 +13,28 @@ from softleak.core.factors import factor
 from softleak.core.families import AnyLabel, Family
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
+from softleak.core.sgd_steps import SgdSteps, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import simplest_family
 from softleak.labels.curve import spread_of
-from softleak.labels.local.recipe import SgdSteps, mean_of_head
-from softleak.labels.local.recursion import LABEL_EQUATIONS, RecursionCurve
+from softleak.labels.local.recursion import LABEL_EQUATIONS_OUTSIDE, RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.search import local_minima
 from softleak.labels.solve import WIDEST
 
-
-@dataclass(frozen=True)
-class MovingSettings:
-    """These settings say what is known of the way of a feature, and how equations are solved."""
-
-    drift: float = 0.3  # of a feature's length: how far it may move over all steps
-    bend: float = 0.03  # of its length: how far it may be from the line between its ends
-    label_error: float = 1e-6  # how far entries may be from the family, and from the sum one
-    second: float = 0.35  # of the first singular value: a larger second one is no single sample's
-    damping: float = 1e-3  # at first, of the diagonal
-    settled: float = 1e-6  # a step that lowers the misfit by a smaller part ends it
-
-
-MOVING = MovingSettings()
+# What says what is known of the way of a feature, and how equations are solved.
+MOVING_DRIFT = 0.3  # of a feature's length: how far it may move over all steps
+MOVING_BEND = 0.03  # of its length: how far it may be from the line between its ends
+MOVING_LABEL_ERROR = 1e-6  # how far entries may be from the family, and from the sum one
+MOVING_SECOND = 0.35  # of the first singular value: a larger second one is no single sample's
+MOVING_DAMPING = 1e-3  # at first, of the diagonal
+MOVING_SETTLED = 1e-6  # a step that lowers the misfit by a smaller part ends it
 
 
 @dataclass(frozen=True, eq=False)
 class MovingHead:
-    """This is the head's update of one sample in a basis of its row space.
+    """The head's update of one sample in a basis of its row space.
 
     A bias that is trained as well is a further column of target and weight, of a feature that is
     always one.
@@ -74,7 +67,7 @@ class MovingHead:
         moved = mean[head.weight_name].double() * recipe.total
         noise = _noise(subject, share, head.weight_name)
         columns, sizes, rows = torch.linalg.svd(moved, full_matrices=False)
-        if not float(sizes[0]) or float(sizes[1]) > MOVING.second * float(sizes[0]):
+        if not float(sizes[0]) or float(sizes[1]) > MOVING_SECOND * float(sizes[0]):
             return None
         seen = _above(noise, sizes, moved)
         if seen > recipe.steps:  # one sample leaves one row for each step
@@ -131,18 +124,18 @@ class MovingHead:
         """Return (C r + C + 1,) what is left of the update, the family and the sum, in errors."""
         rest = (self.update(y, features) - self.target) / self.noise
         label = torch.cat([y - self.family.project(y), y.sum()[None] - 1])
-        return torch.cat([rest.flatten(), label / MOVING.label_error])
+        return torch.cat([rest.flatten(), label / MOVING_LABEL_ERROR])
 
     def on_a_line(self, z: Tensor, along: Tensor, length: Tensor) -> Tensor:
         """Return the residual of a feature that moves on a line, and the length of its way."""
         y, features = self.straight(z, along)
-        way = z[-self.rank :] / (MOVING.drift * length)
+        way = z[-self.rank :] / (MOVING_DRIFT * length)
         return torch.cat([self.residual(y, features), way])
 
     def anywhere(self, z: Tensor, line: Tensor, length: Tensor) -> Tensor:
         """Return the residual of features that move near a line (K, r)."""
         y, features = z[: self.classes], z[self.classes :].view(line.shape)
-        bent = (features - line) / (MOVING.bend * length)
+        bent = (features - line) / (MOVING_BEND * length)
         return torch.cat([self.residual(y, features), bent.flatten()])
 
     def misfit(self, z: Tensor) -> Tensor:
@@ -208,7 +201,7 @@ def descend(
     value, slope = vmap(residual), vmap(jacfwd(residual))
     rest = value(z, *others)
     size = rest.square().sum(1)
-    damping, open_ = torch.full_like(size, MOVING.damping), size.isfinite()
+    damping, open_ = torch.full_like(size, MOVING_DAMPING), size.isfinite()
     for _ in range(iterations):
         J = slope(z, *others).nan_to_num(0.0)
         normal = J.mT @ J
@@ -223,27 +216,21 @@ def descend(
         rest = torch.where(better[:, None], tried, rest)
         size = torch.where(better, new, size)
         damping = torch.where(better, damping / 10, damping * 5).clamp_min(1e-14)
-        open_ = open_ & (damping < 1e8) & ~(better & (lowered < MOVING.settled))
+        open_ = open_ & (damping < 1e8) & ~(better & (lowered < MOVING_SETTLED))
         if not bool(open_.any()):
             break
     return z, size
 
 
-@dataclass(frozen=True)
-class WholeHeadSettings:
-    """These settings choose where the search for a moving feature begins, and judge its end."""
-
-    readings: int = 4  # scalars at which a feature that stays comes nearest to the family
-    ways: tuple[float, ...] = (-0.2, -0.05, 0.05, 0.2)  # of its length: ways that are tried
-    directions: int = 3  # directions of these ways: the last ones of the basis
-    quick: int = 30  # steps of every start, on a line
-    kept: int = 6  # starts that are followed further, those nearest to the update
-    slow: int = 100  # steps of these
-    fits: float = 4.0  # root mean square, in errors: an update that is explained is below
-    error_bars: float = 4.0  # standard errors that the label's error is stated with
-
-
-WHOLE_HEAD = WholeHeadSettings()
+# What chooses where the search for a moving feature begins, and judge its end.
+WHOLE_HEAD_READINGS = 4  # scalars at which a feature that stays comes nearest to the family
+WHOLE_HEAD_WAYS = (-0.2, -0.05, 0.05, 0.2)  # of its length: ways that are tried
+WHOLE_HEAD_DIRECTIONS = 3  # directions of these ways: the last ones of the basis
+WHOLE_HEAD_QUICK = 30  # steps of every start, on a line
+WHOLE_HEAD_KEPT = 6  # starts that are followed further, those nearest to the update
+WHOLE_HEAD_SLOW = 100  # steps of these
+WHOLE_HEAD_FITS = 4.0  # root mean square, in errors: an update that is explained is below
+WHOLE_HEAD_ERROR_BARS = 4.0  # standard errors that the label's error is stated with
 
 
 def recover_by_head(
@@ -285,7 +272,7 @@ def _starts(
     where, found = curve.interval(), []
     for rows, grid in where.grids():
         y, size = curve.take(where.client[rows]).labels(grid)
-        outside = y.amax(-1) >= LABEL_EQUATIONS.outside
+        outside = y.amax(-1) >= LABEL_EQUATIONS_OUTSIDE
         far = spread_of(WIDEST, y, size).masked_fill(outside, torch.inf)
         for row, left, _ in zip(*(part.tolist() for part in local_minima(far, grid)), strict=True):
             at = int((grid[row] - left).abs().argmin())
@@ -294,7 +281,7 @@ def _starts(
     direction = equations.basis @ factors.v[0].double()
     ways = _ways(equations.rank).to(direction)
     starts = []
-    for _, t, y in found[: WHOLE_HEAD.readings]:
+    for _, t, y in found[:WHOLE_HEAD_READINGS]:
         h = float(factors.sigma[0]) / t * direction
         starts += [torch.cat([y, h, way * h.norm()]) for way in ways]
     return torch.stack(starts) if starts else direction.new_zeros(0, 1)
@@ -302,8 +289,8 @@ def _starts(
 
 def _ways(rank: int) -> Tensor:
     """Return ways (M, r) of a feature, relative to its length: none, and some along each axis."""
-    axes = torch.eye(rank)[-WHOLE_HEAD.directions :]
-    return torch.cat([torch.zeros(1, rank), *(size * axes for size in WHOLE_HEAD.ways)])
+    axes = torch.eye(rank)[-WHOLE_HEAD_DIRECTIONS:]
+    return torch.cat([torch.zeros(1, rank), *(size * axes for size in WHOLE_HEAD_WAYS)])
 
 
 def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -311,13 +298,13 @@ def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
     classes, rank, steps = equations.classes, equations.rank, equations.recipe.steps
     length = z[:, classes : classes + rank].norm(dim=1).clamp_min(1e-12)
     along = _progress(equations, z)
-    z, size = descend(equations.on_a_line, z, along, length, iterations=WHOLE_HEAD.quick)
-    near = size.nan_to_num(torch.inf).argsort()[: WHOLE_HEAD.kept]
+    z, size = descend(equations.on_a_line, z, along, length, iterations=WHOLE_HEAD_QUICK)
+    near = size.nan_to_num(torch.inf).argsort()[:WHOLE_HEAD_KEPT]
     z, along, length = z[near], along[near], length[near]
     y, first, way = torch.split(z, [classes, rank, rank], 1)
     line = first[:, None] + along[..., None] * way[:, None]
     begin = torch.cat([y, line.reshape(-1, steps * rank)], 1)
-    found, size = descend(equations.anywhere, begin, line, length, iterations=WHOLE_HEAD.slow)
+    found, size = descend(equations.anywhere, begin, line, length, iterations=WHOLE_HEAD_SLOW)
     best = size.nan_to_num(torch.inf).argmin()
     return found[best], length[best]
 
@@ -345,7 +332,7 @@ def _answer(equations: MovingHead, z: Tensor, length: Tensor) -> Recovery:
     misfit = float(equations.misfit(z[None]))
     classes, rank, steps = equations.classes, equations.rank, equations.recipe.steps
     label, features = z[:classes], z[classes:].view(steps, rank)
-    if not misfit <= WHOLE_HEAD.fits:
+    if not misfit <= WHOLE_HEAD_FITS:
         return Recovery(
             Status.NO_SOLUTION,
             "no label was found whose steps give the head's update while its feature moves: the "
@@ -353,7 +340,7 @@ def _answer(equations: MovingHead, z: Tensor, length: Tensor) -> Recovery:
         )
     J = jacfwd(equations.anywhere)(z, features, length)
     bars = torch.linalg.pinv(J.T @ J, hermitian=True).diagonal().clamp_min(0).sqrt()
-    error = WHOLE_HEAD.error_bars * float(bars[:classes].sum())
+    error = WHOLE_HEAD_ERROR_BARS * float(bars[:classes].sum())
     clean = label.clamp_min(0) / label.clamp_min(0).sum()
     return Recovery(
         Status.AMBIGUOUS,

@@ -24,15 +24,15 @@ from softleak.core.input_shapes import random_input
 from softleak.core.knowledge import Knowledge
 from softleak.core.local_training import LocalTraining
 from softleak.core.results import Candidate, Recovery, Status
+from softleak.core.sgd_steps import SgdSteps, mean_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import simplest_family
-from softleak.labels.local.recipe import SgdSteps, mean_gradient
 
 
 @dataclass(frozen=True, eq=False)
 class ReadInput:
-    """This is an input (1, …) of one sample, and the standard error of an entry."""
+    """An input (1, …) of one sample, and the standard error of an entry."""
 
     x: Tensor
     error: float
@@ -98,18 +98,14 @@ def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
     return ReadInput(x.reshape(1, *subject.expected_tensor_shape), error)
 
 
-@dataclass(frozen=True)
-class SimpleSearch:
-    """These settings try the labels of simple families, coarse to fine."""
-
-    points: int = 9  # labels on the line between two corners, their ends among them
-    mixed: int = 4  # classes of which every pair is tried, those that an update raises first
-    kept: int = 4  # lines that are looked at again, those nearest to the update
-    levels: int = 5  # times that a line is cut around its best point
-    at_once: int = 16  # clients that are run together
+# What trys the labels of simple families, coarse to fine.
+SIMPLE_POINTS = 9  # labels on the line between two corners, their ends among them
+SIMPLE_MIXED = 4  # classes of which every pair is tried, those that an update raises first
+SIMPLE_KEPT = 4  # lines that are looked at again, those nearest to the update
+SIMPLE_LEVELS = 5  # times that a line is cut around its best point
+SIMPLE_AT_ONCE = 16  # clients that are run together
 
 
-SIMPLE = SimpleSearch()
 Residual = Callable[[Tensor], Tensor]  # from a label (C,) to how far its update is off (M,)
 
 
@@ -121,17 +117,17 @@ def nearest_simple(residual: Residual, start: Tensor) -> list[Tensor]:
         start: what one step would mean; its largest entries are the classes that may be mixed.
     """
     ends = _lines(start)
-    part = torch.linspace(0, 1, SIMPLE.points, dtype=start.dtype, device=start.device)
+    part = torch.linspace(0, 1, SIMPLE_POINTS, dtype=start.dtype, device=start.device)
     left, right = torch.zeros(len(ends)).to(start), torch.ones(len(ends)).to(start)
-    for _ in range(SIMPLE.levels):
+    for _ in range(SIMPLE_LEVELS):
         where = torch.lerp(left[:, None], right[:, None], part)
         labels = torch.lerp(ends[:, None, 0], ends[:, None, 1], where[..., None])
         far = _sizes(residual, labels.flatten(0, 1)).reshape(where.shape)
         lowest, at = far.min(1)
-        keep = lowest.argsort()[: SIMPLE.kept]
+        keep = lowest.argsort()[:SIMPLE_KEPT]
         ends, where, at, labels = ends[keep], where[keep], at[keep, None], labels[keep]
         left = where.gather(1, (at - 1).clamp_min(0))[:, 0]
-        right = where.gather(1, (at + 1).clamp_max(SIMPLE.points - 1))[:, 0]
+        right = where.gather(1, (at + 1).clamp_max(SIMPLE_POINTS - 1))[:, 0]
     best = labels.gather(1, at[..., None].expand(-1, 1, labels.shape[-1]))[:, 0]
     return list(best)
 
@@ -141,37 +137,31 @@ def _lines(start: Tensor) -> Tensor:
     corners = torch.eye(len(start), dtype=start.dtype, device=start.device)
     flat = torch.full_like(corners, 1 / len(start))
     smoothed = torch.stack([corners, flat], 1)
-    likely = start.argsort(descending=True)[: SIMPLE.mixed].tolist()
+    likely = start.argsort(descending=True)[:SIMPLE_MIXED].tolist()
     pairs = [torch.stack([corners[i], corners[j]]) for i, j in combinations(likely, 2)]
     return torch.cat([smoothed, torch.stack(pairs)]) if pairs else smoothed
 
 
 def _sizes(residual: Residual, labels: Tensor) -> Tensor:
     """Return the length (N,) of the residual of every label (N, C)."""
-    parts = [vmap(residual)(some).norm(dim=1) for some in torch.split(labels, SIMPLE.at_once)]
+    parts = [vmap(residual)(some).norm(dim=1) for some in torch.split(labels, SIMPLE_AT_ONCE)]
     return torch.cat(parts).nan_to_num(torch.inf)
 
 
-@dataclass(frozen=True)
-class UnrolledSettings:
-    """These settings solve an unrolled client for its label, and judge the answer."""
-
-    iterations: int = 12  # steps of Gauss–Newton
-    halvings: int = 6  # times a step is halved until it comes nearer
-    settled: float = 1e-10  # L1: a step shorter than this ends it
-    longest: float = 1.0  # L1: the longest step
-    roundings: float = 16.0  # roundings of a layer's largest entry in the update of one entry
-    fits: float = 4.0  # root mean square, in errors: a layer that fits is below
-    error_bars: float = 16.0  # standard errors that bound the label's error
-    seed: int = 0  # the seed of the direction in which the input's own error is tried
-
-
-UNROLLED = UnrolledSettings()
+# What solves an unrolled client for its label, and judge the answer.
+UNROLLED_ITERATIONS = 12  # steps of Gauss–Newton
+UNROLLED_HALVINGS = 6  # times a step is halved until it comes nearer
+UNROLLED_SETTLED = 1e-10  # L1: a step shorter than this ends it
+UNROLLED_LONGEST = 1.0  # L1: the longest step
+UNROLLED_ROUNDINGS = 16.0  # roundings of a layer's largest entry in the update of one entry
+UNROLLED_FITS = 4.0  # root mean square, in errors: a layer that fits is below
+UNROLLED_ERROR_BARS = 16.0  # standard errors that bound the label's error
+UNROLLED_SEED = 0  # the seed of the direction in which the input's own error is tried
 
 
 @dataclass(frozen=True, eq=False)
 class Unrolled:
-    """This is the client as a function: the update in units of its error, layer after layer.
+    """The client as a function: the update in units of its error, layer after layer.
 
     The first layer sees the one input ``x`` alone. Along it the layer is a column ``W x/‖x‖`` with
     the input ``‖x‖``, which SGD trains alike; across it nothing moves but by weight decay.
@@ -230,7 +220,7 @@ def _training(recipe: SgdSteps) -> LocalTraining:
 
 def _error(share: GradientShare, name: str, update: Tensor, dtype: torch.dtype) -> Tensor:
     relative = share.resolution(name, dtype)
-    level = share.noise(name) + UNROLLED.roundings * relative * float(update.abs().max())
+    level = share.noise(name) + UNROLLED_ROUNDINGS * relative * float(update.abs().max())
     return torch.full((update.numel(),), level, dtype=torch.double, device=update.device)
 
 
@@ -257,11 +247,11 @@ def recover_whole(
     label, slope = _solve(client, start)
     rest = client.residual(label)
     worst = max(client.misfits(rest))
-    generator = torch.Generator().manual_seed(UNROLLED.seed)
+    generator = torch.Generator().manual_seed(UNROLLED_SEED)
     draw = torch.randn(found.x.shape, generator=generator, dtype=torch.double).to(found.x.device)
     beside = Unrolled.of(subject, share, recipe, found.x + found.error * draw)
     error = _label_error(slope, beside.residual(label) - rest, worst)
-    fits = worst <= UNROLLED.fits and bool(label.isfinite().all())
+    fits = worst <= UNROLLED_FITS and bool(label.isfinite().all())
     possible = fits and float(label.min()) >= -error and error <= knowledge.tolerance
     clean = label.clamp_min(0) / label.clamp_min(0).sum()
     candidate = Candidate(scalar, scalar, scalar, worst, fits, label, label[None], error)
@@ -302,7 +292,7 @@ def _solve(client: Unrolled, start: Tensor) -> tuple[Tensor, Tensor]:
     Masks of ReLUs flip along the way. If the label that one step would mean does not lead there,
     simple labels are tried one by one, and those that come nearest are where it begins again.
     """
-    enough = UNROLLED.fits * len(client.sent) ** 0.5
+    enough = UNROLLED_FITS * len(client.sent) ** 0.5
     found = [_gauss_newton(client, start)]
     if found[0][2] > enough:
         for label in nearest_simple(client.residual, start):
@@ -316,14 +306,14 @@ def _gauss_newton(client: Unrolled, y: Tensor) -> tuple[Tensor, Tensor, float]:
     """Return the label (C,) a start leads to, the residual's derivative there, and its size."""
     rest = client.residual(y)
     slope = torch.zeros(len(rest), len(y), dtype=y.dtype, device=y.device)
-    for _ in range(UNROLLED.iterations):
+    for _ in range(UNROLLED_ITERATIONS):
         slope = jacfwd(client.residual)(y)
         normal, right = slope.T @ slope, slope.T @ rest
         if not bool(normal.isfinite().all()):
             break
         step = torch.linalg.pinv(normal, hermitian=True) @ right
-        step = step * (UNROLLED.longest / step.abs().sum().clamp_min(UNROLLED.longest))
-        for _ in range(UNROLLED.halvings):
+        step = step * (UNROLLED_LONGEST / step.abs().sum().clamp_min(UNROLLED_LONGEST))
+        for _ in range(UNROLLED_HALVINGS):
             tried = client.residual(y - step)
             if float(tried.norm()) < float(rest.norm()):
                 break
@@ -331,7 +321,7 @@ def _gauss_newton(client: Unrolled, y: Tensor) -> tuple[Tensor, Tensor, float]:
         else:
             break
         y, rest = y - step, tried
-        if float(step.abs().sum()) <= UNROLLED.settled:
+        if float(step.abs().sum()) <= UNROLLED_SETTLED:
             break
     return y, slope, float(rest.norm())
 
@@ -345,7 +335,7 @@ def _label_error(slope: Tensor, shift: Tensor, worst: float) -> float:
     covariance = torch.linalg.inv_ex(slope.T @ slope).inverse
     bars = covariance.diagonal().clamp_min(0).sqrt().nan_to_num(torch.inf)
     moved = (covariance @ (slope.T @ shift)).nan_to_num(torch.inf)
-    return UNROLLED.error_bars * float(worst * bars.sum() + moved.abs().sum())
+    return UNROLLED_ERROR_BARS * float(worst * bars.sum() + moved.abs().sum())
 
 
 def _words(status: Status, worst: float, error: float) -> str:

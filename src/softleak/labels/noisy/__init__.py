@@ -1,4 +1,4 @@
-"""This package holds recovery behind noise: the same equations as without, with a likelihood
+"""Recovery behind noise: the same equations as without, with a likelihood
 instead of a proof.
 
 ``spectrum`` measures the noise, ``signal`` separates the sample from it, ``posterior`` gives the

@@ -17,34 +17,22 @@ from softleak.core.input_shapes import random_input
 from softleak.core.input_spec import Inputs
 from softleak.core.subject import Subject
 
-
-@dataclass(frozen=True)
-class FeatureSettings:
-    """How the usual features of a model are found, and how far they are believed.
-
-    Attributes:
-        inputs: the number of random inputs that the model is run on.
-        doubt: the standard deviation of the logarithm by which features of real inputs may be
-            longer or shorter than those of random ones.
-        opposed: the prior log probability of a feature that points away from the usual ones.
-        seed: the seed of the random inputs.
-        same: the relative difference up to which a feature counts as the same in a batch and
-            alone; rounding leaves far less.
-    """
-
-    inputs: int = 16
-    doubt: float = 0.5
-    opposed: float = math.log(1e-3)
-    seed: int = 0
-    same: float = 1e-3
-
-
-FEATURES = FeatureSettings()
+# How the usual features of a model are found, and how far they are believed.
+FEATURES_INPUTS = 16  # the number of random inputs that the model is run on
+# The standard deviation of the logarithm by which features of real inputs may be longer or shorter
+# than those of random ones.
+FEATURES_DOUBT = 0.5
+# The prior log probability of a feature that points away from the usual ones.
+FEATURES_OPPOSED = math.log(1e-3)
+FEATURES_SEED = 0  # the seed of the random inputs
+# The relative difference up to which a feature counts as the same in a batch and alone; rounding
+# leaves far less.
+FEATURES_SAME = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Typical:
-    """This is the usual direction of a model's features, and their usual length along it.
+    """The usual direction of a model's features, and their usual length along it.
 
     Attributes:
         direction: (I,) the usual direction, a unit vector.
@@ -70,7 +58,7 @@ class Typical:
         variance = self.doubt**2 + (error / along).square()
         far = along.log() - tau.abs().log() - self.length
         log = -(far.square() / variance + variance.log()) / 2
-        return torch.where(tau > 0, log, log + FEATURES.opposed)
+        return torch.where(tau > 0, log, log + FEATURES_OPPOSED)
 
     @classmethod
     def unknown(cls, head: Head) -> Typical:
@@ -90,7 +78,7 @@ class Typical:
         if not float(mean.norm()) > 0 or not bool((along > 0).all()):
             return cls.unknown(head)
         across = float((features.square().sum(-1) / along.square() - 1).clamp_min(0).mean())
-        doubt = math.hypot(FEATURES.doubt, float(along.log().std()))
+        doubt = math.hypot(FEATURES_DOUBT, float(along.log().std()))
         return cls(mean / mean.norm(), math.sqrt(across), float(along.log().mean()), doubt)
 
 
@@ -102,9 +90,9 @@ def features_of_noise(subject: Subject) -> Tensor:
     shape = subject.input_shape
     if shape is None:
         return torch.zeros(0, subject.head.W.shape[1], dtype=torch.double)
-    generator = torch.Generator().manual_seed(FEATURES.seed)
+    generator = torch.Generator().manual_seed(FEATURES_SEED)
     return features_of(
-        subject, [random_input(shape, index, generator) for index in range(FEATURES.inputs)]
+        subject, [random_input(shape, index, generator) for index in range(FEATURES_INPUTS)]
     )
 
 
@@ -116,7 +104,7 @@ def features_of(subject: Subject, inputs: Sequence[Inputs]) -> Tensor:
         together = _features_together(model, head, inputs)
         if together is not None:
             last = _feature_alone(model, head, inputs[-1])
-            if float((together[-1] - last).norm()) <= FEATURES.same * float(last.norm()):
+            if float((together[-1] - last).norm()) <= FEATURES_SAME * float(last.norm()):
                 return together
         return torch.stack([_feature_alone(model, head, one) for one in inputs])
 

@@ -78,29 +78,15 @@ def _truncated(low: Tensor, high: Tensor, uniform: Tensor) -> tuple[Tensor, Tens
     return mass, torch.where(mirrored, -drawn, drawn)
 
 
-@dataclass(frozen=True)
-class GaussianSettings:
-    """The numerical limits of the Gaussian computations.
-
-    Attributes:
-        draws: the number of draws of the logits' noise, at least.
-        floor: the variance that float32 leaves in any entry of a label.
-        root_steps: fixed-point steps to the root on which evenly spread points rest.
-        margin: the distance that points keep from the faces of the unit cube, where a normal
-            variable would be infinite.
-        ridge: the relative ridge that fixes a weight which the equations leave open.
-        seed: the seed of the draws, so that equal shares give equal answers.
-    """
-
-    draws: int = 64
-    floor: float = 1e-14
-    root_steps: int = 40
-    margin: float = 1e-6
-    ridge: float = 1e-12
-    seed: int = 0
-
-
-GAUSSIAN = GaussianSettings()
+# The numerical limits of the Gaussian computations.
+GAUSSIAN_DRAWS = 64  # the number of draws of the logits' noise, at least
+GAUSSIAN_FLOOR = 1e-14  # the variance that float32 leaves in any entry of a label
+GAUSSIAN_ROOT_STEPS = 40  # fixed-point steps to the root on which evenly spread points rest
+# The distance that points keep from the faces of the unit cube, where a normal variable would be
+# infinite.
+GAUSSIAN_MARGIN = 1e-6
+GAUSSIAN_RIDGE = 1e-12  # the relative ridge that fixes a weight which the equations leave open
+GAUSSIAN_SEED = 0  # the seed of the draws, so that equal shares give equal answers
 
 
 def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -117,7 +103,7 @@ def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]
     size = A.shape[-2]
     normal = A @ A.mT
     trace = normal.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    ridge = GAUSSIAN.ridge * trace + GAUSSIAN.floor
+    ridge = GAUSSIAN_RIDGE * trace + GAUSSIAN_FLOOR
     covariance = torch.linalg.inv(normal + ridge * torch.eye(size).to(A))
     right = (A @ r[..., None])[..., 0]
     mean = (covariance @ right[..., None])[..., 0]
@@ -139,12 +125,12 @@ def without_last_weight(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Ten
         misfit (…), and the logarithm (…) of the integral over the others.
     """
     covariance = root @ root.mT
-    variance = covariance[..., -1, -1].clamp_min(GAUSSIAN.floor**2)
+    variance = covariance[..., -1, -1].clamp_min(GAUSSIAN_FLOOR**2)
     slope = covariance[..., :-1, -1] / variance[..., None]
     inner = covariance[..., :-1, :-1] - slope[..., None] * covariance[..., -1:, :-1]
     size = inner.shape[-1]
     # Rounding may leave a determined weight without any variance.
-    least = GAUSSIAN.ridge * covariance.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    least = GAUSSIAN_RIDGE * covariance.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     kept = torch.linalg.cholesky(inner + least * torch.eye(size).to(root)) if size else inner
     volume = kept.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size / 2 * math.log(2 * math.pi)
     last = mean[..., -1]
@@ -173,8 +159,8 @@ def normal_draws(classes: int) -> Tensor:
 
     They are the same in every run.
     """
-    half = max(GAUSSIAN.draws // 2, classes)
-    generator = torch.Generator().manual_seed(GAUSSIAN.seed)
+    half = max(GAUSSIAN_DRAWS // 2, classes)
+    generator = torch.Generator().manual_seed(GAUSSIAN_SEED)
     drawn = torch.randn(half, classes, generator=generator, dtype=torch.double)
     exact = torch.linalg.qr(drawn).Q * math.sqrt(half)
     return torch.cat([exact, -exact])
@@ -187,11 +173,11 @@ def even_points(count: int, size: int) -> Tensor:
     golden ratio.
     """
     ratio = 2.0
-    for _ in range(GAUSSIAN.root_steps):
+    for _ in range(GAUSSIAN_ROOT_STEPS):
         ratio = (1 + ratio) ** (1 / (size + 1))
     steps = ratio ** -torch.arange(1, size + 1, dtype=torch.double)
     turns = torch.arange(count, dtype=torch.double)[:, None] * steps
-    return (0.5 + turns).remainder(1.0).clamp(GAUSSIAN.margin, 1 - GAUSSIAN.margin)
+    return (0.5 + turns).remainder(1.0).clamp(GAUSSIAN_MARGIN, 1 - GAUSSIAN_MARGIN)
 
 
 @dataclass(frozen=True)
@@ -254,7 +240,7 @@ class Points:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """This is the posterior of one share's label, as a function of τ.
+    """The posterior of one share's label, as a function of τ.
 
     Attributes:
         signal: what noise leaves of the head's gradient.
@@ -336,7 +322,7 @@ class Posterior:
     def _noise_of_u(self) -> tuple[Tensor, Tensor]:
         """Return the covariance of ``u`` and the floor of a label's, where entries sum to zero."""
         inner = sum_zero_covariance(self.signal.u_covariance)
-        return inner, GAUSSIAN.floor * torch.eye(len(inner)).to(inner)
+        return inner, GAUSSIAN_FLOOR * torch.eye(len(inner)).to(inner)
 
     def _fit(self, tau: Tensor, p: Tensor, noise: Tensor, size: Tensor, draws: int) -> Points:
         """Draw from the Gaussian over a simplex's weights, and over |t| if that is unknown.
@@ -403,39 +389,25 @@ class Posterior:
     def _prior(self, w: Tensor) -> Tensor:
         """Return the log density (…) of weights (…, d): Dirichlet, all simplices equally likely."""
         alpha = self.simplices.concentration[: w.shape[-1] + 1].to(w)
-        every = torch.cat([1 - w.sum(-1, keepdim=True), w], -1).clamp_min(GAUSSIAN.floor)
+        every = torch.cat([1 - w.sum(-1, keepdim=True), w], -1).clamp_min(GAUSSIAN_FLOOR)
         constant = torch.lgamma(alpha.sum()) - torch.lgamma(alpha).sum()
         count = len(self.simplices.origin)
         return constant + ((alpha - 1) * every.log()).sum(-1) - math.log(count)
 
 
-@dataclass(frozen=True)
-class ProbabilitySettings:
-    """How the probabilities of a label are found.
-
-    Attributes:
-        steps: fixed-point steps, each extrapolated from the one before.
-        settled: the largest change of probabilities, as a length, that the last of them may leave.
-        damped: damped steps instead, where it leaves more.
-        farthest: how many steps an extrapolation may go back or ahead.
-        grid: scalars at which the evidence of other layers is evaluated.
-        smallest: the smallest ``|p − y|``, and the smallest scalar.
-        together: the number of probabilities that are handled together: as many as a cache holds.
-        double: the number of probabilities up to which all steps are taken in float64. With more
-            of them all but the last are taken in float32.
-    """
-
-    steps: int = 4
-    settled: float = 1e-4
-    damped: int = 15
-    farthest: float = 3.0
-    grid: int = 128
-    smallest: float = 1e-12
-    together: int = 2**17
-    double: int = 2**22
-
-
-PROBABILITIES = ProbabilitySettings()
+# How the probabilities of a label are found.
+PROBABILITIES_STEPS = 4  # fixed-point steps, each extrapolated from the one before
+# The largest change of probabilities, as a length, that the last of them may leave.
+PROBABILITIES_SETTLED = 1e-4
+PROBABILITIES_DAMPED = 15  # damped steps instead, where it leaves more
+PROBABILITIES_FARTHEST = 3.0  # how many steps an extrapolation may go back or ahead
+PROBABILITIES_GRID = 128  # scalars at which the evidence of other layers is evaluated
+PROBABILITIES_SMALLEST = 1e-12  # the smallest ``|p − y|``, and the smallest scalar
+# The number of probabilities that are handled together: as many as a cache holds.
+PROBABILITIES_TOGETHER = 2**17
+# The number of probabilities up to which all steps are taken in float64. With more of them all but
+# the last are taken in float32.
+PROBABILITIES_DOUBLE = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -487,8 +459,8 @@ class Weighed:
 def weigh(posterior: Posterior, labels: Tensor, noise: NoisyLogits, each: int) -> Weighed:
     """Return how likely the gradient makes labels (R, C), each with so many draws of the noise."""
     entries = labels.numel() * each
-    dtype = torch.double if entries <= PROBABILITIES.double else torch.float
-    rows = max(PROBABILITIES.together // (each * labels.shape[1]), 1)
+    dtype = torch.double if entries <= PROBABILITIES_DOUBLE else torch.float
+    rows = max(PROBABILITIES_TOGETHER // (each * labels.shape[1]), 1)
     parts, first = [], 0
     for some in torch.split(labels, rows):
         part = noise.part(first, len(some), each)
@@ -525,18 +497,18 @@ def agreeing_probabilities(posterior: Posterior, labels: Tensor, noise: NoisyLog
     start = torch.full_like(noise.omega, 1 / labels.shape[-1])
     p, change = start, step(start) - start
     ahead = change / 2
-    for _ in range(PROBABILITIES.steps):
+    for _ in range(PROBABILITIES_STEPS):
         p = (p + ahead).clamp_min_(0.0)
         before, change = change, step(p) - p
         bend = change - before
         size: Tensor = torch.linalg.vector_norm(bend, dim=-1, keepdim=True)
-        size = size.clamp_min_(PROBABILITIES.smallest).square_()
+        size = size.clamp_min_(PROBABILITIES_SMALLEST).square_()
         back = ((change * bend).sum(-1, keepdim=True) / size).clamp_(
-            -PROBABILITIES.farthest, PROBABILITIES.farthest
+            -PROBABILITIES_FARTHEST, PROBABILITIES_FARTHEST
         )
         ahead = torch.addcmul(change, bend.add_(ahead), back, value=-1)
     p = (p + ahead).clamp_min_(0.0)
-    restless = (change.norm(dim=-1) > PROBABILITIES.settled).nonzero(as_tuple=True)
+    restless = (change.norm(dim=-1) > PROBABILITIES_SETTLED).nonzero(as_tuple=True)
     if len(restless[0]):
         p[restless] = step.take(restless).damped(start[restless])
     return p
@@ -570,7 +542,7 @@ class _Step:
 
     def damped(self, p: Tensor) -> Tensor:
         """Return where damped steps lead from here."""
-        for _ in range(PROBABILITIES.damped):
+        for _ in range(PROBABILITIES_DAMPED):
             p = self(p).add_(p).div_(2)
         return p
 
@@ -579,11 +551,11 @@ def _direction(
     posterior: Posterior, delta: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``u`` (…, C), |t| (…, 1) and τ (…, 1) for ``delta = p − y`` (…, C)."""
-    size = delta.norm(dim=-1, keepdim=True).clamp_min(PROBABILITIES.smallest)
+    size = delta.norm(dim=-1, keepdim=True).clamp_min(PROBABILITIES_SMALLEST)
     u = delta / size
     if not posterior.scale_unknown:
         return u, size, size
-    along = (u @ posterior.signal.mean.to(u.dtype)).clamp_min(PROBABILITIES.smallest)
+    along = (u @ posterior.signal.mean.to(u.dtype)).clamp_min(PROBABILITIES_SMALLEST)
     length = (posterior.typical.length + posterior.typical.doubt * lengths).exp()
     return u, size, (along / length)[..., None]
 
@@ -592,8 +564,8 @@ def _evidence(posterior: Posterior, tau: Tensor) -> Tensor:
     """Return the log likelihood of every τ, interpolated between the scalars of a grid."""
     if not posterior.evidence:
         return torch.zeros_like(tau)
-    count = PROBABILITIES.grid
-    low, high = float(tau.min()), float(tau.max()) + PROBABILITIES.smallest
+    count = PROBABILITIES_GRID
+    low, high = float(tau.min()), float(tau.max()) + PROBABILITIES_SMALLEST
     grid = torch.linspace(low, high, count).to(tau)
     known = torch.stack([piece(grid) for piece in posterior.evidence]).sum(0)
     right = torch.searchsorted(grid, tau.contiguous()).clamp(1, count - 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -25,23 +24,10 @@ from softleak.labels.noisy.spectrum import Signal, Spectrum
 from softleak.labels.pseudo import LARGEST
 from softleak.labels.solve import WIDEST
 
-
-@dataclass(frozen=True)
-class AnswerSettings:
-    """What a posterior has to say for an answer to be called probable.
-
-    Attributes:
-        sure: a class that is less probable than this is a guess.
-        held: the probability with which an interval holds the entry it belongs to.
-        unfit: a family does not fit if a misfit as large as the one seen is less probable.
-    """
-
-    sure: float = 0.9
-    held: float = 0.9
-    unfit: float = 1e-6
-
-
-ANSWER = AnswerSettings()
+# What a posterior has to say for an answer to be called probable.
+ANSWER_SURE = 0.9  # a class that is less probable than this is a guess
+ANSWER_HELD = 0.9  # the probability with which an interval holds the entry it belongs to
+ANSWER_UNFIT = 1e-6  # a family does not fit if a misfit as large as the one seen is less probable
 
 
 def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
@@ -60,16 +46,16 @@ def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
     label = label / label.sum()
     tau = float(mine.quantile(mine.tau, 0.5))
     size = float(mine.quantile(mine.size, 0.5))
-    interval = draws.interval(ANSWER.held)
+    interval = draws.interval(ANSWER_HELD)
     far = (
-        float(kind.quantile((kind.labels - label).abs().sum(-1), ANSWER.held))
-        for kind in draws.kinds(1 - ANSWER.held)
+        float(kind.quantile((kind.labels - label).abs().sum(-1), ANSWER_HELD))
+        for kind in draws.kinds(1 - ANSWER_HELD)
     )
     error = max(*far, _to_the_edge(label, interval))
     spread = float((mine.weight * (mine.tau / tau - 1).square()).sum())
     blur = signal.x_variance * len(signal.x) / signal.sigma**2
     return Recovery(
-        Status.PROBABLE if spectrum.even and confidence >= ANSWER.sure else Status.GUESS,
+        Status.PROBABLE if spectrum.even and confidence >= ANSWER_SURE else Status.GUESS,
         _message(spectrum, index, confidence),
         label=label,
         feature=signal.x / tau,
@@ -108,7 +94,7 @@ def fits(posterior: Posterior, points: Points) -> bool:
     if freedom < 1:
         misfit, freedom = misfit + points.inside.flatten()[label], max(equations, 1)
     half = misfit.new_tensor(freedom / 2)
-    return bool(torch.special.gammaincc(half, misfit / 2) > ANSWER.unfit)
+    return bool(torch.special.gammaincc(half, misfit / 2) > ANSWER_UNFIT)
 
 
 def _message(spectrum: Spectrum, index: int, confidence: float) -> str:
@@ -120,41 +106,27 @@ def _message(spectrum: Spectrum, index: int, confidence: float) -> str:
             f"share was pruned, rounded or altered otherwise; class {index} is a guess, and its "
             "probability is not known"
         )
-    sure = "most probable" if confidence >= ANSWER.sure else "a guess"
+    sure = "most probable" if confidence >= ANSWER_SURE else "a guess"
     return f"{found}; class {index} is {sure}, with a probability of {confidence:.3g}"
 
 
-@dataclass(frozen=True)
-class NoiseSettings:
-    """Which scalars and labels are looked at behind noise.
-
-    Attributes:
-        smallest_t: the smallest |t|; a smaller one changes no label by as much as noise does.
-        known: the squared length of the mean of ``u`` from which its neighbourhood is small enough
-            to be Gaussian.
-        known_scaled: the same if |t| has to be estimated too, since a small one hides in the noise
-            of ``p``.
-        labels: draws of labels at every scalar.
-        every: the number of classes up to which all of them may be in the label.
-        leading: with more classes, how many are taken from each of the orders that suggest one.
-        deepest: the smallest |τ| of an unknown scale, relative to the logits, if nothing else is
-            known.
-        flattest: the largest |τ| likewise.
-        widths: standard deviations of the typical length that τ of an unknown scale may be off.
-    """
-
-    smallest_t: float = 1e-4
-    known: float = 0.95
-    known_scaled: float = 0.999
-    labels: int = 32
-    every: int = 12
-    leading: int = 4
-    deepest: float = 1e-2
-    flattest: float = 1e4
-    widths: float = 8.0
-
-
-BEHIND_NOISE = NoiseSettings()
+# Which scalars and labels are looked at behind noise.
+# The smallest |t|; a smaller one changes no label by as much as noise does.
+BEHIND_NOISE_SMALLEST_T = 1e-4
+# The squared length of the mean of ``u`` from which its neighbourhood is small enough to be
+# Gaussian.
+BEHIND_NOISE_KNOWN = 0.95
+# The same if |t| has to be estimated too, since a small one hides in the noise of ``p``.
+BEHIND_NOISE_KNOWN_SCALED = 0.999
+BEHIND_NOISE_LABELS = 32  # draws of labels at every scalar
+BEHIND_NOISE_EVERY = 12  # the number of classes up to which all of them may be in the label
+# With more classes, how many are taken from each of the orders that suggest one.
+BEHIND_NOISE_LEADING = 4
+# The smallest |τ| of an unknown scale, relative to the logits, if nothing else is known.
+BEHIND_NOISE_DEEPEST = 1e-2
+BEHIND_NOISE_FLATTEST = 1e4  # the largest |τ| likewise
+# Standard deviations of the typical length that τ of an unknown scale may be off.
+BEHIND_NOISE_WIDTHS = 8.0
 
 
 def recover_noisy(
@@ -188,7 +160,7 @@ def recover_noisy(
             noise=spectrum.noise,
         )
     # Other layers depend on ``Wᵀu``. Where ``u`` is hardly known they say nothing.
-    known = signal.known >= BEHIND_NOISE.known
+    known = signal.known >= BEHIND_NOISE_KNOWN
     evidence = tuple(_evidence(subject, knowledge, share, signal, spectrum)) if known else ()
     families = (
         (knowledge.family,) if knowledge.family else (WIDEST, *([AnyLabel()] if evidence else []))
@@ -215,11 +187,11 @@ def recover_noisy(
 def _answer(posterior: Posterior, spectrum: Spectrum) -> Recovery | None:
     """Integrate the posterior of one family; return None if the family does not fit."""
     scaled = posterior.scale_unknown
-    enough = BEHIND_NOISE.known_scaled if scaled else BEHIND_NOISE.known
+    enough = BEHIND_NOISE_KNOWN_SCALED if scaled else BEHIND_NOISE_KNOWN
     if posterior.signal.known < enough and posterior.typical.doubt < math.inf:
         return answer(posterior, draw_from_prior(posterior), spectrum)
     tau, width = quadrature(posterior.density, *_bounds(posterior))
-    points = posterior.at(tau, BEHIND_NOISE.labels)
+    points = posterior.at(tau, BEHIND_NOISE_LABELS)
     if fits(posterior, points) or (not spectrum.even and bool(points.log.isfinite().any())):
         return answer(posterior, Draws.of(posterior, points, tau, width), spectrum)
     return None
@@ -259,20 +231,20 @@ def _simplices(family: Family, signal: Signal) -> Simplices:
     """
     classes = len(signal.u)
     likely = set(range(classes))
-    if classes > BEHIND_NOISE.every:
+    if classes > BEHIND_NOISE_EVERY:
         parts = (signal.u, -signal.u, -signal.a, signal.a)
-        likely = set(torch.cat([p.argsort()[: BEHIND_NOISE.leading] for p in parts]).tolist())
+        likely = set(torch.cat([p.argsort()[:BEHIND_NOISE_LEADING] for p in parts]).tolist())
     return simplices_of(family, classes, sorted(likely))
 
 
 def _bounds(posterior: Posterior) -> tuple[float, float]:
     """Return the smallest and the largest |τ| to look at."""
     if not posterior.scale_unknown:
-        return BEHIND_NOISE.smallest_t, LARGEST
+        return BEHIND_NOISE_SMALLEST_T, LARGEST
     typical, signal = posterior.typical, posterior.signal
     if typical.doubt < math.inf and signal.along > 0:
         middle = signal.along / math.exp(typical.length)
-        reach = math.exp(BEHIND_NOISE.widths * typical.doubt)
+        reach = math.exp(BEHIND_NOISE_WIDTHS * typical.doubt)
         return middle / reach, middle * reach
     size = float(signal.a.abs().max()) or 1.0  # With a head of zeros every τ says the same.
-    return BEHIND_NOISE.deepest * size, BEHIND_NOISE.flattest * size
+    return BEHIND_NOISE_DEEPEST * size, BEHIND_NOISE_FLATTEST * size

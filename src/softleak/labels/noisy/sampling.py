@@ -19,41 +19,25 @@ from softleak.labels.noisy.posterior import NoisyLogits, Points, Posterior, weig
 LogDensity = Callable[[Tensor], Tensor]  # maps scalars (S,) to log densities (S,)
 
 
-@dataclass(frozen=True)
-class QuadratureSettings:
-    """How finely a density is looked at.
-
-    Attributes:
-        coarse: points of the first grid for each sign, evenly spaced in the logarithm.
-        peaks: the number of highest local maxima for each sign that are refined.
-        zooms: levels of zoom onto each of them.
-        section: points that a bracket is cut into at every level.
-        negligible: a peak whose logarithm is this much lower than the highest has no weight.
-        level: a peak is found once the logarithm varies by less than this across its bracket.
-        nothing: a point of the first grid this much lower than the highest peak is left out.
-        shells: points on each side of a peak, evenly spaced in the logarithm of their distance,
-            from which its width is estimated.
-        nearest: the distance of the first of them from the peak, relative to the peak's scalar.
-        farthest: the distance of the last of them.
-        fine: points across each peak.
-        reach: standard deviations that they span on each side.
-    """
-
-    coarse: int = 160
-    peaks: int = 6
-    zooms: int = 13
-    section: int = 9
-    negligible: float = 40.0
-    level: float = 1e-6
-    nothing: float = 60.0
-    shells: int = 48
-    nearest: float = 1e-10
-    farthest: float = 0.5
-    fine: int = 61
-    reach: float = 7.0
-
-
-QUADRATURE = QuadratureSettings()
+# How finely a density is looked at.
+QUADRATURE_COARSE = 160  # points of the first grid for each sign, evenly spaced in the logarithm
+QUADRATURE_PEAKS = 6  # the number of highest local maxima for each sign that are refined
+QUADRATURE_ZOOMS = 13  # levels of zoom onto each of them
+QUADRATURE_SECTION = 9  # points that a bracket is cut into at every level
+# A peak whose logarithm is this much lower than the highest has no weight.
+QUADRATURE_NEGLIGIBLE = 40.0
+# A peak is found once the logarithm varies by less than this across its bracket.
+QUADRATURE_LEVEL = 1e-6
+# A point of the first grid this much lower than the highest peak is left out.
+QUADRATURE_NOTHING = 60.0
+# Points on each side of a peak, evenly spaced in the logarithm of their distance, from which its
+# width is estimated.
+QUADRATURE_SHELLS = 48
+# The distance of the first of them from the peak, relative to the peak's scalar.
+QUADRATURE_NEAREST = 1e-10
+QUADRATURE_FARTHEST = 0.5  # the distance of the last of them
+QUADRATURE_FINE = 61  # points across each peak
+QUADRATURE_REACH = 7.0  # standard deviations that they span on each side
 
 
 def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
@@ -68,7 +52,7 @@ def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor
         Scalars (S,) of both signs, close together where the density is, and the width (S,) that
         each stands for (the trapezoidal rule). Scalars without weight are left out.
     """
-    steps = torch.linspace(0, 1, QUADRATURE.coarse, dtype=torch.double)
+    steps = torch.linspace(0, 1, QUADRATURE_COARSE, dtype=torch.double)
     size = smallest * (largest / smallest) ** steps
     sides = [(sign * size, log(sign * size)) for sign in (1.0, -1.0)]
     left, right = map(torch.cat, zip(*(_brackets(*side) for side in sides), strict=True))
@@ -76,14 +60,14 @@ def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor
     best = height.max()
     scalars, widths = [], []
     for t, coarse in sides:
-        kept = (height > best - QUADRATURE.negligible) & (peaks.sign() == t.sign()[0])
+        kept = (height > best - QUADRATURE_NEGLIGIBLE) & (peaks.sign() == t.sign()[0])
         near = [
             _across(log, float(peak), float(top), smallest, largest)
             for peak, top in zip(peaks[kept], height[kept], strict=True)
         ]
         ordered, order = torch.cat([size, *near]).sort()
         gaps = F.pad(ordered.diff(), (1, 1))
-        above = coarse > best - QUADRATURE.nothing
+        above = coarse > best - QUADRATURE_NOTHING
         counts = F.pad(above, (0, len(ordered) - len(size)), value=True)[order]
         scalars.append(t.sign()[0] * ordered[counts])
         widths.append(((gaps[1:] + gaps[:-1]) / 2)[counts])
@@ -94,7 +78,7 @@ def _brackets(t: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
     """Return both ends (M,) of the grid cells around the highest local maxima."""
     padded = F.pad(height, (1, 1), value=-torch.inf)
     peak = ((height >= padded[:-2]) & (height >= padded[2:])).nonzero()[:, 0]
-    peak = peak[height[peak].argsort(descending=True)[: QUADRATURE.peaks]]
+    peak = peak[height[peak].argsort(descending=True)[:QUADRATURE_PEAKS]]
     return t[(peak - 1).clamp_min(0)], t[(peak + 1).clamp_max(len(t) - 1)]
 
 
@@ -105,14 +89,14 @@ def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tenso
     another that its peak has no weight: between points of a smooth peak the density rises by less
     than it does from the lowest of them to the highest.
     """
-    last = QUADRATURE.section - 1
-    steps = torch.linspace(0, 1, QUADRATURE.section, dtype=left.dtype)
+    last = QUADRATURE_SECTION - 1
+    steps = torch.linspace(0, 1, QUADRATURE_SECTION, dtype=left.dtype)
     known = torch.tensor([0, last // 2, last])  # the ends of a bracket and the point between them
     new = torch.tensor([i for i in range(last + 1) if i not in known.tolist()])
     top = torch.full_like(left, -torch.inf)
     rows = torch.arange(len(left))
     heights = log(torch.lerp(left[:, None], right[:, None], steps[known]).flatten()).view(-1, 3)
-    for _ in range(QUADRATURE.zooms):
+    for _ in range(QUADRATURE_ZOOMS):
         t = torch.lerp(left[rows, None], right[rows, None], steps)
         height = torch.empty_like(t)
         height[:, known] = heights
@@ -125,8 +109,8 @@ def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tenso
         at_end = (above - below < 2).nonzero()[:, 0]
         heights = height[each[:, None], torch.stack([below, best, above], 1)]
         rise = top[rows] - height.amin(1)
-        hopeless = top[rows] + rise < top.max() - QUADRATURE.negligible
-        going = ~(hopeless | (rise < QUADRATURE.level))
+        hopeless = top[rows] + rise < top.max() - QUADRATURE_NEGLIGIBLE
+        going = ~(hopeless | (rise < QUADRATURE_LEVEL))
         at_end = at_end[going[at_end]]
         if len(at_end):
             heights[at_end, 1] = log((left[rows[at_end]] + right[rows[at_end]]) / 2)
@@ -139,31 +123,20 @@ def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tenso
 def _across(log: LogDensity, peak: float, top: float, smallest: float, largest: float) -> Tensor:
     """Return sizes of scalars that lie evenly across one peak, as wide as the peak is."""
     size, sign = abs(peak), 1.0 if peak > 0 else -1.0
-    ratio = QUADRATURE.farthest / QUADRATURE.nearest
-    shells = torch.logspace(0, 1, QUADRATURE.shells, base=ratio, dtype=torch.double)
-    shells = shells * QUADRATURE.nearest
+    ratio = QUADRATURE_FARTHEST / QUADRATURE_NEAREST
+    shells = torch.logspace(0, 1, QUADRATURE_SHELLS, base=ratio, dtype=torch.double)
+    shells = shells * QUADRATURE_NEAREST
     t = (size * torch.cat([1 - shells.flip(0), torch.ones(1), 1 + shells])).clamp(smallest, largest)
     density = (log(sign * t) - top).exp()
     spread = torch.trapezoid(density * (t - size).square(), t) / torch.trapezoid(density, t)
-    width = QUADRATURE.reach * float(spread.clamp_min(0).sqrt())
-    points = torch.linspace(size - width, size + width, QUADRATURE.fine, dtype=t.dtype)
+    width = QUADRATURE_REACH * float(spread.clamp_min(0).sqrt())
+    points = torch.linspace(size - width, size + width, QUADRATURE_FINE, dtype=t.dtype)
     return points.clamp(smallest, largest)
 
 
-@dataclass(frozen=True)
-class DrawSettings:
-    """The roundings that draws are handled with.
-
-    Attributes:
-        light: a draw with less than this part of the heaviest weight is left out.
-        rounded: what adding up weights may leave of a sum of one.
-    """
-
-    light: float = 1e-9
-    rounded: float = 1e-9
-
-
-DRAWN = DrawSettings()
+# The roundings that draws are handled with.
+DRAWN_LIGHT = 1e-9  # a draw with less than this part of the heaviest weight is left out
+DRAWN_ROUNDED = 1e-9  # what adding up weights may leave of a sum of one
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +163,7 @@ class Draws:
         """Collect every label of a quadrature with nodes τ (S,) and widths (S,) that has weight."""
         log = points.log + width.log()[:, None, None]
         weight = (log - log.max()).exp()
-        s, p, k = (weight > DRAWN.light).nonzero(as_tuple=True)
+        s, p, k = (weight > DRAWN_LIGHT).nonzero(as_tuple=True)
         simplices, kept = posterior.simplices, weight[s, p, k]
         own = p % len(simplices.corners)  # faces follow the simplices that they belong to
         mixed = (points.weights[s, p, k][:, None] @ simplices.directions.to(tau)[own])[:, 0]
@@ -249,45 +222,31 @@ class Draws:
         weight = self.label_weight[order]
         reached = weight.cumsum(-1)
         before = reached - weight
-        last = torch.searchsorted(reached, before + mass * (1 - DRAWN.rounded))
+        last = torch.searchsorted(reached, before + mass * (1 - DRAWN_ROUNDED))
         last = last.clamp_max(values.shape[-1] - 1)
         width = values.gather(-1, last) - values
-        whole = before + mass <= 1 + DRAWN.rounded
+        whole = before + mass <= 1 + DRAWN_ROUNDED
         start = width.masked_fill(~whole, torch.inf).argmin(-1, keepdim=True)
         low, high = (values.gather(-1, at)[:, 0] for at in (start, last.gather(-1, start)))
-        reach = (high - low).clamp_min(DRAWN.rounded)
+        reach = (high - low).clamp_min(DRAWN_ROUNDED)
         return torch.stack([
             torch.where(low <= reach, 0.0, low), torch.where(1 - high <= reach, 1.0, high)
         ])  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PriorSamplingSettings:
-    """How many labels are drawn, and with how much noise each is looked at.
-
-    Attributes:
-        labels: labels drawn in each simplex.
-        entries: the number of probabilities up to which every label meets all the noise. With more
-            of them, labels without weight are left out first, and each of the others meets as much
-            of the noise as this number allows.
-        glance: draws of the noise that a label meets before it may be left out.
-        negligible: a label is left out if its logarithm is this much lower than the highest.
-        swing: a label's highest logarithm may be too low by this many times its distance from
-            their median,
-        widest: and by no more than this.
-        seed: the seed of all draws, so that equal shares give equal answers.
-    """
-
-    labels: int = 64
-    entries: int = 2**23
-    glance: int = 8
-    negligible: float = 30.0
-    swing: float = 2.0
-    widest: float = 100.0
-    seed: int = 0
-
-
-PRIOR_SAMPLING = PriorSamplingSettings()
+# How many labels are drawn, and with how much noise each is looked at.
+PRIOR_SAMPLING_LABELS = 64  # labels drawn in each simplex
+# The number of probabilities up to which every label meets all the noise. With more of them, labels
+# without weight are left out first, and each of the others meets as much of the noise as this
+# number allows.
+PRIOR_SAMPLING_ENTRIES = 2**23
+PRIOR_SAMPLING_GLANCE = 8  # draws of the noise that a label meets before it may be left out
+# A label is left out if its logarithm is this much lower than the highest.
+PRIOR_SAMPLING_NEGLIGIBLE = 30.0
+# A label's highest logarithm may be too low by this many times its distance from their median,.
+PRIOR_SAMPLING_SWING = 2.0
+PRIOR_SAMPLING_WIDEST = 100.0  # and by no more than this
+PRIOR_SAMPLING_SEED = 0  # the seed of all draws, so that equal shares give equal answers
 
 
 def draw_from_prior(posterior: Posterior) -> Draws:
@@ -297,13 +256,13 @@ def draw_from_prior(posterior: Posterior) -> Draws:
         ArithmeticError: if no label has a likelihood above zero.
     """
     labels, plain = draw_labels(posterior)
-    noise = NoisyLogits.of(posterior, PRIOR_SAMPLING.seed)
+    noise = NoisyLogits.of(posterior, PRIOR_SAMPLING_SEED)
     each = noise.count
-    if labels.numel() * each > PRIOR_SAMPLING.entries:
-        glance = weigh(posterior, labels, noise, PRIOR_SAMPLING.glance)
+    if labels.numel() * each > PRIOR_SAMPLING_ENTRIES:
+        glance = weigh(posterior, labels, noise, PRIOR_SAMPLING_GLANCE)
         some = _with_weight(glance.log)
         labels, plain = labels[some], plain[some]
-        each = max(min(PRIOR_SAMPLING.entries // labels.numel(), each), PRIOR_SAMPLING.glance)
+        each = max(min(PRIOR_SAMPLING_ENTRIES // labels.numel(), each), PRIOR_SAMPLING_GLANCE)
     found = weigh(posterior, labels, noise, each)
     if not bool(found.log.isfinite().any()):
         raise ArithmeticError("no label drawn from the prior explains the gradient")
@@ -317,9 +276,9 @@ def _with_weight(log: Tensor) -> Tensor:
     If none of them is finite, nothing is known and every label may.
     """
     highest = log.amax(-1)
-    swing = PRIOR_SAMPLING.swing * (highest - log.median(-1).values).nan_to_num(nan=0.0)
-    reach = highest + swing.clamp_max(PRIOR_SAMPLING.widest)
-    return reach >= highest.max() - PRIOR_SAMPLING.negligible
+    swing = PRIOR_SAMPLING_SWING * (highest - log.median(-1).values).nan_to_num(nan=0.0)
+    reach = highest + swing.clamp_max(PRIOR_SAMPLING_WIDEST)
+    return reach >= highest.max() - PRIOR_SAMPLING_NEGLIGIBLE
 
 
 def draw_labels(posterior: Posterior) -> tuple[Tensor, Tensor]:
@@ -330,8 +289,8 @@ def draw_labels(posterior: Posterior) -> tuple[Tensor, Tensor]:
     exponential variables.
     """
     simplices = posterior.simplices
-    generator = torch.Generator().manual_seed(PRIOR_SAMPLING.seed)
-    count, each = len(simplices.origin), PRIOR_SAMPLING.labels
+    generator = torch.Generator().manual_seed(PRIOR_SAMPLING_SEED)
+    count, each = len(simplices.origin), PRIOR_SAMPLING_LABELS
     parts = [
         torch.empty(int(alpha), count * each, dtype=torch.double)
         .exponential_(generator=generator)

@@ -16,37 +16,24 @@ from torch import Tensor
 from softleak.core.head import Head
 from softleak.labels.noisy.features import Typical
 
-
-@dataclass(frozen=True)
-class SpectrumSettings:
-    """The thresholds by which noise, samples and altered shares are told apart.
-
-    Attributes:
-        edge: a singular value this many times the largest of noise alone is that of a sample.
-        unsure: standard errors by which the noise's variance may be underestimated.
-        clear: the leading singular value is not noise alone from this many times its edge on.
-        even: the ratio of variances up to which two parts of the noise count as equally large.
-        holes: the part of zero entries, in rows and columns that are not zero, from which a share
-            counts as pruned or as rounded to zero.
-        heavy: the kurtosis from which tails count as those of Laplace's distribution. The normal
-            distribution has 3 and Laplace's has 6.
-        far: standard deviations at which heavy tails are cut off.
-        repaired: the part of a row that may be left unexplained when a noisy row is repaired.
-        smallest: the smallest divisor.
-    """
-
-    edge: float = 1.5
-    unsure: float = 3.0
-    clear: float = 1.1
-    even: float = 3.0
-    holes: float = 0.01
-    heavy: float = 4.2
-    far: float = 2.0
-    repaired: float = 1e-3
-    smallest: float = 1e-300
-
-
-SPECTRUM = SpectrumSettings()
+# The thresholds by which noise, samples and altered shares are told apart.
+# A singular value this many times the largest of noise alone is that of a sample.
+SPECTRUM_EDGE = 1.5
+SPECTRUM_UNSURE = 3.0  # standard errors by which the noise's variance may be underestimated
+# The leading singular value is not noise alone from this many times its edge on.
+SPECTRUM_CLEAR = 1.1
+# The ratio of variances up to which two parts of the noise count as equally large.
+SPECTRUM_EVEN = 3.0
+# The part of zero entries, in rows and columns that are not zero, from which a share counts as
+# pruned or as rounded to zero.
+SPECTRUM_HOLES = 0.01
+# The kurtosis from which tails count as those of Laplace's distribution. The normal distribution
+# has 3 and Laplace's has 6.
+SPECTRUM_HEAVY = 4.2
+SPECTRUM_FAR = 2.0  # standard deviations at which heavy tails are cut off
+# The part of a row that may be left unexplained when a noisy row is repaired.
+SPECTRUM_REPAIRED = 1e-3
+SPECTRUM_SMALLEST = 1e-300  # the smallest divisor
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,15 +66,15 @@ class Spectrum:
         rest = float(values[1:].sum())
         noise = (rest + beside * inputs) / (freedom + inputs)
         # With few columns the estimate is rough: the noise may be larger than it says.
-        unsure = 1 + SPECTRUM.unsure * math.sqrt(2 / inputs)
+        unsure = 1 + SPECTRUM_UNSURE * math.sqrt(2 / inputs)
         widest = (math.sqrt(inputs) + math.sqrt(classes - 1)) ** 2
-        edge = SPECTRUM.edge**2 * unsure * beside * widest
+        edge = SPECTRUM_EDGE**2 * unsure * beside * widest
         above = int((values > edge).sum())
-        clear = float(values[0]) > edge * (SPECTRUM.clear / SPECTRUM.edge) ** 2
-        heavy = _kurtosis(G - sums / classes) > SPECTRUM.heavy
-        if _holes(G) > SPECTRUM.holes:
+        clear = float(values[0]) > edge * (SPECTRUM_CLEAR / SPECTRUM_EDGE) ** 2
+        heavy = _kurtosis(G - sums / classes) > SPECTRUM_HEAVY
+        if _holes(G) > SPECTRUM_HOLES:
             return cls(math.sqrt(noise), 1, False, heavy, clear)
-        even = freedom == 0 or beside / SPECTRUM.even <= rest / freedom <= beside * SPECTRUM.even
+        even = freedom == 0 or beside / SPECTRUM_EVEN <= rest / freedom <= beside * SPECTRUM_EVEN
         return cls(math.sqrt(noise), max(above, 1), even, heavy, clear)
 
     def light(self, G: Tensor, usual: Tensor) -> tuple[Tensor, float]:
@@ -98,8 +85,8 @@ class Spectrum:
         """
         if self.clear or not self.heavy:
             return G, self.noise
-        kept, far = torch.outer(G @ usual, usual), SPECTRUM.far * self.noise
-        inside = 1 - math.exp(-math.sqrt(2) * SPECTRUM.far)  # Laplace's mass within the cut
+        kept, far = torch.outer(G @ usual, usual), SPECTRUM_FAR * self.noise
+        inside = 1 - math.exp(-math.sqrt(2) * SPECTRUM_FAR)  # Laplace's mass within the cut
         near = kept + (G - kept).clamp(-far, far) / inside
         return near, Spectrum.of(near).noise
 
@@ -117,18 +104,18 @@ def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
         return None
     along = G @ noise / size
     across = G - torch.outer(along, noise)
-    if not float(across.norm()) > SPECTRUM.repaired * float(G.norm()):
+    if not float(across.norm()) > SPECTRUM_REPAIRED * float(G.norm()):
         return None  # Nothing is left of the gradient without the noise.
     u = torch.linalg.eigh(across @ across.T).eigenvectors[:, -1]
     expected = torch.eye(len(u), dtype=u.dtype, device=u.device) - torch.outer(u, u)
     left = along - u * (u @ along)
     far = (expected - left[:, None]).norm(dim=0)
     row = int(far.argmin())
-    found = float(far[row]) <= SPECTRUM.repaired * max(1.0, float(left.norm()))
+    found = float(far[row]) <= SPECTRUM_REPAIRED * max(1.0, float(left.norm()))
     repaired = G.clone()
     repaired[row] -= noise
     empty = float((G[row] == 0).double().mean())
-    pruned = _holes(repaired) > SPECTRUM.holes or empty > SPECTRUM.holes
+    pruned = _holes(repaired) > SPECTRUM_HOLES or empty > SPECTRUM_HOLES
     if not found or pruned or int(across.any(1).sum()) <= 2:
         return None
     return repaired, row
@@ -138,7 +125,7 @@ def _kurtosis(G: Tensor) -> float:
     """Return the kurtosis of the entries of ``G`` (C, I) without its leading rank-one part."""
     u = torch.linalg.eigh(G @ G.T).eigenvectors[:, -1]
     rest = G - torch.outer(u, u @ G)
-    return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(SPECTRUM.smallest))
+    return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(SPECTRUM_SMALLEST))
 
 
 def _holes(G: Tensor) -> float:
@@ -148,27 +135,15 @@ def _holes(G: Tensor) -> float:
     return 1 - float(inner.double().mean()) if inner.numel() else 0.0
 
 
-@dataclass(frozen=True)
-class SignalSettings:
-    """How the signal is separated from the noise.
-
-    Attributes:
-        rounds: fixed-point steps for the part of the gradient that stands out of the noise.
-        draws: draws of the direction ``u``, from which its mean and covariance are estimated.
-        accepted: one draw in this many has to lie on the sphere; with fewer, draws are taken from
-            the whole sphere and weighted instead.
-        seed: the seed of the draws, so that equal shares give equal answers.
-        smallest: the smallest divisor.
-    """
-
-    rounds: int = 4
-    draws: int = 4096
-    accepted: int = 16
-    seed: int = 0
-    smallest: float = 1e-300
-
-
-SIGNAL = SignalSettings()
+# How the signal is separated from the noise.
+SIGNAL_ROUNDS = 4  # fixed-point steps for the part of the gradient that stands out of the noise
+# Draws of the direction ``u``, from which its mean and covariance are estimated.
+SIGNAL_DRAWS = 4096
+# One draw in this many has to lie on the sphere; with fewer, draws are taken from the whole sphere
+# and weighted instead.
+SIGNAL_ACCEPTED = 16
+SIGNAL_SEED = 0  # the seed of the draws, so that equal shares give equal answers
+SIGNAL_SMALLEST = 1e-300  # the smallest divisor
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,14 +195,14 @@ class Signal:
         level = torch.outer(mean, mean)
         rest = centred @ centred.T - level
         part = 1.0
-        for _ in range(SIGNAL.rounds):
+        for _ in range(SIGNAL_ROUNDS):
             values, vectors = torch.linalg.eigh(level + part * rest)
             u = vectors[:, -1]
             across = max(
                 _spike(u @ rest @ u, noise, *G.shape),
                 typical.across**2 * max(float(u @ level @ u) - noise**2, 0.0),
             )
-            part = across / max(across + G.shape[1] * noise**2, SIGNAL.smallest)
+            part = across / max(across + G.shape[1] * noise**2, SIGNAL_SMALLEST)
         u, covariance = _direction(values, vectors, noise)
         u = u if float(u @ mean) > 0 else -u
         x = part * (u @ centred) + (1 - part) * (u @ mean) * usual
@@ -260,13 +235,13 @@ def _direction(values: Tensor, vectors: Tensor, noise: float) -> tuple[Tensor, T
     eigenvector is that of equal entries: entries of ``u`` sum to zero.
     """
     classes = len(values)
-    spread = (noise**2 / (values[-1] - values[:-1]).clamp_min(SIGNAL.smallest)).sqrt()
-    generator = torch.Generator().manual_seed(SIGNAL.seed)
-    drawn = torch.randn(SIGNAL.draws, classes, generator=generator, dtype=torch.double).to(values)
+    spread = (noise**2 / (values[-1] - values[:-1]).clamp_min(SIGNAL_SMALLEST)).sqrt()
+    generator = torch.Generator().manual_seed(SIGNAL_SEED)
+    drawn = torch.randn(SIGNAL_DRAWS, classes, generator=generator, dtype=torch.double).to(values)
     drawn[:, 0] = 0.0
     side = drawn[:, :-1] * spread
     inside = 1 - side.square().sum(-1)
-    if int((inside > 0).sum()) >= SIGNAL.draws // SIGNAL.accepted:
+    if int((inside > 0).sum()) >= SIGNAL_DRAWS // SIGNAL_ACCEPTED:
         side, inside = side[inside > 0], inside[inside > 0]
         u = torch.cat([side, inside.sqrt()[:, None]], 1)
         weight = inside.rsqrt()

@@ -1,4 +1,4 @@
-"""This module decides whether a solution of the share's equations is proved.
+"""Decide whether a solution of the share's equations is proved.
 
 Four things are asked, none of which knows the truth. The gradients of the solution must differ from
 the share in every layer by no more than the rounding and the noise that the layer carries. The
@@ -26,7 +26,7 @@ BLIND = 1e-9  # the part of an entry in directions of which nothing is known, be
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """This holds how errors of the share move the inputs.
+    """How errors of the share move the inputs.
 
     Attributes:
         error: the standard error of each pixel, (pixels,); infinite if it is not determined.
@@ -137,7 +137,7 @@ def _independent(equations: ShareEquations, least: float, generator: torch.Gener
 
 @dataclass(frozen=True)
 class ProofSettings:
-    """These settings say what a proof asks for.
+    """What a proof asks for.
 
     Attributes:
         largest_misfit: the largest misfit of a layer, in units of the error it is expected to
@@ -162,7 +162,7 @@ class ProofSettings:
 
 @dataclass(frozen=True, eq=False)
 class Certifier:
-    """This decides whether the end of a walk is proved, and predicts its error.
+    """Decide whether the end of a walk is proved, and predict its error.
 
     Attributes:
         equations: the equations, in float64.

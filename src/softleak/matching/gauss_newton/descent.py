@@ -1,4 +1,4 @@
-"""This module walks downhill by Levenberg–Marquardt steps, first in float32, then in float64."""
+"""Walk downhill by Levenberg–Marquardt steps, first in float32, then in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from softleak.matching.reconstruction import Stopping
 
 @dataclass(frozen=True)
 class Damping:
-    """These settings say how the damping follows the success of the steps.
+    """How the damping follows the success of the steps.
 
     Attributes:
         first: the damping of the first step, relative to the diagonal of the normal matrix.
@@ -58,7 +58,7 @@ class Damping:
 
 
 class Linearised(Protocol):
-    """This computes the normal equations at an iterate ``z`` (n,) with residuals ``r`` (R,)."""
+    """Compute the normal equations at an iterate ``z`` (n,) with residuals ``r`` (R,)."""
 
     def __call__(self, z: Tensor, r: Tensor, dtype: torch.dtype) -> NormalEquations:
         """Return the normal equations there, from products in a dtype."""
@@ -69,7 +69,7 @@ class Linearised(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """This is where a walk ended.
+    """Where a walk ended.
 
     Attributes:
         z: the last iterate (n,).
@@ -90,7 +90,7 @@ class Walk:
 
 
 class Taken(NamedTuple):
-    """This is where a step led: the iterate (n,), its residuals (R,) and the next damping."""
+    """Where a step led: the iterate (n,), its residuals (R,) and the next damping."""
 
     z: Tensor
     r: Tensor
@@ -99,7 +99,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class DampedDescent:
-    """This minimises the weighted misfit of a share by Levenberg–Marquardt.
+    """Minimise the weighted misfit of a share by Levenberg–Marquardt.
 
     Near the solution the Jacobian hardly changes. After each step, further ones are taken with the
     same matrix and the slope of the new place, as long as they gain much.

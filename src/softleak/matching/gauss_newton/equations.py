@@ -1,4 +1,4 @@
-"""This module writes what a client sends for a whole batch as one vector of unknowns."""
+"""Write what a client sends for a whole batch as one vector of unknowns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from softleak.matching.gradients import DifferentiableModel, count_activations
 
 @dataclass(frozen=True, eq=False)
 class BatchFunction:
-    """This maps the unknowns ``z`` (n,) of a batch to everything that can be compared (R,).
+    """Map the unknowns ``z`` (n,) of a batch to everything that can be compared (R,).
 
     The unknowns are the entries of B inputs and then of B soft labels. The rows are the gradients
     by name, then the features (B · I), then the labels themselves (B · C) and their B sums. The
@@ -88,7 +88,7 @@ class BatchFunction:
 
 @dataclass(frozen=True, eq=False)
 class BatchKnowledge:
-    """This holds what is known of the samples of a batch beside the share.
+    """What is known of the samples of a batch beside the share.
 
     Attributes:
         labels: the soft labels (B, C), or where to begin if nothing is known of them.
@@ -105,7 +105,7 @@ class BatchKnowledge:
 
 @dataclass(frozen=True, eq=False)
 class ShareEquations:
-    """This holds the equations ``rows(z) = target``, every row with its standard error.
+    """The equations ``rows(z) = target``, every row with its standard error.
 
     Attributes:
         function: what the rows are functions of, in float64.

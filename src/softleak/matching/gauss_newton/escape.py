@@ -1,4 +1,4 @@
-"""This module leads a walk out of a wrong place, where units are on the wrong side of a fold."""
+"""Lead a walk out of a wrong place, where units are on the wrong side of a fold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNITS_AT_ONCE = 64  # units that are followed at once
 
 
 class _FirstFold(TorchFunctionMode):
-    """This catches the first activation that folds, and may change its slope.
+    """Catch the first activation that folds, and may change its slope.
 
     Attributes:
         change: what is added to the slope of each unit, if anything.
@@ -58,7 +58,7 @@ class _FirstFold(TorchFunctionMode):
 
 @dataclass(frozen=True, eq=False)
 class FoldedUnits:
-    """This holds the units of the first layer that folds, at one place.
+    """The units of the first layer that folds, at one place.
 
     Attributes:
         function: what a client sends.
@@ -160,7 +160,7 @@ NORMAL_RIDGE = 1e-10  # what keeps a normal matrix of unit diagonal positive def
 
 @dataclass(frozen=True)
 class FoldEscape:
-    """This moves units to the other side of their activation's dip and walks on from there.
+    """Move units to the other side of their activation's dip and walk on from there.
 
     Many walks get stuck where all but a few units of the first layer are right. A unit on the wrong
     side of the dip passes on what it should, but its slope has the wrong sign. Which units these

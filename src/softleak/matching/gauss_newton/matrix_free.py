@@ -1,4 +1,4 @@
-"""This module takes damped Gauss–Newton steps without holding a Jacobian or a normal matrix."""
+"""Take damped Gauss–Newton steps without holding a Jacobian or a normal matrix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from softleak.numerics.jacobian.products import TangentProducts
 
 @dataclass(frozen=True, eq=False)
 class ImageLengths:
-    """This says how long a change of the unknowns (n,) is: rough changes of images are longer.
+    """How long a change of the unknowns (n,) is: rough changes of images are longer.
 
     It is the metric of ``roughness_metric`` for every channel, applied by cosine transforms, and
     one for unknowns that are not pixels.
@@ -55,7 +55,7 @@ class ImageLengths:
 
 @dataclass(frozen=True, eq=False)
 class DampedProducts:
-    """This holds the least squares ``‖r − J s‖² + μ uᵀ M u`` with ``u = S s``, at one iterate.
+    """The least squares ``‖r − J s‖² + μ uᵀ M u`` with ``u = S s``, at one iterate.
 
     ``S²`` is the diagonal of the normal matrix, so that ``u`` counts every unknown in units of what
     the share says about it, and ``M`` makes rough changes of an image longer.
@@ -134,7 +134,7 @@ class DampedProducts:
 
 
 class LinearStep(NamedTuple):
-    """This is a step ``s`` (n,) and what the linear model says is left of the residuals (R,)."""
+    """A step ``s`` (n,) and what the linear model says is left of the residuals (R,)."""
 
     s: Tensor
     left: Tensor
@@ -142,7 +142,7 @@ class LinearStep(NamedTuple):
 
 @dataclass(frozen=True)
 class ConjugateGradients:
-    """This finds a step by preconditioned conjugate gradients on the least squares of a place.
+    """Find a step by preconditioned conjugate gradients on the least squares of a place.
 
     Attributes:
         iterations: the largest number of iterations. The better a share determines an image, the
@@ -176,7 +176,7 @@ class ConjugateGradients:
 
 @dataclass(frozen=True)
 class MatrixFree:
-    """This minimises the weighted misfit of a share where a normal matrix would be too large.
+    """Minimise the weighted misfit of a share where a normal matrix would be too large.
 
     Attributes:
         steps: the largest number of steps.

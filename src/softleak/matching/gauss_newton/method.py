@@ -1,4 +1,4 @@
-"""This module tries Gauss–Newton from several starts and states what the best of them is worth."""
+"""Try Gauss–Newton from several starts and state what the best of them is worth."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLOURED = 3  # the largest number of channels whose levels are tried in every c
 
 @dataclass(frozen=True)
 class FlatSearch:
-    """This looks for the flat colour of each image that leaves the least misfit.
+    """Look for the flat colour of each image that leaves the least misfit.
 
     Attributes:
         levels: the values that are tried in each channel, in units of the input. If there are more
@@ -80,7 +80,7 @@ def misfit(equations: ShareEquations, x: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class NewtonSolution:
-    """This holds what Gauss–Newton found for a batch.
+    """What Gauss–Newton found for a batch.
 
     Attributes:
         inputs: the inputs (B, …), in float64.
@@ -101,7 +101,7 @@ class NewtonSolution:
 
 @dataclass(frozen=True)
 class NewtonRun:
-    """This runs Gauss–Newton from one start and certifies where it ends.
+    """Run Gauss–Newton from one start and certify where it ends.
 
     Attributes:
         descent: how steps are taken.
@@ -173,7 +173,7 @@ class NewtonRun:
 
 @dataclass(frozen=True)
 class SecondLook:
-    """These settings say from where and for how long a second solution is looked for.
+    """Settings that say from where and for how long a second solution is looked for.
 
     Attributes:
         looks: the number of starts.

@@ -1,4 +1,4 @@
-"""This module holds a network as Gauss–Newton needs it, and the normal equations of its shares."""
+"""A network as Gauss–Newton needs it, and the normal equations of its shares."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ONE_IMAGE_AXES = 3  # (C, H, W)
 
 @dataclass(frozen=True)
 class ImagePrior:
-    """This says that neighbouring pixels are alike, and the colours of a pixel too.
+    """That neighbouring pixels are alike, and the colours of a pixel too.
 
     The amplitude of a cosine of frequency ``f`` is taken to be proportional to ``1/(1 + |f|)``, as
     in photographs. Inputs that are not images have independent entries.
@@ -97,7 +97,7 @@ class ImagePrior:
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """This holds ``JᵀJ`` (n, n) and ``Jᵀr`` (n,) in float64, at one iterate.
+    """``JᵀJ`` (n, n) and ``Jᵀr`` (n,) in float64, at one iterate.
 
     Attributes:
         matrix: ``JᵀJ``.
@@ -163,7 +163,7 @@ class NormalEquations:
 
 @dataclass(eq=False)
 class NewtonModel:
-    """This holds a network in both precisions, for batches of one shape, with recorded products.
+    """A network in both precisions, for batches of one shape, with recorded products.
 
     Attributes:
         exact: the batch function in float64.
@@ -230,7 +230,7 @@ class NewtonModel:
 
 @dataclass(eq=False)
 class LinearisedShare:
-    """This computes the normal equations of a share at an iterate, and holds one Jacobian at most.
+    """Compute the normal equations of a share at an iterate, and hold one Jacobian at most.
 
     Attributes:
         model: the network.

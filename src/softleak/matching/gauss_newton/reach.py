@@ -1,4 +1,4 @@
-"""This module estimates how good an image an attacker may get behind a defence.
+"""Estimate how good an image an attacker may get behind a defence.
 
 The gradient is taken to be linear in the image around the true one, and what a defence changes to
 be independent noise. The best estimate of an image then has a known error, whoever makes it: the
@@ -26,7 +26,7 @@ from softleak.numerics.gram import GramSettings, WeightedGrams, inverse_trace
 
 @dataclass(frozen=True)
 class ErrorSettings:
-    """These settings say which errors count as none, and which as equal.
+    """Which errors count as none, and which as equal.
 
     Attributes:
         unchanged: an entry is unchanged if its error is no more than this part of its gradient's
@@ -47,7 +47,7 @@ ERROR_SETTINGS = ErrorSettings()
 
 @dataclass(frozen=True, eq=False)
 class SentErrors:
-    """This measures the errors of some entries of a gradient.
+    """Measure the errors of some entries of a gradient.
 
     Attributes:
         rows: which entries of each gradient are measured, by name.
@@ -118,7 +118,7 @@ def _pooled(errors: Tensor, counts: Tensor, alike: float) -> Tensor:
 
 @dataclass(frozen=True)
 class ReachSettings:
-    """These settings bound the work, and say what is assumed.
+    """Settings that bound the work, and say what is assumed.
 
     Attributes:
         unknowns: the largest number of entries of an input.
@@ -140,7 +140,7 @@ REACH_SETTINGS = ReachSettings()
 
 @dataclass(frozen=True, eq=False)
 class NoiseReach:
-    """This says how good an image may be that is estimated from a changed gradient.
+    """How good an image may be that is estimated from a changed gradient.
 
     Attributes:
         jacobian: how the gradients change with the pixels, (n, R).

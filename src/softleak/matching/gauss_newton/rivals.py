@@ -1,4 +1,4 @@
-"""This module looks for another value of a single entry that would have sent the same.
+"""Look for another value of a single entry that would have sent the same.
 
 If every entry of an input enters the network through a function that takes some values twice, as
 ``x exp(−x)`` does, both values send the same. The function may be anything, so that no list has the
@@ -137,7 +137,7 @@ GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True)
 class EntrySearch:
-    """This searches for other values of some entries of an input, one entry at a time.
+    """Search for other values of some entries of an input, one entry at a time.
 
     Attributes:
         entries: how many entries are tried, from the smallest to the largest.

@@ -1,4 +1,4 @@
-"""This module tells whether a network is smooth: by its layers, and by how its gradient bends."""
+"""Tell whether a network is smooth: by its layers, and by how its gradient bends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SMOOTH = frozenset(
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """This remembers the names of the operations that the input passes through.
+    """Remember the names of the operations that the input passes through.
 
     Attributes:
         names: the names of these operations.
@@ -80,7 +80,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True)
 class SmoothnessProbe:
-    """This measures how the second difference of the gradient shrinks with the distance.
+    """Measure how the second difference of the gradient shrinks with the distance.
 
     ``‖g(x + hv) − 2 g(x) + g(x − hv)‖`` shrinks like ``h²`` where the gradient is smooth. Where
     units switch, it shrinks more slowly: their number grows like ``h``, and each switch is a jump.

@@ -1,4 +1,4 @@
-"""This module holds one operation of a recorded gradient, at an iterate."""
+"""One operation of a recorded gradient, at an iterate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNEL = 1  # the place of the kernel's gradient among what a convolution's grad
 
 @dataclass(frozen=True, eq=False)
 class FactoredRows:
-    """This is an orthonormal basis of the tangents of a product ``D Aᵀ``.
+    """An orthonormal basis of the tangents of a product ``D Aᵀ``.
 
     Attributes:
         span: an orthonormal basis (out, M) of what ``D`` spans.
@@ -115,7 +115,7 @@ SLOPES: dict[object, Callable[..., tuple[Tensor | float, Tensor | float]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """This is one recorded operation at one iterate.
+    """One recorded operation at one iterate.
 
     Attributes:
         node: the operation as it was recorded.

@@ -1,4 +1,4 @@
-"""This module computes Jacobians by tangents of the gradient, in chunks."""
+"""Compute Jacobians by tangents of the gradient, in chunks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def record_operations(rows: Callable[[Tensor], Sequence[Tensor]], z: Tensor) -> 
 
 @dataclass(frozen=True, eq=False)
 class TangentStep:
-    """This computes the tangents of one node from those of others, and lets go of some.
+    """Compute the tangents of one node from those of others, and let go of some.
 
     Attributes:
         node: the node whose tangents are computed.
@@ -72,7 +72,7 @@ class TangentStep:
 
 @dataclass(eq=False)
 class LinearRows:
-    """This is the linear map from tangents of the unknowns to tangents of the rows, at an iterate.
+    """The linear map from tangents of the unknowns to tangents of the rows, at an iterate.
 
     Attributes:
         source: the node of the unknowns.
@@ -103,7 +103,7 @@ class LinearRows:
 
 
 class Linearisation:
-    """This walks over recorded operations at an iterate, and collects what tangents pass through.
+    """Walk over recorded operations at an iterate, and collect what tangents pass through.
 
     A pointwise operation is not a step. Its tangents are a sum of factors times tangents of nodes
     before it, the blend. The sum is only computed where another operation needs it.
@@ -210,7 +210,7 @@ Product = Callable[[Tensor], Sequence[Tensor | None]]
 
 @dataclass(eq=False)
 class TangentProducts:
-    """This multiplies with the Jacobian of a batch function, and with its transpose.
+    """Multiply with the Jacobian of a batch function, and with its transpose.
 
     The operations of the function are recorded once, and chunks of tangents pass through what is
     linear of them at an iterate. The recording is compared with ``jvp`` of the function itself. If

@@ -1,4 +1,4 @@
-"""This module says how operations of a recorded gradient carry many tangents at once.
+"""Say how operations of a recorded gradient carry many tangents at once.
 
 An operation at fixed arguments is linear in its tangents. Here are the quick ways for operations
 that take most of the time; ``carry_by_jvp`` works for all others.
@@ -23,7 +23,7 @@ PLANE = 2  # spatial dimensions of an image
 
 @dataclass(frozen=True)
 class KernelShape:
-    """This says how the kernel of a two-dimensional convolution moves over an image.
+    """How the kernel of a two-dimensional convolution moves over an image.
 
     Attributes:
         size: the height and width of the kernel.

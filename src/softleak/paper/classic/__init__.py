@@ -1,4 +1,4 @@
-"""This package holds the paper's methods as baselines: Algorithm 1 and 2, iDLG and the bias ratio.
+"""The paper's methods as baselines: Algorithm 1 and 2, iDLG and the bias ratio.
 
 These attacks are for comparison, not for an audit. Each ends by its own criterion, and a loss below
 a threshold proves nothing. ``softleak.recover_label`` says what it proves.

@@ -1,4 +1,4 @@
-"""This module holds two baselines: §4.2 as published, and the older bias attack.
+"""Two baselines: §4.2 as published, and the older bias attack.
 
 The paper uses one row of each gradient. Neither baseline predicts its error; ``softleak.invert``
 does.

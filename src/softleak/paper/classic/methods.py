@@ -1,4 +1,4 @@
-"""This module holds iDLG (Zhao et al., 2020): the class of a one-hot label from the signs of the
+"""IDLG (Zhao et al., 2020): the class of a one-hot label from the signs of the
 rows.
 """
 
@@ -92,9 +92,7 @@ class RowRatios:
 
 
 class ClassicOutcome(Enum):
-    """This is how a method ended. ``CONVERGED`` means the method's own criterion, which is no
-    proof.
-    """
+    """How a method ended. ``CONVERGED`` means the method's own criterion, which is no proof."""
 
     CONVERGED = "the method's own criterion is met"
     OUT_OF_BOUND = "the search left its bound before the loss was low enough"
@@ -105,7 +103,7 @@ class ClassicOutcome(Enum):
 
 @dataclass(frozen=True, eq=False)
 class ClassicResult:
-    """This is what a classic method found.
+    """What a classic method found.
 
     Attributes:
         outcome: how the method ended.
@@ -144,7 +142,7 @@ class Loss(Protocol):
 
 @dataclass(frozen=True)
 class Variance:
-    """This is the loss of Eq. 5: the biased variance of all but the top ``k`` entries.
+    """The loss of Eq. 5: the biased variance of all but the top ``k`` entries.
 
     Attributes:
         k: the number of excluded classes: 1 for smoothing, 2 for mixup.
@@ -176,7 +174,7 @@ class MeanSquare:
 
 @dataclass(frozen=True)
 class NegativeMass:
-    """This is the second loss of App. C: ``Σ|ŷ_i| − 1``.
+    """The second loss of App. C: ``Σ|ŷ_i| − 1``.
 
     As the entries sum to one, this is twice the mass below zero. It is linear in ŷ, not quadratic:
     float32 rounding alone leaves some 1e-4 of it, so a search needs a higher threshold than with
@@ -217,7 +215,7 @@ Evaluation = Callable[[RowRatios, Loss], ScalarObjective]
 
 @dataclass(frozen=True, eq=False)
 class FullHead:
-    """This is the published evaluation: the whole head for one scalar at a time, in the share's
+    """The published evaluation: the whole head for one scalar at a time, in the share's
     dtype.
 
     The published code's loops in Python over entries and classes are left out, since they only cost
@@ -240,7 +238,7 @@ class FullHead:
 
 @dataclass(frozen=True, eq=False)
 class Vectorised:
-    """This is the fast evaluation: ``a = W g`` once, then all scalars together, in float64."""
+    """The fast evaluation: ``a = W g`` once, then all scalars together, in float64."""
 
     row: RowRatios
     loss: Loss
@@ -270,7 +268,7 @@ class Vectorised:
 
 @dataclass(frozen=True)
 class Best:
-    """This is the lowest point of a search.
+    """The lowest point of a search.
 
     Attributes:
         scalar: the searched scalar ``s = coefficient × λ_r``.

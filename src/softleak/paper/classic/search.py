@@ -1,4 +1,4 @@
-"""This module holds the settings of the published code, where it differs from the text.
+"""The settings of the published code, where it differs from the text.
 
 The defaults of the searches are those of the text: coefficient 4, 200 particles, 30 iterations and
 no skip. The code has ``Skip``, 500 particles, 40 iterations, wider intervals, and coefficient 2 for
@@ -313,7 +313,7 @@ class PSOSearch:
 
 @dataclass(frozen=True)
 class LBFGSThenPSO:
-    """This is Algorithm 1, followed by Algorithm 2 if it did not converge.
+    """Algorithm 1, followed by Algorithm 2 if it did not converge.
 
     A false minimum below the threshold ends the search, because nothing but the truth would tell it
     from the right one.

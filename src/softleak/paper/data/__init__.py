@@ -1,4 +1,4 @@
-"""This package holds images, sentences, labels and the samples made of them."""
+"""Images, sentences, labels and the samples made of them."""
 
 from softleak.core.normalisation import CIFAR10_NORM, IMAGENET_NORM, Normalisation
 from softleak.paper.data.cifar import Split, load_cifar

@@ -1,4 +1,4 @@
-"""This module reads CIFAR-10 and CIFAR-100 as distributed: a folder, an archive or a file."""
+"""Read CIFAR-10 and CIFAR-100 as distributed: a folder, an archive or a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIXELS: Final = 3 * 32 * 32
 
 @dataclass(frozen=True, eq=False)
 class CifarBatch:
-    """This holds images (N, 32, 32, 3), labels (N,) and whether these are CIFAR-100's fine ones."""
+    """Images (N, 32, 32, 3), labels (N,) and whether these are CIFAR-100's fine ones."""
 
     images: npt.NDArray[np.uint8]
     labels: npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ _BYTE_TYPES = frozenset({"u1", "|u1", "uint8", "B"})
 
 
 class _DType:
-    """This stands for numpy.dtype: it keeps the type's name and ignores the state."""
+    """Stand for numpy.dtype: it keeps the type's name and ignore the state."""
 
     def __init__(self, name: object = "", *flags: object) -> None:
         self.name = name.decode("latin1") if isinstance(name, bytes) else name
@@ -82,7 +82,7 @@ class _DType:
 
 
 class _Array:
-    """This stands for numpy.ndarray: it keeps shape, type and bytes as they were stored."""
+    """Stand for numpy.ndarray: it keeps shape, type and bytes as they were stored."""
 
     def __init__(self, *parts: object) -> None:
         self.parts = parts
@@ -256,7 +256,7 @@ CIFAR10_NAMES = (
 
 
 class Split(Enum):
-    """This is the part of a data set that is read."""
+    """The part of a data set that is read."""
 
     TRAIN = "train"
     TEST = "test"
@@ -264,7 +264,7 @@ class Split(Enum):
 
 @dataclass(frozen=True)
 class Names:
-    """This is the file with CIFAR-100's class names, and how it is read."""
+    """The file with CIFAR-100's class names, and how it is read."""
 
     file: str
     decode: Callable[[bytes], tuple[str, ...]]
@@ -272,7 +272,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Layout:
-    """This is one distribution; CIFAR-10 needs no file of names."""
+    """One distribution; CIFAR-10 needs no file of names."""
 
     folder: str
     files: Mapping[Split, tuple[str, ...]]

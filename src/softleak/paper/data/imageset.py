@@ -1,4 +1,4 @@
-"""This module reads .npz packs of labelled images.
+"""Read .npz packs of labelled images.
 
 A pack has pixels under `x`, differenced planes under `residual`, or photos under `jpeg`. It has
 labels under `y` and may have `class_names`; `wnid` marks an ImageNet sample.
@@ -45,7 +45,7 @@ def resize_bytes(images: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """This holds labelled images.
+    """Labelled images.
 
     Attributes:
         images: uint8 (N, H, W, C). Grey images may come as (N, H, W); they are kept as (N, H, W,

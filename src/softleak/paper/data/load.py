@@ -1,4 +1,4 @@
-"""This module reads every kind of data set; the path tells which kind it is."""
+"""Read every kind of data set; the path tells which kind it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module draws a reproducible stream of samples."""
+"""Draw a reproducible stream of samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from softleak.paper.data.imageset import ImageSet, resize
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """This is a network input x (C, H, W) and its soft label y (classes,)."""
+    """A network input x (C, H, W) and its soft label y (classes,)."""
 
     x: Tensor
     y: Tensor
@@ -70,7 +70,7 @@ def check_share(name: str, value: float) -> None:
 
 
 class Augmentation(Protocol):
-    """This is what every sampler here is."""
+    """What every sampler here is."""
 
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
@@ -81,7 +81,7 @@ class Augmentation(Protocol):
 
 @dataclass(frozen=True)
 class Hard:
-    """This gives the image its one-hot label."""
+    """Give the image its one-hot label."""
 
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
@@ -92,7 +92,7 @@ class Hard:
 
 @dataclass(frozen=True)
 class Smoothing:
-    """This gives the image a smoothed label, with ε ~ U(low, high)."""
+    """Give the image a smoothed label, with ε ~ U(low, high)."""
 
     low: float = 0.0
     high: float = 0.5
@@ -111,7 +111,7 @@ class Smoothing:
 
 @dataclass(frozen=True)
 class SmoothedMixup:
-    """This mixes in an image of another class, λ ~ U(low, high), of labels smoothed by epsilon."""
+    """Mix in an image of another class, λ ~ U(low, high), of labels smoothed by epsilon."""
 
     low: float = 0.0
     high: float = 1.0
@@ -135,7 +135,7 @@ class SmoothedMixup:
 
 @dataclass(frozen=True)
 class Mixup:
-    """This mixes in an image of another class, with λ ~ U(low, high)."""
+    """Mix in an image of another class, with λ ~ U(low, high)."""
 
     low: float = 0.0
     high: float = 1.0
@@ -152,7 +152,7 @@ class Mixup:
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """This gives the image any soft label at all, drawn from Dir(alpha, ..., alpha)."""
+    """Give the image any soft label at all, drawn from Dir(alpha, ..., alpha)."""
 
     alpha: float = 1.0
 

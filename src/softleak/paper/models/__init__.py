@@ -1,4 +1,4 @@
-"""This package holds image classifiers to audit, their initialisation and weight files."""
+"""Image classifiers to audit, their initialisation and weight files."""
 
 from softleak.io.weights import load_weights
 from softleak.paper.models.networks import alexnet, fcn4, kaiming_, lenet, mlp, uniform_, vgg

@@ -1,4 +1,4 @@
-"""This module initialises untrained networks in other ways than PyTorch's own."""
+"""Initialise untrained networks in other ways than PyTorch's own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def divisible(name: str, value: int, by_name: str, by: int) -> None:
 
 
 class AlexNet(nn.Module):
-    """This has convolutions `features.{0,3,6,8,10}` and linear layers `classifier.{1,4,6}`."""
+    """Convolutions `features.{0,3,6,8,10}` and linear layers `classifier.{1,4,6}`."""
 
     def __init__(self, classes: int, dropout: float, head_bias: bool) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) ->
 
 
 class MLP(nn.Module):
-    """This has hidden layers `features.{0,2,...}` and the head `classifier`."""
+    """Hidden layers `features.{0,2,...}` and the head `classifier`."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ _LENET_STRIDES = (2, 2, 1)
 
 
 class LeNet(nn.Module):
-    """This has convolutions `features.{0,2,4}` and the head `classifier`."""
+    """Convolutions `features.{0,2,4}` and the head `classifier`."""
 
     def __init__(
         self, classes: int, in_channels: int, image: int, activation: Callable[[], nn.Module]
@@ -196,7 +196,7 @@ _VGG_HIDDEN = 256
 
 
 class VGG(nn.Module):
-    """This has convolutions `features.{0,3,6}` and linear layers `classifier.{0,3}`."""
+    """Convolutions `features.{0,3,6}` and linear layers `classifier.{0,3}`."""
 
     def __init__(self, classes: int, image: int, dropout: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""This module loads networks whose trained weights come with the package."""
+"""Load networks whose trained weights come with the package."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from softleak.paper.models.vit import vit
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """This is a model factory and the image shape (C, H, W) its defaults are made for.
+    """A model factory and the image shape (C, H, W) its defaults are made for.
 
     Calling a spec calls the factory: `MODELS["lenet"](classes=100)`.
     """

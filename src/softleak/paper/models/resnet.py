@@ -1,4 +1,4 @@
-"""This module builds ResNet-20, -32 and -56, whose shortcuts have no parameters.
+"""Build ResNet-20, -32 and -56, whose shortcuts have no parameters.
 
 A shortcut that changes size drops every other pixel and fills the new channels with zeros (option A
 of He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2). The head `linear`
@@ -29,7 +29,7 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
 
 
 class BasicBlock(nn.Module):
-    """This has two 3x3 convolutions and a shortcut."""
+    """Two 3x3 convolutions and a shortcut."""
 
     expansion = 1
 
@@ -51,7 +51,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """This has a 1x1, a 3x3 (with the stride) and a 1x1 convolution, and a shortcut."""
+    """A 1x1, a 3x3 (with the stride) and a 1x1 convolution, and a shortcut."""
 
     expansion = 4
 
@@ -86,7 +86,7 @@ def _stage(block: Block, inputs: int, width: int, depth: int, stride: int) -> nn
 
 
 class ResNet(nn.Module):
-    """This has a stem, four stages of blocks, a global average and the head `fc`."""
+    """A stem, four stages of blocks, a global average and the head `fc`."""
 
     def __init__(
         self, block: Block, depths: tuple[int, ...], classes: int, small: bool, head_bias: bool
@@ -145,7 +145,7 @@ _THIN_WIDTHS = (16, 32, 64)
 
 
 class ThinBlock(nn.Module):
-    """This has two 3x3 convolutions and a parameter-free shortcut."""
+    """Two 3x3 convolutions and a parameter-free shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ def _cifar_stage(inputs: int, outputs: int, depth: int, stride: int) -> nn.Seque
 
 
 class ThinResNet(nn.Module):
-    """This has three stages of `depth` blocks, 6 * depth + 2 layers in all."""
+    """Three stages of `depth` blocks, 6 * depth + 2 layers in all."""
 
     def __init__(self, depth: int, classes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""This module builds a small vision transformer (class token, pre-norm) with a bias-free head.
+"""Build a small vision transformer (class token, pre-norm) with a bias-free head.
 
 State-dict keys are those of torchvision's VisionTransformer.
 """
@@ -18,7 +18,7 @@ _LAYER_NORM_EPS = 1e-6
 
 
 class SelfAttention(nn.Module):
-    """This is multi-head self-attention written out in matrix products.
+    """Multi-head self-attention written out in matrix products.
 
     Image reconstruction differentiates a gradient once more, and the fused attention kernels of
     PyTorch have no second derivative.
@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """This computes x + attention(norm(x)), then x + mlp(norm(x))."""
+    """Compute x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """This has the position embedding, the blocks and the last norm."""
+    """The position embedding, the blocks and the last norm."""
 
     def __init__(self, tokens: int, width: int, depth: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Encoder(nn.Module):
 
 
 class ViT(nn.Module):
-    """This has patches, a class token, an encoder, and the head `heads.head` on the class token."""
+    """Patches, a class token, an encoder, and the head `heads.head` on the class token."""
 
     def __init__(self, classes: int, patch: int, width: int, encoder: Encoder) -> None:
         super().__init__()

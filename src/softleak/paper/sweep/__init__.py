@@ -1,4 +1,4 @@
-"""This package runs many samples (here, in processes, on a Ray cluster) and records them."""
+"""Run many samples (here, in processes, on a Ray cluster) and record them."""
 
 from softleak.paper.sweep.engines import Cluster, Processes
 from softleak.paper.sweep.records import (

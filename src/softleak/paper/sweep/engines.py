@@ -1,4 +1,4 @@
-"""This module computes on a Ray cluster, or on this machine as one (extra `ray`)."""
+"""Compute on a Ray cluster, or on this machine as one (extra `ray`)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _submit(pool: ProcessPoolExecutor, piece: Piece) -> Future[Sequence[Record]]
 
 @dataclass(frozen=True)
 class Processes:
-    """This computes in worker processes, by default one per core."""
+    """Compute in worker processes, by default one per core."""
 
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
 
@@ -120,7 +120,7 @@ def _until_one_dies(
 
 
 class _Worker:
-    """This is an actor: it is sent what it computes with once, and keeps it."""
+    """An actor: it is sent what it computes with once, and keeps it."""
 
     def __init__(self, compute: Compute) -> None:
         self.compute = compute
@@ -131,7 +131,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Cluster:
-    """This computes in Ray's actors, one per core.
+    """Compute in Ray's actors, one per core.
 
     An actor that dies is started again by Ray, elsewhere if need be, and its piece with it.
 

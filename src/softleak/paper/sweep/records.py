@@ -1,4 +1,4 @@
-"""This module runs a sweep: what is missing is computed and kept, piece by piece."""
+"""Run a sweep: what is missing is computed and kept, piece by piece."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Measures = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Piece:
-    """These are samples of a cell that are computed together, the same ones in every run."""
+    """Samples of a cell that are computed together, the same ones in every run."""
 
     experiment: str
     cell: str
@@ -33,7 +33,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Record:
-    """This is what was measured of one sample."""
+    """What was measured of one sample."""
 
     experiment: str
     cell: str
@@ -49,7 +49,7 @@ def numbers(records: Iterable[Record], measure: str) -> list[float]:
 
 
 class Compute(Protocol):
-    """This computes the records of a piece. It is pickled once per worker."""
+    """Compute the records of a piece. It is pickled once per worker."""
 
     def __call__(self, piece: Piece) -> Sequence[Record]:
         """Return the records of a piece, the same wherever and whenever it is computed."""
@@ -69,7 +69,7 @@ CREATE TABLE IF NOT EXISTS records (
 
 
 class Records:
-    """This holds what was measured so far, in ``records.sqlite`` of a folder, until closed."""
+    """What was measured so far, in ``records.sqlite`` of a folder, until closed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -198,7 +198,7 @@ Done = tuple[Piece, Sequence[Record] | None]  # None: given up
 
 
 class Engine(Protocol):
-    """This is a place where pieces are computed."""
+    """A place where pieces are computed."""
 
     def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
         """Yield each piece with its records as soon as they are there; None means given up."""
@@ -207,7 +207,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Local:
-    """This computes in this process, one piece after the other."""
+    """Compute in this process, one piece after the other."""
 
     def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
         for piece in pieces:

@@ -8,7 +8,7 @@ from torch.distributions import Beta, MultivariateNormal
 
 import softleak as sl
 from softleak.labels.noisy import posterior as blocks
-from softleak.labels.noisy.posterior import GAUSSIAN, Posterior, sum_zero_part
+from softleak.labels.noisy.posterior import GAUSSIAN_FLOOR, Posterior, sum_zero_part
 from softleak.labels.noisy.sampling import Draws, quadrature
 
 from .one_sample import OneSample, smoothed
@@ -28,7 +28,7 @@ def gaussian(given, tau, labels):
     p, covariance = given.moments(tau[None])
     spread = covariance[0] + tau.square() * given.signal.u_covariance
     basis = sum_zero_part(torch.eye(CLASSES, dtype=torch.double))
-    inner = basis.T @ spread @ basis + GAUSSIAN.floor * torch.eye(CLASSES - 1)
+    inner = basis.T @ spread @ basis + GAUSSIAN_FLOOR * torch.eye(CLASSES - 1)
     pseudo = p[0] - tau * given.signal.u
     around = MultivariateNormal(torch.zeros(CLASSES - 1).double(), inner)
     log = around.log_prob((pseudo - labels) @ basis) + (CLASSES - 1) / 2 * math.log(2 * math.pi)

@@ -5,7 +5,9 @@ import torch
 import softleak as sl
 from softleak.labels.noisy.features import Typical
 from softleak.labels.noisy.posterior import (
-    PROBABILITIES,
+    PROBABILITIES_DAMPED,
+    PROBABILITIES_SETTLED,
+    PROBABILITIES_SMALLEST,
     NoisyLogits,
     Posterior,
     agreeing_probabilities,
@@ -31,15 +33,15 @@ def changes(size: float) -> torch.Tensor:
     assert bool((p >= 0).all())
     assert torch.allclose(p.sum(-1), torch.ones_like(noise.lengths), atol=1e-3)
     delta = p - labels[:, None]
-    tau = delta.norm(dim=-1, keepdim=True).clamp_min(PROBABILITIES.smallest)
+    tau = delta.norm(dim=-1, keepdim=True).clamp_min(PROBABILITIES_SMALLEST)
     logits = (delta / tau @ signal.response.T + noise.omega) / tau + posterior.b
     return (logits.softmax(-1) - p).norm(dim=-1)
 
 
 def test_probabilities_agree_with_the_logits_that_they_give():
     moved = changes(0.1)
-    assert float(moved.median()) < 2.0**-PROBABILITIES.damped  # what halving it every step leaves
-    assert float((moved <= PROBABILITIES.settled).double().mean()) > 0.9
+    assert float(moved.median()) < 2.0**-PROBABILITIES_DAMPED  # what halving it every step leaves
+    assert float((moved <= PROBABILITIES_SETTLED).double().mean()) > 0.9
 
 
 def test_where_nothing_settles_they_are_still_probabilities():

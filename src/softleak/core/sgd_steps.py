@@ -25,7 +25,7 @@ Number = TypeVar("Number", float, Tensor)
 
 @dataclass(frozen=True)
 class SgdSteps:
-    """This holds the numbers of SGD with a known learning rate."""
+    """SGD with a known learning rate, as numbers."""
 
     steps: int
     lr: float
@@ -113,13 +113,16 @@ class SgdSteps:
 
 
 def as_gradient(subject: Subject, share: GradientShare) -> GradientShare:
-    """Return an update as a gradient: of SGD its steps' mean, else itself at an unknown scale."""
+    """Return an update as a gradient: of SGD its steps' mean, else itself at an unknown scale.
+
+    The share remembers its answer.
+    """
     if share.made_by is None:
         return share
     recipe = SgdSteps.of(share.made_by)
     if recipe is None:
-        return replace(share, made_by=None, scale="unknown")
-    return mean_gradient(subject, share, recipe)
+        return share.once(as_gradient, lambda: replace(share, made_by=None, scale="unknown"))
+    return share.once((as_gradient, subject), lambda: mean_gradient(subject, share, recipe))
 
 
 def mean_gradient(subject: Subject, share: GradientShare, recipe: SgdSteps) -> GradientShare:

@@ -313,7 +313,7 @@ def from_first(
 def in_units_of(units: PixelMap | None, found: InputFinding) -> InputFinding:
     """Return a finding in other pixels.
 
-    Where nobody says how pixels became inputs, every image is stretched to its own range. Two
+    Where it is not stated how pixels became inputs, every image is stretched to its own range. Two
     images can be compared, and their errors too, only if both are stretched alike.
 
     Args:

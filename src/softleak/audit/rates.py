@@ -98,14 +98,7 @@ class LossFall:
 
     @classmethod
     def of(cls, subject: Subject, true: GradientShare, x: Tensor, y: Tensor) -> LossFall | None:
-        """Return the comparison for one sample; None if no step of the update lowers its loss.
-
-        Args:
-            subject: the model, with the weights before the step.
-            true: the update.
-            x: the input of the sample, as the model takes it.
-            y: its label (C,).
-        """
+        """Return the comparison for one sample; None if no step of the update lowers its loss."""
         loss = _loss_after(subject, x, y)
         before, slope, rate = loss(true, 0.0), true.norm() ** 2, 1.0
         for _ in range(LINE_HALVINGS):

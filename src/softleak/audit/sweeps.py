@@ -62,10 +62,6 @@ class Treatment:
 
         One takes it as it is. If it was pruned, another knows that what is missing is smaller than
         what is there, and trusts each gradient accordingly.
-
-        Args:
-            sent: what was sent.
-            noise: the standard deviation of the noise on what was sent.
         """
         if self.clips:
             sent = replace(sent, scale="unknown")

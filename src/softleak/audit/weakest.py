@@ -66,7 +66,7 @@ class Stopped:
         guesses: how often the right class was named, sure or not; None if there is no single class
             to guess, because the update is of several samples.
         treatment: what was done to the share before the noise.
-        utility: what is left of the update; None if nobody measured it.
+        utility: what is left of the update; None if it was not measured.
     """
 
     setting: float
@@ -245,10 +245,6 @@ def root_mean_square(share: GradientShare) -> float:
 def least_loss(search: Search, treatments: Sequence[Treatment] = TREATMENTS) -> Stopped | None:
     """Return the treatment and the noise that stop everything and leave the most of the update.
 
-    Args:
-        search: the search for noise on the share.
-        treatments: what may be done to the share before the noise, the first to try first.
-
     Returns:
         The best that was found; None if nothing that was tried stops the attacks.
     """
@@ -277,10 +273,6 @@ def expected_progress(search: Search, setting: float) -> float:
     """Return the progress that is left behind noise of a setting, on average over the noise.
 
     Noise adds to the length of what is sent, and nothing along the true update.
-
-    Args:
-        search: the search, with its treatment.
-        setting: the standard deviation of the noise.
     """
     true, left = search.target.share.share, search.prepared
     whole = true.norm()

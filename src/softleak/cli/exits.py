@@ -57,12 +57,7 @@ def mistakes(kept: str = "Nothing was kept.") -> Iterator[None]:
 
 @contextmanager
 def counting_bar(first: str, *more: ProgressColumn) -> Iterator[tuple[Progress, TaskID]]:
-    """Show a bar with a count and the time so far, until the block ends.
-
-    Args:
-        first: the description until another one is set.
-        more: columns to show at the end.
-    """
+    """Show a bar with a count and the time so far, until the block ends."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         *more,

@@ -54,13 +54,7 @@ class SeveralReader:
         return Balance.of(self.subject.model, self.subject.head, self.subject.input_shape)
 
     def read(self, update: Update, share: GradientShare, report: AuditReport) -> AuditReport:
-        """Return the report with the number of samples per class, or why they were not counted.
-
-        Args:
-            update: what is known of the client's step.
-            share: the gradient behind the step.
-            report: what the audit found in it.
-        """
+        """Return the report with the number of samples per class, or why they were not counted."""
         if not report.several or not report.composition.attacked:
             return report
         reason = self._uncounted(update, share)
@@ -246,13 +240,7 @@ class Auditor:
         self._first: Subject | None = None
 
     def audit(self, number: int, groups: Sequence[Group], *, inputs: int = 0) -> RoundAudit:
-        """Return what the updates of one round give away.
-
-        Args:
-            number: the number of the round.
-            groups: the updates, grouped by the state that the clients were sent.
-            inputs: the number of updates per group whose input is attacked as well.
-        """
+        """Return what the updates of one round give away."""
         start = time.perf_counter()
         clients = [client for group in groups for client in self._group(group, inputs)]
         return RoundAudit(number, tuple(clients), time.perf_counter() - start)

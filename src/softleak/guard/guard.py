@@ -51,11 +51,7 @@ class GuardOutcome:
     processor: float = 0.0
 
     def words(self, stop: frozenset[Leak]) -> str:
-        """Return what became of the update, in sentences.
-
-        Args:
-            stop: the leaks that the guard is told to stop.
-        """
+        """Return what became of the update, in sentences."""
         if self.refusal:
             return f"Refused: {self.refusal}."
         if self.stopped is not None:
@@ -84,10 +80,6 @@ class GuardOutcome:
         Every reply of a guard has the same names, because strategies insist on that. Inputs are
         attacked only if the guard is to stop them; otherwise they have no number. What could not be
         attacked this time is counted by a number of its own.
-
-        Args:
-            stop: the leaks that the guard is told to stop.
-            seconds: the time that the guard took.
         """
         never = {Leak.INPUT} - stop
         leaks, unattacked = self.found.leaks, self.found.unattacked
@@ -129,7 +121,10 @@ def defended(
         last: the defence of the round before; None to search for one.
         generator: the source of the noise.
     """
-    stopped = least_loss(search, treatments) if last is None else _again(search, last)
+    if last is None:
+        stopped = least_loss(search, treatments)
+    else:  # with its figures measured on this round's update
+        stopped = treated(search, last.treatment).at(last.setting)
     if stopped is None:
         return GuardOutcome(found, refusal="no defence that was tried stops the attack")
     tried = treated(search, stopped.treatment)
@@ -139,11 +134,6 @@ def defended(
             return GuardOutcome(found, sent, stopped, utility(search.target.share.share, sent))
         stopped = stronger(stopped)
     return GuardOutcome(found, refusal="the attack still succeeds behind the strongest noise tried")
-
-
-def _again(search: Search, last: Stopped) -> Stopped:
-    """Return the defence of the round before, with its figures measured on this round's update."""
-    return treated(search, last.treatment).at(last.setting)
 
 
 LOGGER = logging.getLogger("softleak")
@@ -239,13 +229,7 @@ class UpdateGuard:
         return defended(found, search, policy.treatments, last, generator)
 
     def say(self, number: int, outcome: GuardOutcome, seconds: float) -> None:
-        """Log what an update gives away, and what became of it.
-
-        Args:
-            number: the number of the round.
-            outcome: what the guard found and did.
-            seconds: the time that it took.
-        """
+        """Log what an update gives away, and what became of it."""
         did, found = outcome.words(self.policy.stop), outcome.found
         doubtful = found.leaks or found.unattacked & self.policy.stop
         level = logging.WARNING if doubtful else logging.INFO

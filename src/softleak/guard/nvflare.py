@@ -41,12 +41,7 @@ AUDITED_KINDS = [DataKind.WEIGHT_DIFF, DataKind.WEIGHTS]
 
 
 def built(model: nn.Module | str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Return a model, which a configuration names by ``package.module:factory``.
-
-    Args:
-        model: the model, or the name of what makes it.
-        arguments: the arguments of the factory.
-    """
+    """Return a model, which a configuration names by ``package.module:factory``."""
     if isinstance(model, nn.Module):
         return model
     module, colon, factory = str(model).partition(":")
@@ -119,14 +114,7 @@ def _moved(start: Tensor, difference: Tensor, name: str) -> Tensor:
 
 
 def defended_dxo(dxo: DXO, update: Update, share: GradientShare, model: nn.Module) -> DXO:
-    """Return an object of the same kind that tells another share.
-
-    Args:
-        dxo: the object that would be sent otherwise, whose numbers' types and properties are kept.
-        update: the update that it tells.
-        share: the gradient to tell instead.
-        model: the architecture, whose names the share has.
-    """
+    """Return an object of the same kind, types and properties that tells another share."""
     state = update.after(share, model)
     if dxo.data_kind == DataKind.WEIGHT_DIFF:
         size = 1.0 if update.lr is None else update.lr
@@ -261,4 +249,7 @@ def _action(name: str) -> Action:
 
 
 def _leak(name: str) -> Leak:
-    return Leak.named(name)
+    known = {leak.value: leak for leak in Leak}
+    if name not in known:
+        raise OptionError(f"expected leaks among {', '.join(known)}, got {name!r}")
+    return known[name]

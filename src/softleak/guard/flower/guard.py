@@ -92,12 +92,7 @@ def _round(config: ConfigRecord) -> int:
 
 
 def record_of(state: Weights, order: ArrayRecord) -> ArrayRecord:
-    """Return a state as a record.
-
-    Args:
-        state: the weights and buffers by name.
-        order: a record of the same names, whose order is kept.
-    """
+    """Return a state as a record, in the order of another record of the same names."""
     return ArrayRecord({name: Array(state[name].numpy()) for name in order})
 
 

@@ -44,12 +44,7 @@ class AuditRunner(Protocol):
     """An object that takes rounds and returns their audits."""
 
     def submit(self, number: int, groups: Sequence[Group]) -> None:
-        """Audit a round, now or later.
-
-        Args:
-            number: the number of the round.
-            groups: its updates, grouped by the state that the clients were sent.
-        """
+        """Audit a round, now or later."""
         ...
 
     def ready(self, *, wait: bool) -> list[RoundAudit]:
@@ -64,7 +59,7 @@ class AuditRunner(Protocol):
 
 
 class Inline:
-    """A runner in this process: labels at once, inputs when somebody waits for them.
+    """A runner in this process: labels at once, inputs when the run is waited for.
 
     Args:
         auditor: the auditor of the federation's model.
@@ -138,12 +133,7 @@ class _Actor:
 
 
 def runner(engine: AuditEngine, auditor: Auditor) -> AuditRunner:
-    """Return the runner of an engine.
-
-    Args:
-        engine: where audits run.
-        auditor: the auditor of the federation's model.
-    """
+    """Return the runner of an engine."""
     return OnRay(auditor) if engine is AuditEngine.RAY else Inline(auditor)
 
 
@@ -163,12 +153,7 @@ def append(path: Path, audit: RoundAudit) -> None:
 
 
 def line(number: int, client: ClientAudit) -> dict[str, Any]:
-    """Return one client of one round as plain data.
-
-    Args:
-        number: the number of the round.
-        client: what was found about the client's update.
-    """
+    """Return one client of one round as plain data."""
     said: dict[str, Any] = {"round": number, "node": str(client.node), "verdict": client.words}
     if client.report is None:
         return {**said, "audited": False, "reason": client.reason}
@@ -222,7 +207,7 @@ def sent_states(
     Args:
         messages: the messages of a round.
         lr: the learning rate that was given; None to take that of the message.
-        client: how all clients train, if somebody said it; None to take what the message says.
+        client: how all clients train, if that was given; None to take what the message says.
     """
     states: dict[int, Weights] = {}
     found: dict[int, Update] = {}
@@ -240,12 +225,7 @@ def sent_states(
 
 
 def update_of(reply: Message, sent: Mapping[int, Update]) -> Update:
-    """Return a reply as an update that holds a share, or the reason why it holds none.
-
-    Args:
-        reply: what a node sent back.
-        sent: what all nodes were sent.
-    """
+    """Return a reply as an update that holds a share, or the reason why it holds none."""
     node = reply.metadata.src_node_id
     if reply.has_error():
         return Update(node, reason=f"it replied with an error: {reply.error.reason}")
@@ -264,10 +244,6 @@ def grouped(sent: Mapping[int, Update], updates: Mapping[int, Update]) -> list[G
     """Return the updates of a round, grouped by the state that the nodes were sent.
 
     A node that did not reply is among them, with that as the reason.
-
-    Args:
-        sent: what each node was sent.
-        updates: what each node that replied sent back.
     """
     silent = {n: Update(n, reason="it did not reply") for n in sent if n not in updates}
     members: dict[int, list[Update]] = defaultdict(list)

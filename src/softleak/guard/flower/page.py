@@ -46,7 +46,7 @@ def picture(
         number: the number of the round.
         client: what was found about the client's update.
         names: the names of the classes.
-        true: the true pixels (C, H, W), if somebody has them.
+        true: the true pixels (C, H, W), if they are known.
     """
     report = client.report
     if report is None:
@@ -125,13 +125,7 @@ class Federation:
 
 
 def write_rounds(path: Path, rounds: Sequence[RoundAudit], names: Sequence[str] = ()) -> None:
-    """Write the page of one run, either whole or not at all.
-
-    Args:
-        path: the file to write.
-        rounds: what was found in each round.
-        names: the names of the classes.
-    """
+    """Write the page of one run, either whole or not at all."""
     note = "The server computed this from nothing but the weights it sent and those that came back."
     pictures = [picture(audit.number, c, names) for audit in rounds for c in audit.audited]
     shown = [p for p in pictures if p.found][:LIMITS_PICTURES]
@@ -142,14 +136,7 @@ def write_rounds(path: Path, rounds: Sequence[RoundAudit], names: Sequence[str] 
 def write_federations(
     path: Path, title: str, runs: Sequence[Federation], names: Sequence[str] = ()
 ) -> None:
-    """Write the page of some runs, one below the other.
-
-    Args:
-        path: the file to write.
-        title: the heading of the page.
-        runs: the runs.
-        names: the names of the classes.
-    """
+    """Write the page of some runs, one below the other."""
     text = fill(
         "rounds.html", "softleak.guard.flower", title=title, runs=runs,
         leaks={leak: leak.short for leak in Leak},

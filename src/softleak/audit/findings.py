@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from softleak.audit.reasons import Told
 from softleak.core.normalisation import Normalisation
 from softleak.core.results import Recovery, Status
 from softleak.inversion.step import LayerReport
@@ -37,7 +38,7 @@ class Attempt:
 
     attack: str
     outcome: Outcome
-    why: str
+    why: Told
 
 
 LIKE_PIXELS = (-0.1, 1.1)  # an input within these is taken for pixels if nobody says
@@ -221,7 +222,7 @@ class InputFinding:
     """
 
     method: Method
-    message: str
+    reason: Told
     pixels: Tensor | None = None
     psnr_predicted: float | None = None
     determined: bool = False
@@ -235,6 +236,23 @@ class InputFinding:
     attempts: tuple[Attempt, ...] = ()  # how each attack on the input ended
     certificate: Certificate | None = None  # of Gauss–Newton, if it was tried
     batch: tuple[Tensor, ...] = ()  # the pixels of every input, if there are several
+    failed_to_run: bool = False  # whether the attack raised something
+    instead_of: tuple[Told, ...] = ()  # what attacks found that were tried before this one
+    beside: Told | None = None  # what became of an attack that was no better
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the attack ended."""
+        if self.method == Method.NONE:
+            return Outcome.NOT_CARRIED_OUT if self.failed_to_run else Outcome.NOT_APPLICABLE
+        return Outcome.of(self.leaked)
+
+    @property
+    def message(self) -> str:
+        """Return the reasons in words."""
+        beside = [] if self.beside is None else [str(self.beside)]
+        said = ", so ".join(map(str, (*self.instead_of, self.reason)))
+        return "; ".join([said, *beside])
 
     @property
     def assumptions(self) -> tuple[str, ...]:

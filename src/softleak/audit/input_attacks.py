@@ -1,7 +1,7 @@
 """The input behind a share: computed exactly where the model allows it, else searched for.
 
-This is the one place where the method is chosen. ``INPUT_ATTACKS`` lists the attacks, the strongest
-first; a new one is a function in a file of its own and a line here.
+The one place where the method is chosen. ``INPUT_ATTACKS`` lists the attacks, the strongest
+first; a new one is a function and a row there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from softleak.audit.findings import Attempt, InputFinding, Method, Outcome, PixelMap
+from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
+from softleak.audit.reasons import Reason, Told, Why, because
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
 from softleak.core.input_spec import InputSpec
@@ -51,7 +53,7 @@ def invert_embedded(
         return None
     found = invert_patches(plan, share)
     if not found.input.isfinite().all():
-        return InputFinding(Method.EMBEDDING, "the equations have no finite solution")
+        return InputFinding(Method.EMBEDDING, because(Why.NO_FINITE_SOLUTION))
     pixels = PixelMap.of(found.input, options.normalisation)
     return InputFinding(
         Method.EMBEDDING,
@@ -103,16 +105,11 @@ def invert_input(
 
 def _described(found: Inversion, normalisation: Normalisation | None) -> InputFinding:
     if not found.input.isfinite().all():
-        return InputFinding(Method.INVERSION, "the equations have no finite solution")
+        return InputFinding(Method.INVERSION, because(Why.NO_FINITE_SOLUTION))
     pixels = PixelMap.of(found.input, normalisation)
-    message = (
-        "every layer's equations determined its input, and agree"
-        if found.determined
-        else "some layer's equations do not determine its input, or contradict each other"
-    )
     return InputFinding(
         Method.INVERSION,
-        message,
+        because(Why.DETERMINED if found.determined else Why.UNDETERMINED),
         pixels(found.input),
         replace(found, pixel=pixels.scale).psnr_predicted,
         found.determined,
@@ -222,20 +219,16 @@ def match_input(
     found = TimedMatching()(subject, share, recovery, options.seconds)
     best = min(found, key=lambda one: one.misfit)
     if best.input is None:
-        return InputFinding(Method.NONE, f"matching could not be carried out: {best.message}")
+        return not_run(MATCHING.name, best.message)
     to_pixels = PixelMap.of(best.input, options.normalisation)
     several = isinstance(recovery, BatchRecovery)
     pixels = [_rows(to_pixels(one.input), several) for one in found if one.input is not None]
     agreed = [agreement_of(*pair) for pair in zip(*pixels, strict=True) if len(pair) > 1]
     agreement = min(agreed, default=None)
-    said = "" if agreement is None else f", and two starts agree to {agreement:.0f} dB"
-    message = (
-        f"gradients were matched: that of {'these images' if several else 'this image'} differs "
-        f"from the share's by {best.misfit:.0%}{said}"
-    )
+    reason = because(Why.MATCHED, several=several, misfit=best.misfit, agreement=agreement)
     shown = _rows(to_pixels(best.input), several)
     return InputFinding(
-        Method.MATCHING, message, shown[0], to_pixels=to_pixels, misfit=best.misfit,
+        Method.MATCHING, reason, shown[0], to_pixels=to_pixels, misfit=best.misfit,
         agreement=agreement, batch=shown if several else (),
     )  # fmt: skip
 
@@ -243,9 +236,6 @@ def match_input(
 def _rows(pixels: Tensor, several: bool) -> tuple[Tensor, ...]:
     """Return the inputs of a batch one by one, or the only one."""
     return tuple(pixels) if several else (pixels,)
-
-
-GAUSS_NEWTON = "Gauss–Newton"
 
 
 @dataclass(frozen=True)
@@ -287,7 +277,7 @@ def search_input(
         and found.proved
         and (proved := _solution_described(found, recovery, options))
     ):
-        shown = Attempt(GAUSS_NEWTON, Outcome.of(proved.leaked), proved.message)
+        shown = Attempt(GAUSS_NEWTON.id, Outcome.of(proved.leaked), proved.reason)
         return replace(proved, attempts=(shown,))
     left = max(options.seconds - (time.perf_counter() - began), 0.0)
     if options.seconds > 0:
@@ -295,11 +285,10 @@ def search_input(
     matched = match_input(subject, share, recovery, replace(options, seconds=left))
     if matched is None:
         return None
-    message = matched.message
-    if ending.outcome is not Outcome.NOT_APPLICABLE:
-        message = f"{message}; Gauss–Newton proved no image: {ending.why}"
+    tried = ending.outcome is not Outcome.NOT_APPLICABLE
+    beside = because(Why.NOT_PROVED, why=ending.why) if tried else None
     certificate = None if found is None else found.certificate
-    return replace(matched, message=message, certificate=certificate, attempts=(ending,))
+    return replace(matched, beside=beside, certificate=certificate, attempts=(ending,))
 
 
 def _solved(
@@ -308,7 +297,7 @@ def _solved(
     """Return what Gauss–Newton found, if it was tried, and how it ended."""
     try:
         if why := _inapplicable(subject, recovery, options):
-            return None, Attempt(GAUSS_NEWTON, Outcome.NOT_APPLICABLE, why)
+            return None, Attempt(GAUSS_NEWTON.id, Outcome.NOT_APPLICABLE, why)
         matching = Matching(
             optimiser=SOLVING.method,
             restarts=SOLVING.restarts,
@@ -317,22 +306,24 @@ def _solved(
         shaped = replace(subject, said_shape=subject.input_shape)
         (found,) = matching(shaped, [share], [recovery])
     except Exception as error:  # the model's own code and torch may raise anything
-        why = f"it could not be carried out: {in_a_line(error)}"
-        return None, Attempt(GAUSS_NEWTON, Outcome.NOT_CARRIED_OUT, why)
-    return found, Attempt(GAUSS_NEWTON, Outcome.of(found.proved), found.message)
+        why = because(Why.NOT_RUN, name="it", error=in_a_line(error))
+        return None, Attempt(GAUSS_NEWTON.id, Outcome.NOT_CARRIED_OUT, why)
+    return found, Attempt(GAUSS_NEWTON.id, Outcome.of(found.proved), found.message)
 
 
-def _inapplicable(subject: Subject, recovery: Recovery | BatchRecovery, options: Options) -> str:
-    """Return why Gauss–Newton does not apply, or nothing if it does."""
+def _inapplicable(
+    subject: Subject, recovery: Recovery | BatchRecovery, options: Options
+) -> Told | None:
+    """Return why Gauss–Newton does not apply; None if it does."""
     shape, method = subject.input_shape, SOLVING.method
     if options.seconds <= 0:
-        return "no time was given to search for inputs"
+        return because(Why.NO_TIME)
     if not isinstance(shape, tuple):
-        return "the shape of an input is not known"
+        return because(Why.NO_SHAPE)
     inputs = recovery.size if isinstance(recovery, BatchRecovery) else 1
     if (unknowns := inputs * math.prod(shape)) > method.dense:
-        return f"{unknowns} unknown numbers are too many; an audit solves for {method.dense}"
-    return method.roughness(subject, shape)
+        return because(Why.TOO_MANY_UNKNOWNS, unknowns=unknowns, most=method.dense)
+    return method.roughness(subject, shape) or None
 
 
 def _solution_described(
@@ -343,13 +334,9 @@ def _solution_described(
         return None
     to_pixels = PixelMap.of(found.input, options.normalisation)
     several, pixels = isinstance(recovery, BatchRecovery), to_pixels(found.input)
-    message = (
-        "the equations of all layers determine every pixel, and "
-        f"{'these images fulfil' if several else 'this image fulfils'} them to within rounding"
-    )
     return InputFinding(
         Method.SOLVING,
-        message,
+        because(Why.SOLVED, several=several),
         pixels[0] if several else pixels,
         found.certificate.psnr_predicted(to_pixels.scale),
         determined=True,
@@ -360,14 +347,66 @@ def _solution_described(
     )
 
 
-FAILED_TO_RUN = "could not be carried out"
-# An attack answers None if it does not apply and nobody needs to hear of it.
-InputAttack = Callable[[Subject, GradientShare, Recovery, Options], InputFinding | None]
-INPUT_ATTACKS: list[tuple[str, InputAttack]] = [
-    ("reading embeddings", invert_embedded),
-    ("inversion", invert_input),
-    ("matching", search_input),
-]
+@dataclass(frozen=True)
+class Attack:
+    """One attack, as the catalogue lists it.
+
+    Attributes:
+        id: what machines call it.
+        name: what people call it.
+        method: how it works, in a sentence.
+        aim: what it recovers if it succeeds.
+    """
+
+    id: str
+    name: str
+    method: str = "It was added to this audit."
+    aim: Leak = Leak.INPUT
+
+
+@dataclass(frozen=True)
+class InputAttack(Attack):
+    """An attack on the input behind the gradient of one sample.
+
+    Attributes:
+        run: returns what it found; None if it does not apply and nobody needs to hear of it.
+        needs_feature: whether it starts from the feature before the last layer.
+        real_valued: whether it needs inputs of real numbers, which words are not.
+    """
+
+    run: Callable[[Subject, GradientShare, Recovery, Options], InputFinding | None] = lambda *_: (
+        None
+    )
+    needs_feature: bool = True
+    real_valued: bool = True
+
+    def lacks(self, subject: Subject, recovery: Recovery) -> Reason | None:
+        """Return what is missing for the attack on an update; None if nothing is."""
+        if self.real_valued and isinstance(subject.input_shape, InputSpec):
+            return because(Why.NOT_REAL_VALUED)
+        lacking = self.needs_feature and recovery.feature is None
+        return because(Why.NO_FEATURE) if lacking else None
+
+
+EMBEDDINGS = InputAttack(
+    "input-embeddings", "Input from gradients of embeddings",
+    "Patches or words are computed from the gradients of a transformer's embeddings.",
+    run=invert_embedded, needs_feature=False, real_valued=False,
+)  # fmt: skip
+INVERSION = InputAttack(
+    "input-inversion", "Input, layer by layer",
+    "The equations of every layer are solved backwards, with error bars.", run=invert_input,
+)  # fmt: skip
+MATCHING = InputAttack(
+    "input-matching", "Input by gradient matching",
+    "An image is sought from two starts whose gradient is the update.", run=search_input,
+)  # fmt: skip
+GAUSS_NEWTON = Attack(  # the first part of the search of ``MATCHING``
+    "input-gauss-newton", "Input by Gauss–Newton",
+    "All equations of a smooth network are solved together.",
+)  # fmt: skip
+# The strongest first. A new attack is a row here, and nothing else.
+INPUT_ATTACKS: list[InputAttack] = [EMBEDDINGS, INVERSION, MATCHING]
 
 
 def recover_input(
@@ -379,52 +418,38 @@ def recover_input(
     reason and nothing else. Weight decay is undone first, in every way it may have been applied.
     """
     start = time.perf_counter()
-    attacks = INPUT_ATTACKS if recovery.feature is not None else INPUT_ATTACKS[:1]
-    if isinstance(subject.input_shape, InputSpec):
-        attacks = INPUT_ATTACKS[:1]  # words are not real numbers
     factors = factor(subject.head, [share])
     faint = factors.sums[0] if bool(factors.rank_one) else None  # most products have no decay
     shares = [one.share for one in without_decay(subject, share, sums=faint)] or [share]
     best: InputFinding | None = None
     ended: list[Attempt] = []
-    for name, attack in attacks:
-        tries = [(_attempted(attack, name, subject, one, recovery, options), one) for one in shares]
-        found, share = max(tries, key=lambda pair: _promise(pair[0]))
-        ended.append(_ending(name, found))
-        if found is not None:
-            ended += found.attempts
-            best = found if best is None else _better(best, found)
-            shares = [share]
+    for attack in INPUT_ATTACKS:
         if best is not None and best.leaked:
-            break
-    if best is None:
-        best = InputFinding(Method.NONE, "no feature was recovered to start from")
-    noted = {attempt.attack for attempt in ended}
-    left = [name for name, _ in INPUT_ATTACKS if name not in noted]
-    why = _left_out(subject, recovery, best)
-    kept_back = Outcome.NOT_CARRIED_OUT if best.leaked else Outcome.NOT_APPLICABLE
-    ended += [Attempt(name, kept_back, why) for name in left]
+            why = because(Why.STRONGER_SUCCEEDED)
+            ended.append(Attempt(attack.id, Outcome.NOT_CARRIED_OUT, why))
+            continue
+        if lacking := attack.lacks(subject, recovery):
+            ended.append(Attempt(attack.id, Outcome.NOT_APPLICABLE, lacking))
+            continue
+        tries = [(_attempted(attack, subject, one, recovery, options), one) for one in shares]
+        found, share = max(tries, key=lambda pair: _promise(pair[0]))
+        if found is None:
+            why = because(Why.OFFERS_NOTHING)
+            ended.append(Attempt(attack.id, Outcome.NOT_APPLICABLE, why))
+            continue
+        ended += [Attempt(attack.id, found.outcome, found.message), *found.attempts]
+        best = found if best is None else _better(best, found)
+        shares = [share]
+    best = best or InputFinding(Method.NONE, because(Why.NO_FEATURE))
     return replace(best, seconds=time.perf_counter() - start, attempts=tuple(ended))
 
 
-def _ending(name: str, found: InputFinding | None) -> Attempt:
-    """Return how one attack ended, for the catalogue."""
-    if found is None:
-        return Attempt(name, Outcome.NOT_APPLICABLE, "the model or the update offers nothing to it")
-    if found.method == Method.NONE:
-        failed = FAILED_TO_RUN in found.message
-        outcome = Outcome.NOT_CARRIED_OUT if failed else Outcome.NOT_APPLICABLE
-        return Attempt(name, outcome, found.message)
-    return Attempt(name, Outcome.of(found.leaked), found.message)
-
-
-def _left_out(subject: Subject, recovery: Recovery, best: InputFinding) -> str:
-    """Return why the attacks after the last one that was tried were not needed or do not apply."""
-    if best.leaked:
-        return "a stronger attack had recovered the input already"
-    if isinstance(subject.input_shape, InputSpec):
-        return "words are not real numbers"
-    return "no feature was recovered to start from" if recovery.feature is None else ""
+def not_run(name: str, error: Exception | str) -> InputFinding:
+    """Return the finding of an attack that could not be carried out."""
+    told = error if isinstance(error, str) else in_a_line(error)
+    return InputFinding(
+        Method.NONE, because(Why.NOT_RUN, name=name, error=told), failed_to_run=True
+    )
 
 
 def _promise(found: InputFinding | None) -> tuple[bool, float]:
@@ -433,7 +458,6 @@ def _promise(found: InputFinding | None) -> tuple[bool, float]:
 
 def _attempted(
     attack: InputAttack,
-    name: str,
     subject: Subject,
     share: GradientShare,
     recovery: Recovery,
@@ -441,16 +465,15 @@ def _attempted(
 ) -> InputFinding | None:
     """Return the outcome of an attack, or in one line why it could not be carried out."""
     try:
-        return attack(subject, share, recovery, options)
+        return attack.run(subject, share, recovery, options)
     except Exception as error:  # the model's own code and torch may raise anything
-        return InputFinding(Method.NONE, f"{name} {FAILED_TO_RUN}: {in_a_line(error)}")
+        return not_run(attack.name, error)
 
 
 def _better(best: InputFinding, found: InputFinding) -> InputFinding:
     """Return the attempt whose image should be better, with a word on the other."""
-    why = best.message.partition(";")[0]
     if found.pixels is None:
-        return replace(best, message=f"{why}; {found.message}")
+        return replace(best, beside=found.reason)
     if found.quality >= best.quality:
-        return replace(found, message=f"{why}, so {found.message}")
-    return replace(best, message=f"{why}; {found.method.value} was tried and is no better")
+        return replace(found, instead_of=(*best.instead_of, best.reason))
+    return replace(best, beside=because(Why.NO_BETTER, method=found.method.value))

@@ -14,6 +14,7 @@ from softleak.audit.composition import CompositionFinding, mixes, parts_in_words
 from softleak.audit.findings import FeatureFinding, InputFinding, LabelFinding, Method
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.options import Options
+from softleak.audit.reasons import Why, because
 from softleak.audit.report import AuditReport, ScalarView
 from softleak.audit.samples import NO_SAMPLES, SamplesFinding, read_samples
 from softleak.audit.several_inputs import batch_input, trained_input
@@ -352,12 +353,12 @@ def _input(
 ) -> InputFinding:
     """Return the input, or those of several samples, unless nobody asks for it."""
     if not options.inputs:
-        return InputFinding(Method.NONE, "inputs were not asked for", asked=False)
+        return InputFinding(Method.NONE, because(Why.NOT_ASKED), asked=False)
     text = isinstance(subject.input_shape, InputSpec)  # several texts still show their words
     if mixes(recovery, composition) and not text:
         return batch_input(subject, share, samples, options)
     if composition.signs:
-        return InputFinding(Method.NONE, "the update is a pattern of signs, not a gradient")
+        return InputFinding(Method.NONE, because(Why.ONLY_SIGNS))
     return recover_input(subject, share, recovery, options)
 
 

@@ -8,12 +8,20 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from softleak.audit.findings import Attempt, InputFinding, Method, Outcome, PixelMap
-from softleak.audit.input_attacks import Agreement, search_input, text_finding
+from softleak.audit.findings import Attempt, InputFinding, Method, PixelMap
+from softleak.audit.input_attacks import (
+    EMBEDDINGS,
+    MATCHING,
+    Agreement,
+    Attack,
+    not_run,
+    search_input,
+    text_finding,
+)
 from softleak.audit.options import Options
+from softleak.audit.reasons import Why, because
 from softleak.audit.samples import SamplesFinding
 from softleak.batches.sparse.inputs import recover_trained_batch
-from softleak.core.errors import in_a_line
 from softleak.core.input_spec import InputSpec
 from softleak.core.results import BatchRecovery
 from softleak.core.share import GradientShare
@@ -21,7 +29,7 @@ from softleak.core.subject import Subject
 from softleak.inversion.texts.read import read_bag
 from softleak.matching.unrolled import UnrolledMatching
 
-NOT_SEARCHED = InputFinding(Method.NONE, "the update mixes several samples or steps")
+NOT_SEARCHED = InputFinding(Method.NONE, because(Why.SEVERAL_MIXED))
 
 
 def batch_input(
@@ -44,17 +52,25 @@ def batch_input(
     try:
         found = search_input(subject, share, samples.found, options)
     except Exception as error:  # the model's own code and torch may raise anything
-        return InputFinding(Method.NONE, f"matching could not be carried out: {in_a_line(error)}")
+        return not_run(MATCHING.name, error)
     if found is None:
-        return InputFinding(Method.NONE, "no time was given to search for the inputs of the batch")
+        return InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
     attempts = found.attempts
     if found.method != Method.NONE:
-        attempts += (Attempt("matching", Outcome.of(found.leaked), found.message),)
+        attempts += (Attempt(MATCHING.id, found.outcome, found.message),)
     return replace(found, seconds=time.perf_counter() - start, attempts=attempts)
 
 
 FIRST_LAYER = Method("FIRST_LAYER", "closed form, from the first layer's update", exact=True)
-LOCAL_INPUT_ATTACKS = ("first layer of local training", "matching of local training")
+LOCAL_FIRST_LAYER = Attack(
+    "input-local-first-layer", "Inputs behind local training, from the first layer",
+    "The update of a fully connected first layer is a sum over inputs that never change; its "
+    "sparse vectors separate them.",
+)  # fmt: skip
+LOCAL_MATCHING = Attack(
+    "input-local-matching", "Input behind local training, by matching",
+    "The declared client is run on guesses that follow what its update leaves.",
+)  # fmt: skip
 
 
 def trained_input(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
@@ -63,12 +79,12 @@ def trained_input(subject: Subject, share: GradientShare, options: Options) -> I
     Of several inputs the finding holds the first, and says how many there are.
     """
     if not options.inputs:
-        return InputFinding(Method.NONE, "inputs were not asked for", asked=False)
+        return InputFinding(Method.NONE, because(Why.NOT_ASKED), asked=False)
     start = time.perf_counter()
     try:
         shown = _shown(subject, share, options)
     except Exception as error:  # the model's own code and torch may raise anything
-        return InputFinding(Method.NONE, f"could not be carried out: {in_a_line(error)}")
+        return not_run("the attack on local training", error)
     return replace(shown, seconds=time.perf_counter() - start, attempts=_attempts(shown))
 
 
@@ -87,11 +103,10 @@ def _shown(subject: Subject, share: GradientShare, options: Options) -> InputFin
 
 def _attempts(found: InputFinding) -> tuple[Attempt, ...]:
     """Return how the attack that was carried out ended; nothing if none was."""
-    methods = (Method.TEXT, FIRST_LAYER, Method.MATCHING)
-    names = dict(zip(methods, ("reading embeddings", *LOCAL_INPUT_ATTACKS), strict=True))
-    if found.method not in names:
-        return ()
-    return (Attempt(names[found.method], Outcome.of(found.leaked), found.message),)
+    run = {
+        Method.TEXT: EMBEDDINGS, FIRST_LAYER: LOCAL_FIRST_LAYER, Method.MATCHING: LOCAL_MATCHING
+    }.get(found.method)  # fmt: skip
+    return () if run is None else (Attempt(run.id, found.outcome, found.message),)
 
 
 def _described(inputs: Tensor, error: float, message: str, options: Options) -> InputFinding:
@@ -113,19 +128,19 @@ def _not_read(
     training, samples = share.made_by, options.knowledge.samples
     runs = training is not None and not training.unknowns and subject.tensor_shape is not None
     if samples != 1 or not runs or options.seconds <= 0:
-        hint = "" if samples else " Say --samples 1 if it is one sample: it is then matched."
-        return InputFinding(Method.NONE, f"{found.message}{hint}")
+        hint = because(Why.SAY_ONE_SAMPLE, message=found.message)
+        return InputFinding(Method.NONE, found.message if samples else hint)
     try:
         tries = [
             UnrolledMatching(seconds=options.seconds / 2, seed=seed)(subject, share)
             for seed in (0, 1)
         ]
     except Exception as error:  # the model's own code and torch may raise anything
-        return InputFinding(Method.NONE, f"matching could not be carried out: {in_a_line(error)}")
+        return not_run(MATCHING.name, error)
     best, other = sorted(tries, key=lambda one: one.misfit)
     pixels = PixelMap.of(best.input, options.normalisation)
     return InputFinding(
-        Method.MATCHING, "the client was run on guesses, which followed what its update leaves",
+        Method.MATCHING, because(Why.UNROLLED),
         pixels(best.input), to_pixels=pixels, misfit=best.misfit,
         agreement=Agreement()(pixels(best.input), pixels(other.input)),
     )  # fmt: skip

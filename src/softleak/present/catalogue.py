@@ -10,37 +10,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from softleak.audit.findings import Attempt, LabelLeak, Method, Outcome
-from softleak.audit.input_attacks import GAUSS_NEWTON, INPUT_ATTACKS
+from softleak.audit.input_attacks import (
+    EMBEDDINGS,
+    GAUSS_NEWTON,
+    INPUT_ATTACKS,
+    INVERSION,
+    MATCHING,
+    Attack,
+)
 from softleak.audit.leaks import Leak
 from softleak.audit.report import AuditReport
-from softleak.audit.several_inputs import LOCAL_INPUT_ATTACKS
+from softleak.audit.several_inputs import LOCAL_FIRST_LAYER, LOCAL_MATCHING
 from softleak.core.results import Status
 from softleak.present.words import features_words, inputs_words
 
 Ending = tuple[Outcome, str]
-OWN_INPUT_ATTACKS = ("reading embeddings", "inversion", "matching")  # as an audit calls them
 SEVERAL_MIXED = (Outcome.NOT_APPLICABLE, "the update mixes several samples or steps")
 NO_CLIENT = (Outcome.NOT_APPLICABLE, "no local training was declared (--client)")
 SIGNS_ONLY = (Outcome.NOT_APPLICABLE, "the update is a pattern of signs, not a gradient")
 
 
 @dataclass(frozen=True)
-class CataloguedAttack:
-    """One attack that softleak knows.
+class CataloguedAttack(Attack):
+    """One attack, and how a report tells how it ended and why."""
 
-    Attributes:
-        id: what machines call it.
-        name: what people call it.
-        aim: what it recovers if it succeeds.
-        method: how it works, in a sentence.
-        ending: tells from a report how it ended and why.
-    """
+    ending: Callable[[AuditReport], Ending] = lambda _: SEVERAL_MIXED
 
-    id: str
-    name: str
-    aim: Leak
-    method: str
-    ending: Callable[[AuditReport], Ending]
+    @classmethod
+    def of(cls, attack: Attack, ending: Callable[[AuditReport], Ending]) -> CataloguedAttack:
+        """Return a row of an audit with its ending."""
+        return cls(attack.id, attack.name, attack.method, attack.aim, ending)
 
     def on(self, report: AuditReport) -> Attempt:
         """Return how it ended on one share."""
@@ -54,11 +53,9 @@ def attempts(report: AuditReport) -> tuple[Attempt, ...]:
 
 def every_attack() -> tuple[CataloguedAttack, ...]:
     """Return the catalogue, with the attacks on inputs that somebody added to an audit."""
-    added = [name for name, _ in INPUT_ATTACKS if name not in OWN_INPUT_ATTACKS]
-    more = (
-        CataloguedAttack(n, n, Leak.INPUT, "It was added to this audit.", _input(n)) for n in added
-    )
-    return (*CATALOGUE, *more)
+    known = {attack.id for attack in CATALOGUE}
+    added = [attack for attack in INPUT_ATTACKS if attack.id not in known]
+    return (*CATALOGUE, *(CataloguedAttack.of(one, _input(one)) for one in added))
 
 
 def tally(attack: CataloguedAttack, reports: Sequence[AuditReport]) -> dict[Outcome, int]:
@@ -164,25 +161,25 @@ def _batch_inputs(report: AuditReport) -> Ending:
 def _matching(report: AuditReport) -> Ending:
     if report.input.method == Method.SOLVING:
         return Outcome.NOT_CARRIED_OUT, "Gauss–Newton had recovered the input already"
-    return _input(OWN_INPUT_ATTACKS[2])(report)
+    return _input(MATCHING)(report)
 
 
 def _solving(report: AuditReport) -> Ending:
     """Return how Gauss–Newton ended; if it was not tried, matching was not tried either."""
     for attempt in report.input.attempts:
-        if attempt.attack == GAUSS_NEWTON:
-            return attempt.outcome, attempt.why
-    return _input(OWN_INPUT_ATTACKS[2])(report)
+        if attempt.attack == GAUSS_NEWTON.id:
+            return attempt.outcome, str(attempt.why)
+    return _input(MATCHING)(report)
 
 
-def _input(name: str) -> Callable[[AuditReport], Ending]:
-    """Return how an attack on the input ended, as the audit noted it under this name."""
+def _input(attack: Attack) -> Callable[[AuditReport], Ending]:
+    """Return how an attack on the input ended, as the audit noted it."""
 
     def judged(report: AuditReport) -> Ending:
         found = report.input
         noted = {attempt.attack: attempt for attempt in found.attempts}
-        if name in noted:
-            return noted[name].outcome, noted[name].why
+        if attack.id in noted:
+            return noted[attack.id].outcome, str(noted[attack.id].why)
         if not found.asked:
             return Outcome.NOT_CARRIED_OUT, found.message
         if found.attempts and report.knowledge.client is not None:
@@ -192,9 +189,9 @@ def _input(name: str) -> Callable[[AuditReport], Ending]:
     return judged
 
 
-def _trained(name: str) -> Callable[[AuditReport], Ending]:
+def _trained(attack: Attack) -> Callable[[AuditReport], Ending]:
     """Return how an attack on the inputs of declared local training ended."""
-    noted = _input(name)
+    noted = _input(attack)
     return lambda report: NO_CLIENT if report.knowledge.client is None else noted(report)
 
 
@@ -205,79 +202,59 @@ def _elsewhere(words: str) -> Callable[[AuditReport], Ending]:
 
 CATALOGUE: list[CataloguedAttack] = [
     CataloguedAttack(
-        "label-scalar", "Label from the last layer", Leak.LABEL,
+        "label-scalar", "Label from the last layer",
         "The gradient of the last layer leaves one number open. All its possible values are "
-        "searched, and it is certified whether only one of them fits.", _alone(_label),
+        "searched, and it is certified whether only one of them fits.", Leak.LABEL, _alone(_label),
     ),
     CataloguedAttack(
-        "label-evidence", "Label from other layers", Leak.LABEL,
+        "label-evidence", "Label from other layers",
         "Gradients of biases and norms before the last layer tell the missing number, whatever the "
         "label.",
-        _alone(_evidence),
+        Leak.LABEL, _alone(_evidence),
     ),
     CataloguedAttack(
-        "label-noise", "Label behind noise", Leak.CLASS,
+        "label-noise", "Label behind noise",
         "The posterior of the label is integrated behind noise whose size is measured.",
-        _alone(_noise),
+        Leak.CLASS, _alone(_noise),
     ),
     CataloguedAttack(
-        "label-rereading", "Label at another scale or sign", Leak.LABEL,
+        "label-rereading", "Label at another scale or sign",
         "Where no label explains the update, other factors and the opposite sign are tried.",
-        _alone(_rereading),
+        Leak.LABEL, _alone(_rereading),
     ),
     CataloguedAttack(
-        "label-local-training", "Label behind local training", Leak.LABEL,
-        "The declared steps of the client are undone.", _local,
+        "label-local-training", "Label behind local training",
+        "The declared steps of the client are undone.", Leak.LABEL, _local,
     ),
     CataloguedAttack(
-        "class-composition", "Classes of several samples", Leak.COMPOSITION,
-        "A class with a negative sum of p − y is proved to be among the labels.", _composition,
+        "class-composition", "Classes of several samples",
+        "A class with a negative sum of p − y is proved to be among the labels.",
+        Leak.COMPOSITION, _composition,
     ),
     CataloguedAttack(
-        "batch-samples", "Every sample of a batch", Leak.LABEL,
-        "Each sample of a batch solves the same small system of the last layer.", _samples,
+        "batch-samples", "Every sample of a batch",
+        "Each sample of a batch solves the same small system of the last layer.",
+        Leak.LABEL, _samples,
     ),
     CataloguedAttack(
-        "batch-inputs", "Inputs of a batch, from the first layer", Leak.INPUT,
+        "batch-inputs", "Inputs of a batch, from the first layer",
         "Behind a fully connected layer with a ReLU each input of a batch follows from its zeros.",
-        _batch_inputs,
+        Leak.INPUT, _batch_inputs,
     ),
     CataloguedAttack(
-        "feature", "Feature before the last layer", Leak.FEATURE,
-        "With that number the input of the last layer follows exactly.", _unsigned(_feature),
+        "feature", "Feature before the last layer",
+        "With that number the input of the last layer follows exactly.",
+        Leak.FEATURE, _unsigned(_feature),
     ),
+    CataloguedAttack.of(EMBEDDINGS, _input(EMBEDDINGS)),
+    CataloguedAttack.of(INVERSION, _input(INVERSION)),
+    CataloguedAttack.of(MATCHING, _matching),
+    CataloguedAttack.of(LOCAL_FIRST_LAYER, _trained(LOCAL_FIRST_LAYER)),
+    CataloguedAttack.of(LOCAL_MATCHING, _trained(LOCAL_MATCHING)),
+    CataloguedAttack.of(GAUSS_NEWTON, _solving),
     CataloguedAttack(
-        "input-embeddings", "Input from gradients of embeddings", Leak.INPUT,
-        "Patches or words are computed from the gradients of a transformer's embeddings.",
-        _input(OWN_INPUT_ATTACKS[0]),
-    ),
-    CataloguedAttack(
-        "input-inversion", "Input, layer by layer", Leak.INPUT,
-        "The equations of every layer are solved backwards, with error bars.",
-        _input(OWN_INPUT_ATTACKS[1]),
-    ),
-    CataloguedAttack(
-        "input-matching", "Input by gradient matching", Leak.INPUT,
-        "An image is sought from two starts whose gradient is the update.",
-        _matching,
-    ),
-    CataloguedAttack(
-        "input-local-first-layer", "Inputs behind local training, from the first layer",
-        Leak.INPUT, "The update of a fully connected first layer is a sum over inputs that never "
-        "change; its sparse vectors separate them.", _trained(LOCAL_INPUT_ATTACKS[0]),
-    ),
-    CataloguedAttack(
-        "input-local-matching", "Input behind local training, by matching", Leak.INPUT,
-        "The declared client is run on guesses that follow what its update leaves.",
-        _trained(LOCAL_INPUT_ATTACKS[1]),
-    ),
-    CataloguedAttack(
-        "input-gauss-newton", "Input by Gauss–Newton", Leak.INPUT,
-        "All equations of a smooth network are solved together.", _solving,
-    ),
-    CataloguedAttack(
-        "label-earlier", "Earlier label attacks (iDLG, ratio of the bias)", Leak.LABEL,
+        "label-earlier", "Earlier label attacks (iDLG, ratio of the bias)",
         "They read one class off signs or ratios.",
-        _elsewhere("the attacks above are stronger; softleak.labels.classic has these"),
+        Leak.LABEL, _elsewhere("the attacks above are stronger; softleak.labels.classic has these"),
     ),
 ]  # fmt: skip

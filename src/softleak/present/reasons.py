@@ -1,0 +1,106 @@
+"""The sentence of every reason that a finding gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from softleak.audit.reasons import Reason, Why
+
+LISTED_LAYERS = 3  # layers with dropout that are named
+
+
+def sentence(reason: Reason) -> str:
+    """Return a reason in words."""
+    words = SENTENCES[reason.kind]
+    fields = dict(reason.fields)
+    return words.format(**fields) if isinstance(words, str) else words(**fields)
+
+
+def _matched(several: bool, misfit: float, agreement: float | None) -> str:
+    which = "these images" if several else "this image"
+    agreed = "" if agreement is None else f", and two starts agree to {agreement:.0f} dB"
+    return (
+        f"gradients were matched: that of {which} differs from the share's by {misfit:.0%}{agreed}"
+    )
+
+
+def _solved(several: bool) -> str:
+    fulfil = "these images fulfil" if several else "this image fulfils"
+    return (
+        f"the equations of all layers determine every pixel, and {fulfil} them to within rounding"
+    )
+
+
+def _not_run(name: str, error: str) -> str:
+    return f"{name} could not be carried out: {error}"
+
+
+def _otherwise(classes: tuple[int, ...]) -> str:
+    return (
+        "if the file holds a difference of weights (after − before), not a gradient, the classes "
+        f"are {', '.join(map(str, classes))} instead: say --kind"
+    )
+
+
+def _parts(parts: tuple[tuple[int, float, float, float], ...], message: str) -> str:
+    listed = ", ".join(
+        f"class {i} {100 * mean:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
+        for i, mean, low, high in parts
+    )
+    return f"parts of the classes, with 90 % intervals: {listed} ({message})"
+
+
+def _dropout(layers: tuple[str, ...]) -> str:
+    return (
+        f"the model has dropout ({', '.join(layers[:LISTED_LAYERS])}) and was audited in eval "
+        "mode: layers contradict each other as they do if the client dropped entries; try "
+        "--train-mode"
+    )
+
+
+SENTENCES: dict[Why, str | Callable[..., Any]] = {
+    Why.NOT_ASKED: "inputs were not asked for",
+    Why.ONLY_SIGNS: "the update is a pattern of signs, not a gradient",
+    Why.SEVERAL_MIXED: "the update mixes several samples or steps",
+    Why.NO_FEATURE: "no feature was recovered to start from",
+    Why.NOT_RUN: _not_run,
+    Why.OFFERS_NOTHING: "the model or the update offers nothing to it",
+    Why.STRONGER_SUCCEEDED: "a stronger attack had recovered the input already",
+    Why.NOT_REAL_VALUED: "words are not real numbers",
+    Why.NO_FINITE_SOLUTION: "the equations have no finite solution",
+    Why.DETERMINED: "every layer's equations determined its input, and agree",
+    Why.UNDETERMINED: "some layer's equations do not determine its input, or contradict each other",
+    Why.MATCHED: _matched,
+    Why.SOLVED: _solved,
+    Why.UNROLLED: "the client was run on guesses, which followed what its update leaves",
+    Why.NOT_PROVED: "Gauss–Newton proved no image: {why}",
+    Why.NO_BETTER: "{method} was tried and is no better",
+    Why.NO_TIME: "no time was given to search for inputs",
+    Why.NO_TIME_FOR_BATCH: "no time was given to search for the inputs of the batch",
+    Why.NO_SHAPE: "the shape of an input is not known",
+    Why.TOO_MANY_UNKNOWNS: "{unknowns} unknown numbers are too many; an audit solves for {most}",
+    Why.SAY_ONE_SAMPLE: "{message} Say --samples 1 if it is one sample: it is then matched.",
+    Why.LABEL_READ: "the label of a single sample was read instead",
+    Why.NO_SIGN_ATTACK: "no attack applies",
+    Why.NO_SIGN_ATTACK_ON_SIGNS: "no attack applies, as the head has no bias",
+    Why.SIGNS_PROVE: "every entry of the head's gradient has the same size, as one step of Adam or "
+    "signSGD leaves it; its signs prove {classes} classes",
+    Why.DECAY_UNDONE: "weight decay of {decay:.2g} undone, {message}",
+    Why.SCALE_UNKNOWN: "classes were not counted, because the scale of the update is unknown",
+    Why.OTHERWISE: _otherwise,
+    Why.NOT_ONE_STEP: "it is not one step on {samples} samples, so that classes were not counted",
+    Why.COUNTS_ESTIMATED: "the counts are an estimate whose error is not known",
+    Why.TOO_FEW_SAMPLES: "its classes take {least} samples or more if each sample has one class, "
+    "and {samples} were said: either labels are mixed, or it is not the mean gradient of one step "
+    "on {samples} samples, so that classes were not counted",
+    Why.PARTS: _parts,
+    Why.PARTS_NOT_ESTIMATED: "parts of the classes were not estimated: {error}",
+    Why.NOT_COUNTED: "samples of each class were not counted: {why}",
+    Why.NOT_SEVERAL: "nothing shows that there are several samples",
+    Why.SIGN_PATTERN: "every entry of the head's gradient has the same size: the share is a sign "
+    "pattern, as one step of Adam or signSGD leaves it, and not a gradient",
+    Why.DROPOUT: _dropout,
+    Why.DECAY_SHOWS: "what no cross-entropy explains of the head's gradient is parallel to the "
+    "head's weights, as weight decay of {decay:.2g} leaves it",
+}

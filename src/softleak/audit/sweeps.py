@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.share import GradientShare
-from softleak.core.vocabulary import DefenceGroup
+from softleak.core.vocabulary import DefenceGroup, written
 from softleak.defenses.defense import (
     Cast,
     Clip,
@@ -27,7 +27,6 @@ from softleak.defenses.defense import (
 )
 from softleak.defenses.dpsgd import PrivateTraining
 from softleak.defenses.flare_filters import FlareFilter
-from softleak.present.words import written
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ def sweeps(
 def _private(training: PrivateTraining, norm: float) -> Sweep:
     """Return DP-SGD with ε on the axis."""
     steps = "this update alone" if training.steps == 1 else f"{training.steps} steps"
-    delta = written(training.delta).removeprefix("1.0·")
+    delta = written(training.delta, bare=True)
     unit = f"ε (δ = {delta}, sampling rate {training.rate:g}, {steps})"
     return Sweep("DP-SGD", unit, lambda s, seed: training.defense(s, norm, seed), EPSILONS)
 

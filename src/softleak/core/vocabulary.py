@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import Literal
@@ -43,3 +44,17 @@ class DefenceGroup(str, Enum):
     COMMON = "common"
     DP_SGD = "dp-sgd"
     NVFLARE = "nvflare"
+
+
+def written(value: float, bare: bool = False) -> str:
+    """Return a number as people write it: three digits, a power of ten if it is small or large.
+
+    A ``bare`` power of ten has no factor of one before it.
+    """
+    if not math.isfinite(value):
+        return "∞"
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.3g}"
+    digits, _, power = f"{value:.1e}".partition("e")
+    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}" if bare and digits == "1.0" else f"{digits}·10{raised}"

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softleak.core.share import GradientShare
-from softleak.inversion.state import TINY, LayerState, Measurement, Sensitivity, Tangent
+from softleak.inversion.state import LayerState, Measurement, Sensitivity, Tangent
 from softleak.inversion.step import Inverted
+from softleak.numerics.least_squares import TINY
 
 SOFTPLUS_THRESHOLD = 20.0  # PyTorch's default: a softplus is straight above it, up to rounding
 LARGEST_EXPONENT = 500.0  # exp of it is still far from float64's overflow

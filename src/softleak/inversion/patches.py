@@ -17,10 +17,10 @@ from torch import Tensor
 from softleak.core.errors import ShareError
 from softleak.core.share import GradientShare
 from softleak.inversion.patch_plan import OUTSIDE, PatchPlan
-from softleak.inversion.state import TINY
 from softleak.inversion.step import LayerReport
 from softleak.inversion.walk import Inversion
 from softleak.numerics.conjugate_gradients import conjugate_gradients
+from softleak.numerics.least_squares import TINY
 
 FEWEST_VALUES = 16  # fewer values in a channel could be evenly spaced by chance
 MOST_LEVELS = 256  # of a channel

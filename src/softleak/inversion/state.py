@@ -11,8 +11,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-TINY = 1e-300  # the smallest divisor: it keeps a quotient by zero finite
-
 
 @dataclass(frozen=True, eq=False)
 class Measurement:

@@ -18,9 +18,10 @@ from softleak.core.short_repr import ShortRepr, message_lines
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
 from softleak.inversion.conv.layer import Conv
-from softleak.inversion.state import TINY, LayerState, Measurement, Tangent
+from softleak.inversion.state import LayerState, Measurement, Tangent
 from softleak.inversion.step import LayerReport, Step
 from softleak.inversion.texts.result import Text
+from softleak.numerics.least_squares import TINY
 
 BOUND_IN_ERRORS = 16.0  # standard errors in the bound of a unique recovery, the worst of rounding
 LARGEST_RESIDUAL = 100.0  # of a layer's misfit in its expected error: more, and rows contradict

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softleak.inversion.state import TINY
+TINY = 1e-300  # the smallest divisor: it keeps a quotient by zero finite
+
 
 SMALLEST = 512  # smaller matrices are left to LAPACK
 PANELS = 4  # in how many parts the lower half of a symmetric product is computed

@@ -9,9 +9,9 @@ from softleak.audit.leaks import Leak, Severity
 from softleak.audit.rates import Rate, Response, WhatIf
 from softleak.audit.report import Audit, AuditReport
 from softleak.core.knowledge import Knowledge
-from softleak.core.vocabulary import State
+from softleak.core.vocabulary import State, written
 from softleak.present.catalogue import every_attack, tally
-from softleak.present.words import listed, written
+from softleak.present.words import listed
 
 
 def severity_of_share(report: AuditReport) -> Severity:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from softleak.audit.leaks import Leak
 from softleak.audit.rates import Rate, Response, Utility
+from softleak.core.vocabulary import written
 from softleak.matching.reconstruction import Certificate
-from softleak.present.words import written
 
 MOST_TICKS = 4  # settings written below a chart; more would overlap
 

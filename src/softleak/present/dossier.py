@@ -14,6 +14,7 @@ from softleak.audit.findings import LabelLeak, Outcome
 from softleak.audit.leaks import Leak
 from softleak.audit.rates import Response
 from softleak.audit.report import Audit, AuditReport
+from softleak.core.vocabulary import written
 from softleak.io.atomic import write_text
 from softleak.present.advice import (
     ATTACKER,
@@ -36,7 +37,6 @@ from softleak.present.words import (
     label_words,
     sample_words,
     summary,
-    written,
 )
 
 

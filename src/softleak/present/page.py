@@ -27,7 +27,7 @@ from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.samples import SamplesFinding
 from softleak.core.results import Status
-from softleak.core.vocabulary import State
+from softleak.core.vocabulary import State, written
 from softleak.io.atomic import write_text
 from softleak.present.advice import advice, severity_of_audit, severity_of_share
 from softleak.present.catalogue import every_attack
@@ -45,7 +45,6 @@ from softleak.present.words import (
     label_words,
     sample_words,
     summary,
-    written,
 )
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from softleak.audit.options import TokenNames
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.samples import SamplesFinding
 from softleak.core.results import Recovery, Status
-from softleak.core.vocabulary import State
+from softleak.core.vocabulary import State, written
 from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
 from softleak.inversion.texts.result import Certainty, Text
 
@@ -59,17 +58,6 @@ def describe(y: Tensor, names: Sequence[str], most: int = TEXT.entries) -> str:
         return f"all {len(y)} classes alike"
     others = rest > 0 and float(values[len(parts)]) > TEXT.smallest
     return ", ".join(parts) + (f", {rest} others" if others else "")
-
-
-def written(value: float) -> str:
-    """Return a number as people write it: three digits, a power of ten if it is small or large."""
-    if not math.isfinite(value):
-        return "∞"
-    if value == 0 or 1e-3 <= abs(value) < 1e4:
-        return f"{value:.3g}"
-    digits, _, power = f"{value:.1e}".partition("e")
-    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{digits}·10{raised}"
 
 
 def listed(parts: Sequence[str]) -> str:

@@ -16,9 +16,14 @@ import torch
 from torch import Tensor
 
 from softleak.inversion.conv.geometry import Geometry, transposed_columns
-from softleak.inversion.state import TINY
 from softleak.numerics.conjugate_gradients import conjugate_gradients
-from softleak.numerics.least_squares import cholesky_in_place, drawn, reproducible_noise, solved
+from softleak.numerics.least_squares import (
+    TINY,
+    cholesky_in_place,
+    drawn,
+    reproducible_noise,
+    solved,
+)
 
 
 @dataclass(frozen=True, eq=False)

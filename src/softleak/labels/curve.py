@@ -33,23 +33,18 @@ class Curve(Protocol):
     @property
     def points_at_once(self) -> int:
         """Return how many scalars are best evaluated together: their labels fit in the cache."""
-        ...
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return labels ``y`` (N, S, C) at the scalars ``t`` (N, S), and ``‖p − y‖`` (N, S)."""
-        ...
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
         """Return how far rounding may have moved each entry (N, S, C) of ``y = labels(t)``."""
-        ...
 
     def logits(self) -> Tensor | None:
         """Return what the softmax is taken of (N, C) up to a factor, None if it does not move."""
-        ...
 
     def take(self, rows: Tensor) -> Curve:
         """Return the curves of some clients, in that order, repetitions allowed."""
-        ...
 
 
 class CurveInParts(Curve, Protocol):
@@ -57,7 +52,6 @@ class CurveInParts(Curve, Protocol):
 
     def first_errors(self, t: Tensor, y: Tensor) -> Tensor:
         """Return the errors (N, S, E) of the first entries ``y`` (N, S, E) of ``labels(t)``."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

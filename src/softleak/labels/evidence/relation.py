@@ -54,26 +54,21 @@ class Relation(Protocol):
     @property
     def parameter(self) -> str:
         """Return the name of the parameter in the share."""
-        ...
 
     @property
     def explanation(self) -> str:
         """What the relation is, in one line for people."""
-        ...
 
     @property
     def coarsest(self) -> float:
         """The relative error of a gradient beyond which the relation says nothing."""
-        ...
 
     @property
     def accuracy(self) -> float:
         """The relative error of ``τ`` that was seen on probes, where the truth is known."""
-        ...
 
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         """Estimate ``τ`` from the gradients ``g`` (N, m) of N clients with these factors."""
-        ...
 
 
 class Witness(Protocol):
@@ -81,7 +76,6 @@ class Witness(Protocol):
 
     def notices(self, factors: Factors) -> Tensor:
         """Return (N,) whether a second sample would have broken each client's relation."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +100,9 @@ class NoisyRelation(Protocol):
     @property
     def parameter(self) -> str:
         """Return the name of the parameter in the share."""
-        ...
 
     def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
         """Return the log likelihood (S,) of τ (S,), up to a constant, given one gradient (m,)."""
-        ...
 
 
 def log_normal(rest: Tensor, variance: Tensor) -> Tensor:

@@ -40,9 +40,6 @@ class WeightedGrams:
 
         The Gram matrix of a group is counted with one weight for all of its columns. Columns that
         weigh more are added with the difference, and those that weigh less are subtracted.
-
-        Args:
-            weight: the weight (R,) of each column.
         """
         n, rest = len(self.jacobian), weight.clone()
         normal = self.jacobian.new_zeros(n, n)

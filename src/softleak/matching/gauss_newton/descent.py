@@ -130,16 +130,9 @@ class DampedDescent:
     def __call__(
         self, equations: ShareEquations, z: Tensor, linearised: Linearised, stopping: Stopping
     ) -> Walk:
-        """Walk from unknowns ``z`` (n,) until nothing is gained, or the steps or the time are used.
-
-        Args:
-            equations: what is to be fulfilled.
-            z: the first iterate, in float64.
-            linearised: computes the normal equations at an iterate and its residuals, in a dtype.
-            stopping: it is told of every step and asked whether to go on.
-        """
+        """Walk from unknowns ``z`` (n,) until nothing is gained, or steps or time are used."""
         here = Taken(z, equations.residual(z), self.damping.first)
-        misfits, slow, count = [_size(here.r)], 0, 0
+        misfits, slow, count = [root_mean_square(here.r)], 0, 0
         dtype, normal, stuck = torch.float32, None, False
         while count < self.steps and not stopping.over and math.isfinite(misfits[-1]):
             found = linearised(here.z, here.r, dtype)
@@ -150,7 +143,7 @@ class DampedDescent:
                 most = self.again if dtype is torch.float32 else self.slow
                 path, settled = self._repeated(equations, taken, found, linearised, most)
                 here, before = path[-1], misfits[-1]
-                misfits += [_size(one.r) for one in path]
+                misfits += [root_mean_square(one.r) for one in path]
                 slow = slow + 1 if misfits[-1] > self.slow * before else 0
             stopping.tell(1, torch.tensor([misfits[-1]]), 1)
             stuck = taken is None or slow >= self.patience
@@ -166,7 +159,7 @@ class DampedDescent:
             # Damping holds back what the share hardly sees; the errors are predicted without it.
             free = here._replace(damping=self.damping.least)
             here = self._step(equations, free, linearised.moved(normal, here.z, here.r), 1) or here
-            misfits.append(_size(here.r))
+            misfits.append(root_mean_square(here.r))
         return Walk(here.z, here.r, tuple(misfits), normal, stuck, count)
 
     def _repeated(
@@ -186,7 +179,11 @@ class DampedDescent:
             here = path[-1]
             moved = linearised.moved(found, here.z, here.r)
             further = self._step(equations, here, moved, 1)
-            part = math.inf if further is None else _size(further.r) / _size(here.r)
+            part = (
+                math.inf
+                if further is None
+                else root_mean_square(further.r) / root_mean_square(here.r)
+            )
             if further is None or part > most:
                 return path, self.slow < part <= 1 or self._promises_little(here, moved)
             path.append(further)
@@ -194,7 +191,7 @@ class DampedDescent:
 
     def _promises_little(self, here: Taken, found: NormalEquations) -> bool:
         """Return whether the solution is near and even the linear equations promise a slow step."""
-        promise = found.step(here.damping) if _size(here.r) < self.precise else None
+        promise = found.step(here.damping) if root_mean_square(here.r) < self.precise else None
         return promise is not None and promise[1] < (1 - self.slow**2) * _squares(here.r)
 
     def _step(
@@ -219,5 +216,6 @@ def _squares(r: Tensor) -> float:
     return float(r.square().sum())
 
 
-def _size(r: Tensor) -> float:
+def root_mean_square(r: Tensor) -> float:
+    """Return the misfit of residuals (R,), in units of their standard errors."""
     return float(r.square().mean().sqrt())

@@ -191,14 +191,7 @@ class FoldEscape:
     def __call__(
         self, descent: DampedDescent, walk: Walk, linearised: LinearisedShare, stopping: Stopping
     ) -> Walk:
-        """Return the walk with what follows it, or the walk itself if no move helps.
-
-        Args:
-            descent: how steps are taken.
-            walk: a walk that got stuck.
-            linearised: the normal equations of the share.
-            stopping: it is told of every step and asked whether to go on.
-        """
+        """Return the walk with what follows it, or the walk itself if no move helps."""
         for _ in range(self.rounds):
             if walk.misfits[-1] < descent.precise or stopping.over:
                 break

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softleak.matching.gauss_newton.descent import Damping, Walk
+from softleak.matching.gauss_newton.descent import Damping, Walk, root_mean_square
 from softleak.matching.gauss_newton.equations import ShareEquations
 from softleak.matching.gauss_newton.model import cosine_basis, roughness
 from softleak.matching.reconstruction import Stopping
@@ -159,7 +159,7 @@ class ConjugateGradients:
         slope = problem.slope(left)
         direction = turned = problem.preconditioned(slope)
         size = float(slope @ turned)
-        goal, loss = size * self.forcing**2, torch.tensor([_rms(r)])
+        goal, loss = size * self.forcing**2, torch.tensor([root_mean_square(r)])
         for _ in range(self.iterations):
             if size <= goal or stopping.over:
                 break
@@ -205,28 +205,21 @@ class MatrixFree:
         products: Callable[[torch.dtype], TangentProducts],
         stopping: Stopping,
     ) -> Walk:
-        """Walk from unknowns ``z`` (n,) until nothing is gained, or the steps or time are used.
-
-        Args:
-            equations: what is to be fulfilled.
-            z: the first iterate, in float64.
-            products: the products with the Jacobian, in a dtype.
-            stopping: it is told of every step and asked whether to go on.
-        """
+        """Walk from unknowns ``z`` (n,) until nothing is gained, or the steps or time are used."""
         lengths = ImageLengths.of(equations.function.shape, self.damping.smoothness)
         r, damping, dtype = equations.residual(z), self.damping.first, torch.float32
-        misfits, slow, count, stuck = [_rms(r)], 0, 0, False
+        misfits, slow, count, stuck = [root_mean_square(r)], 0, 0, False
         while count < self.steps and not stopping.over and math.isfinite(misfits[-1]):
             linearised = partial(
                 DampedProducts.of, equations, products(dtype), lengths, damping=damping
             )
             moved, new, promised = self._moved(equations, z, r, linearised, stopping)
             count += 1
-            slow = slow + 1 if _rms(new) >= self.slow * misfits[-1] else 0
+            slow = slow + 1 if root_mean_square(new) >= self.slow * misfits[-1] else 0
             if (less := _less(r, new)) > 0:
                 z, r = moved, new
                 damping = self.damping.after(damping, less / promised)
-                misfits.append(_rms(r))
+                misfits.append(root_mean_square(r))
             else:
                 damping *= self.damping.raised
             stopping.tell(1, torch.tensor([misfits[-1]]), 1)
@@ -261,7 +254,3 @@ class MatrixFree:
 def _less(r: Tensor, new: Tensor) -> float:
     """Return by how much the square of the misfit falls."""
     return float(r.square().sum() - new.square().sum())
-
-
-def _rms(r: Tensor) -> float:
-    return float(r.square().mean().sqrt())

@@ -43,11 +43,6 @@ class FlatSearch:
 
         Images of a batch keep what the start has beside the colour. If two of them were alike, each
         step would treat them alike.
-
-        Args:
-            equations: what the inputs should fulfil.
-            start: the inputs to begin with, near to grey.
-            stopping: it is asked whether to go on.
         """
         if start.ndim != IMAGE_AXES:
             return start
@@ -100,78 +95,6 @@ class NewtonSolution:
 
 
 @dataclass(frozen=True)
-class NewtonRun:
-    """Run Gauss–Newton from one start and certify where it ends.
-
-    Attributes:
-        descent: how steps are taken.
-        proof: what a proof asks for.
-        dense: the largest number of unknowns whose normal matrix is held; beyond it, steps are
-            found without a matrix and nothing is proved.
-        escape: how a walk that got stuck is led on; None means that it is not.
-    """
-
-    descent: DampedDescent = field(default_factory=DampedDescent)
-    proof: ProofSettings = field(default_factory=ProofSettings)
-    dense: int = 4096
-    escape: FoldEscape | None = field(default_factory=FoldEscape)
-
-    def __call__(
-        self,
-        model: NewtonModel,
-        share: GradientShare,
-        known: BatchKnowledge,
-        start: Tensor,
-        stopping: Stopping,
-    ) -> NewtonSolution:
-        """Return where the walk from inputs ``start`` (B, …) ends."""
-        began = time.perf_counter()
-        dtype = model.client.model.like.dtype
-        equations = ShareEquations.of(model.exact, share, known, dtype)
-        z = model.exact.pack(start.double(), known.labels.double())
-        # Fused attention kernels cannot be differentiated twice; the plain one can.
-        with sdpa_kernel(SDPBackend.MATH):
-            walk, certificate = self._walked(model, equations, z, stopping)
-        found, r = model.exact, walk.r * equations.deviation
-        rows = equations.gradient_rows
-        misfit = float(r[:rows].norm() / equations.target[:rows].norm())
-        certificate = replace(certificate, seconds=time.perf_counter() - began)
-        return NewtonSolution(
-            found.inputs(walk.z), found.labels(walk.z), certificate, misfit, walk.steps, walk.stuck
-        )
-
-    def _walked(
-        self, model: NewtonModel, equations: ShareEquations, z: Tensor, stopping: Stopping
-    ) -> tuple[Walk, Certificate]:
-        """Return the walk from ``z`` (n,), and what is proved of its end."""
-        if model.exact.unknowns > self.dense:
-            return self._walked_free(model, equations, z, stopping)
-        linearised = LinearisedShare(model, equations, self.descent.damping.smoothness)
-        walk = self.descent(equations, z, linearised, stopping)
-        if walk.stuck and self.escape is not None:
-            walk = self.escape(self.descent, walk, linearised, stopping)
-        products = model.products(torch.float64)
-        prove = Certifier(equations, model.client, products, linearised.used, self.proof)
-        return walk, prove(walk)
-
-    def _walked_free(
-        self, model: NewtonModel, equations: ShareEquations, z: Tensor, stopping: Stopping
-    ) -> tuple[Walk, Certificate]:
-        """Return the walk from ``z`` (n,) without a normal matrix, and what is known of its end."""
-        descend = MatrixFree(self.descent.steps, damping=self.descent.damping)
-        walk = descend(equations, z, model.products, stopping)
-        products, every = model.products(torch.float64), torch.ones_like(equations.weight)
-        found = Certifier(equations, model.client, products, every, self.proof)(walk)
-        if not found.explained:
-            return walk, found
-        reason = (
-            f"{model.exact.unknowns} unknowns are too many for a normal matrix, so nobody "
-            "checked which of them the share determines"
-        )
-        return walk, replace(found, proved=False, reason=reason)
-
-
-@dataclass(frozen=True)
 class SecondLook:
     """Settings that say from where and for how long a second solution is looked for.
 
@@ -198,30 +121,22 @@ class SecondLook:
 
     def __call__(
         self,
-        run: NewtonRun,
+        method: GaussNewton,
         model: NewtonModel,
         share: GradientShare,
         known: BatchKnowledge,
         found: NewtonSolution,
     ) -> str:
-        """Return that another solution was found from far away, or nothing if none was.
-
-        Args:
-            run: how the first solution was found.
-            model: the network.
-            share: what was sent.
-            known: what is known of the samples.
-            found: the first solution.
-        """
+        """Return that another solution was found from far away, or nothing if none was."""
         if (error := found.certificate.error) is None:
             return ""
         small = model.exact.unknowns <= self.small
         steps = self.most_of_small if small else min(max(found.steps, self.least), self.most)
-        descent = replace(run.descent, steps=steps, hopeless=run.descent.precise)
-        brief = replace(run, descent=descent, escape=None)
+        descent = replace(method.descent, steps=steps, hopeless=method.descent.precise)
+        brief = replace(method, descent=descent, escape=None)
         looks = self.looks if _whole(model.exact) else self.looks_in_part
         for start in self.starts(found.inputs, None if small else looks):
-            other = brief(model, share, known, start, Stopping(steps))
+            other = brief.run(model, share, known, start, Stopping(steps))
             if other.certificate.explained and self.differs(other.inputs, found.inputs, error):
                 return "solved for again from elsewhere, other inputs explain the share as well"
         return ""
@@ -331,9 +246,6 @@ class GaussNewton:
 
         Those with even numbers damp rough parts of an image less, because attempts that go the same
         way end in the same wrong place.
-
-        Args:
-            number: the number of the attempt, from 0.
         """
         if number == 0:
             return self
@@ -348,12 +260,7 @@ class GaussNewton:
         return replace(self, descent=descent, escape=None)
 
     def roughness(self, subject: Subject, shape: tuple[int, ...]) -> str:
-        """Return why the network of a subject is not smooth, or nothing if it is.
-
-        Args:
-            subject: the model made ready.
-            shape: the shape of one input.
-        """
+        """Return why the network of a subject is not smooth, or nothing if it is."""
         known = subject.once(_roughness)
         key = (shape, self.probe)
         if key not in known:
@@ -377,15 +284,7 @@ class GaussNewton:
         start: Tensor,
         stopping: Stopping,
     ) -> Tensor:
-        """Return images (B, …) of the flat colours that explain the share best.
-
-        Args:
-            subject: the model made ready.
-            share: what was sent, at the scale of the loss.
-            known: what is known of the samples.
-            start: the inputs (B, …) to begin with, near to grey.
-            stopping: it is asked whether to go on.
-        """
+        """Return images (B, …) of the flat colours that explain the share best."""
         if self.flat is None:
             return start
         model = self._sent_model(subject, share, start)
@@ -396,6 +295,53 @@ class GaussNewton:
         """Return the network for batches like ``start`` (B, …) and what the share holds of it."""
         names = tuple(name for name in subject.parameters if name in share)
         return self.model(subject, names, tuple(start.shape))
+
+    def run(
+        self,
+        model: NewtonModel,
+        share: GradientShare,
+        known: BatchKnowledge,
+        start: Tensor,
+        stopping: Stopping,
+    ) -> NewtonSolution:
+        """Return where the walk from inputs ``start`` (B, …) ends, and what is proved of it."""
+        began = time.perf_counter()
+        exact, dtype = model.exact, model.client.model.like.dtype
+        equations = ShareEquations.of(exact, share, known, dtype)
+        z = exact.pack(start.double(), known.labels.double())
+        # Fused attention kernels cannot be differentiated twice; the plain one can.
+        with sdpa_kernel(SDPBackend.MATH):
+            walk, certificate = self._walked(model, equations, z, stopping)
+        r, rows = walk.r * equations.deviation, equations.gradient_rows
+        misfit = float(r[:rows].norm() / equations.target[:rows].norm())
+        certificate = replace(certificate, seconds=time.perf_counter() - began)
+        return NewtonSolution(
+            exact.inputs(walk.z), exact.labels(walk.z), certificate, misfit, walk.steps, walk.stuck
+        )
+
+    def _walked(
+        self, model: NewtonModel, equations: ShareEquations, z: Tensor, stopping: Stopping
+    ) -> tuple[Walk, Certificate]:
+        """Return the walk from ``z`` (n,), and what is proved of its end."""
+        products = model.products(torch.float64)
+        if model.exact.unknowns <= self.dense:
+            linearised = LinearisedShare(model, equations, self.descent.damping.smoothness)
+            walk = self.descent(equations, z, linearised, stopping)
+            if walk.stuck and self.escape is not None:
+                walk = self.escape(self.descent, walk, linearised, stopping)
+            prove = Certifier(equations, model.client, products, linearised.used, self.proof)
+            return walk, prove(walk)
+        descend = MatrixFree(self.descent.steps, damping=self.descent.damping)
+        walk = descend(equations, z, model.products, stopping)
+        every = torch.ones_like(equations.weight)
+        found = Certifier(equations, model.client, products, every, self.proof)(walk)
+        if not found.explained:
+            return walk, found
+        reason = (
+            f"{model.exact.unknowns} unknowns are too many for a normal matrix, so nobody "
+            "checked which of them the share determines"
+        )
+        return walk, replace(found, proved=False, reason=reason)
 
     def solve(
         self,
@@ -416,13 +362,12 @@ class GaussNewton:
         """
         model = self._sent_model(subject, share, start)
         ending = stopping or Stopping(self.evaluations, self.seconds)
-        run = NewtonRun(self.descent, self.proof, self.dense, self.escape)
-        found = run(model, share, known, start, ending)
+        found = self.run(model, share, known, start, ending)
         if not found.certificate.proved:
             return found
         doubt = self.roughness(subject, tuple(start.shape[1:]))
         if not doubt and self.second_look is not None:
-            doubt = self.second_look(run, model, share, known, found)
+            doubt = self.second_look(self, model, share, known, found)
         if doubt:
             certificate = replace(found.certificate, proved=False, reason=doubt)
             return replace(found, certificate=certificate)

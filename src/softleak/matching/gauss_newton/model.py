@@ -19,11 +19,23 @@ IMAGE_AXES = 4  # of a batch of images (B, C, H, W)
 
 
 def cosine_basis(length: int) -> Tensor:
-    """Return the orthonormal cosines (frequency, place) on so many places."""
+    """Return the orthonormal cosines (frequency, place) on ``length`` places."""
     k = torch.arange(length, dtype=torch.double)
     basis = torch.cos(math.pi * (k + 0.5) * k[:, None] / length) * math.sqrt(2 / length)
     basis[0] /= math.sqrt(2)
     return basis
+
+
+def frequencies(height: int, width: int) -> Tensor:
+    """Return ``1 + |f|`` for each frequency (H, W) of an image."""
+    f, g = (torch.arange(length, dtype=torch.double) for length in (height, width))
+    return 1 + (f[:, None].square() + g.square()).sqrt()
+
+
+def image_basis(height: int, width: int) -> Tensor:
+    """Return the orthonormal cosines (HW, HW) of an image: one row for each frequency."""
+    both = torch.einsum("ai,bj->abij", cosine_basis(height), cosine_basis(width))
+    return both.reshape(height * width, -1)
 
 
 def roughness(shape: tuple[int, ...], power: float) -> Tensor | None:
@@ -41,8 +53,7 @@ def roughness(shape: tuple[int, ...], power: float) -> Tensor | None:
     """
     if len(shape) != IMAGE_AXES or not power or shape[2] * shape[3] == 1:
         return None
-    f, g = (torch.arange(length, dtype=torch.double) for length in shape[2:])
-    values = (1 + (f[:, None].square() + g.square()).sqrt()).pow(2 * power)
+    values = frequencies(*shape[2:]).pow(2 * power)
     return values / values.mean()
 
 
@@ -54,8 +65,7 @@ def roughness_metric(shape: tuple[int, ...], power: float) -> Tensor | None:
     values = roughness(shape, power)
     if values is None:
         return None
-    rows, columns = (cosine_basis(length) for length in shape[2:])
-    both = torch.einsum("ai,bj->abij", rows, columns).reshape(values.numel(), -1)
+    both = image_basis(*shape[2:])
     return both.T @ (both * values.reshape(-1, 1))
 
 
@@ -83,10 +93,7 @@ class ImagePrior:
             entries = int(torch.Size(shape).numel())
             return torch.eye(entries, dtype=torch.double) / self.contrast**2
         channels, height, width = shape
-        rows, columns = cosine_basis(height), cosine_basis(width)
-        f, g = (torch.arange(length, dtype=torch.double) for length in (height, width))
-        power = (1 + (f[:, None].square() + g.square()).sqrt()).pow(-2).reshape(-1, 1)
-        basis = torch.einsum("ai,bj->abij", rows, columns).reshape(height * width, -1)
+        power, basis = frequencies(height, width).pow(-2).reshape(-1, 1), image_basis(height, width)
         smooth = basis.T @ (basis * (power.mean() / power))
         alike = torch.full((channels, channels), self.colours, dtype=torch.double)
         alike.fill_diagonal_(1.0)

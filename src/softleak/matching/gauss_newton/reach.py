@@ -151,12 +151,7 @@ class NoiseReach:
         )  # fmt: skip
 
     def psnr(self, true: GradientShare, sent: GradientShare) -> float:
-        """Return the PSNR in dB that an attacker may reach.
-
-        Args:
-            true: the gradient of the sample.
-            sent: what is sent instead of it.
-        """
+        """Return the PSNR in dB that an attacker may reach."""
         return self._psnr_with(self._weight(true, sent))
 
     def exceeds(self, true: GradientShare, sent: GradientShare, level: float) -> bool:
@@ -164,11 +159,6 @@ class NoiseReach:
 
         The PSNR grows with every weight. Where no entry weighs more than in a case that is known
         not to reach the level, or none less than in one that does, nothing is computed.
-
-        Args:
-            true: the gradient of the sample.
-            sent: what is sent instead of it.
-            level: the PSNR in dB.
         """
         weight = self._weight(true, sent)
         for other, psnr in self.known:

@@ -100,11 +100,7 @@ class SmoothnessProbe:
     seed: int = 0
 
     def __call__(self, function: BatchFunction) -> str:
-        """Return why the network is not smooth, or nothing if it is.
-
-        Args:
-            function: what a client sends, in float64.
-        """
+        """Return why the network is not smooth, or nothing if it is."""
         x = function.model.like.new_zeros(function.shape)
         with torch.no_grad(), _Operations(x) as seen:
             function.model.model(x)

@@ -72,9 +72,6 @@ class FactoredRows:
 def factored_parts(graph: fx.Graph) -> dict[fx.Node, int]:
     """Return the operations whose product is a part of the rows and nothing else.
 
-    Args:
-        graph: the recorded operations.
-
     Returns:
         Matrix products and gradients of convolutions, each with the number of its part.
     """

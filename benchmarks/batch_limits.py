@@ -27,13 +27,13 @@ from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.numerics.levenberg import LevenbergSettings, minimise
+from softleak.numerics.levenberg import Levenberg
 from softleak.paper.data import ImageSet
 from softleak.paper.networks import NETWORKS, Network, Shelf
 
 SHIFT = 2.2e-3  # how far a rival's label is from the true one, in L1
 AS_NEAR = 1.5  # a rival may be so much further from what was sent than the truth is
-STEPS = LevenbergSettings(iterations=60, damping=1e-8, checkpoints=(), settled=1e-9)
+STEPS = Levenberg(iterations=60, damping=1e-8, checkpoints=(), settled=1e-9)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class RivalSearch:
     def ratio(self) -> float:
         """Return how much further the nearest rival is from what was sent than the truth is."""
         kind = torch.zeros(1, dtype=torch.long)
-        _, cost, _ = minimise(self, self.start, kind, STEPS)
+        _, cost, _ = STEPS.minimise(self, self.start, kind)
         truth = RivalSearch(self.head, self.sent, self.features, self.labels, self.row, 0.0)
         true_cost = truth.values(truth.start, kind).square().sum()
         return float((cost[0] / true_cost.clamp_min(1e-300)).sqrt())

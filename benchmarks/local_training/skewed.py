@@ -12,6 +12,7 @@ from torch import Tensor
 
 import softleak as sl
 from benchmarks.local_training.cells import network
+from softleak.core.sgd_steps import as_gradient
 from softleak.labels.composition import BatchReader
 from softleak.labels.local.proportions import (
     PROPORTIONS,
@@ -20,7 +21,6 @@ from softleak.labels.local.proportions import (
     draw_client,
     draw_counts,
 )
-from softleak.labels.local.recipe import as_gradient
 from softleak.paper import data
 
 CLIENT = sl.Client(lr=0.01, epochs=1, batch_size=32, momentum=0.9)

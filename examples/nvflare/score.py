@@ -90,7 +90,7 @@ def score(run: FlareRun, seconds: float = 0.0) -> dict[str, ClientScore]:
             state = {n: torch.as_tensor(a) for n, a in np.load(f"{stem}-out.npz").items()}
             try:
                 dxo = DXO(run.data_kind, dict(np.load(arrived)))
-                share = own_step(state, dxo, run.lr, model).share
+                share = own_step(state, dxo, run.lr).share
             except SoftleakError:
                 continue
             audit = auditor.audit(

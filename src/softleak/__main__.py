@@ -1,4 +1,4 @@
-"""This module runs the command line as ``python -m softleak``."""
+"""Run the command line as ``python -m softleak``."""
 
 from softleak.cli.app import app
 

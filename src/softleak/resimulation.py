@@ -1,4 +1,4 @@
-"""Run the client on what was recovered, and compare with everything it sent.
+"""Run the client on an answer, and compare every layer with what it sent, in units of rounding.
 
 The share of the true batch differs from an exact simulation by the client's own rounding. How large
 that is, is not guessed: the same batch is simulated in the client's precision a few times, its
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from softleak.core.client import Client
 from softleak.core.errors import ModelError, SoftleakError
+from softleak.core.input_spec import Inputs
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 
@@ -32,17 +33,8 @@ Gradients = Mapping[str, Tensor]
 
 def own_copy(subject: Subject) -> nn.Module:
     """Return a copy of the model with the gradients of all its parameters switched on."""
-    return _copied(subject.model)
-
-
-def exact_copy(subject: Subject) -> nn.Module:
-    """Return such a copy in float64."""
-    return _copied(subject.model).double()
-
-
-def _copied(model: nn.Module) -> nn.Module:
     try:
-        copied = copy.deepcopy(model)
+        copied = copy.deepcopy(subject.model)
     except Exception as error:  # a stranger's model may hold anything
         raise ModelError(f"the model cannot be copied to simulate the client: {error}") from error
     for parameter in copied.parameters():
@@ -50,38 +42,44 @@ def _copied(model: nn.Module) -> nn.Module:
     return copied
 
 
+def exact_copy(subject: Subject) -> nn.Module:
+    """Return such a copy in float64."""
+    return own_copy(subject).double()
+
+
 def simulated(
-    model: nn.Module, inputs: Tensor, labels: Tensor, share: GradientShare, scale: float
+    model: nn.Module, inputs: Inputs, labels: Tensor, share: GradientShare, scale: float = 1.0
 ) -> Gradients:
-    """Return, in float64, the gradients of the share's parameters."""
-    sent = Client().share(model, inputs, labels)
+    """Run the client on an answer; return, in float64, the gradients that the share holds too.
+
+    Labels (B, C) or (C,) are brought into the simplex first.
+    """
+    y = labels.detach().clamp_min(0)
+    sent = Client().share(model, inputs, y / y.sum(-1, keepdim=True))
     return {n: g.double() * scale for n, g in sent.items() if n in share}
 
 
-def moved_run(
-    own: nn.Module,
-    inputs: Tensor,
-    labels: Tensor,
-    share: GradientShare,
-    scale: float,
-    generator: torch.Generator,
-    far: float = 1.0,
-    errors: Tensor | None = None,
-) -> Gradients:
-    """Return a simulation in the client's precision, inputs moved by about ``far`` errors.
+def relative_misfit(
+    model: nn.Module, share: GradientShare, inputs: Inputs, labels: Tensor
+) -> float:
+    """Return what an answer leaves of a share as a whole, relative to its size, at any scale.
 
-    Their errors are those of rounding, if no others are given.
+    One run in the model's own precision, for searches that try many answers. It is infinite if
+    the model cannot be run.
     """
-    rounding = torch.finfo(next(own.parameters()).dtype).eps * inputs.abs()
-    errors = rounding if errors is None else rounding.maximum(errors)
-    moves = torch.randn(inputs.shape, generator=generator, dtype=torch.double)
-    moved = inputs + far * errors * moves.to(inputs.device)
-    return simulated(own, moved, labels, share, scale)
+    try:
+        made = simulated(model, inputs, labels, share)
+    except SoftleakError:
+        return math.inf
+    ours = torch.cat([made[name].flatten() for name in share if name in made])
+    sent = torch.cat([share[name].double().flatten() for name in share if name in made])
+    scale = float(ours @ sent) / max(float(ours @ ours), 1e-300)
+    return float((sent - scale * ours).norm()) / max(float(sent.norm()), 1e-300)
 
 
-def root_mean_square(x: Tensor) -> Tensor:
+def root_mean_square(x: Tensor) -> float:
     """Return the root of the mean square of all entries, zero if there is none."""
-    return x.square().mean().sqrt() if x.numel() else x.new_zeros(())
+    return float(x.square().mean().sqrt()) if x.numel() else 0.0
 
 
 @dataclass(frozen=True)
@@ -105,41 +103,27 @@ def run_sizes(share: GradientShare, truth: Gradients, run: Gradients) -> Mapping
     """Return the sizes of every gradient of a run, beside the exact ones and what was sent."""
     return {
         name: RunSizes(
-            float(root_mean_square(run[name])),
-            float(root_mean_square(truth[name])),
-            float(root_mean_square(run[name] - truth[name])),
-            float(root_mean_square(share[name].double() - run[name])),
+            root_mean_square(run[name]),
+            root_mean_square(exact),
+            root_mean_square(run[name] - exact),
+            root_mean_square(share[name].double() - run[name]),
         )
-        for name in truth
+        for name, exact in truth.items()
     }
 
 
-@dataclass(frozen=True)
-class SimulationSettings:
-    """The settings of a re-simulation.
-
-    Attributes:
-        runs: simulations in the client's precision, from which the unit of rounding is taken.
-        more_runs: further ones, if the share agrees with none of the first.
-        growth: the factor by which the movements of these grow; the client may have rounded
-            further where a unit is near its kink.
-        tolerance: how many units a gradient may be off. A sum of n terms one after another has an
-            error of about √(n/3) roundings, in blocks about √(log₂ n): the order of summation,
-            which is the machine's, is a factor of about 10 for a few thousand terms, and three
-            standard deviations of the unit's own estimate make it 32.
-        coarsest: a layer is silent if an error of this part of its gradient would not be noticed.
-        seed: the seed of the movements of the inputs.
-    """
-
-    runs: int = 5
-    more_runs: int = 8
-    growth: float = 1.3
-    tolerance: float = 32.0
-    coarsest: float = 0.1
-    seed: int = 0
-
-
-SIMULATION = SimulationSettings()
+RUNS = 5  # simulations in the client's precision, from which the unit of rounding is taken
+MORE_RUNS = 8  # further ones, if the share agrees with none of the first
+# The factor by which the movements of these grow; the client may have rounded further where a unit
+# is near its kink.
+GROWTH = 1.3
+# How many units a gradient may be off. A sum of n terms one after another has an error of about
+# √(n/3) roundings, in blocks about √(log₂ n): the order of summation, which is the machine's, is a
+# factor of about 10 for a few thousand terms, and three standard deviations of the unit's own
+# estimate make it 32.
+TOLERANCE = 32.0
+COARSEST = 0.1  # a layer is silent if an error of this part of its gradient would not be noticed
+SEED = 0  # the seed of the movements of the inputs
 
 
 @dataclass(frozen=True)
@@ -159,12 +143,12 @@ class LayerFit:
     @property
     def speaks(self) -> bool:
         """Return whether a wrong batch could be told from rounding by this gradient."""
-        return self.rounding * SIMULATION.tolerance < SIMULATION.coarsest
+        return self.rounding * TOLERANCE < COARSEST
 
     @property
     def agrees(self) -> bool:
         """Return whether rounding explains the difference."""
-        return self.misfit <= SIMULATION.tolerance
+        return self.misfit <= TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -219,26 +203,28 @@ def resimulate(
         How well each gradient fits. If the model cannot be run, it says why and agrees with
         nothing.
     """
-    generator = torch.Generator().manual_seed(SIMULATION.seed)
+    generator = torch.Generator().manual_seed(SEED)
     inputs = inputs.detach().double()
-    y = labels.detach().double().clamp_min(0)
-    y = y / y.sum(1, keepdim=True)
+    labels = labels.detach().double()
     try:
         own, exact = subject.once(own_copy), subject.once(exact_copy)
-        truth = simulated(exact, inputs, y, share, scale)
+        truth = simulated(exact, inputs, labels, share, scale)
+        rounding = torch.finfo(next(own.parameters()).dtype).eps * inputs.abs()
+        errors = rounding if errors is None else rounding.maximum(errors)
 
         def moved(far: float = 1.0) -> Mapping[str, RunSizes]:
-            run = moved_run(own, inputs, y, share, scale, generator, far, errors)
-            return run_sizes(share, truth, run)
+            moves = torch.randn(inputs.shape, generator=generator, dtype=torch.double)
+            x = inputs + far * errors * moves.to(inputs.device)
+            return run_sizes(share, truth, simulated(own, x, labels, share, scale))
 
-        runs = [moved() for _ in range(SIMULATION.runs)]
+        runs = [moved() for _ in range(RUNS)]
         units = {name: _unit(name, [run[name] for run in runs], share, own) for name in truth}
         first = (run_sizes(share, truth, truth), *runs)
         best = min((_fits(run, units) for run in first), key=_worst)
-        for number in range(SIMULATION.more_runs):
+        for number in range(MORE_RUNS):
             if best.agree or not best.layers:
                 break
-            run = moved(SIMULATION.growth ** (number + 1))
+            run = moved(GROWTH ** (number + 1))
             best = min(best, _fits(run, units), key=_worst)
     except SoftleakError as error:
         return Resimulation(problem=str(error))
@@ -256,13 +242,13 @@ def _unit(name: str, runs: list[RunSizes], share: GradientShare, own: nn.Module)
 
 
 def _fits(run: Mapping[str, RunSizes], units: Mapping[str, float]) -> Resimulation:
-    return Resimulation(tuple(_fit(name, sizes, units[name]) for name, sizes in run.items()))
-
-
-def _fit(name: str, sizes: RunSizes, unit: float) -> LayerFit:
-    misfit = sizes.off_sent / unit if unit else (math.inf if sizes.off_sent else 0.0)
-    return LayerFit(name, misfit, unit / sizes.own if sizes.own else math.inf)
+    layers = []
+    for name, sizes in run.items():
+        unit = units[name]
+        misfit = sizes.off_sent / unit if unit else (math.inf if sizes.off_sent else 0.0)
+        layers.append(LayerFit(name, misfit, unit / sizes.own if sizes.own else math.inf))
+    return Resimulation(tuple(layers))
 
 
 def _worst(resimulation: Resimulation) -> float:
-    return max((layer.misfit for layer in resimulation.layers), default=math.inf)
+    return math.inf if resimulation.worst is None else resimulation.worst.misfit

@@ -11,10 +11,10 @@ from axe_playwright_python.sync_playwright import Axe
 
 import softleak as sl
 from softleak.audit import Audit, NamedShare, Options, Provenance, Refusal, Truth, audit_shares
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Point, Rate, Response, WhatIf
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
 from softleak.paper import data
 from softleak.present import write_dossier, write_page
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import softleak as sl
+from softleak.core import factors as factors_module
 from softleak.core.errors import MissingGradient, ShareError
 from softleak.core.factors import factor, numerical_rank
 
@@ -52,3 +55,55 @@ def test_missing_or_misshapen_head_gradients_are_named():
         factor(HEAD, [sl.GradientShare({"other": torch.ones(2)})])
     with pytest.raises(ShareError, match=r"\(7, 30\)"):
         factor(HEAD, [share(torch.ones(30, 7))])
+
+
+@pytest.fixture
+def factored(monkeypatch):
+    """Return the number of gradients in each call of the computation itself."""
+    calls: list[int] = []
+    compute = factors_module._factor
+
+    def counted(gradients):
+        calls.append(len(gradients))
+        return compute(gradients)
+
+    monkeypatch.setattr(factors_module, "_factor", counted)
+    return calls
+
+
+def rank_one_shares(count: int) -> list[sl.GradientShare]:
+    return [share(torch.outer(torch.randn(7), torch.rand(30))) for _ in range(count)]
+
+
+def assert_same(one: factors_module.Factors, other: factors_module.Factors) -> None:
+    for name in ("u", "sigma", "v", "residual", "absolute", "explained", "sums"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-12, atol=1e-15)
+    assert (one.relative, one.tiny) == (other.relative, other.tiny)
+
+
+def test_a_share_is_factored_once_whoever_asks(factored):
+    shares = rank_one_shares(5)
+    alone = factor(HEAD, shares[2:3])
+    every = factor(HEAD, shares)
+    assert factored == [1, 4]
+    assert_same(every.take(torch.tensor([2])), alone)
+    again = factor(HEAD, shares)
+    assert_same(again, every)
+    assert_same(factor(HEAD, [shares[4], shares[1]]), every.take(torch.tensor([4, 1])))
+    assert_same(factor(sl.Head.of(nn.Linear(30, 7, bias=False)), shares), every)
+    assert factored == [1, 4]
+    assert_same(factor(HEAD, [share(one["weight"]) for one in shares]), every)
+    assert factored == [1, 4, 5]  # another share is another answer
+
+
+def test_another_resolution_is_another_answer(factored):
+    (one,) = rank_one_shares(1)
+    factor(HEAD, [one])
+    factor(sl.Head.of(nn.Linear(30, 7, bias=False).half()), [one])
+    factor(HEAD, [replace(one, precision="tf32")])
+    assert factored == [1, 1, 1]
+
+
+def test_a_batch_is_factored_in_one_piece(factored):
+    factor(HEAD, rank_one_shares(50))
+    assert factored == [50]

@@ -1,10 +1,16 @@
-"""Ask whether an input is within an attacker's reach behind a defence."""
+"""Attacks on a share behind a defence: one trial, and the search along settings of the defence.
+
+``audit.whatif`` draws curves of trials over the settings; ``audit.weakest`` looks for the weakest
+noise that a guard may send. Success is scored by the truth, else by what leaked undefended.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -17,6 +23,7 @@ from softleak.audit.findings import (
     PixelMap,
 )
 from softleak.audit.input_attacks import embeddings, recover_input
+from softleak.audit.leaks import Leak
 from softleak.audit.metrics import label_error, psnr
 from softleak.audit.options import Options
 from softleak.audit.rates import LossFall
@@ -28,11 +35,10 @@ from softleak.core.factors import head_gradients
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
-from softleak.defenses.defense import Defense, as_known
 from softleak.inversion.chain import Chain, NoChain, chain_of
 from softleak.inversion.texts.result import Certainty, Text
 from softleak.labels.composition import BatchReader
+from softleak.labels.recover import recover
 from softleak.matching.gauss_newton.reach import NoiseReach
 
 NAMED_Z = 3.0  # standard deviations below zero at which an attacker takes a class for proved
@@ -142,92 +148,122 @@ def walks(subject: Subject) -> tuple[Subject, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Shot:
-    """One defended share, what its attacker knows of it, and what can be scored.
+class Trial:
+    """One target behind a defence at one setting and seed. Every answer is computed once.
 
-    ``public`` is what was sent, with all that the defence gives away about itself.
+    Attributes:
+        subject: the model.
+        target: the share, and what an attack on it has to reach.
+        send: returns what is sent behind the defence, the same each time.
+        options: what the attacker knows of a share without a defence.
+        views: returns what was sent as its receivers may read it, with all that the defence gives
+            away about itself. Each of them is an attacker.
+        reach: what could be estimated of the input; None to carry out walks alone.
+        aims: what is attacked.
+        answers: whether an attack succeeds, by what it aims at.
     """
 
+    subject: Subject
     target: Target
-    sent: GradientShare
-    public: GradientShare
+    send: Callable[[], GradientShare]
     options: Options
-    aims: frozenset[Leak]
+    views: Callable[[GradientShare], Sequence[GradientShare]] = lambda sent: (sent,)
+    reach: InputReach | None = None
+    aims: frozenset[Leak] = frozenset()
+    answers: dict[frozenset[Leak], bool] = field(default_factory=dict)
 
-    @classmethod
-    def at(cls, target: Target, defense: Defense, options: Options, inputs: bool) -> Shot:
-        """Return a target behind a defence.
+    @cached_property
+    def sent(self) -> GradientShare:
+        """What is sent behind the defence."""
+        return self.send()
 
-        Its input is attacked too if somebody asks for ``inputs``.
-        """
-        sent = defense(target.share.share)
-        public = as_known(defense, sent)
-        knowledge = options.knowledge
-        if public.scale == "unknown":
-            knowledge = replace(knowledge, scale="unknown")
-        asked = replace(options, knowledge=knowledge)
-        told = target.label is not None or bool(target.samples)
-        label = frozenset({Leak.LABEL, Leak.CLASS}) if told else frozenset()
-        aimed = target.pixels is not None or bool(target.tokens)
-        image = frozenset({Leak.INPUT}) if inputs and aimed else frozenset()
-        return cls(target, sent, public, asked, label | image)
+    def forget(self) -> None:
+        """Free the memory of what was sent, and keep the answers."""
+        self.__dict__.pop("sent", None)
 
-    def hits(self, leak: Leak, recovery: Recovery, subjects: tuple[Subject, ...]) -> bool:
-        """Return whether an attack reached its target."""
-        if leak is Leak.INPUT:
-            return self.sees(recovery, subjects)
-        claimed = LabelFinding(recovery, 0.0).class_index  # a guess that is right is no success
+    @cached_property
+    def asked(self) -> Options:
+        """What the attacker knows of what was sent: not its scale, if a defence changed that."""
+        if self.views(self.sent)[0].scale != "unknown":
+            return self.options
+        return replace(self.options, knowledge=replace(self.options.knowledge, scale="unknown"))
+
+    @cached_property
+    def recovery(self) -> Recovery:
+        """The label recovered by all that is known of what was sent."""
+        return recover(self.subject, [self.sent], self.asked.knowledge)[0]
+
+    @cached_property
+    def reached(self) -> bool:
+        """Whether the input is within reach of whoever estimates it from what is sent."""
+        return self.reach is not None and self.reach.shows(self.sent)
+
+    @property
+    def claimed(self) -> int | None:
+        """The class that the attack claims; a guess that is right is no success."""
+        return LabelFinding(self.recovery, 0.0).class_index
+
+    @property
+    def guessed(self) -> bool:
+        """Whether the attack names the right class, sure or not."""
+        index, label = self.recovery.class_index, self.target.label
+        return label is not None and index is not None and index == int(label.argmax())
+
+    @property
+    def nearly(self) -> bool:
+        """Whether the best label is right, although the attack does not claim it."""
+        if self.target.label is None or self.target.samples or self.claimed is not None:
+            return False
+        return label_error(self.recovery, self.target.label) <= SUCCESS_LABEL_ERROR
+
+    def hits(self, leak: Leak, walked: tuple[Subject, ...]) -> bool:
+        """Return whether an attack succeeds: on a sample of several, or on the only one."""
+        key = frozenset({leak})
+        if key not in self.answers:
+            if leak is Leak.INPUT:
+                self.answers[key] = self.reached or self.sees(walked)
+            else:
+                self.answers[key] = self.finds(leak) if self.target.samples else self.names(leak)
+        return self.answers[key]
+
+    def names(self, leak: Leak) -> bool:
+        """Return whether the attack claims the label, or its class, rightly."""
         label = self.target.label
-        if claimed is None or label is None:
+        if label is None or self.claimed is None:
             return False
         if leak is Leak.CLASS:
-            return claimed == int(label.argmax())
-        return label_error(recovery, label) <= SUCCESS_LABEL_ERROR
+            return self.claimed == int(label.argmax())
+        return label_error(self.recovery, label) <= SUCCESS_LABEL_ERROR
 
-    def nearly(self, recovery: Recovery) -> bool:
-        """Return whether the best label is right, although the attack does not claim it."""
-        label = self.target.label
-        if (
-            label is None
-            or self.target.samples
-            or LabelFinding(recovery, 0.0).class_index is not None
-        ):
-            return False
-        return label_error(recovery, label) <= SUCCESS_LABEL_ERROR
-
-    def finds(self, leak: Leak, subject: Subject) -> bool:
+    def finds(self, leak: Leak) -> bool:
         """Return whether an attack on an update of several samples proves a label, rightly."""
-        found = read_batch(subject, self.sent, self.options.knowledge.of(self.sent))
+        found = read_batch(self.subject, self.sent, self.asked.knowledge.of(self.sent))
         labels = [one.label for one in found.proved if one.label is not None]
         if leak is Leak.CLASS:
             classes = {int(label.argmax()) for label in self.target.samples}
             return any(int(label.argmax()) in classes for label in labels)
-        return any(
-            float((label - true).abs().sum()) <= SUCCESS_LABEL_ERROR
-            for label in labels
-            for true in self.target.samples
-        )
+        pairs = product(labels, self.target.samples)
+        return any(float((one - true).abs().sum()) <= SUCCESS_LABEL_ERROR for one, true in pairs)
 
-    def sees(
-        self, recovery: Recovery, subjects: tuple[Subject, ...], *, believed: bool = False
-    ) -> bool:
+    def sees(self, walked: tuple[Subject, ...], *, believed: bool = False) -> bool:
         """Return whether a walk brings the image; a thorough one is tried if it is within reach.
 
         If so asked, what an attacker would have ``believed`` counts as well as what is true.
         """
         if self.target.pixels is None and not self.target.tokens:
             return False
-        exactly = replace(self.options, seconds=0.0)  # matching would take its time
-        for subject in subjects:
+        return any(self._walk_sees(view, walked, believed) for view in self.views(self.sent))
+
+    def _walk_sees(self, view: GradientShare, walked: tuple[Subject, ...], believed: bool) -> bool:
+        exactly = replace(self.asked, seconds=0.0)  # matching would take its time
+        for subject in walked:
             found = in_units_of(
-                self.target.to_pixels, recover_input(subject, self.public, recovery, exactly)
+                self.target.to_pixels, recover_input(subject, view, self.recovery, exactly)
             )
             if self._shows(found) or (believed and (found.leaked or found.doubtful)):
                 return True
-            if (
-                found.psnr_predicted is None
-                or found.psnr_predicted < LEAK_RECOGNISABLE - SUCCESS_WALK_GAIN
-            ):
+            told = found.psnr_predicted
+            if told is None or told < LEAK_RECOGNISABLE - SUCCESS_WALK_GAIN:
                 return False
         return False
 
@@ -238,6 +274,40 @@ class Shot:
         if found.pixels is None or true is None or found.pixels.shape != true.shape:
             return False
         return psnr(found.pixels, true) >= LEAK_RECOGNISABLE
+
+
+def recover_together(trials: Sequence[Trial]) -> None:
+    """Recover the labels of trials of one subject at once, where the same is known of them."""
+    for scale in (None, "known", "unknown"):
+        alike = [trial for trial in trials if trial.asked.knowledge.scale == scale]
+        if alike:
+            sent = [trial.sent for trial in alike]
+            found = recover(alike[0].subject, sent, alike[0].asked.knowledge)
+            for trial, recovery in zip(alike, found, strict=True):
+                trial.__dict__["recovery"] = recovery  # where the cached property looks for it
+
+
+def from_first(
+    grid: Sequence[float], hides: Callable[[float], bool], start: int | None = None
+) -> Sequence[float]:
+    """Return a grid from its weakest hiding setting on; stronger ones are taken to hide too.
+
+    Args:
+        grid: settings of a defence, from weak to strong.
+        hides: says whether no attack succeeds at a setting.
+        start: where to begin, in steps that double until the end is passed, and then by bisection;
+            None bisects at once.
+    """
+    low, high, step = -1, len(grid), 1  # the last known not to hide, the first known to
+    index = (low + high) // 2 if start is None else min(start, high - 1)
+    while high - low > 1:
+        if hides(grid[index]):
+            high, ahead = index, index - step
+        else:
+            low, ahead = index, index + step
+        far = start is None or not low < ahead < high
+        index, step = (low + high) // 2 if far else ahead, step * 2
+    return grid[high:]
 
 
 def in_units_of(units: PixelMap | None, found: InputFinding) -> InputFinding:

@@ -276,6 +276,11 @@ class InputFinding:
         return ("A predicted error is evidence that the input leaks, not a proof.",)
 
     @property
+    def attacked(self) -> bool:
+        """Return whether any attack on the input was carried out."""
+        return self.method != Method.NONE
+
+    @property
     def leaked(self) -> bool:
         """Return whether the image can be taken for recognisable, without any truth.
 

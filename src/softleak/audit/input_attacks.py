@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from softleak.audit.findings import Attempt, InputFinding, Method, Outcome, PixelMap
+from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.reasons import Reason, Told, Why, because
 from softleak.core.errors import in_a_line
@@ -24,7 +25,6 @@ from softleak.core.normalisation import Normalisation
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
 from softleak.inversion.chain import NoChain, chain_of
 from softleak.inversion.patch_plan import NoPlan, patch_plan
 from softleak.inversion.patches import invert_patches
@@ -420,7 +420,7 @@ def recover_input(
     start = time.perf_counter()
     factors = factor(subject.head, [share])
     faint = factors.sums[0] if bool(factors.rank_one) else None  # most products have no decay
-    shares = [one.share for one in without_decay(subject, share, faint=faint)] or [share]
+    shares = [one.share for one in without_decay(subject, share, sums=faint)] or [share]
     best: InputFinding | None = None
     ended: list[Attempt] = []
     for attack in INPUT_ATTACKS:

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from softleak.audit.leaks import Leak
 from softleak.core.forward import forward_one
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
 
 # What chooses the step on which losses are compared.
 LINE_HALVINGS = 30  # the most often that the step is halved

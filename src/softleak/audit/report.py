@@ -15,9 +15,9 @@ from softleak.audit.findings import (
     InputFinding,
     LabelFinding,
     LabelLeak,
-    Method,
     Score,
 )
+from softleak.audit.leaks import Leak
 from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.rates import WhatIf
 from softleak.audit.samples import NO_SAMPLES, SamplesFinding
@@ -27,7 +27,7 @@ from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.labels.curve import spread
 from softleak.labels.pseudo import LARGEST, PseudoLabels
 
@@ -136,22 +136,22 @@ class AuditReport:
     @cached_property
     def states(self) -> dict[Leak, State]:
         """Return for each kind of leak whether it was found, not found, or not attacked."""
-        several, finding = self.samples, self.label
-        known, tried = finding.known or bool(several.proved), self.alone or several.attacked
-        # A label of two equal halves is known and has no class; one of two readings has one.
-        named = finding.class_index is not None or bool(finding.recovery.readings)
-        named = named or any(one.class_index is not None for one in several.proved)
-        return {
-            Leak.LABEL: State.of(known, tried),
-            Leak.CLASS: State.of(named, tried),
-            Leak.FEATURE: State.of(self.feature.proved or several.features > 0, tried),
-            Leak.INPUT: State.of(
-                self.shows_input or several.inputs > 0, self.input.method != Method.NONE
-            ),
-            Leak.COMPOSITION: State.of(
-                known or named or bool(self.composition.present), self.composition.attacked
-            ),
-        }
+        return {leak: leak.state(self) for leak in Leak}
+
+    @property
+    def knows_label(self) -> bool:
+        """Return whether a label is named: that of the only sample, or of one of several."""
+        return self.label.known or bool(self.samples.proved)
+
+    @property
+    def knows_class(self) -> bool:
+        """Return whether a class is named.
+
+        A label of two equal halves is known and has no class; one of two readings has one.
+        """
+        if self.label.class_index is not None or self.label.recovery.readings:
+            return True
+        return any(one.class_index is not None for one in self.samples.proved)
 
     @property
     def shows_input(self) -> bool:

@@ -67,6 +67,8 @@ class Treatment:
             sent: what was sent.
             noise: the standard deviation of the noise on what was sent.
         """
+        if self.clips:
+            sent = replace(sent, scale="unknown")
         if not self.prunes:
             return [sent]
         errors = {n: math.hypot(noise, sent.noise(n), _missing(g)) for n, g in sent.items()}

@@ -10,23 +10,27 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 
-from softleak.audit.defended import InputReach, Shot, Target, classes_named, walks
-from softleak.audit.findings import LabelFinding
+from softleak.audit.defended import (
+    InputReach,
+    Target,
+    Trial,
+    classes_named,
+    from_first,
+    walks,
+)
+from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.rates import Rate, Utility, mean_utility, utility
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare
 from softleak.audit.sweeps import PLAIN, TREATMENTS, Treatment
 from softleak.core.errors import OptionError
-from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
 from softleak.defenses.defense import Defense, GaussianNoise, OnKept, Source
-from softleak.labels.recover import recover
 
 # What spans the grid of noise that is tried.
 # Powers of the factor, in units of the root mean square of the share.
@@ -39,6 +43,7 @@ GRID_INPUT_START = 14  # the place in the grid where looking for a hidden input 
 INPUT_TRIALS = 1  # an inversion takes seconds, so that one trial of a setting has to do
 
 
+INPUTS = frozenset({Leak.INPUT})
 STOPPABLE = frozenset({Leak.LABEL, Leak.CLASS, Leak.INPUT, Leak.COMPOSITION})
 Make = Callable[[float, Source], Defense]
 
@@ -87,8 +92,8 @@ class Search:
         seeds: the number of trials for each setting.
         make: the function that makes the noise of a standard deviation and a source.
         treatment: what is done to the share before the noise.
-        known: the trials so far, by setting and seed.
         reach: what could be estimated of the input behind a defence; None to carry out walks alone.
+        known: the trials so far, by setting and seed.
     """
 
     subject: Subject
@@ -98,8 +103,8 @@ class Search:
     seeds: int = 3
     make: Make = GaussianNoise
     treatment: Treatment = PLAIN
-    known: dict[tuple[float, int], _Trial] = field(default_factory=dict)
     reach: InputReach | None = None
+    known: dict[tuple[float, int], Trial] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         check_search(self.leaks, self.seeds)
@@ -145,120 +150,85 @@ class Search:
         Args:
             within: the number of settings to look at, from the weakest on; None for all.
         """
-        grid, inputs = self.grid[:within], frozenset({Leak.INPUT})
-        narrowed = self.reach is not None and bool(self.leaks & inputs)
+        grid: Sequence[float] = self.grid[:within]
+        narrowed = self.reach is not None and bool(self.leaks & INPUTS)
         if narrowed:
-            grid = _from_first(grid, GRID_INPUT_START, lambda setting: not self._reached(setting))
-        if names := self.leaks - inputs:
+            grid = from_first(grid, lambda setting: not self._reached(setting), GRID_INPUT_START)
+        if names := self.leaks - INPUTS:
             start = 0 if narrowed else GRID_CLASS_START
-            grid = _from_first(grid, start, lambda setting: not self._hit(setting, names))
-        if self.leaks & inputs:
-            grid = _from_first(
-                grid, 0, lambda setting: not self._hit(setting, inputs, INPUT_TRIALS)
-            )
+            grid = from_first(grid, lambda setting: not self._hit(setting, names), start)
+        if self.leaks & INPUTS:
+            grid = from_first(grid, lambda setting: not self._hit(setting, INPUTS, INPUT_TRIALS), 0)
         return self.at(grid[0]) if grid else None
 
     def at(self, setting: float) -> Stopped:
         """Return how often the attack names the right class behind a setting, sure or not."""
-        trials = list(self._trials(setting))
+        trials, guesses = list(self._trials(setting)), None
         true = self.target.share.share
         left = mean_utility([utility(true, trial.sent) for trial in trials])
-        if self.target.label is None:
-            return Stopped(setting, None, self.treatment, left)
-        guesses = [self._guessed(trial) for trial in trials]
-        return Stopped(setting, Rate(sum(guesses), len(guesses)), self.treatment, left)
+        if self.target.label is not None:
+            guesses = Rate(sum(trial.guessed for trial in trials), len(trials))
+        return Stopped(setting, guesses, self.treatment, left)
 
     def stops(self, sent: GradientShare, setting: float = 0.0) -> bool:
         """Return whether the attacks fail on what is really sent, behind noise of this setting."""
-        return not self._leaks(_Trial(self, sent, setting), self.leaks)
+        return not self._leaks(self._trial(setting, lambda: sent), setting, self.leaks)
 
     def hit(self, setting: float) -> bool:
         """Return whether an attack succeeds in a trial of this setting."""
-        seen = frozenset({Leak.INPUT})
-        names, inputs = self.leaks - seen, self.leaks & seen
+        names, inputs = self.leaks - INPUTS, self.leaks & INPUTS
         if inputs and self._reached(setting):
             return True
         return self._hit(setting, names) or self._hit(setting, inputs, INPUT_TRIALS)
 
     def _hit(self, setting: float, leaks: frozenset[Leak], trials: int | None = None) -> bool:
         return bool(leaks) and any(
-            self._leaks(trial, leaks) for trial in islice(self._trials(setting), trials)
+            self._leaks(trial, setting, leaks) for trial in islice(self._trials(setting), trials)
         )
 
     def _reached(self, setting: float) -> bool:
         """Return whether the input is within reach in a trial of this setting."""
         return any(trial.reached for trial in islice(self._trials(setting), INPUT_TRIALS))
 
-    def _leaks(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
+    def _leaks(self, trial: Trial, setting: float, leaks: frozenset[Leak]) -> bool:
         if leaks not in trial.answers:
-            trial.answers[leaks] = self._attacked(trial, leaks)
+            trial.answers[leaks] = self._attacked(trial, setting, leaks)
         return trial.answers[leaks]
 
-    def _attacked(self, trial: _Trial, leaks: frozenset[Leak]) -> bool:
+    def _attacked(self, trial: Trial, setting: float, leaks: frozenset[Leak]) -> bool:
         """Return whether an attack that is carried out, or an estimate of one, succeeds."""
-        if Leak.COMPOSITION in leaks and self._composed(trial):
+        if Leak.COMPOSITION in leaks and self._composed(trial, setting):
             return True
         if self.target.label is None and self.target.pixels is None:
             return False  # there is nothing to reach, and attacks on labels take their time
-        views = self.treatment.views(trial.sent, trial.setting)
-        shots = [Shot(self.target, s, s, self._asked, leaks) for s in views]
         names = leaks & {Leak.LABEL, Leak.CLASS}
-        if any(shots[0].hits(leak, trial.recovery, ()) for leak in names):
+        if any(trial.names(leak) for leak in names):
             return True
         # How sure an attack is says little behind pruning, so a right guess counts there.
         wary = Leak.CLASS in names and self.treatment.prunes
-        if wary and (self._guessed(trial) or self._composed(trial)):
+        if wary and (trial.guessed or self._composed(trial, setting)):
             return True
-        if Leak.INPUT not in leaks or trial.reached:
-            return Leak.INPUT in leaks
-        walked = walks(self.subject)
-        return any(shot.sees(trial.recovery, walked, believed=True) for shot in shots)
+        if Leak.INPUT not in leaks:
+            return False
+        return trial.reached or trial.sees(walks(self.subject), believed=True)
 
-    def _guessed(self, trial: _Trial) -> bool:
-        """Return whether the attack names the right class, sure or not."""
-        index, label = trial.recovery.class_index, self.target.label
-        return label is not None and index is not None and index == int(label.argmax())
-
-    @cached_property
-    def _asked(self) -> Options:
-        """What the attacker knows of a share behind this treatment."""
-        if not self.treatment.clips:
-            return self.options
-        return replace(self.options, knowledge=replace(self.options.knowledge, scale="unknown"))
-
-    def _composed(self, trial: _Trial) -> bool:
+    def _composed(self, trial: Trial, setting: float) -> bool:
         """Return whether an attack names a class that is in the update."""
-        if self.target.classes & classes_named(self.subject, trial.sent, trial.setting):
+        if self.target.classes & classes_named(self.subject, trial.sent, setting):
             return True
-        return LabelFinding(trial.recovery, 0.0).class_index in self.target.classes
+        return trial.claimed in self.target.classes
 
-    def _trials(self, setting: float) -> Iterator[_Trial]:
-        """Yield the trial of every seed; each is recovered once, however often it is asked for."""
+    def _trials(self, setting: float) -> Iterator[Trial]:
+        """Yield the trial of every seed; each is made once, however often it is asked for."""
         for seed in range(self.seeds):
             if (setting, seed) not in self.known:
-                sent = self.send(setting, seed)
-                self.known[setting, seed] = _Trial(self, sent, setting)
+                send = partial(self.send, setting, seed)
+                self.known[setting, seed] = self._trial(setting, send)
             yield self.known[setting, seed]
 
-
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """What was sent behind noise, and what the attack makes of its label."""
-
-    search: Search
-    sent: GradientShare
-    setting: float
-    answers: dict[frozenset[Leak], bool] = field(default_factory=dict)
-
-    @cached_property
-    def reached(self) -> bool:
-        """Return whether the input is within reach of whoever estimates it from what is sent."""
-        return self.search.reach is not None and self.search.reach.shows(self.sent)
-
-    @cached_property
-    def recovery(self) -> Recovery:
-        """Return the recovery by all that is known of the share."""
-        return recover(self.search.subject, [self.sent], self.search._asked.knowledge)[0]
+    def _trial(self, setting: float, send: Callable[[], GradientShare]) -> Trial:
+        views = partial(self.treatment.views, noise=setting)
+        return Trial(self.subject, self.target, send, self.options, views, self.reach)
 
 
 def stronger(stopped: Stopped) -> Stopped:
@@ -270,23 +240,6 @@ def root_mean_square(share: GradientShare) -> float:
     """Return the size of a share's entries."""
     total = sum(float(g.double().square().sum()) for g in share.values())
     return math.sqrt(total / max(sum(g.numel() for g in share.values()), 1)) or 1.0
-
-
-def _from_first(grid: list[float], start: int, hidden: Callable[[float], bool]) -> list[float]:
-    """Return the grid from the weakest hiding setting on; stronger ones are taken to hide too.
-
-    Looked for from ``start`` in steps that double, then by bisection.
-    """
-    low, high, step = -1, len(grid), 1  # the last known not to hide, the first known to
-    index = min(start, high - 1)
-    while high - low > 1:
-        if hidden(grid[index]):
-            high, ahead = index, index - step
-        else:
-            low, ahead = index, index + step
-        index = ahead if low < ahead < high else (low + high) // 2
-        step *= 2
-    return grid[high:]
 
 
 def least_loss(search: Search, treatments: Sequence[Treatment] = TREATMENTS) -> Stopped | None:
@@ -317,7 +270,7 @@ def least_loss(search: Search, treatments: Sequence[Treatment] = TREATMENTS) -> 
 
 def treated(search: Search, treatment: Treatment) -> Search:
     """Return the search behind another treatment."""
-    return replace(search, treatment=treatment, known={})
+    return replace(search, treatment=treatment)
 
 
 def expected_progress(search: Search, setting: float) -> float:

@@ -16,9 +16,19 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain, pairwise
 
-from softleak.audit.defended import InputReach, Shot, Target, fall_of, walks
+from softleak.audit.defended import (
+    InputReach,
+    Target,
+    Trial,
+    fall_of,
+    from_first,
+    recover_together,
+    walks,
+)
 from softleak.audit.input_attacks import embeddings
+from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.rates import (
     LossFall,
@@ -31,10 +41,8 @@ from softleak.audit.rates import (
     utility,
 )
 from softleak.audit.sweeps import Asked, Sweep, sweeps
-from softleak.core.results import Recovery
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak
-from softleak.labels.recover import recover
+from softleak.defenses.defense import Defense, as_known
 
 
 def end_of(
@@ -59,11 +67,12 @@ def end_of(
         return None
     if gone == 0:
         return known[0].setting
-    weak, strong = known[gone - 1].setting, known[gone].setting
+    between = [known[gone - 1].setting, known[gone].setting]
     for _ in range(bisections):
-        middle = math.sqrt(weak * strong)
-        weak, strong = (middle, strong) if succeeds(middle) else (weak, middle)
-    return strong
+        middles = [math.sqrt(weak * strong) for weak, strong in pairwise(between)]
+        between = [*chain.from_iterable(zip(between, middles, strict=False)), between[-1]]
+    hiding = from_first(between[1:-1], lambda setting: not succeeds(setting))
+    return hiding[0] if hiding else between[-1]
 
 
 def from_end(points: Sequence[Point], end: float) -> list[Point]:
@@ -72,15 +81,8 @@ def from_end(points: Sequence[Point], end: float) -> list[Point]:
     return [p for p in points if (p.setting >= end if grows else p.setting <= end)]
 
 
-@dataclass(frozen=True)
-class TrialSettings:
-    """Settings that bound the work of a trial."""
-
-    bisections: int = 3  # steps of bisection, in the logarithm of the setting
-    inputs: int = 2  # shares whose input is attacked; with more seeds one for each
-
-
-TRIAL = TrialSettings()
+BISECTIONS = 3  # steps of bisection, in the logarithm of the setting
+INPUT_SHARES = 2  # shares whose input is attacked; with more seeds one for each
 
 
 def what_if(
@@ -105,8 +107,8 @@ def what_if(
     reaches = {id(target): InputReach(subject, target) for target in targets}
     responses = []
     for sweep in sweeps(norm, embeddings(subject), asked, subject.model):
-        trial = Trial(subject, tuple(targets), options, sweep, seeds, reaches)
-        responses.append(trial.response(progress))
+        curve = Curve(subject, tuple(targets), options, sweep, seeds, reaches)
+        responses.append(curve.response(progress))
     return WhatIf(tuple(responses), len(targets), seeds)
 
 
@@ -117,8 +119,8 @@ def stages(subject: Subject, asked: Asked | None = None) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
-    """Try one defence on all targets."""
+class Curve:
+    """One defence on all targets, over its settings."""
 
     subject: Subject
     targets: tuple[Target, ...]
@@ -126,7 +128,7 @@ class Trial:
     sweep: Sweep
     seeds: int
     reaches: Mapping[int, InputReach] = field(default_factory=dict)  # by identity of a target
-    known: dict[tuple[float, int], Recovery] = field(default_factory=dict)  # by setting and shot
+    known: dict[float, list[Trial]] = field(default_factory=dict, init=False)  # by setting
 
     def response(self, progress: Callable[[str], None]) -> Response:
         """Try every setting, then find the end of each attack by bisection."""
@@ -136,101 +138,99 @@ class Trial:
             points.append(self.at(setting))
         if self.sweep.settings:
             progress(f"{self.sweep.name}: where attacks end")
-        stops = {leak: end for leak in Leak if (end := self._end(points, leak)) is not None}
-        left = {leak: self._left(self._shots(end)) for leak, end in stops.items()}
+        ends = {
+            leak: end_of(points, leak, BISECTIONS, partial(self.succeeds, leak=leak))
+            for leak in Leak
+        }
+        stops = {leak: end for leak, end in ends.items() if end is not None}
+        left = {leak: self._left(end) for leak, end in stops.items()}
         unclaimed = points[-1].unclaimed
         if (end := stops.get(Leak.LABEL)) is not None:
-            there = self._unclaimed(end, self._shots(end))
-            unclaimed = max(there, *(point.unclaimed for point in from_end(points, end)))
+            beyond = (point.unclaimed for point in from_end(points, end))
+            unclaimed = max(self._unclaimed(end), *beyond)
         return Response(self.sweep.name, self.sweep.unit, tuple(points), stops, left, unclaimed)
-
-    def _end(self, points: Sequence[Point], leak: Leak) -> float | None:
-        return end_of(points, leak, TRIAL.bisections, partial(self.succeeds, leak=leak))
 
     def at(self, setting: float) -> Point:
         """Return how often each attack succeeds at one setting."""
-        shots = list(enumerate(self._shots(setting)))
-        for scale in (None, "known", "unknown"):  # those alike at once
-            group = [(n, s) for n, s in shots if s.aims and s.options.knowledge.scale == scale]
-            for (number, _), found in zip(group, self._recover([s for _, s in group]), strict=True):
-                self.known[setting, number] = found
+        trials = self.trials(setting)
+        recover_together([trial for trial in trials if trial.aims])
         hits: dict[Leak, list[bool]] = defaultdict(list)
-        for number, shot in shots:
-            for leak in shot.aims:
-                hits[leak].append(self._hits(setting, number, shot, leak))
-        rates = {leak: Rate(sum(h), len(h)) for leak, h in hits.items()}
-        plain = [shot for _, shot in shots]
-        return Point(setting, rates, self._left(plain), self._unclaimed(setting, plain))
+        for trial in trials:
+            for leak in trial.aims:
+                hits[leak].append(trial.hits(leak, self._walks))
+        rates = {leak: Rate(sum(hits[leak]), len(hits[leak])) for leak in Leak if leak in hits}
+        return Point(setting, rates, self._left(setting), self._unclaimed(setting))
 
-    def _unclaimed(self, setting: float, shots: Sequence[Shot]) -> int:
+    def succeeds(self, setting: float, leak: Leak) -> bool:
+        """Return whether one attack succeeds on any share; it ends with the first that leaks."""
+        trials = self.trials(setting)
+        found = any(trial.hits(leak, self._walks) for trial in trials if leak in trial.aims)
+        for trial in trials:
+            trial.forget()
+        return found
+
+    def trials(self, setting: float) -> list[Trial]:
+        """Return the trials of a setting: every seed with every target."""
+        if setting in self.known:
+            return self.known[setting]
+        seeds = self.seeds if self.sweep.random else 1
+        walked = max(INPUT_SHARES, seeds) if self.options.inputs else 0
+        inverted = {(n % seeds, n % len(self.targets)) for n in range(walked)}
+        self.known[setting] = [
+            self._trial(target, self.sweep.make(setting, seed), (seed, number) in inverted)
+            for seed in range(seeds)
+            for number, target in enumerate(self.targets)
+        ]
+        return self.known[setting]
+
+    def _trial(self, target: Target, defense: Defense, inputs: bool) -> Trial:
+        """Return a target behind a defence; its input is attacked too if that is asked for."""
+        reach = self.reaches.get(id(target))
+        made = behind(self.subject, target, defense, self.options, reach)
+        # Every attack needs the head's gradient. Where it is withheld, none is tried.
+        if self.subject.head.weight_name not in made.sent:
+            return made
+        seen = self._walks or (reach is not None and reach.estimate is not None)
+        told = target.label is not None or target.samples
+        aims = {Leak.LABEL, Leak.CLASS} if told else set()
+        if inputs and seen and (target.pixels is not None or target.tokens):
+            aims.add(Leak.INPUT)
+        return replace(made, aims=frozenset(aims))
+
+    def _unclaimed(self, setting: float) -> int:
         """Return in how many trials of a setting the best label is right, but not claimed."""
-        return sum(
-            shot.nearly(self._recovery(setting, number, shot))
-            for number, shot in enumerate(shots)
-            if Leak.LABEL in shot.aims and shot.target.label is not None
-        )
+        trials = (trial for trial in self.trials(setting) if Leak.LABEL in trial.aims)
+        return sum(trial.nearly for trial in trials)
 
-    def _left(self, shots: Sequence[Shot]) -> Utility:
-        """Return what is left of the updates, on average."""
+    def _left(self, setting: float) -> Utility:
+        """Return what is left of the updates at a setting, on average."""
         falls = {id(target): fall for target, fall in zip(self.targets, self._falls, strict=True)}
-        return mean_utility(
-            [utility(s.target.share.share, s.sent, falls[id(s.target)]) for s in shots]
-        )
+        found = []
+        for trial in self.trials(setting):
+            true = trial.target.share.share
+            found.append(utility(true, trial.sent, falls[id(trial.target)]))
+            trial.forget()
+        return mean_utility(found)
 
     @cached_property
     def _falls(self) -> tuple[LossFall | None, ...]:
         """How a step changes the loss of each target's own sample, where the sample is known."""
         return tuple(fall_of(self.subject, target, self.options) for target in self.targets)
 
-    def succeeds(self, setting: float, leak: Leak) -> bool:
-        """Return whether one attack succeeds on any share; it ends with the first that leaks."""
-        return any(
-            self._hits(setting, number, shot, leak)
-            for number, shot in enumerate(self._shots(setting))
-            if leak in shot.aims
-        )
-
-    def _recovery(self, setting: float, number: int, shot: Shot) -> Recovery:
-        """Return what is recovered from one shot of a setting, once for all kinds of leak."""
-        if (setting, number) not in self.known:
-            self.known[setting, number] = self._recover([shot])[0]
-        return self.known[setting, number]
-
-    def _hits(self, setting: float, number: int, shot: Shot, leak: Leak) -> bool:
-        """Return whether one attack succeeds: on a sample of several, or on the only one."""
-        if shot.target.samples and leak is not Leak.INPUT:
-            return shot.finds(leak, self.subject)
-        reach = self.reaches.get(id(shot.target)) if leak is Leak.INPUT else None
-        if reach is not None and reach.shows(shot.sent):
-            return True
-        return shot.hits(leak, self._recovery(setting, number, shot), self._walks)
-
     @cached_property
     def _walks(self) -> tuple[Subject, ...]:
         return walks(self.subject) if self.options.inputs else ()
 
-    def _seen(self, target: Target) -> bool:
-        """Return whether the input of a target can be attacked, or its reach be estimated."""
-        reach = self.reaches.get(id(target))
-        return bool(self._walks) or (reach is not None and reach.estimate is not None)
 
-    def _shots(self, setting: float) -> list[Shot]:
-        seeds = self.seeds if self.sweep.random else 1
-        walked = max(TRIAL.inputs, seeds) if self.options.inputs else 0
-        inverted = {(n % seeds, n % len(self.targets)) for n in range(walked)}
-        shots = [
-            Shot.at(
-                target, self.sweep.make(setting, seed), self.options,
-                (seed, number) in inverted and self._seen(target),
-            )
-            for seed in range(seeds)
-            for number, target in enumerate(self.targets)
-        ]  # fmt: skip
-        # Every attack needs the head's gradient. Where it is withheld, none is tried.
-        head = self.subject.head.weight_name
-        return [s if head in s.sent else replace(s, aims=frozenset()) for s in shots]
-
-    def _recover(self, shots: Sequence[Shot]) -> tuple[Recovery, ...]:
-        if not shots:
-            return ()
-        return recover(self.subject, [shot.sent for shot in shots], shots[0].options.knowledge)
+def behind(
+    subject: Subject,
+    target: Target,
+    defense: Defense,
+    options: Options,
+    reach: InputReach | None = None,
+) -> Trial:
+    """Return a target behind a defence that its receiver knows."""
+    return Trial(
+        subject, target, lambda: defense(target.share.share), options,
+        lambda sent: (as_known(defense, sent),), reach,
+    )  # fmt: skip

@@ -315,7 +315,7 @@ def _labels_after(
     p = torch.softmax(b @ space.logit_map.T + space.offset, -1)
     scale = (at.a[0] * at.b[0]).sum()
     start = SamplePoints(scale * torch.linalg.inv(b).mT, b, at.label, p)
-    solved, x = polish(space, own, start, scaled=system.scaled, steps=THOROUGH)
+    solved, x = polish(space, own, start, scaled=system.scaled, solver=THOROUGH)
     left = solved.values(x[None], torch.zeros(1, dtype=torch.long))
     labels = solved.point(x).label
     explained = float(left.square().mean().sqrt()) <= TRADES_MISFIT

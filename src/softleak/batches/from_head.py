@@ -24,12 +24,13 @@ from softleak.batches.saturated import (
     walk_valley,
 )
 from softleak.batches.search import (
-    SAMPLE_SEARCH,
+    ROUNDS,
+    SEED,
     FoundSamples,
-    SearchSettings,
     compatible,
     explore,
     joined,
+    starts_of_round,
 )
 from softleak.batches.space import HeadSpace
 from softleak.batches.systems import (
@@ -43,7 +44,7 @@ from softleak.batches.systems import (
     supports_of,
 )
 from softleak.core.families import Family, Mixed, Smoothed, SmoothedMixed
-from softleak.numerics.levenberg import LevenbergSettings, promise
+from softleak.numerics.levenberg import Levenberg, promise
 
 DESCENTS = 3  # how often a search is led to the bottom of its valley
 CREEPING = 1e-2  # a search that ended with so much of the cost promised has not arrived
@@ -74,12 +75,7 @@ class Whole:
 
 
 def find_batch(
-    space: HeadSpace,
-    supports: Supports,
-    features: Tensor,
-    *,
-    scaled: bool = True,
-    settings: SearchSettings = SAMPLE_SEARCH,
+    space: HeadSpace, supports: Supports, features: Tensor, *, scaled: bool = True
 ) -> tuple[Whole | None, FoundSamples]:
     """Search all samples of a batch; return the whole batch if it was found, and what else was.
 
@@ -88,18 +84,17 @@ def find_batch(
         supports: the flats that labels may lie on.
         features: (n, I) usual features, from which the search starts.
         scaled: whether the scale of the share is known.
-        settings: how long and how finely is searched.
     """
-    generator = torch.Generator().manual_seed(settings.seed)
+    generator = torch.Generator().manual_seed(SEED)
     pool = saturated_samples(space, supports)
     searched = supports.opened() if space.is_levelled else supports
     known = pool.at.a[: space.rank - 1]
     tried: set[tuple[int, ...]] = set()
     unsolved: list[tuple[float, FoundSamples]] = []
     kept: tuple[Whole, FoundSamples] | None = None
-    for number in range(settings.rounds):
-        own = settings.of_round(number, len(supports))
-        fresh = explore(space, searched, features, known, generator, scaled=scaled, settings=own)
+    for number in range(ROUNDS):
+        starts = starts_of_round(number, len(supports))
+        fresh = explore(space, searched, features, known, generator, starts, scaled=scaled)
         pool = joined(pool, fresh)
         sets = compatible(pool, space.rank) + likely_sets(
             space, searched, pool, scaled=scaled, alike=number > 0
@@ -134,7 +129,7 @@ def _walked(
     ]
     for _, found in sorted(alike, key=lambda tried: tried[0])[:WALKED]:
         for start in walk_valley(space, supports, found):
-            whole = _solved(space, supports, start, scaled=True, steps=THOROUGH)
+            whole = _solved(space, supports, start, scaled=True, solver=THOROUGH)
             if whole.explained:
                 return whole
     return None
@@ -162,7 +157,7 @@ def _solved(
     found: FoundSamples,
     *,
     scaled: bool,
-    steps: LevenbergSettings = POLISH,
+    solver: Levenberg = POLISH,
 ) -> Whole:
     """Return the solution of the joint system that a local search from these samples finds.
 
@@ -170,7 +165,7 @@ def _solved(
     a search that still creeps there is led to the bottom of its valley.
     """
     own = supports.take(found.kind)
-    whole = _ended(polish(space, own, found.at, scaled=scaled, steps=steps))
+    whole = _ended(polish(space, own, found.at, scaled=scaled, solver=solver))
     if not whole.explained:
         return whole
     for _ in range(DESCENTS if supports.unknowns else 0):
@@ -179,7 +174,7 @@ def _solved(
             break
         doubtful = int(certify(system, x, whole.misfit).label_errors.argmax())
         at = descend_valley(system, x, doubtful)
-        ended = _ended(polish(space, own, at, scaled=scaled, steps=THOROUGH))
+        ended = _ended(polish(space, own, at, scaled=scaled, solver=THOROUGH))
         whole = min(whole, ended, key=lambda one: one.misfit)
     return whole
 
@@ -230,7 +225,6 @@ def read_head(
     *,
     scales: tuple[bool, ...] = (True, False),
     said: bool = True,
-    settings: SearchSettings = SAMPLE_SEARCH,
 ) -> HeadReading | None:
     """Return the samples behind a head's gradient, or None if none was found.
 
@@ -241,7 +235,6 @@ def read_head(
         scales: whether the scale is taken as known, in the order in which that is tried.
         said: whether somebody said how many samples there are. Otherwise the scale must follow from
             the numbers as well, since the labels of saturated samples move with it.
-        settings: how long and how finely is searched.
     """
     likely = _likely(space, features)
     best: HeadReading | None = None
@@ -249,7 +242,7 @@ def read_head(
         for tried, supports in _families(family, space.classes, likely):
             if 1 + supports.unknowns + space.rank > space.classes:
                 continue  # There are not more equations than unknowns.
-            whole, part = find_batch(space, supports, features, scaled=scaled, settings=settings)
+            whole, part = find_batch(space, supports, features, scaled=scaled)
             reading = _reading(space, supports, whole, part, tried, scaled, said)
             if reading is not None and reading.whole:
                 return reading

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from softleak.batches.systems import (
     equation_errors,
     row_errors,
 )
-from softleak.numerics.levenberg import LevenbergSettings, minimise
+from softleak.numerics.levenberg import Levenberg
 
 HALVINGS = 60  # of the interval that holds the length of a step; the last bit of a double is 52
 LONGEST_STEP = 1e4  # in units of a step that raises one logit by one
@@ -128,56 +128,29 @@ def _cliques(apart: Tensor, most: int) -> Iterator[list[int]]:
         yield members
 
 
-SEARCH_STEPS = LevenbergSettings(settled=0.1)
+ROUNDS = 6  # how often the search is repeated in what is left of the space
+STARTS = 24  # the number of starting points per set of classes
+# The number of problems of the first round, as far as ``FEWEST_STARTS`` allows. Most batches need
+# no more, and later rounds search fewer dimensions.
+FIRST_PROBLEMS = 240
+FEWEST_STARTS = 8  # the number of starting points per set of classes in any round
+MOST_PROBLEMS = 4096  # the number of problems that are solved at once, at most
+STRETCH = (0.5, 2.0)  # the range of factors that starting features are multiplied by
+SCATTER = 0.5  # the size of the random part of a starting point, relative to usual features
+LARGEST_LEAD = 25.0  # of one logit over the others at a starting point
+SUREST_LEAD = 45.0  # the same where rows are levelled, so that weaker samples are told
+FIT_MISFIT = 30.0  # a solution may miss its equations by so many standard errors
+WEAKEST = 6.0  # a sample is longer than so many standard errors where rows are levelled
+FIT_NEGATIVE = 1e-4  # no entry of a label may be below minus this
+SEED = 0  # the seed of the starting points
+# A solution is known by steps that promise to lower the cost to nothing; a point whose step
+# promises less than a tenth is left there.
+SEARCH = Levenberg(settled=0.1)
 
 
-@dataclass(frozen=True)
-class SearchSettings:
-    """Settings that bound the search of one family.
-
-    Attributes:
-        rounds: how often the search is repeated in what is left of the space.
-        starts: the number of starting points per set of classes.
-        first: the number of problems of the first round, as far as ``fewest_starts`` allows. Most
-            batches need no more, and later rounds search fewer dimensions.
-        fewest_starts: the number of starting points per set of classes in any round.
-        problems: the number of problems that are solved at once, at most.
-        stretch: the range of factors that starting features are multiplied by.
-        scatter: the size of the random part of a starting point, relative to usual features.
-        lead: the largest lead of one logit over the others at a starting point.
-        surest: the same where rows are levelled, so that fainter samples are told.
-        misfit: a solution may miss its equations by so many standard errors.
-        faintest: a sample is longer than so many standard errors where rows are levelled.
-        negative: no entry of a label may be below minus this.
-        seed: the seed of the starting points.
-        steps: the settings of each local search. A solution is known by steps that promise to lower
-            the cost to nothing; a point whose step promises less than a tenth is left there.
-    """
-
-    rounds: int = 6
-    starts: int = 24
-    first: int = 240
-    fewest_starts: int = 8
-    problems: int = 4096
-    stretch: tuple[float, float] = (0.5, 2.0)
-    scatter: float = 0.5
-    lead: float = 25.0
-    surest: float = 45.0
-    misfit: float = 30.0
-    faintest: float = 6.0
-    negative: float = 1e-4
-    seed: int = 0
-    steps: LevenbergSettings = SEARCH_STEPS
-
-    def of_round(self, number: int, kinds: int) -> SearchSettings:
-        """Return the settings of a round, counted from 0, for so many sets of classes."""
-        if number:
-            return self
-        count = max(self.fewest_starts, self.first // kinds)
-        return replace(self, starts=min(self.starts, count))
-
-
-SAMPLE_SEARCH = SearchSettings()
+def starts_of_round(number: int, kinds: int) -> int:
+    """Return the starting points per set of classes in a round, of this many sets."""
+    return STARTS if number else min(STARTS, max(FEWEST_STARTS, FIRST_PROBLEMS // kinds))
 
 
 def explore(
@@ -186,9 +159,9 @@ def explore(
     features: Tensor,
     known: Tensor,
     generator: torch.Generator,
+    starts: int,
     *,
     scaled: bool = True,
-    settings: SearchSettings = SAMPLE_SEARCH,
 ) -> FoundSamples:
     """Return samples of one family that fit the head's gradient, the best first.
 
@@ -198,15 +171,15 @@ def explore(
         features: (n, I) usual features, from which the search starts.
         known: (N, R) the ``a`` of samples that were found before. Only others are searched.
         generator: the source of the starting points.
+        starts: the number of starting points per set of classes.
         scaled: whether the scale of the share is known.
-        settings: how long and how finely is searched.
     """
     system = _deflated(space, supports, known, scaled)
-    beta = _starts(system, features, settings, generator)
+    beta = _starts(system, features, starts, generator)
     kind = torch.arange(len(supports), device=beta.device).repeat(len(beta))
     beta = beta.repeat_interleave(len(supports), 0)
-    beta, cost, kind = minimise(system, beta, kind, settings.steps)
-    return _fitting(system, FoundSamples(system.point(beta, kind), kind), cost, settings)
+    beta, cost, kind = SEARCH.minimise(system, beta, kind)
+    return _fitting(system, FoundSamples(system.point(beta, kind), kind), cost)
 
 
 def _deflated(space: HeadSpace, supports: Supports, a: Tensor, scaled: bool) -> SampleSystem:
@@ -224,7 +197,7 @@ def _deflated(space: HeadSpace, supports: Supports, a: Tensor, scaled: bool) -> 
 
 
 def _starts(
-    system: SampleSystem, features: Tensor, settings: SearchSettings, generator: torch.Generator
+    system: SampleSystem, features: Tensor, starts: int, generator: torch.Generator
 ) -> Tensor:
     """Return starting points ``β`` (n, K).
 
@@ -232,35 +205,33 @@ def _starts(
     class leads, by more or less, as those of a trained network do.
     """
     space = system.space
-    count = max(1, min(settings.starts, settings.problems // len(system.supports)))
+    count = max(1, min(starts, MOST_PROBLEMS // len(system.supports)))
     usual = space.coordinates(features)
     drawn = torch.randint(len(usual), (count,), generator=generator).to(usual.device)
-    low, high = settings.stretch
+    low, high = STRETCH
     factor = low + (high - low) * torch.rand(count, 1, generator=generator, dtype=torch.double)
     noise = torch.randn(count, space.rank, generator=generator, dtype=torch.double)
-    spread = settings.scatter * usual.abs().mean(0)
+    spread = SCATTER * usual.abs().mean(0)
     near = usual[drawn] * factor.to(usual.device) + spread * noise.to(usual.device)
     near = (near - system.start) @ system.basis
     leaders = torch.randint(space.classes, (count,), generator=generator)
-    lead = settings.surest if space.is_levelled else settings.lead
+    lead = SUREST_LEAD if space.is_levelled else LARGEST_LEAD
     leads = lead * torch.rand(count, generator=generator, dtype=torch.double)
     return torch.cat([near, leading_points(system, leaders, leads)])
 
 
-def _fitting(
-    system: SampleSystem, found: FoundSamples, cost: Tensor, settings: SearchSettings
-) -> FoundSamples:
+def _fitting(system: SampleSystem, found: FoundSamples, cost: Tensor) -> FoundSamples:
     """Return the solutions whose residuals are explained by rounding, the best first."""
     space, at = system.space, found.at
     errors = equation_errors(space, row_errors(space), at.a, at.b, at.p)
     errors = system.error_sizes(errors, found.kind)
     size = at.a.norm(dim=-1)
-    allowed = settings.misfit * errors * (1 / size + at.b.norm(dim=-1) / (1 + size))
+    allowed = FIT_MISFIT * errors * (1 / size + at.b.norm(dim=-1) / (1 + size))
     product = (at.a * at.b).sum(-1)
-    least = settings.faintest if space.is_levelled else settings.misfit
+    least = WEAKEST if space.is_levelled else FIT_MISFIT
     sizeable = (size > least * errors) | system.open_flats[found.kind]
     fits = (cost.sqrt() < allowed) & sizeable
-    fits &= (at.label.amin(-1) > -settings.negative) & (product > 0)
+    fits &= (at.label.amin(-1) > -FIT_NEGATIVE) & (product > 0)
     rows = fits.nonzero()[:, 0]
     # Ill-conditioned points are allowed more, but are not better for it.
     return distinct(found.take(rows[cost[rows].argsort()]))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
 from softleak.core.families import Family, Mixed, OneHot, Smoothed, SmoothedMixed
-from softleak.numerics.levenberg import LevenbergSettings, minimise
+from softleak.numerics.levenberg import Levenberg
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +90,7 @@ def joined_supports(one: Supports, other: Supports) -> Supports:
         torch.nn.functional.pad(each.directions, (0, most - each.unknowns)) for each in (one, other)
     ]
     return Supports(
-        one.classes + other.classes,
-        torch.cat([one.origin, other.origin]),
-        torch.cat(directions),
+        one.classes + other.classes, torch.cat([one.origin, other.origin]), torch.cat(directions)
     )
 
 
@@ -321,8 +319,8 @@ def equation_errors(space: HeadSpace, n: Tensor, a: Tensor, b: Tensor, p: Tensor
     return torch.sqrt(of_differences.square() + of_p.square() + of_labels.square())
 
 
-POLISH = LevenbergSettings(iterations=12, damping=1e-6, checkpoints=())
-THOROUGH = LevenbergSettings(iterations=100, damping=1e-6, checkpoints=())
+POLISH = Levenberg(iterations=12, damping=1e-6, checkpoints=())
+THOROUGH = Levenberg(iterations=100, damping=1e-6, checkpoints=())
 REWEIGHTED = 3  # how often equations are weighed anew
 FAR_OFF = 1e4  # beyond so many standard errors, weighing anew does not help
 
@@ -420,7 +418,7 @@ def polish(
     found: SamplePoints,
     *,
     scaled: bool = True,
-    steps: LevenbergSettings = POLISH,
+    solver: Levenberg = POLISH,
 ) -> tuple[JointSystem, Tensor]:
     """Solve for all samples together from where each was found; return the system and its point."""
     T, label = supports.directions, found.p - found.a @ space.spread.T
@@ -436,7 +434,7 @@ def polish(
         n = entry_errors(space, as_sent(space, at), space.divided(at.b))
         errors = equation_errors(space, n, at.a, at.b, at.p)
         system = replace(system, errors=errors)
-        x, cost, _ = minimise(system, x, kind, steps)
+        x, cost, _ = solver.minimise(system, x, kind)
         at = system.point(x[0])
         if float(cost[0]) > at.p.numel() * FAR_OFF**2:
             break

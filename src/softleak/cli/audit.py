@@ -14,12 +14,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit
 from softleak.cli import jobs
 from softleak.cli.exits import Exit, counting_bar, mistakes
 from softleak.cli.options import Request
 from softleak.core.errors import FileError
-from softleak.core.vocabulary import Leak
 from softleak.io.atomic import make_folder
 from softleak.present.dossier import write_dossier
 from softleak.present.json import as_data, write_json

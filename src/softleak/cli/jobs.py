@@ -26,7 +26,6 @@ from softleak.audit.run import NamedShare, audit_shares, prepared
 from softleak.audit.sweeps import Asked
 from softleak.audit.truth import Truth
 from softleak.audit.whatif import stages, what_if
-from softleak.cli import jobs as parse
 from softleak.cli.options import Request
 from softleak.core.client import Client
 from softleak.core.environment import code_digest, now, versions
@@ -232,8 +231,8 @@ def ready(request: Request, classes: int | None, files: UpdateFiles | None) -> R
         classes: the number of classes, if the user says it.
         files: the updates, if they are given as files.
     """
-    said = parse.input_shape(request.input_shape)
-    model, own = parse.build_model(request.model or "", classes, said)
+    said = input_shape(request.input_shape)
+    model, own = build_model(request.model or "", classes, said)
     loaded = _weights(request, model, partial(_again, request, classes, said))
     model.train(request.train_mode)
     subject = None
@@ -252,7 +251,7 @@ def _subject(model: nn.Module, head: str | None, shape: Layout | None) -> Subjec
 
 
 def _again(request: Request, classes: int | None, said: tuple[int, ...] | None) -> nn.Module:
-    return parse.build_model(request.model or "", classes, said)[0]
+    return build_model(request.model or "", classes, said)[0]
 
 
 def _weights(request: Request, model: nn.Module, again: partial[nn.Module]) -> LoadedWeights:
@@ -315,7 +314,7 @@ def run(request: Request, step: Step) -> Audit:
     request.check()
     if request.of_the_sample:
         return _sample(request, step)
-    names = parse.class_names(request.classes)
+    names = class_names(request.classes)
     paths = None if request.share is None else share_files(request.share)
     files = None if paths is None else UpdateFiles(paths, _reading(request), request.truth)
     made = ready(request, len(names) or None, files)
@@ -336,7 +335,7 @@ def run(request: Request, step: Step) -> Audit:
 
 def _reading(request: Request) -> UpdateReading:
     precision = None if request.precision is None else cast(Precision, request.precision.value)
-    return UpdateReading(request.kind, request.lr, precision, parse.client(request.client))
+    return UpdateReading(request.kind, request.lr, precision, client(request.client))
 
 
 def _options(request: Request) -> Options:
@@ -347,11 +346,10 @@ def _options(request: Request) -> Options:
         is_gradient=request.kind is not None or request.before is not None,
         lr=request.lr,
     )
-    normalisation = parse.normalisation(request.normalise)
     tokens = NO_NAMES if request.tokenizer is None else TokenNames.load(request.tokenizer)
     return Options(
-        knowledge, not request.labels_only, request.match_seconds, normalisation=normalisation,
-        tokens=tokens,
+        knowledge, not request.labels_only, request.match_seconds,
+        normalisation=normalisation(request.normalise), tokens=tokens,
     )  # fmt: skip
 
 
@@ -434,7 +432,7 @@ def _completed(
 def _asked(request: Request) -> Asked:
     """Return which defences are tried."""
     groups = frozenset(request.defences) if request.defences else None
-    training = parse.private_training(request.dp_sgd)
+    training = private_training(request.dp_sgd)
     return Asked(groups, training) if request.lr is None else Asked(groups, training, request.lr)
 
 

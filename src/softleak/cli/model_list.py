@@ -1,4 +1,4 @@
-"""This module lists the models that ``--model`` knows by name."""
+"""List the models that ``--model`` knows by name."""
 
 from __future__ import annotations
 

@@ -8,15 +8,26 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
-from softleak.core.errors import SoftleakError
-from softleak.core.vocabulary import ROUNDOFF, DefenceGroup, Leak, UpdateKind
+from softleak.audit.leaks import Leak
+from softleak.core.errors import OptionError, SoftleakError
+from softleak.core.vocabulary import ROUNDOFF, DefenceGroup, UpdateKind
 
 NumberFormat = Enum("NumberFormat", {name: name for name in ROUNDOFF}, type=str)  # type: ignore[misc]
 
 _subject = partial(Option, rich_help_panel="What to audit")
 _known = partial(Option, rich_help_panel="What you know about the update")
+
+
+def _leak(name: str) -> Leak:
+    """Return the kind of leak of this name, for ``--fail-on``."""
+    try:
+        return Leak.named(name)
+    except OptionError as error:
+        raise BadParameter(str(error)) from None
+
+
 _answer = partial(Option, rich_help_panel="What to do with the answer")
 
 
@@ -249,6 +260,8 @@ class AuditOptions:
     fail_on: Annotated[
         list[Leak] | None,
         _answer(
+            parser=_leak,
+            metavar="|".join(leak.value for leak in Leak),
             help="Exit with code 3 if this leaks from any update, and with code 5 if it could not "
             "be attacked. May be given several times.",
         ),

@@ -1,4 +1,4 @@
-"""This module describes the client: how a share is made from data."""
+"""The client: how a share is made from data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from softleak.core.errors import (
 )
 from softleak.core.forward import batch_size, forward_one, gradients_of, logits_of, run_batch
 from softleak.core.input_shapes import watched_tables
-from softleak.core.input_spec import Inputs, Layout, layout_of, pieces
+from softleak.core.input_spec import Inputs, layout_of, pieces
 from softleak.core.local_training import LocalTraining, read_settings
 from softleak.core.share import GradientShare
 
@@ -32,7 +32,7 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class OptimiserState:
-    """This holds what an optimiser remembers from step to step, by parameter name."""
+    """What an optimiser remembers from step to step, by parameter name."""
 
     taken: int = 0
     first: Mapping[str, Tensor] | None = None  # momentum, or Adam's mean gradient
@@ -41,20 +41,13 @@ class OptimiserState:
 
 @dataclass(frozen=True, eq=False)
 class LocalProgram:
-    """This runs a client's steps from given weights.
+    """A client's steps from given weights."""
 
-    Attributes:
-        model: the network; its own parameters and buffers are left alone.
-        loss: the function of logits (B, C) and soft labels (B, C) that is minimised.
-        training: the steps; nothing of it may be unknown.
-        frozen: parameters by name that are used but not trained.
-        unused: names of parameters whose gradient does not exist; optimisers leave them alone.
-    """
-
-    model: nn.Module
-    loss: Objective
-    training: LocalTraining
-    frozen: Mapping[str, Tensor]
+    model: nn.Module  # the network; its own parameters and buffers are left alone
+    loss: Objective  # the function of logits (B, C) and soft labels (B, C) that is minimised
+    training: LocalTraining  # the steps; nothing of it may be unknown
+    frozen: Mapping[str, Tensor]  # parameters by name that are used but not trained
+    # Names of parameters whose gradient does not exist; optimisers leave them alone.
     unused: frozenset[str] = frozenset()
 
     @classmethod
@@ -69,13 +62,7 @@ class LocalProgram:
         return cls(model, loss, training, frozen, frozenset(unused))
 
     def run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Weights:
-        """Return the weights after the last step.
-
-        Args:
-            weights: the trained parameters by name, as the client received them.
-            x: the client's inputs (N, …).
-            y: their soft labels (N, C).
-        """
+        """Return the weights by name after the last step, on inputs (N, …) and labels (N, C)."""
         now, state = dict(weights), OptimiserState()
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         for batch in self.training.batches(len(x), x.device):
@@ -175,7 +162,7 @@ SUM_TOLERANCE_PER_CLASS = 2.5e-7  # what float32 arithmetic leaves of a sum of o
 
 @dataclass(frozen=True)
 class Client(LocalTraining):
-    """This describes how a client turns its data into what it sends.
+    """How a client turns its data into what it sends.
 
     A client without a learning rate computes the gradient of its loss once, on one sample or on
     one batch, and sends it. One with a learning rate trains as ``LocalTraining`` describes, and
@@ -205,7 +192,7 @@ class Client(LocalTraining):
 
         Returns:
             The gradient by parameter name. That of one sample has the scale of its own loss; of a
-            batch nobody says so, since some of its samples may not show. Of a client that trains,
+            batch it is not stated, since some of its samples may not show. Of a client that trains,
             ``before − after``, with a note of how it was made.
         """
         trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -215,7 +202,9 @@ class Client(LocalTraining):
         given = _tensor(y, "the label", LabelError)
         some, own = self._shown(inputs, given)
         with torch.enable_grad():
-            logits, labels, layout = _run(model, some, own)
+            with watched_tables(model) as watch:
+                logits, labels, batched = _forward(model, some, own)
+            layout = layout_of(batched, watch.tables(batched))
             found = gradients_of(self.loss(logits, labels), list(trainable.values()))
         if self.trains:
             unused = [n for n, g in zip(trainable, found, strict=True) if g is None]
@@ -265,25 +254,9 @@ class Client(LocalTraining):
 def capture(model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
     """Return the gradient of the cross-entropy, of a batch its mean: ``Client().share(…)``.
 
-    Args:
-        model: the classifier, in the mode the client trains it in. Nothing of it is changed.
-        x: one input, with or without a batch dimension of one, or a batch of inputs (B, …); a
-            tensor, an array or a list, or a mapping of these by the model's keywords, such as
-            ``{"input_ids": ids, "attention_mask": mask}``.
-        y: a class index or a soft label (C,) of one sample; class indices (B,) or soft labels
-            (B, C) of a batch.
-
-    Returns:
-        The gradient by parameter name.
+    The arguments are those of ``Client.share``.
     """
     return Client().share(model, x, y)
-
-
-def _run(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Layout]:
-    """Return logits (B, C), soft labels (B, C) and the layout of one input."""
-    with watched_tables(model) as watch:
-        logits, labels, batched = _forward(model, x, y)
-    return logits, labels, layout_of(batched, watch.tables(batched))
 
 
 def _forward(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Inputs]:
@@ -294,9 +267,10 @@ def _forward(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, In
     indices = y.ndim == 1 and len(y) != 1 and not y.is_floating_point()
     one_hot = indices and bool(y.sum() == 1) and bool((y >= 0).all())
     if (several or (indices and not one_hot)) and (not len(y) or size != len(y)):
+        shapes = " and ".join(str(tuple(tensor.shape)) for _, tensor in pieces(x))
         raise LabelError(
             f"expected as many labels as inputs, got labels of shape {tuple(y.shape)} and inputs "
-            f"of shape {_shapes(x)}; one soft label has floating-point entries that sum to one"
+            f"of shape {shapes}; one soft label has floating-point entries that sum to one"
         )
     if several or (indices and size == len(y)):
         try:
@@ -337,10 +311,6 @@ def _label(given: Tensor, logits: Tensor) -> Tensor:
     if label.is_floating_point() and torch.finfo(label.dtype).eps > precise:
         label = label.double() / label.double().sum()
     return label.to(logits.dtype)
-
-
-def _shapes(x: Inputs) -> str:
-    return " and ".join(str(tuple(tensor.shape)) for _, tensor in pieces(x))
 
 
 def _inputs(model: nn.Module, x: object) -> Inputs:

@@ -1,4 +1,4 @@
-"""This module says what a result depends on besides its inputs."""
+"""What a result depends on besides its inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module holds the exceptions that softleak raises on purpose.
+"""The exceptions that softleak raises on purpose.
 
 Each message says what was expected, what came and what to do.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class SoftleakError(Exception):
-    """This is the root of everything softleak raises on purpose."""
+    """The root of everything softleak raises on purpose."""
 
 
 class ModelError(SoftleakError):

@@ -1,10 +1,12 @@
-"""This module factors the head's gradient ``G = σ u vᵀ``, which has rank one for one sample."""
+"""The factors of the head's gradient, ``G = σ u vᵀ``, which has rank one for one sample."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,15 +19,15 @@ from softleak.core.share import GradientShare
 
 @dataclass(frozen=True)
 class RankTolerances:
-    """These decide when a gradient of the head counts as that of one sample."""
+    """What decides when a gradient of the head counts as that of one sample."""
 
     noisy: float = 1e-6  # a relative residual beyond float32 rounding, from which on all rows vote
-    noise_roundings: float = 32.0  # a residual of so many roundings is noise
+    noise_roundings: float = 32.0  # a residual of as many roundings is noise
     power_steps: int = 2  # steps of power iteration towards the first singular vector
     probes: int = 2  # random directions that a residual is estimated from
-    second_value: float = 64.0  # a second singular value above so many roundings is another sample
+    second_value: float = 64.0  # roundings above which a second singular value is another sample
     coarsest: float = 1e-3  # the resolution from which on fewer roundings have to suffice
-    fewest_roundings: float = 4.0  # so many roundings suffice there: more would hide a sample
+    fewest_roundings: float = 4.0  # as many suffice there: more would hide a sample
     level: float = 1.5  # of the mean square of u: what its largest is below if all are alike
     unbalanced: float = 1e-2  # what rounding leaves of a sum over u at the smallest t of interest
 
@@ -39,7 +41,7 @@ OWN = 8 * torch.finfo(torch.double).eps  # what our own arithmetic adds to a flo
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """This holds ``G = σ u vᵀ`` of N clients: ``u`` (N, C), ``v`` (N, I), the rest (N,).
+    """``G = σ u vᵀ`` of N clients: ``u`` (N, C), ``v`` (N, I), the rest (N,).
 
     ``relative`` and ``absolute`` are the rounding of an entry of ``G``: a part of its size, and
     whatever its size; numbers below ``tiny`` are lost. ``residual`` is ``‖G − σ u vᵀ‖ / σ``.
@@ -118,24 +120,68 @@ def head_gradients(head: Head, shares: Sequence[GradientShare]) -> list[Tensor]:
 
 
 def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
-    """Return the leading singular pair of each head gradient, a few clients at a time."""
+    """Return the leading singular pair of each head gradient, computed once for each share."""
     gradients = head_gradients(head, shares)
-    clients = max(CACHED_BLOCK // head.W.numel(), 1)
-    parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
-    u, sigma, v, residual, sums = (torch.cat(part) for part in zip(*parts, strict=True))
     # The coarsest of what the client computed in and what it sent.
     info = max(map(torch.finfo, (gradients[0].dtype, head.dtype)), key=lambda info: info.eps)
     relative = max(shares[0].resolution(head.weight_name, head.dtype), OWN)
-    known = [share.rounding.get(head.weight_name, 0.0) for share in shares]
-    absolute = sigma.new_tensor(known) + info.tiny * info.eps
-    entries = head.W.numel() ** 0.5
+    key = (factor, head.weight_name, head.W.device, info.eps, info.tiny, relative)
+    new = list({id(share): share for share in shares if not share.remembers(key)}.values())
+    if new:
+        known = [share.noise(head.weight_name) for share in new]
+        made = _factors(head_gradients(head, new), known, info.tiny, info.eps, relative)
+    rows = count()
+    return _joined([share.once(key, lambda: _Held(made, next(rows))) for share in shares])
+
+
+class _Held(NamedTuple):
+    """The row of one share among the factors of those it was computed with."""
+
+    block: Factors
+    row: int
+
+
+def _joined(held: Sequence[_Held]) -> Factors:
+    """Return the factors of shares, some of which were computed with others."""
+    block, order = held[0].block, [one.row for one in held]
+    together = all(one.block is block for one in held)
+    if together and order == list(range(len(block.sigma))):
+        return block
+    rows = torch.tensor(order, device=block.sigma.device)
+    if together:
+        return block.take(rows)
+    taken = [one.block.take(rows[i : i + 1]) for i, one in enumerate(held)]
+    u, sigma, v, residual, absolute, explained, sums = (
+        torch.cat([getattr(one, name) for one in taken])
+        for name in ("u", "sigma", "v", "residual", "absolute", "explained", "sums")
+    )
+    return Factors(u, sigma, v, residual, block.relative, absolute, block.tiny, explained, sums)
+
+
+def _factors(
+    gradients: Sequence[Tensor], known: Sequence[float], tiny: float, eps: float, relative: float
+) -> Factors:
+    """Return the factors of gradients (C, I), a few clients at a time.
+
+    Args:
+        gradients: one of each client.
+        known: the error of their entries beyond that of the dtype, where it was said.
+        tiny: the smallest normal number of the coarsest dtype.
+        eps: the spacing of its numbers near one.
+        relative: the rounding of an entry.
+    """
+    clients = max(CACHED_BLOCK // gradients[0].numel(), 1)
+    parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
+    u, sigma, v, residual, sums = (torch.cat(part) for part in zip(*parts, strict=True))
+    absolute = sigma.new_tensor(known) + tiny * eps
+    entries = gradients[0].numel() ** 0.5
     explained = 2 * absolute * entries / sigma.clamp_min(SMALLEST_NORMAL)
     # What is neither rank one nor rounding is noise, and is in u and v as well.
     noise = torch.where(residual > RANK.noise_roundings * relative, residual * sigma / entries, 0.0)
     # A feature is mostly positive after an activation: with v so, t > 0 in the usual case.
     sign = torch.where(v.sum(-1) < 0, -1.0, 1.0)[:, None]
     return Factors(
-        u * sign, sigma, v * sign, residual, relative, absolute + noise, info.tiny, explained, sums
+        u * sign, sigma, v * sign, residual, relative, absolute + noise, tiny, explained, sums
     )
 
 
@@ -146,7 +192,7 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     """
     G = torch.stack(list(gradients)) if len(gradients) > 1 else gradients[0][None]
     G = G.float() if G.element_size() < 4 else G  # products in half precision lose what is there
-    probes = _directions(G)
+    probes = _drawn(G.shape[-1]).to(G.device, G.dtype)
     # One pass over a gradient serves all directions; a random product tells the largest row.
     seen = torch.stack([F.linear(probes, one) for one in G]).double()
     v = _unit(G[torch.arange(len(G), device=G.device), seen[:, 0].abs().argmax(-1)].double())
@@ -170,13 +216,9 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     )
 
 
-def _directions(G: Tensor) -> Tensor:
-    """Return random directions (P, I) in the dtype of ``G``, the same in every run."""
-    return _drawn(G.shape[-1]).to(G.device, G.dtype)
-
-
 @lru_cache(maxsize=4)
 def _drawn(entries: int) -> Tensor:
+    """Return random directions (P, I), the same in every run."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(RANK.probes, entries, generator=generator)
 

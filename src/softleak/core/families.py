@@ -1,4 +1,8 @@
-"""Smoothed labels (§3.4): all classes but a few share one floor, whose height is unknown."""
+"""Families of labels (§3.4): one-hot, smoothed, mixed, smoothed mixed, and any label at all.
+
+A family is known by the member that is nearest to a vector. It may offer more: a simpler family
+within it, the weighing of entries, a misfit in few steps, simplices to integrate over.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Protocol, TypeGuard, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -49,19 +53,15 @@ SMOOTHING_CONCENTRATION = 2.0
 
 @dataclass(frozen=True, eq=False)
 class Simplices:
-    """This is a union of P simplices of labels, with one prior for the weights of their corners.
+    """A union of P simplices of labels, with one prior for the weights of their corners."""
 
-    Attributes:
-        corners: (P, d + 1, C) the labels that each simplex mixes, in float64.
-        concentration: (d + 1,) the Dirichlet prior's parameters, whole numbers from one on; ones
-            make all members of a simplex equally likely.
-        faced: whether the face without the last corner has a probability of its own, as large as
-            that of all other members. Labels that nobody smoothed lie on such a face, and a
-            density alone would give them none.
-    """
-
-    corners: Tensor
+    corners: Tensor  # (P, d + 1, C) the labels that each simplex mixes, in float64
+    # (d + 1,) the Dirichlet prior's parameters, whole numbers from one on; ones make all
+    # members of a simplex equally likely.
     concentration: Tensor
+    # Whether the face without the last corner has a probability of its own, as large as that of
+    # all other members. Labels that were not smoothed lie on such a face, and a density alone
+    # would give them none.
     faced: bool = False
 
     def __post_init__(self) -> None:
@@ -128,9 +128,7 @@ class Nested(Family, Protocol):
 
     @property
     def simpler(self) -> Family | None:
-        """Return the simpler family, or None. The search looks for labels near it around its
-        solutions.
-        """
+        """Return the simpler family, or None; labels near it are searched around solutions."""
         ...
 
 
@@ -199,14 +197,10 @@ def nearest_of(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor
     A family that does not weigh entries is projected onto twice: its nearest member moves with the
     entries it is made of.
     """
-    if _weighs(family):
-        return family.nearest(y, error)
+    if hasattr(family, "nearest"):  # isinstance with a protocol takes ten times as long
+        return cast(Weighted, family).nearest(y, error)
     nearest = family.project(y)
     return nearest, (family.project(y + error) - nearest).abs()
-
-
-def _weighs(family: Family) -> TypeGuard[Weighted]:
-    return hasattr(family, "nearest")  # isinstance with a protocol takes ten times as long
 
 
 def misfit_of(family: Family, y: Tensor, error: Tensor) -> Tensor | None:
@@ -224,11 +218,9 @@ def distance_of(family: Family, y: Tensor) -> Tensor:
 
 def least_misfit_of(family: Family, y: Tensor, error: Tensor, classes: int) -> Tensor | None:
     """Return a lower bound (…) of the misfit from some entries (…, E), None if there is none."""
-    return family.least_misfit(y, error, classes) if _bounds(family) else None
-
-
-def _bounds(family: Family) -> TypeGuard[Bounded]:
-    return hasattr(family, "least_misfit")
+    if not hasattr(family, "least_misfit"):
+        return None
+    return cast(Bounded, family).least_misfit(y, error, classes)
 
 
 def _measures(family: Family) -> TypeGuard[Measured]:
@@ -260,19 +252,13 @@ def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplic
 SMALLEST_ERROR = 1e-300  # An error of zero is replaced by this, so that quotients stay finite.
 
 
-@dataclass(frozen=True)
-class SmoothedMixed:
-    """Labels of ``k`` classes in any proportion, above one floor that all others share (timm)."""
-
-    k: int = 2
-
-    def __post_init__(self) -> None:
-        check_free(self.k)
+class _Floored:
+    """Labels of ``k`` classes in any proportion, above one floor that all others share."""
 
     @property
-    def simpler(self) -> Family | None:
-        """The family that labels with a vanishing last weight come close to."""
-        return SmoothedMixed(self.k - 1) if self.k > 1 else None
+    def k(self) -> int:
+        """Return the number of classes above the floor."""
+        raise NotImplementedError
 
     def project(self, y: Tensor) -> Tensor:
         """Return ``y`` (…, C) with all but its top ``k`` entries set to their mean.
@@ -347,36 +333,29 @@ class SmoothedMixed:
         return Simplices.of_mixes(self.k, classes, likely, smoothed=True)
 
 
-ONE_CLASS = SmoothedMixed(1)
+@dataclass(frozen=True)
+class SmoothedMixed(_Floored):
+    """Labels of ``k`` classes in any proportion, above one floor that all others share (timm)."""
+
+    k: int = 2
+
+    def __post_init__(self) -> None:
+        check_free(self.k)
+
+    @property
+    def simpler(self) -> Family | None:
+        """Return the family that labels with a vanishing last weight come close to."""
+        return SmoothedMixed(self.k - 1) if self.k > 1 else None
 
 
 @dataclass(frozen=True)
-class Smoothed:
+class Smoothed(_Floored):
     """Labels of one class, smoothed by an unknown amount; one-hot labels are among them."""
 
-    def project(self, y: Tensor) -> Tensor:
-        """Return ``y`` (…, C) with all but its top entry set to their mean."""
-        return ONE_CLASS.project(y)
-
-    def nearest(self, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same with the floor at the weighted mean, and the error of that mean."""
-        return ONE_CLASS.nearest(y, error)
-
-    def misfit(self, y: Tensor, error: Tensor) -> Tensor:
-        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square."""
-        return ONE_CLASS.misfit(y, error)
-
-    def least_misfit(self, y: Tensor, error: Tensor, classes: int) -> Tensor:
-        """Return what the misfit of labels of C ``classes`` is at least, from some entries."""
-        return ONE_CLASS.least_misfit(y, error, classes)
-
-    def distance(self, y: Tensor) -> Tensor:
-        """Return how far ``y`` (…, C) is from ``project``, as the length (…) of the difference."""
-        return ONE_CLASS.distance(y)
-
-    def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
-        """Return the segment from each likely class to the flat label."""
-        return Simplices.of_mixes(1, classes, likely, smoothed=True)
+    @property
+    def k(self) -> int:
+        """Return the number of classes above the floor."""
+        return 1
 
 
 @dataclass(frozen=True)
@@ -390,7 +369,7 @@ class Mixed:
 
     @property
     def simpler(self) -> Family | None:
-        """The family that labels with a vanishing last weight come close to."""
+        """Return the family that labels with a vanishing last weight come close to."""
         return Mixed(self.k - 1) if self.k > 1 else None
 
     def project(self, y: Tensor) -> Tensor:
@@ -420,7 +399,7 @@ class OneHot:
 
 @dataclass(frozen=True)
 class AnyLabel:
-    """This is the family of all probability distributions over the classes."""
+    """The family of all probability distributions over the classes."""
 
     def project(self, y: Tensor) -> Tensor:
         """Return ``y`` (…, C) with no entry below zero.

@@ -1,4 +1,4 @@
-"""This module runs a stranger's model on inputs, without changing anything of it."""
+"""A stranger's model, run on inputs without changing anything of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from softleak.core.errors import ModelError
+from softleak.core.errors import ModelError, in_a_line
 from softleak.core.input_spec import POSITIONAL, Inputs, assembled, pieces
 
 
@@ -45,12 +45,13 @@ def forward_one(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
     errors: list[str] = []
     # A batch of one may or may not have been added by the caller; only the model can tell.
     single = all(tensor.shape[:1] == (1,) for _, tensor in pieces(x))
-    for given in [x, _unsqueezed(x)] if single else [_unsqueezed(x)]:
+    alone = _changed(x, lambda tensor: tensor.unsqueeze(0))
+    for given in [x, alone] if single else [alone]:
         for batched in _ready(model, given):
             try:
                 logits = logits_of(_called(model, batched))
             except Exception as error:  # the user's own code may raise anything
-                errors.append(_first_line(error))
+                errors.append(in_a_line(error))
                 continue
             if logits is not None and logits.ndim == 2 and len(logits) == 1:
                 return logits, batched
@@ -85,7 +86,7 @@ def run_batch(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
         try:
             logits = logits_of(_called(model, batched))
         except Exception as error:  # the user's own code may raise anything
-            reason = reason or _first_line(error)
+            reason = reason or in_a_line(error)
             continue
         if logits is not None and logits.ndim == 2 and len(logits) == size:
             return logits, batched
@@ -135,17 +136,19 @@ def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor | N
     try:
         return torch.autograd.grad(loss, parameters, allow_unused=True)
     except RuntimeError as error:  # the user's own code may do anything with the graph
-        reason = str(error).strip().splitlines()[0]
         raise ModelError(
-            f"the model's gradient cannot be computed: {reason}; a model that keeps tensors of one "
-            "run for the next has to be made anew, or put in train mode and back, before each run"
+            f"the model's gradient cannot be computed: {in_a_line(error)}; a model that keeps "
+            "tensors of one run for the next has to be made anew, or put in train mode and back, "
+            "before each run"
         ) from error
 
 
 def _called(model: nn.Module, batched: Inputs) -> object:
     arguments = (batched,) if isinstance(batched, Tensor) else ()
     keywords = {} if isinstance(batched, Tensor) else dict(batched)
-    return functional_call(model, _copied_buffers(model), arguments, keywords)
+    # BatchNorm in train mode writes its running statistics in place: into copies.
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    return functional_call(model, buffers, arguments, keywords)
 
 
 def _ready(model: nn.Module, x: Inputs) -> Iterator[Inputs]:
@@ -169,10 +172,6 @@ def _ready(model: nn.Module, x: Inputs) -> Iterator[Inputs]:
     yield _changed(x, kept)
 
 
-def _unsqueezed(x: Inputs) -> Inputs:
-    return _changed(x, lambda tensor: tensor.unsqueeze(0))
-
-
 def _changed(x: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
     return assembled({keyword: change(tensor) for keyword, tensor in pieces(x)})
 
@@ -180,12 +179,3 @@ def _changed(x: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
 def _described(x: Inputs) -> str:
     shapes = {keyword: tuple(tensor.shape) for keyword, tensor in pieces(x)}
     return str(shapes[POSITIONAL] if shapes.keys() == {POSITIONAL} else shapes)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _copied_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Copy the buffers: BatchNorm in train mode writes its running statistics in place."""
-    return {name: buffer.clone() for name, buffer in model.named_buffers()}

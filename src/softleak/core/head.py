@@ -1,4 +1,4 @@
-"""This module finds the head, and verifies that the model does with it what attacks assume.
+"""The head of a model, found and verified: the model does with it what attacks assume.
 
 The assumption is ``logits = W x + b`` up to a constant per sample, and that the gradients of ``W``
 and ``b`` are ``δ xᵀ`` and ``δ`` with ``δ = softmax(logits) − y``. A temperature, an average of two
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -20,22 +20,15 @@ from softleak.core.errors import HeadNotFound, ModelError
 from softleak.core.forward import forward_one, gradients_of, row_of_logits, seeded
 from softleak.core.input_shapes import accepted_shapes, random_input
 from softleak.core.input_spec import Inputs, Layout
+from softleak.numerics.recorder import watched
 
-
-@dataclass(frozen=True)
-class PowerIteration:
-    """These settings bound the largest singular value of the head."""
-
-    steps: int = 8  # steps of power iteration
-    slack: float = 1.2  # a factor that makes up for what the steps lack
-
-
-POWER = PowerIteration()
-
-
+POWER_STEPS, POWER_SLACK = 8, 1.2  # of the iteration, and a factor for what its steps lack
 SHORTEST = 1e-300  # keeps a quotient finite
 CACHED_BLOCK = 1 << 18  # entries converted to float64 at a time, so that they stay in the cache
 KEPT_WEIGHTS = 1 << 22  # entries of a head that is kept in float64 as well, in 32 MiB at most
+RUNS, SEED = 3, 0  # random inputs that the head is verified on, and their seed
+ROUNDINGS = 64.0  # of the largest term: what the order of a sum may change
+TF32 = 2.0**-10  # the resolution of matrix products where CUDA may shorten their factors
 
 
 def float64_blocks(matrix: Tensor) -> Iterator[Tensor]:
@@ -80,13 +73,12 @@ def product_and_sums(matrix: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def column_sums(matrix: Tensor) -> Tensor:
     """Return the sums (I,) over the columns of a matrix (C, I), in float64."""
-    ones = torch.ones(len(matrix), dtype=torch.double, device=matrix.device)
-    return vector_times(ones, matrix)
+    return vector_times(torch.ones(len(matrix)).to(matrix.device, torch.double), matrix)
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """This is a model's last linear layer: ``W`` (C, I), and ``b`` (C,), zero if there is none.
+    """A model's last linear layer: ``W`` (C, I), and ``b`` (C,), zero if there is none.
 
     ``normalised`` says that the model takes a log-softmax of its output. The cross-entropy takes
     another, and then even rounding errors of ``p − y`` add up to zero.
@@ -124,9 +116,9 @@ class Head:
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(1, self.W.shape[1], generator=generator, dtype=torch.double)
         x = x.to(self.W.device)
-        for _ in range(POWER.steps):
+        for _ in range(POWER_STEPS):
             x = self.back(self.logits(x / x.norm().clamp_min(SHORTEST)))
-        return POWER.slack * float(x.norm().sqrt())
+        return POWER_SLACK * float(x.norm().sqrt())
 
     @property
     def weight_name(self) -> str:
@@ -168,8 +160,8 @@ class Head:
     def of(cls, model: nn.Module, name: str | None = None) -> Head:
         """Return the linear layer of this name, by default the last one defined, taken at its word.
 
-        Nothing is run: whoever passes such a head on vouches that the model's logits are its
-        output. ``find_head`` makes sure of it.
+        Nothing is run: the caller states that the model's logits are its output. ``find_head``
+        makes sure of it.
         """
         linears = linear_layers(model)
         if name is not None and name not in linears:
@@ -201,21 +193,6 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
             f"{type(model).__name__} has no nn.Linear"
         )
     return linears
-
-
-@dataclass(frozen=True)
-class VerificationSettings:
-    """These settings decide what counts as a linear head."""
-
-    runs: int = 3  # random inputs that the model is run on
-    seed: int = 0  # the seed of these inputs
-    roundings: float = (
-        64.0  # times the rounding of the largest term: what the order of a sum may change
-    )
-    tf32: float = 2.0**-10  # the resolution of matrix products where CUDA may shorten their factors
-
-
-VERIFICATION = VerificationSettings()
 
 
 def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = None) -> Head:
@@ -251,7 +228,7 @@ def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """This holds one forward and backward pass: what entered and left each layer, and gradients."""
+    """One forward and backward pass: what entered and left each layer, and gradients."""
 
     logits: Tensor
     delta: Tensor
@@ -260,31 +237,26 @@ class _Run:
 
 
 def _runs(model: nn.Module, linears: dict[str, nn.Linear], shape: Layout) -> list[_Run]:
-    generator = torch.Generator().manual_seed(VERIFICATION.seed)
+    generator = torch.Generator().manual_seed(SEED)
     like = next(iter(linears.values())).weight
     # Dropout and noise in train mode draw from the global generator.
-    with seeded(VERIFICATION.seed, like), torch.enable_grad():
-        inputs = [random_input(shape, index, generator) for index in range(VERIFICATION.runs)]
+    with seeded(SEED, like), torch.enable_grad():
+        inputs = [random_input(shape, index, generator) for index in range(RUNS)]
         return [_run(model, linears, x, index) for index, x in enumerate(inputs)]
 
 
 def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Inputs, index: int) -> _Run:
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in linears}
 
-    def remember(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def remember(name: str, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         calls[name].append((inputs[0].detach(), output.detach()))
 
     def begin_anew(*_: object) -> None:
         for made in calls.values():
             made.clear()  # of a try with an input of another shape, which the model refused
 
-    handles = [m.register_forward_hook(partial(remember, n)) for n, m in linears.items()]
-    handles.append(model.register_forward_pre_hook(begin_anew))
-    try:
+    with watched({"": model}, before=begin_anew), watched(linears, after=remember):
         logits, _ = forward_one(model, x)
-    finally:
-        for handle in handles:
-            handle.remove()
     for made in calls.values():
         made[:] = [row_of_logits(*call, logits.detach()) for call in made]
     target = torch.tensor([index % logits.shape[1]], device=logits.device)
@@ -317,10 +289,10 @@ def _gives_logits(run: _Run, name: str) -> bool:
 
 
 def _sums_to_one(run: _Run) -> bool:
-    """Whether the model's outputs are logarithms of probabilities."""
+    """Return whether the model's outputs are logarithms of probabilities."""
     eps = torch.finfo(run.logits.dtype).eps
     off = run.logits.logsumexp(-1).abs()
-    return bool((off <= VERIFICATION.roundings * eps * (1 + run.logits.abs().amax())).all())
+    return bool((off <= ROUNDINGS * eps * (1 + run.logits.abs().amax())).all())
 
 
 def _check_layer(name: str, linear: nn.Linear, runs: list[_Run]) -> None:
@@ -347,7 +319,11 @@ def _check_layer(name: str, linear: nn.Linear, runs: list[_Run]) -> None:
                 expected = predicted[key]
                 checked |= bool(expected.any())
                 if not _close(gradient, expected, expected.abs().amax(), linear):
-                    raise HeadNotFound(_wrong_gradient(key))
+                    raise HeadNotFound(
+                        f"the gradient of {key!r} on random inputs is not what the cross-entropy "
+                        "of a linear head gives: a hook rescales it, or the parameter is used "
+                        "elsewhere as well; softleak cannot read it"
+                    )
     if not checked and any(p.requires_grad for p in linear.parameters()):
         raise HeadNotFound(
             f"the head {name!r} has no gradient on random inputs, so it cannot be verified; pass "
@@ -358,18 +334,8 @@ def _check_layer(name: str, linear: nn.Linear, runs: list[_Run]) -> None:
 def _close(found: Tensor, expected: Tensor, size: Tensor, linear: nn.Linear) -> bool:
     eps = torch.finfo(linear.weight.dtype).eps
     if linear.weight.is_cuda and torch.backends.cuda.matmul.allow_tf32:
-        eps = max(eps, VERIFICATION.tf32)
-    return bool(
-        ((found.double() - expected).abs() <= VERIFICATION.roundings * eps * (size + 1e-30)).all()
-    )
-
-
-def _wrong_gradient(key: str) -> str:
-    return (
-        f"the gradient of {key!r} on random inputs is not what the cross-entropy of a linear head "
-        "gives: a hook rescales it, or the parameter is used elsewhere as well; softleak cannot "
-        "read it"
-    )
+        eps = max(eps, TF32)
+    return bool(((found.double() - expected).abs() <= ROUNDINGS * eps * (size + 1e-30)).all())
 
 
 def _why_none(linears: dict[str, nn.Linear], runs: list[_Run]) -> str:

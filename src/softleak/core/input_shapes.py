@@ -1,11 +1,10 @@
-"""This module finds out which inputs a model takes, when nobody says."""
+"""Which inputs a model takes, where that is not stated."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +21,12 @@ from softleak.core.input_spec import (
     pieces,
     random_tokens,
 )
+from softleak.numerics.recorder import watched
 
 
 @dataclass(frozen=True, eq=False)
 class TableWatch:
-    """This records what entered each ``nn.Embedding`` of a model, and the table's size."""
+    """What entered each ``nn.Embedding`` of a model, and the table's size."""
 
     calls: list[tuple[str, int, Tensor]] = field(default_factory=list)
 
@@ -41,9 +41,11 @@ class TableWatch:
 
     def read(self, tensor: Tensor) -> list[tuple[str, int]]:
         """Return the name and the number of rows of each table that a tensor went into."""
-        pairs = [(name, rows) for name, rows, seen in self.calls if _same(seen, tensor)]
+        place = tensor.data_ptr()
+        pairs = [(name, rows) for name, rows, seen in self.calls if seen.data_ptr() == place]
         if not pairs and not bool((tensor == tensor.flatten()[:1]).all()):  # as a mask of ones is
-            pairs = [(name, rows) for name, rows, seen in self.calls if _equal(seen, tensor)]
+            flat = tensor.flatten()
+            pairs = [(n, rows) for n, rows, seen in self.calls if torch.equal(seen.flatten(), flat)]
         return pairs
 
 
@@ -52,30 +54,15 @@ def watched_tables(model: nn.Module) -> Iterator[TableWatch]:
     """Watch the embedding tables of a model while it runs."""
     watch = TableWatch()
 
-    def look(name: str, table: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if isinstance(table, nn.Embedding) and inputs and isinstance(inputs[0], Tensor):
-            watch.calls.append((name, table.num_embeddings, inputs[0].detach()))
+    def look(name: str, inputs: tuple[Tensor, ...]) -> None:
+        if inputs and isinstance(inputs[0], Tensor):
+            watch.calls.append((name, tables[name].num_embeddings, inputs[0].detach()))
 
-    tables = {n: module for n, module in model.named_modules() if _looks_up(module)}
-    handles = [t.register_forward_pre_hook(partial(look, n)) for n, t in tables.items()]
-    try:
+    # A subclass with a forward of its own may make positions of a mask, instead of looking up rows.
+    embeddings = {n: m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    tables = {n: m for n, m in embeddings.items() if type(m).forward is nn.Embedding.forward}
+    with watched(tables, before=look):
         yield watch
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _looks_up(module: nn.Module) -> bool:
-    """Return whether a module looks up its rows; a subclass may make positions of a mask."""
-    return isinstance(module, nn.Embedding) and type(module).forward is nn.Embedding.forward
-
-
-def _same(seen: Tensor, tensor: Tensor) -> bool:
-    return seen.data_ptr() == tensor.data_ptr()
-
-
-def _equal(seen: Tensor, tensor: Tensor) -> bool:
-    return seen.numel() == tensor.numel() and bool(torch.equal(seen.flatten(), tensor.flatten()))
 
 
 IMAGE_SIZES = (32, 28, 64, 96, 128, 224, 256, 299, 384)

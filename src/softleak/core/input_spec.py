@@ -1,4 +1,4 @@
-"""This module says what kind of input a model takes: one tensor, or several tensors by keyword."""
+"""What kind of input a model takes: one tensor, or several tensors by keyword."""
 
 from __future__ import annotations
 
@@ -19,25 +19,19 @@ POSITIONAL = ""  # the keyword of a tensor that is passed without one
 
 @dataclass(frozen=True)
 class InputPart:
-    """This describes one tensor of an input.
+    """One tensor of an input."""
 
-    Attributes:
-        keyword: the argument it is passed as; empty if it is the first one and has no keyword.
-        shape: its shape without the batch dimension.
-        integer: whether it holds integers, as token ids and masks do.
-        below: the number of rows of the table that its integers point into, a fact of the model.
-            None if they point into no table, as those of a mask.
-    """
-
-    keyword: str
-    shape: Shape
-    integer: bool = False
+    keyword: str  # the argument it is passed as; empty if it is the first one and has no keyword
+    shape: Shape  # its shape without the batch dimension
+    integer: bool = False  # whether it holds integers, as token ids and masks do
+    # The number of rows of the table that its integers point into, a fact of the model. None if
+    # they point into no table, as those of a mask.
     below: int | None = None
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """This describes an input that is not one tensor of real numbers, for which a shape is enough.
+    """An input that is not one tensor of real numbers, for which a shape is enough.
 
     Like a shape it is public knowledge of the protocol, not of the sample.
     """

@@ -1,4 +1,4 @@
-"""This module holds what an attacker assumes, and derives from it what a report says."""
+"""What an attacker assumes, and what a report says of it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from softleak.core.share import GradientShare, Scale
 
 @dataclass(frozen=True)
 class Knowledge:
-    """This holds what is known or assumed of a share before it is attacked.
+    """What is known or assumed of a share before it is attacked.
 
     Attributes:
         family: the family of the label. None means any label, where other layers offer evidence;
             else one-hot, smoothed, mixed and smoothed mixed labels of two classes.
-        scale: "known" if somebody vouches that the share is the gradient itself, "unknown" if it
+        scale: "known" if the caller states that the share is the gradient itself, "unknown" if it
             may be the gradient times any positive factor. None means what the share says itself.
         noise: the standard deviation of noise on every entry, if it was declared.
         samples: the number of samples behind a share of one step, if it is known.
-        is_gradient: whether somebody says that the share is a gradient and not a difference of
+        is_gradient: whether the caller states that the share is a gradient and not a difference of
             weights, whose sign is the opposite.
         head_only: whether only the gradient of the head's weight is used, as in the paper.
-        client: the local training behind the share, if somebody said it.
-        lr: the learning rate that a difference of weights was divided by, if somebody said it. A
+        client: the local training behind the share, if it is stated.
+        lr: the learning rate that a difference of weights was divided by, if it is stated. A
             report repeats it; no attack takes it for granted.
         tolerance: the L1 distance below which two labels count as one answer.
     """

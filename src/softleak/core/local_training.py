@@ -1,8 +1,8 @@
-"""This module describes local training: the steps a client takes before it sends anything."""
+"""Local training: the steps a client takes before it sends anything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Literal
@@ -16,7 +16,7 @@ OptimiserName = Literal["sgd", "adam", "adamw"]
 
 
 class Unknown(Enum):
-    """This stands for a setting of the client that the attacker does not know."""
+    """A setting of the client that the attacker does not know."""
 
     UNKNOWN = "?"
 
@@ -29,7 +29,7 @@ UNKNOWN = Unknown.UNKNOWN
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """This describes the steps a client takes from the weights it was sent.
+    """The steps a client takes from the weights it was sent.
 
     Without a learning rate the client takes no step: it sends the gradient itself. With one it
     trains, and sends ``before − after``. ``steps``, ``lr``, ``momentum`` and ``weight_decay`` may
@@ -127,22 +127,18 @@ class LocalTraining:
             raise OptionError("the number of steps is unknown: a client that runs needs it")
         found: list[Tensor] = []
         while len(found) < steps:
-            order = (
-                torch.arange(samples)
-                if generator is None
-                else torch.randperm(samples, generator=generator)
-            )
+            order = torch.arange(samples)
+            if generator is not None:
+                order = torch.randperm(samples, generator=generator)
             found += torch.split(order.to(device), size)
         return found[:steps]
 
     def __str__(self) -> str:
         """Return the settings that are not the default, as the command line takes them."""
-        said = [
-            (f.name, getattr(self, f.name))
-            for f in fields(LocalTraining)
-            if getattr(self, f.name) != f.default
-        ]
-        return ",".join(f"{name}={_shown(value)}" for name, value in said)
+        held = {f.name: (getattr(self, f.name), f.default) for f in fields(LocalTraining)}
+        said = {name: value for name, (value, default) in held.items() if value != default}
+        words = {n: "/".join(map(str, v)) if isinstance(v, tuple) else v for n, v in said.items()}
+        return ",".join(f"{name}={word}" for name, word in words.items())
 
 
 def read_settings(text: str) -> dict[str, object]:
@@ -185,11 +181,6 @@ def _value(name: str, text: str) -> object:
         return int(text) if whole else float(text)
     except (ValueError, KeyError) as error:
         raise OptionError(f"{name} cannot be {text!r}") from error
-
-
-def _shown(value: object) -> str:
-    return "/".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) \
-        else str(value)  # fmt: skip
 
 
 def _within(value: object, low: float, high: float) -> bool:

@@ -1,4 +1,4 @@
-"""This module maps pixels in [0, 1] to what a network is fed, and back."""
+"""The map from pixels in [0, 1] to what a network is fed, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softleak.core.errors import DataError
 
 @dataclass(frozen=True)
 class Normalisation:
-    """This is the map x -> (x - mean) / std, with one mean and one std per channel."""
+    """The map x -> (x - mean) / std, with one mean and one std per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -1,18 +1,23 @@
-"""This module holds what an attack answers: a status, the answer and its error.
+"""What an attack answers: a status, the answer and its error.
 
 Everything else that fits the share is part of the answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from torch import Tensor
 
+from softleak.core.short_repr import ShortRepr, label_in_words, message_lines
+
+SAMPLES_SHOWN = 4  # of a batch, in its short text
+
 
 class Status(Enum):
-    """This says how much was proved. Only ``UNIQUE`` is a proof."""
+    """How much was proved. Only ``UNIQUE`` is a proof."""
 
     UNIQUE = "one label explains the gradient"
     AMBIGUOUS = "several labels explain the gradient equally well"
@@ -26,7 +31,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """This is a scalar at which the loss has a minimum, and the label it would mean.
+    """A scalar at which the loss has a minimum, and the label it would mean.
 
     If it ``fits``, so does every scalar from ``low`` to ``high``; ``labels`` (S, C) are theirs,
     from one end to the other. ``misfit`` is in units of rounding error. Rounding may have moved
@@ -50,7 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Evidence:
-    """This is what one gradient beside the head's weight says about the scalar."""
+    """What one gradient beside the head's weight says about the scalar."""
 
     parameter: str
     explanation: str
@@ -69,7 +74,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """This reads the same numbers otherwise: a simple ``label`` (C,) of a share times ``scale``.
+    """Another reading of the same numbers: a simple ``label`` (C,) of a share times ``scale``.
 
     A negative scale means that the share is a difference of weights, ``after − before``, and not
     a gradient. ``family`` is the simple family the label belongs to. A ``temperature`` other than
@@ -82,9 +87,9 @@ class Reading:
     temperature: float = 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class Recovery:
-    """This holds the soft label and the feature behind one share, and what else fits.
+@dataclass(frozen=True, eq=False, repr=False)
+class Recovery(ShortRepr):
+    """The soft label and the feature behind one share, and what else fits.
 
     ``label`` (C,), ``feature`` (I,) and ``scalar`` are those of the best candidate; they are None
     unless a candidate fits. ``error`` bounds the L1 error of ``label``; ``feature_error`` is
@@ -103,7 +108,7 @@ class Recovery:
     error: float = float("inf")
     feature_error: float = float("inf")
     scale: float = 1.0
-    samples: int = 1  # at least so many gradients are behind the share: samples, or local steps
+    samples: int = 1  # the least number of gradients behind the share: samples, or local steps
     difference: Tensor | None = None  # p − y (C,), where the head's bias gives it and no more
     family: object | None = None  # the simplest known family the label may belong to
     candidates: tuple[Candidate, ...] = ()
@@ -134,16 +139,28 @@ class Recovery:
         leaders = {_leader(c.labels, c.rounding) for c in self.solutions}
         return leaders.pop() if len(leaders) == 1 else None
 
+    def _summary(self) -> str:
+        """Return the status, the label and its error in one line."""
+        if self.label is None:
+            return f"{self.status.name}, no label"
+        known = f", error at most {self.error:.2g}" if self.error < float("inf") else ""
+        sure = "" if self.confidence is None else f", class confident to {self.confidence:.2f}"
+        return f"{self.status.name}, {label_in_words(self.label)}{known}{sure}"
 
-@dataclass(frozen=True, eq=False)
-class BatchRecovery:
-    """This holds what is known of every sample of a batch, from one share.
+    def _lines(self) -> Iterator[str]:
+        yield f"Recovery: {self._summary()}"
+        yield from message_lines(self.message)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BatchRecovery(ShortRepr):
+    """What is known of every sample of a batch, from one share.
 
     Attributes:
         status: UNIQUE if every sample is proved; AMBIGUOUS if samples were found but not all of
             them are proved; NO_SOLUTION if none was found; otherwise as for one sample.
         message: what was found, what it rests on and what is not known, in sentences.
-        size: the number of samples behind the share: as it was said, or the rank of the head's
+        size: the number of samples behind the share: as it was stated, or the rank of the head's
             gradient, which is a lower bound.
         samples: a recovery for each sample that was found. Their order says nothing.
         inputs: the inputs (N, …) of these samples, in their order, where a layer gives them.
@@ -161,6 +178,14 @@ class BatchRecovery:
     def proved(self) -> tuple[Recovery, ...]:
         """Return the samples whose label is proved."""
         return tuple(sample for sample in self.samples if sample.status is Status.UNIQUE)
+
+    def _lines(self) -> Iterator[str]:
+        count = f"{len(self.samples)} of {self.size} samples found, {len(self.proved)} proved"
+        yield f"BatchRecovery: {self.status.name}, {count}"
+        yield from (f"  - {sample._summary()}" for sample in self.samples[:SAMPLES_SHOWN])
+        if len(self.samples) > SAMPLES_SHOWN:
+            yield f"  - and {len(self.samples) - SAMPLES_SHOWN} more"
+        yield from message_lines(self.message)
 
 
 def _leader(labels: Tensor, error: float) -> int | None:

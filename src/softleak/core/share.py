@@ -1,14 +1,14 @@
-"""This module holds what a client sends. It touches tensors and files, never a model."""
+"""What a client sends. Nothing here touches a model: only tensors and files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from softleak import io as tensor_files
 from softleak.core.errors import NonFinite, ShareError
 from softleak.core.input_spec import Layout
 from softleak.core.local_training import LocalTraining, read_settings
+from softleak.core.short_repr import ShortRepr
 from softleak.core.vocabulary import ROUNDOFF, Precision
 
 LARGEST_SQUARABLE = 1e100  # the squares of larger numbers may overflow
@@ -24,11 +25,12 @@ COUNTERS = (torch.int32, torch.int64, torch.bool)  # what stands beside weights 
 SENT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Checkpoint = Mapping[str, Tensor] | str | PathLike[str]
 Scale = Literal["known", "unknown"]
+Made = TypeVar("Made")
 
 
-@dataclass(frozen=True, eq=False)
-class GradientShare(Mapping[str, Tensor]):
-    """This holds the gradients of one client by parameter name. Layers may be missing.
+@dataclass(frozen=True, eq=False, repr=False)
+class GradientShare(ShortRepr, Mapping[str, Tensor]):
+    """The gradients of one client by parameter name. Layers may be missing.
 
     Attributes:
         gradients: the tensors, by the name of their parameter.
@@ -37,12 +39,12 @@ class GradientShare(Mapping[str, Tensor]):
             the sample.
         rounding: an absolute error per entry beyond that of the dtype, by parameter name. A
             difference of checkpoints has one.
-        scale: "known" if somebody vouches that the share is the gradient itself, "unknown" if it
-            may be the gradient times any positive factor. None means that nobody said: the share
-            is read as the gradient itself, but a simpler reading of the same numbers counts too.
+        scale: "known" if it is stated that the share is the gradient itself, "unknown" if it may
+            be the gradient times any positive factor. None means not stated: the share is read as
+            the gradient itself, but a simpler reading of the same numbers counts too.
         precision: the coarsest number format the client computed in, if it is coarser than the
             dtypes of the model and of the share, as with autocast.
-        made_by: the local training behind the share, if somebody said it. The share is then
+        made_by: the local training behind the share, if it is stated. The share is then
             ``before − after``, not a gradient.
     """
 
@@ -52,6 +54,7 @@ class GradientShare(Mapping[str, Tensor]):
     scale: Scale | None = None
     precision: Precision | None = None
     made_by: LocalTraining | None = None
+    _made: dict[Hashable, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for name, gradient in self.gradients.items():
@@ -78,11 +81,38 @@ class GradientShare(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.gradients)
 
-    def resolution(self, name: str, computed_in: torch.dtype) -> float:
-        """Return the relative rounding of a gradient.
+    def __reduce__(self) -> tuple[type[GradientShare], tuple[object, ...]]:
+        """Return what pickling and copying keep: all but what was computed of the share."""
+        facts = (self.input_shape, dict(self.rounding), self.scale, self.precision, self.made_by)
+        return type(self), (dict(self.gradients), *facts)
 
-        The coarsest of what it was computed and sent in.
+    def _lines(self) -> Iterator[str]:
+        numbers = sum(gradient.numel() for gradient in self.values())
+        kinds = sorted({str(gradient.dtype).rpartition(".")[2] for gradient in self.values()})
+        held = f"{len(self)} gradients, {numbers:,} numbers in {' and '.join(kinds) or 'no format'}"
+        yield f"GradientShare: {held}, scale {self.scale or 'not stated'}"
+        if self.input_shape is not None:
+            yield f"  of an input {self.input_shape}"
+        if self.made_by is not None:
+            yield f"  made by local training, {self.made_by}"
+
+    def once(self, key: Hashable, compute: Callable[[], Made]) -> Made:
+        """Return what ``compute`` makes of this share, at the first call with a key; remember it.
+
+        The key names the computation and whatever else it depends on, such as the subject. A share
+        that is changed in any way is another share, and remembers nothing.
         """
+        if key not in self._made:
+            self._made[key] = compute()
+        found: Made = self._made[key]
+        return found
+
+    def remembers(self, key: Hashable) -> bool:
+        """Return whether ``once`` has an answer for a key."""
+        return key in self._made
+
+    def resolution(self, name: str, computed_in: torch.dtype) -> float:
+        """Return the relative rounding of a gradient: the coarsest it was computed or sent in."""
         sent_in = self.gradients[name].dtype
         said = ROUNDOFF[self.precision] if self.precision else 0.0
         return max(torch.finfo(sent_in).eps / 2, torch.finfo(computed_in).eps / 2, said)
@@ -101,9 +131,7 @@ class GradientShare(Mapping[str, Tensor]):
         return replace(self, rounding=known)
 
     def noise(self, name: str) -> float:
-        """Return the absolute error of a gradient's entries beyond that of its dtype, if it was
-        said.
-        """
+        """Return the stated absolute error of a gradient's entries beyond that of its dtype."""
         return self.rounding.get(name, 0.0)
 
     def largest(self, name: str) -> float:
@@ -130,17 +158,17 @@ class GradientShare(Mapping[str, Tensor]):
     def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
         """Return the share with every gradient changed: what a defence does to it."""
         changed = {name: change(name, gradient) for name, gradient in self.gradients.items()}
-        return replace(self, gradients=changed, scale=self._unvouched)
+        return replace(self, gradients=changed, scale=self._scale_of_changed)
 
     def scaled(self, factor: float) -> GradientShare:
         """Return the share times a factor, as clipping or an unknown learning rate leave it."""
         changed = {name: gradient * factor for name, gradient in self.gradients.items()}
         rounding = {name: error * abs(factor) for name, error in self.rounding.items()}
-        return replace(self, gradients=changed, rounding=rounding, scale=self._unvouched)
+        return replace(self, gradients=changed, rounding=rounding, scale=self._scale_of_changed)
 
     @property
-    def _unvouched(self) -> Scale | None:
-        """Return the scale once the numbers were changed: nobody vouches for them any more."""
+    def _scale_of_changed(self) -> Scale | None:
+        """Return the scale once the numbers were changed: it is not stated for them any more."""
         return None if self.scale == "known" else self.scale
 
     def without(self, *names: str) -> GradientShare:
@@ -155,7 +183,10 @@ class GradientShare(Mapping[str, Tensor]):
         return replace(self, gradients=changed, rounding=rounding)
 
     def check_finite(self) -> None:
-        """Raise ``NonFinite`` if a gradient holds NaN or infinity."""
+        """Raise ``NonFinite`` if a gradient holds NaN or infinity; a share is looked at once."""
+        self.once(GradientShare.check_finite, self._find_no_strange_numbers)
+
+    def _find_no_strange_numbers(self) -> None:
         # A finite extreme proves finite entries and is cheaper to have than a mask.
         doubtful = [name for name in self.gradients if not self._surely_small(name)]
         largest = {name: self.largest(name) for name in doubtful}

@@ -1,4 +1,4 @@
-"""This module makes the model under attack ready, once."""
+"""The model under attack, made ready once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """This holds a model with its verified head, and whatever attacks prepare of it once.
+    """A model with its verified head, and whatever attacks prepare of it once.
 
     Every attack is a function of a subject, a share and what is known. What an attack needs of the
     model alone (the evidence its layers offer, the chain of its layers, its usual features) is
@@ -30,7 +30,7 @@ class Subject:
         model: the classifier, in the mode the client used. Nothing of it is changed.
         head: its last linear layer.
         said_shape: the shape of one input without the batch dimension, or the specification of
-            an input by keyword, if somebody said it.
+            an input by keyword, if the caller states it.
     """
 
     model: nn.Module
@@ -53,7 +53,7 @@ class Subject:
             input_shape: the shape or specification of one input; by default the first usual one
                 that the model accepts.
             head: the name of the last linear layer, if it is not to be found. A ``Head`` is taken
-                at its word: whoever passes one vouches for it.
+                at its word: the caller states that it is one.
 
         Raises:
             HeadNotFound: if no linear layer does what the attacks assume.
@@ -64,16 +64,14 @@ class Subject:
 
     @cached_property
     def shapes(self) -> tuple[Layout, ...]:
-        """Return the shape that somebody said, or the first two of the usual ones the model
-        accepts.
-        """
+        """Return the stated shape, or the first two of the usual ones that the model accepts."""
         if self.said_shape is not None:
             return (self.said_shape,)
         return tuple(islice(accepted_shapes(self.model), 2))
 
     @property
     def input_shape(self) -> Layout | None:
-        """Return the layout of one input as it was said, or guessed; None if nobody can tell."""
+        """Return the layout of one input as it was stated, or guessed; None if it is not known."""
         return self.shapes[0] if self.shapes else None
 
     @property
@@ -90,7 +88,7 @@ class Subject:
 
     @property
     def expected_shape(self) -> Layout:
-        """Return the layout of one input; raises ``ModelError`` if nobody can tell."""
+        """Return the layout of one input; raises ``ModelError`` if it is not known."""
         if self.input_shape is None:
             raise ModelError(
                 "could not tell which input the model takes; pass input_shape, such as (3, 32, 32)"

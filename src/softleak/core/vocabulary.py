@@ -14,16 +14,6 @@ ROUNDOFF: Mapping[str, float] = {
 }  # fmt: skip
 
 
-class Leak(Enum):
-    """Each kind of leak that a pipeline can be told to fail on."""
-
-    LABEL = "label"
-    CLASS = "class"
-    FEATURE = "feature"
-    INPUT = "input"
-    COMPOSITION = "composition"
-
-
 class State(Enum):
     """What is known of one kind of leak. Only an attack that was carried out can fail."""
 
@@ -42,7 +32,7 @@ class State(Enum):
 class UpdateKind(Enum):
     """What an update file holds."""
 
-    GRADIENT = "gradient"  # the gradient itself, as somebody vouches
+    GRADIENT = "gradient"  # the gradient itself, as the caller states
     DELTA = "delta"  # weights after a step minus those before it
     WEIGHTS = "weights"  # weights after a step
 

@@ -1,4 +1,8 @@
-"""This package holds what a client does to its gradients before it sends them (§5.2)."""
+"""What a client does to its gradients before it sends them (§5.2).
+
+``defense``: the usual ones and how they compose. ``dpsgd`` and ``flare_filters``: those of Opacus
+and of NVIDIA FLARE, where these are installed.
+"""
 
 from softleak.defenses.defense import (
     Cast,

@@ -1,4 +1,4 @@
-"""This module freezes parameters: the client trains the others and sends nothing of these."""
+"""What a client may do to a share before it sends it: clip, prune, round, add noise, withhold."""
 
 from __future__ import annotations
 
@@ -25,17 +25,23 @@ class Defense(Protocol):
 
 @runtime_checkable
 class OpenDefense(Defense, Protocol):
-    """This is a defence that says what the receiver of the share may know of it.
+    """A defence that says what the receiver of the share may know of it."""
 
-    Attributes:
-        random: whether two calls with different seeds send different shares.
-    """
-
-    random: ClassVar[bool]
+    random: ClassVar[bool]  # whether two calls with different seeds send different shares
 
     def public(self, sent: GradientShare) -> GradientShare:
         """Return what was sent, with all that the defence gives away about itself."""
         ...
+
+
+class _Open:
+    """A deterministic defence that the share itself shows, or whose noise a receiver estimates."""
+
+    random: ClassVar[bool] = False
+
+    def public(self, sent: GradientShare) -> GradientShare:
+        """Return the share as it is."""
+        return sent
 
 
 def is_random(defense: Defense) -> bool:
@@ -50,7 +56,7 @@ def as_known(defense: Defense, sent: GradientShare) -> GradientShare:
 
 @dataclass(frozen=True)
 class Composed:
-    """This applies one defence after the other: ``Composed((Clip(1.0), noise))``."""
+    """One defence after the other: ``Composed((Clip(1.0), noise))``."""
 
     steps: tuple[Defense, ...]
 
@@ -86,11 +92,10 @@ TOUCHED = 1 - 1e-6  # of the limit: a share of this length was clipped
 
 
 @dataclass(frozen=True)
-class Clip:
-    """This scales the whole share down to an L2 norm of at most ``norm``."""
+class Clip(_Open):
+    """The whole share, scaled down to an L2 norm of at most ``norm``."""
 
     norm: float
-    random: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive(self.norm, "the largest norm")
@@ -112,11 +117,10 @@ INT8 = 127  # the largest integer of eight bits, both signs alike
 
 
 @dataclass(frozen=True)
-class Prune:
-    """This keeps the largest entries of each gradient, a part ``kept``, and zeros the others."""
+class Prune(_Open):
+    """The largest entries of each gradient, a part ``kept``; the others are zero."""
 
     kept: float
-    random: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.kept, int | float) or not 0 < self.kept <= 1:
@@ -127,10 +131,6 @@ class Prune:
     def __call__(self, share: GradientShare) -> GradientShare:
         return share.map(lambda _, g: self._largest(g))
 
-    def public(self, sent: GradientShare) -> GradientShare:
-        """Return the share as it is: zeros show what was pruned."""
-        return sent
-
     def _largest(self, g: Tensor) -> Tensor:
         flat = g.flatten()
         kept = flat.abs().topk(math.ceil(self.kept * len(flat)), sorted=False).indices
@@ -139,7 +139,7 @@ class Prune:
 
 @dataclass(frozen=True)
 class OnKept:
-    """This applies another defence, and leaves at zero what is zero, as nothing is sent of it."""
+    """Another defence, which leaves at zero what is zero, as nothing is sent of it."""
 
     step: Defense
 
@@ -158,11 +158,10 @@ class OnKept:
 
 
 @dataclass(frozen=True)
-class Cast:
-    """This sends sixteen bits per entry: ``torch.float16`` or ``torch.bfloat16``."""
+class Cast(_Open):
+    """Sixteen bits per entry: ``torch.float16`` or ``torch.bfloat16``."""
 
     dtype: torch.dtype
-    random: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.dtype not in (torch.float16, torch.bfloat16):
@@ -171,23 +170,18 @@ class Cast:
     def __call__(self, share: GradientShare) -> GradientShare:
         return share.map(lambda _, g: g.to(self.dtype))
 
-    def public(self, sent: GradientShare) -> GradientShare:
-        """Return the share as it is: its dtype says how it was rounded."""
-        return sent
-
 
 @dataclass(frozen=True)
-class Int8:
-    """This rounds each gradient to 255 levels between plus and minus its largest entry.
+class Int8(_Open):
+    """Each gradient rounded to 255 levels between plus and minus its largest entry.
 
     The share holds the values the levels stand for. If ``declared``, it says how wide they are.
     """
 
     declared: bool = False
-    random: ClassVar[bool] = False
 
     def __call__(self, share: GradientShare) -> GradientShare:
-        sent = share.map(lambda _, g: _levels(g, _step(g)))
+        sent = share.map(lambda _, g: (g / s).round() * s if (s := _step(g)) > 0 else g)
         return self.public(sent) if self.declared else sent
 
     def public(self, sent: GradientShare) -> GradientShare:
@@ -199,33 +193,47 @@ class Int8:
 
 
 @dataclass(frozen=True)
-class Sign:
-    """This sends the sign of every entry: −1, 0 or 1."""
-
-    random: ClassVar[bool] = False
+class Sign(_Open):
+    """The sign of every entry: −1, 0 or 1."""
 
     def __call__(self, share: GradientShare) -> GradientShare:
         return share.map(lambda _, g: g.sign())
-
-    def public(self, sent: GradientShare) -> GradientShare:
-        """Return the share as it is: entries of one size show what they are."""
-        return sent
 
 
 def _step(g: Tensor) -> float:
     return float(g.abs().max()) / INT8 if g.numel() else 0.0
 
 
-def _levels(g: Tensor, step: float) -> Tensor:
-    return (g / step).round() * step if step > 0 else g
-
-
-Source = torch.Generator | np.random.Generator | int
+Generator = torch.Generator | np.random.Generator
+Source = Generator | int
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
-    """This adds independent Gaussian noise to every entry.
+class _Noise(_Open):
+    """Independent noise on every entry, as ``GaussianNoise`` describes it."""
+
+    std: float
+    source: Source
+    declared: bool = False
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive(self.std, "the noise's standard deviation")
+
+    def __call__(self, share: GradientShare) -> GradientShare:
+        source = self.source
+        generator = torch.Generator().manual_seed(source) if isinstance(source, int) else source
+        noisy = share.map(lambda _, g: g + self._drawn(g, generator))
+        return noisy.expecting(self.std) if self.declared else noisy
+
+    def _drawn(self, like: Tensor, generator: Generator) -> Tensor:
+        """Return noise of the shape of a gradient."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class GaussianNoise(_Noise):
+    """Independent Gaussian noise of standard deviation ``std`` on every entry.
 
     ``source`` is a generator, for fresh noise on each share, or a seed, for the same noise on
     each. What is really sent wants NumPy's ``default_rng()``, seeded by the operating system: a
@@ -233,51 +241,37 @@ class GaussianNoise:
     say how much noise it carries.
     """
 
-    std: float
-    source: Source
-    declared: bool = False
-    random: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        positive(self.std, "the noise's standard deviation")
-
-    def __call__(self, share: GradientShare) -> GradientShare:
-        generator = _generator(self.source)
-        noisy = share.map(lambda _, g: g + self.std * _normal(g, generator))
-        return noisy.expecting(self.std) if self.declared else noisy
-
-    def public(self, sent: GradientShare) -> GradientShare:
-        """Return the share as it is: its receiver estimates the noise."""
-        return sent
+    def _drawn(self, like: Tensor, generator: Generator) -> Tensor:
+        if isinstance(generator, np.random.Generator):
+            drawn = torch.from_numpy(np.asarray(generator.standard_normal(like.shape)))
+        else:
+            drawn = torch.randn(like.shape, generator=generator, dtype=_wide(like))
+        return self.std * drawn.to(like)
 
 
 @dataclass(frozen=True)
-class LaplaceNoise:
-    """This adds independent Laplace noise of scale ``std/√2`` to every entry."""
+class LaplaceNoise(_Noise):
+    """Independent Laplace noise of scale ``std/√2`` on every entry; see ``GaussianNoise``."""
 
-    std: float
-    source: Source
-    declared: bool = False
-    random: ClassVar[bool] = True
+    def _drawn(self, like: Tensor, generator: Generator) -> Tensor:
+        if isinstance(generator, np.random.Generator):
+            drawn = torch.from_numpy(np.asarray(generator.laplace(size=like.shape)))
+        else:  # the difference of two exponential variables
+            both = torch.empty(2, *like.shape, dtype=_wide(like))
+            both.exponential_(generator=generator)
+            drawn = both[0] - both[1]
+        return self.std / math.sqrt(2) * drawn.to(like)
 
-    def __post_init__(self) -> None:
-        positive(self.std, "the noise's standard deviation")
 
-    def __call__(self, share: GradientShare) -> GradientShare:
-        generator, scale = _generator(self.source), self.std / math.sqrt(2)
-        noisy = share.map(lambda _, g: g + scale * _laplace(g, generator))
-        return noisy.expecting(self.std) if self.declared else noisy
-
-    def public(self, sent: GradientShare) -> GradientShare:
-        """Return the share as it is: its receiver estimates the noise."""
-        return sent
+def _wide(like: Tensor) -> torch.dtype:
+    return torch.promote_types(like.dtype, torch.float32)
 
 
 @dataclass(frozen=True)
-class PercentileNoise:
-    """This adds Gaussian noise in units of a percentile of the share's absolute entries.
+class PercentileNoise(_Open):
+    """Gaussian noise in units of a percentile of the share's absolute entries.
 
-    Entries that are zero do not count. This is how the noise of NVIDIA FLARE's study of gradient
+    Entries that are zero do not count. So the noise of NVIDIA FLARE's study of gradient
     inversion is sized.
     """
 
@@ -297,39 +291,12 @@ class PercentileNoise:
         size = float(np.percentile(told, self.percentile)) if told.size else 0.0
         return GaussianNoise(self.part * size, self.source)(share) if size else share
 
-    def public(self, sent: GradientShare) -> GradientShare:
-        """Return the share as it is: its receiver estimates the noise."""
-        return sent
-
-
-def _generator(source: Source) -> torch.Generator | np.random.Generator:
-    return torch.Generator().manual_seed(source) if isinstance(source, int) else source
-
-
-def _normal(like: Tensor, generator: torch.Generator | np.random.Generator) -> Tensor:
-    if isinstance(generator, np.random.Generator):
-        return torch.from_numpy(np.asarray(generator.standard_normal(like.shape))).to(like)
-    return torch.randn(like.shape, generator=generator, dtype=_drawn(like)).to(like)
-
-
-def _laplace(like: Tensor, generator: torch.Generator | np.random.Generator) -> Tensor:
-    """Return the difference of two exponential variables."""
-    if isinstance(generator, np.random.Generator):
-        return torch.from_numpy(np.asarray(generator.laplace(size=like.shape))).to(like)
-    drawn = torch.empty(2, *like.shape, dtype=_drawn(like)).exponential_(generator=generator)
-    return (drawn[0] - drawn[1]).to(like)
-
-
-def _drawn(like: Tensor) -> torch.dtype:
-    return torch.promote_types(like.dtype, torch.float32)
-
 
 @dataclass(frozen=True)
 class Withhold:
-    """This leaves gradients out of a share, as a client does that freezes their parameters."""
+    """A share without some gradients, as a client sends it that freezes their parameters."""
 
     names: tuple[str, ...]
 
     def __call__(self, share: GradientShare) -> GradientShare:
-        """Return the share without the gradients of the frozen parameters."""
         return share.without(*self.names)

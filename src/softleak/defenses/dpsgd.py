@@ -1,4 +1,4 @@
-"""This module runs DP-SGD by Opacus: it clips every sample's gradient and adds noise to the sum.
+"""DP-SGD by Opacus, which clips every sample's gradient and adds noise to the sum.
 
 Needs the extra ``dp``: ``pip install '.[dp]'`` in a checkout of softleak.
 """
@@ -27,7 +27,7 @@ MULTIPLIER_PRECISION = 1e-4  # the relative precision to which one is found
 
 @dataclass(frozen=True)
 class DPSGD:
-    """This is one client's side of DP-SGD. It is not a function of a share, as it clips per sample.
+    """One client's side of DP-SGD. It is not a function of a share, as it clips per sample.
 
     Noise of ``noise_multiplier × max_norm`` is added to the sum of the clipped gradients. The
     accountant needs to know how often (``steps``) and with which probability (``sample_rate``)
@@ -92,19 +92,13 @@ class DPSGD:
 
 @dataclass(frozen=True)
 class PrivateTraining:
-    """This says how one person's sample is used in a whole training, for which ε is counted.
+    """How one person's sample is used in a whole training, for which ε is counted."""
 
-    Attributes:
-        clip: the norm to which each sample's gradient is clipped; None for the update's own.
-        rate: the probability with which a step uses the sample.
-        steps: the number of steps; 1 counts the ε of this update alone.
-        delta: the δ at which ε is counted.
-    """
-
+    # The norm to which each sample's gradient is clipped; None for the update's own.
     clip: float | None = None
-    rate: float = 1.0
-    steps: int = 1
-    delta: float = 1e-5
+    rate: float = 1.0  # the probability with which a step uses the sample
+    steps: int = 1  # the number of steps; 1 counts the ε of this update alone
+    delta: float = 1e-5  # the δ at which ε is counted
 
     def dpsgd(self, noise_multiplier: float, clip: float = 1.0) -> DPSGD:
         """Return the client's side at a noise multiplier."""
@@ -120,12 +114,9 @@ class PrivateTraining:
         return _multiplier(self, epsilon)
 
     def defense(self, epsilon: float, norm: float, seed: int) -> Composed:
-        """Return DP-SGD on the gradient of one sample: clipping, then noise on every entry.
+        """Return DP-SGD of the gradient of one sample: clipping, then seeded noise on every entry.
 
-        Args:
-            epsilon: the ε of the whole training.
-            norm: the norm to clip to if none was given.
-            seed: the seed of the noise.
+        It spends ``epsilon`` over the whole training; ``norm`` is clipped to if ``clip`` is None.
         """
         clip = norm if self.clip is None else self.clip
         return Composed((Clip(clip), GaussianNoise(self.noise_multiplier(epsilon) * clip, seed)))

@@ -1,4 +1,4 @@
-"""This module applies NVIDIA FLARE's own privacy filters to a share, by its real classes.
+"""NVIDIA FLARE's own privacy filters on a share, by its real classes.
 
 Needs the extra ``nvflare``: ``pip install '.[nvflare]'`` in a checkout of softleak.
 """
@@ -29,21 +29,14 @@ FLARE_MODULES = {  # where each filter lives
 
 @dataclass(frozen=True)
 class FlareFilter:
-    """This sends a step of weights through a filter of NVIDIA FLARE.
+    """A step of weights, sent through a filter of NVIDIA FLARE."""
 
-    Attributes:
-        name: the class of the filter.
-        arguments: its arguments.
-        lr: the learning rate that turns the share into a difference of weights, on which it acts.
-        seed: the seed of what it draws.
-        random: whether it draws anything.
-    """
-
-    name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # the class of the filter
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # its arguments
+    # The learning rate that turns the share into a difference of weights, on which it acts.
     lr: float = 0.1
-    seed: int = 0
-    random: bool = False
+    seed: int = 0  # the seed of what it draws
+    random: bool = False  # whether it draws anything
 
     def __post_init__(self) -> None:
         positive(self.lr, "the learning rate")

@@ -15,6 +15,7 @@ from torch import nn
 from softleak.audit.composition import counted, parts_in_words
 from softleak.audit.findings import InputFinding
 from softleak.audit.input_attacks import recover_input
+from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare, audit_shares, prepared
@@ -27,7 +28,7 @@ from softleak.core.local_training import LocalTraining
 from softleak.core.normalisation import Normalisation
 from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.guard.updates import Group, Update, Weights, under_own_names
 from softleak.labels.composition import Balance
 from softleak.labels.evidence.probes import evidence_of
@@ -276,22 +277,22 @@ class Auditor:
         now = Subject(model, Head.of(model, first.head.name), first.input_shape)
         return now.given(evidence_of, first.once(evidence_of))
 
+    def ready(self, subject: Subject, update: Update) -> Update:
+        """Return an update checked, under the names of the model, or raise ``ShareError``."""
+        if update.share is None:
+            raise ShareError(update.reason)
+        options = self.question.options(update.scale_known)
+        return replace(update, share=prepared(subject, update.share, options))
+
     def one(self, subject: Subject, update: Update, *, inputs: bool) -> ClientAudit:
         """Return the audit of a single update.
 
         Args:
             subject: the model with the weights that the client received.
-            update: the client's step.
+            update: the client's step, which is ``ready``.
             inputs: whether the input is attacked as well.
-
-        Raises:
-            SoftleakError: if something is wrong with the update.
         """
-        if update.share is None:
-            raise ShareError(update.reason)
-        options = self._options(update)
-        ready = replace(update, share=prepared(subject, update.share, options))
-        return self._alike(subject, [ready], options, int(inputs))[0]
+        return self._alike(subject, [update], self._options(update), int(inputs))[0]
 
     def _clients(
         self, subject: Subject, updates: Sequence[Update], inputs: int
@@ -301,8 +302,7 @@ class Auditor:
         for update in updates:
             try:
                 if update.share is not None:
-                    options = self.question.options(update.scale_known)
-                    ready.append(replace(update, share=prepared(subject, update.share, options)))
+                    ready.append(self.ready(subject, update))
             except SoftleakError as error:
                 found[update.node] = ClientAudit(update.node, reason=str(error))
         alike: dict[tuple[bool, int | None], list[Update]] = defaultdict(list)

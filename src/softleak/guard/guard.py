@@ -11,6 +11,7 @@ from time import process_time
 import numpy as np
 from torch import nn
 
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Utility, utility
 from softleak.audit.sweeps import TREATMENTS, Treatment
 from softleak.audit.weakest import (
@@ -24,10 +25,9 @@ from softleak.audit.weakest import (
 )
 from softleak.core.errors import OptionError
 from softleak.core.share import GradientShare
-from softleak.core.vocabulary import Leak
 from softleak.defenses.defense import GaussianNoise
 from softleak.guard.auditor import Auditor, ClientAudit, Question
-from softleak.guard.updates import OwnStep, Update
+from softleak.guard.updates import Update
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,42 +202,40 @@ class UpdateGuard:
         self._auditor = Auditor(model, question)
 
     def outcome(
-        self, step: OwnStep, node: int, last: Stopped | None, generator: np.random.Generator
+        self, update: Update, last: Stopped | None, generator: np.random.Generator
     ) -> GuardOutcome:
-        """Audit a step, and decide what becomes of it.
+        """Audit an update, and decide what becomes of it.
 
         Args:
-            step: what the client received and is about to send.
-            node: the number of the client's node.
+            update: what the client received and is about to send.
             last: the defence of the round before, which is tried first; None in the first round.
             generator: the source of the noise that is really sent.
 
         Raises:
-            SoftleakError: if the step cannot be audited.
+            SoftleakError: if the update cannot be audited.
         """
         start = process_time()
-        found = self._outcome(step, node, last, generator)
+        found = self._outcome(update, last, generator)
         return replace(found, processor=process_time() - start)
 
     def _outcome(
-        self, step: OwnStep, node: int, last: Stopped | None, generator: np.random.Generator
+        self, update: Update, last: Stopped | None, generator: np.random.Generator
     ) -> GuardOutcome:
         policy, inputs = self.policy, Leak.INPUT in self.policy.stop
-        subject = self._auditor.subject(step.received)
-        client = step.client or self.question.client
-        update = Update(node, step.share, step.lr, step.samples, client=client)
+        subject = self._auditor.subject(update.received)
+        update = replace(update, client=update.client or self.question.client)
+        update = self._auditor.ready(subject, update)
         found = self._auditor.one(subject, update, inputs=inputs)
         leaking, unknown = found.leaks & policy.stop, found.unattacked & policy.stop
         if unknown and policy.refuse_unattacked:
             return GuardOutcome(found, refusal=f"it was not attacked: {named(unknown)}")
-        if not leaking or found.report is None or policy.action is Action.WARN:
+        report, share = found.report, update.share
+        if not leaking or report is None or share is None or policy.action is Action.WARN:
             return GuardOutcome(found)
         if policy.action is Action.REFUSE:
             return GuardOutcome(found, refusal=f"the update gives away: {named(leaking)}")
         options = replace(self._auditor.question.options(update.scale_known), inputs=inputs)
-        search = Search.of(
-            subject, step.share, found.report, options, policy.stop, policy.seeds, policy.noise
-        )
+        search = Search.of(subject, share, report, options, policy.stop, policy.seeds, policy.noise)
         return defended(found, search, policy.treatments, last, generator)
 
     def say(self, number: int, outcome: GuardOutcome, seconds: float) -> None:

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softleak.audit.leaks import Leak
 from softleak.audit.weakest import Stopped
 from softleak.core.errors import MissingExtra, ModelError, OptionError, ShareError, how_to_install
 from softleak.core.share import GradientShare
-from softleak.core.vocabulary import Leak
 from softleak.guard.auditor import Question
 from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
-from softleak.guard.updates import OwnStep, Weights
+from softleak.guard.updates import Update, Weights
 
 try:
     from nvflare.apis.analytix import AnalyticsDataType
@@ -89,14 +89,13 @@ def tensors(dxo: DXO) -> dict[str, Tensor]:
     return found
 
 
-def own_step(before: Weights, dxo: DXO, lr: float | None, model: nn.Module) -> OwnStep:
+def own_step(before: Weights, dxo: DXO, lr: float | None) -> Update:
     """Return the step that an object is about to tell, or raise ``ShareError``.
 
     Args:
         before: the state that the client received.
         dxo: weights, or differences of weights; variables that were excluded may be missing.
         lr: the client's learning rate; None if it is unknown.
-        model: the architecture.
     """
     sent = tensors(dxo)
     strange = sorted(sent.keys() - before.keys())
@@ -104,7 +103,7 @@ def own_step(before: Weights, dxo: DXO, lr: float | None, model: nn.Module) -> O
         raise ShareError(f"it sends {strange[0]!r}, which it did not receive; is it of this model?")
     if dxo.data_kind == DataKind.WEIGHT_DIFF:
         sent = {name: _moved(before[name], tensor, name) for name, tensor in sent.items()}
-    return OwnStep.of(before, sent, lr, None, model)
+    return Update(0, lr=lr, received=before).sending(sent)
 
 
 def _moved(start: Tensor, difference: Tensor, name: str) -> Tensor:
@@ -119,18 +118,19 @@ def _moved(start: Tensor, difference: Tensor, name: str) -> Tensor:
     return start.double() + difference.double()
 
 
-def defended_dxo(dxo: DXO, step: OwnStep, share: GradientShare) -> DXO:
+def defended_dxo(dxo: DXO, update: Update, share: GradientShare, model: nn.Module) -> DXO:
     """Return an object of the same kind that tells another share.
 
     Args:
         dxo: the object that would be sent otherwise, whose numbers' types and properties are kept.
-        step: the step that it tells.
+        update: the update that it tells.
         share: the gradient to tell instead.
+        model: the architecture, whose names the share has.
     """
-    state = step.after(share)
+    state = update.after(share, model)
     if dxo.data_kind == DataKind.WEIGHT_DIFF:
-        size = 1.0 if step.lr is None else step.lr
-        told = share.renamed({own: name for name, own in step.names.items()})
+        size = 1.0 if update.lr is None else update.lr
+        told = update.under_sent_names(share, model)
         state = {n: -size * told[n] if n in told else torch.zeros_like(t) for n, t in state.items()}
     data = {name: _like(state[name], array) for name, array in dxo.data.items()}
     return DXO(dxo.data_kind, data, dict(dxo.meta))
@@ -224,8 +224,8 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
         if self._received is None:
             raise ShareError("the weights that this client received are not known")
         start = perf_counter()
-        step = own_step(self._received, dxo, self.lr, self.guard.model)
-        outcome = self.guard.outcome(step, 0, self._last, np.random.default_rng())
+        update = own_step(self._received, dxo, self.lr)
+        outcome = self.guard.outcome(update, self._last, np.random.default_rng())
         seconds = perf_counter() - start
         self.guard.say(self._round, outcome, seconds)
         self._count(fl_ctx, self._numbers(outcome, seconds))
@@ -234,7 +234,7 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
         if outcome.sent is None:
             return None
         self._last = outcome.stopped
-        return defended_dxo(dxo, step, outcome.sent)
+        return defended_dxo(dxo, update, outcome.sent, self.guard.model)
 
     def _numbers(self, outcome: GuardOutcome, seconds: float) -> dict[str, float]:
         """Return the outcome in numbers."""
@@ -261,8 +261,4 @@ def _action(name: str) -> Action:
 
 
 def _leak(name: str) -> Leak:
-    try:
-        return Leak(name)
-    except ValueError:
-        known = ", ".join(leak.value for leak in Leak)
-        raise OptionError(f"expected leaks among {known}, got {name!r}") from None
+    return Leak.named(name)

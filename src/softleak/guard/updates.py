@@ -1,9 +1,13 @@
-"""A client's own step: what it received, and what it is about to send."""
+"""A client's update: what it received, what it sends back, and the gradient between them.
+
+An update is converted once, where it enters: from two states to a share.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch import Tensor, nn
 
@@ -46,35 +50,6 @@ def step_between(before: Weights, after: Weights, lr: float | None) -> GradientS
     return share
 
 
-def own_parameters(share: GradientShare, model: nn.Module) -> tuple[GradientShare, dict[str, str]]:
-    """Return a share under the model's parameter names, and the model's name of each array.
-
-    Running statistics are left out, because they are no gradients.
-
-    Args:
-        share: the gradient behind a step, under the names of the arrays that were sent.
-        model: the architecture.
-    """
-    names = own_names(share, model)
-    own = share.renamed(names)
-    return own.without(*(own.keys() - dict(model.named_parameters()).keys())), names
-
-
-def state_after(before: Weights, share: GradientShare, lr: float | None) -> dict[str, Tensor]:
-    """Return the received state after one step of a share, under the same names.
-
-    Running statistics and counters, which a share does not hold, stay as they were received.
-
-    Args:
-        before: the state that the client received.
-        share: the gradient of the step.
-        lr: the size of the step; 1 if it is not known.
-    """
-    size = 1.0 if lr is None else lr
-    moved = {n: start.double() - size * share[n] for n, start in before.items() if n in share}
-    return {name: moved.get(name, start).to(start.dtype) for name, start in before.items()}
-
-
 def _check_alike(before: Weights, after: Weights) -> None:
     """Raise ``ShareError`` unless all arrays have the same shapes and kinds of numbers."""
     for name, start in before.items():
@@ -99,6 +74,7 @@ class Update:
         samples: the number of samples that the client says it used.
         reason: why there is no share.
         client: how the client trained; None if nothing but its learning rate is known.
+        received: the weights and buffers that the client was sent.
     """
 
     node: int
@@ -107,8 +83,32 @@ class Update:
     samples: int | None = None
     reason: str = ""
     client: LocalTraining | None = None
+    received: Weights = field(default_factory=dict)
 
-    @property
+    def sending(self, after: Weights, samples: int | None = None) -> Update:
+        """Return the update of a client that sends this state, or some arrays of it.
+
+        Raises:
+            ShareError: if this is not a step from the state that the client was sent.
+        """
+        told = {name: self.received[name] for name in after if name in self.received}
+        return replace(self, share=step_between(told, after, self.lr), samples=samples)
+
+    def under_sent_names(self, share: GradientShare, model: nn.Module) -> GradientShare:
+        """Return a share under the names of the arrays that were sent, not the model's own."""
+        names = own_names(self.share or {}, model)
+        return share.renamed({own: name for name, own in names.items()})
+
+    def after(self, share: GradientShare, model: nn.Module) -> dict[str, Tensor]:
+        """Return the received state after one step of another share.
+
+        Running statistics and counters, which a share does not hold, stay as they were received.
+        """
+        size, told = 1.0 if self.lr is None else self.lr, self.under_sent_names(share, model)
+        moved = {n: t.double() - size * told[n] for n, t in self.received.items() if n in told}
+        return {name: moved.get(name, t).to(t.dtype) for name, t in self.received.items()}
+
+    @cached_property
     def trained(self) -> GradientShare | None:
         """The share as local training made it, where that is known; else the gradient."""
         if self.share is None or self.client is None:
@@ -148,56 +148,3 @@ class Group:
     def first(self, count: int) -> Group:
         """Return the group with its first few updates that hold a share."""
         return Group(self.state, tuple(u for u in self.updates if u.share is not None)[:count])
-
-
-@dataclass(frozen=True, eq=False)
-class OwnStep:
-    """What a client received and is about to send, and the share between them.
-
-    Attributes:
-        before: what the client received of the arrays that it sends.
-        share: the gradient behind the step, under the model's parameter names.
-        lr: the learning rate by which the share was divided; None if it is unknown.
-        samples: the number of samples that the client says it used.
-        names: the model's name of each array.
-        received: all that the client received, from which the model is made.
-        client: how the client trained; None if nothing but its learning rate is known.
-    """
-
-    before: Weights
-    share: GradientShare
-    lr: float | None
-    samples: int | None
-    names: dict[str, str]
-    received: Weights
-    client: LocalTraining | None = None
-
-    @classmethod
-    def of(
-        cls,
-        before: Weights,
-        after: Weights,
-        lr: float | None,
-        samples: int | None,
-        model: nn.Module,
-    ) -> OwnStep:
-        """Return the step between a received state and the one that is about to be sent.
-
-        Args:
-            before: the state that the client received.
-            after: what it is about to send of it; the rest is withheld.
-            lr: its learning rate; None if it is unknown.
-            samples: the number of samples that it says it used; None if it does not say.
-            model: the architecture, whose parameter names are used.
-
-        Raises:
-            ShareError: if this is not a step of this model.
-        """
-        told = {name: before[name] for name in after if name in before}
-        share, names = own_parameters(step_between(told, after, lr), model)
-        return cls(told, share, lr, samples, names, before)
-
-    def after(self, share: GradientShare) -> dict[str, Tensor]:
-        """Return the state after a step of another share, under the names that were received."""
-        sent = share.renamed({own: name for name, own in self.names.items()})
-        return state_after(self.before, sent, self.lr)

@@ -1,4 +1,4 @@
-"""This module inverts pointwise activations ``y = φ(a)``.
+"""Pointwise activations ``y = φ(a)`` and their inverses.
 
 The input is ``a = φ⁻¹(y)``, and ``∂L/∂a = φ'(a) ∂L/∂y``, where φ' follows from the output (§4.2).
 """
@@ -21,29 +21,23 @@ SOFTPLUS_THRESHOLD = 20.0  # PyTorch's default: a softplus is straight above it,
 LARGEST_EXPONENT = 500.0  # exp of it is still far from float64's overflow
 RANGE_MARGIN = 1e-15  # how near to an end of its range, of size one, float64 can tell an output
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+POSITIVE_ERRORS = 4.0  # standard errors above zero from which on an output of a ReLU was not cut
+LONGEST_STEP = 1.0  # how far along the tangent a measured output may move the input
 
 
 @dataclass(frozen=True)
 class InvertibleActivation:
-    """This is an activation φ and its inverse, pointwise.
+    """An activation φ and its inverse, pointwise."""
 
-    Attributes:
-        forward: ``φ(a)``.
-        inverse: ``φ⁻¹(y)``, for outputs strictly between ``low`` and ``high``.
-        slope: ``φ'(a)`` as a function of the output y.
-        curvature: ``φ''(a)`` as a function of the output y.
-        low: The lower end of φ's range.
-        high: The upper end of φ's range.
-        cuts: Whether φ maps every negative input to zero, as a ReLU does.
-    """
-
-    forward: Callable[[Tensor], Tensor]
+    forward: Callable[[Tensor], Tensor]  # ``φ(a)``
+    # ``φ⁻¹(y)``, for outputs strictly between ``low`` and ``high``.
     inverse: Callable[[Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]  # ``φ'(a)`` as a function of the output y
+    # ``φ''(a)`` as a function of the output y.
     curvature: Callable[[Tensor], Tensor] = torch.zeros_like
-    low: float = -torch.inf
-    high: float = torch.inf
-    cuts: bool = False
+    low: float = -torch.inf  # the lower end of φ's range
+    high: float = torch.inf  # the upper end of φ's range
+    cuts: bool = False  # whether φ maps every negative input to zero, as a ReLU does
 
 
 def _leaky(slope: float) -> InvertibleActivation:
@@ -106,14 +100,9 @@ FIXED: Mapping[type[nn.Module], InvertibleActivation] = {
 
 
 def inverse_of(module: nn.Module) -> InvertibleActivation | None:
-    """Return how to invert an activation module.
+    """Return how to invert an activation; None if its slope does not follow from its output.
 
-    Args:
-        module: Any module.
-
-    Returns:
-        The activation with its inverse, or None if the module is no activation whose slope
-        follows from its output (GELU, SiLU, PReLU, pooling, ...).
+    Such are GELU, SiLU and PReLU, and every module that is no activation.
     """
     match module:
         case nn.LeakyReLU() if module.negative_slope > 0:
@@ -129,30 +118,11 @@ def inverse_of(module: nn.Module) -> InvertibleActivation | None:
 
 
 @dataclass(frozen=True)
-class ActivationSettings:
-    """These are the settings of an activation's inversion.
-
-    Attributes:
-        positive_errors: An output of a ReLU counts as positive if it is this many standard errors
-            above zero. Below that it was probably cut off.
-        longest_step: How far along the tangent, in units of the input, a measured output may move
-            the input away from the point of linearisation.
-    """
-
-    positive_errors: float = 4.0
-    longest_step: float = 1.0
-
-
-ACTIVATION_SETTINGS = ActivationSettings()
-
-
-@dataclass(frozen=True)
 class ActivationStep:
-    """This is an activation layer of a chain."""
+    """An activation layer of a chain."""
 
     name: str
     phi: InvertibleActivation
-    settings: ActivationSettings = ACTIVATION_SETTINGS
 
     def back(
         self, out: LayerState, share: GradientShare, tangent: Tangent | None = None
@@ -172,8 +142,7 @@ class ActivationStep:
         slope = self.phi.slope(y)
         steep = slope.clamp_min(TINY)
         curvature = self.phi.curvature(y) * above.delta + slope.square() * above.curvature
-        longest = self.settings.longest_step
-        step = torch.where(hidden, 0.0, (z.value - y) / steep).clamp(-longest, longest)
+        step = torch.where(hidden, 0.0, (z.value - y) / steep).clamp(-LONGEST_STEP, LONGEST_STEP)
         return LayerState(
             Measurement(
                 point + step,
@@ -198,7 +167,7 @@ class ActivationStep:
     def _hidden(self, out: LayerState) -> Tensor:
         """Return which outputs a ReLU has cut off, or probably has: nothing tells their inputs."""
         z = out.measurement
-        limit = self.settings.positive_errors * z.error_reduction * z.error
+        limit = POSITIVE_ERRORS * z.error_reduction * z.error
         return (z.value <= limit) & self.phi.cuts
 
     def _first_point(self, out: LayerState) -> Tensor:

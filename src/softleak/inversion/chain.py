@@ -1,4 +1,4 @@
-"""The chain of a subject, found once; or the reason why there is none."""
+"""The chain of layers behind a model, traced once; or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from softleak.core.head import Head
 from softleak.core.subject import Subject
 from softleak.inversion.activations import ActivationStep, inverse_of
 from softleak.inversion.conv.geometry import padding_of
-from softleak.inversion.conv.layer import CONV_SETTINGS, Conv
+from softleak.inversion.conv.layer import MOST_INPUTS, Conv
 from softleak.inversion.linear import Linear
 from softleak.inversion.lossless import Affine, Pool, Reshape
 from softleak.inversion.step import REMEDY, Step
@@ -29,11 +29,7 @@ MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
 def path_back(model: nn.Module, input_shape: tuple[int, ...]) -> list[fx.Node]:
-    """Return the nodes from the model's output to its input.
-
-    Args:
-        model: The model, in eval mode.
-        input_shape: The input's shape without the batch.
+    """Return the nodes from the output to the input of a model in eval mode.
 
     Raises:
         ModelError: If the model cannot be traced, is in train mode or branches.
@@ -69,7 +65,7 @@ def check_mode(name: str, module: nn.Module) -> None:
 
 
 class _Shapes(fx.Interpreter):
-    """This runs a graph and notes the shape of every tensor, of a tuple that of the first one.
+    """Runs a graph and notes the shape of every tensor, of a tuple that of the first one.
 
     PyTorch's own class for it loads a library for symbolic mathematics, which takes two seconds.
     """
@@ -84,7 +80,7 @@ class _Shapes(fx.Interpreter):
 
 
 class _Tracer(fx.Tracer):
-    """This tracer takes a layer as PyTorch's own if its forward is, whatever its class is."""
+    """Takes a layer as PyTorch's own if its forward is, whatever its class is."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         own = type(m).forward.__module__.startswith("torch.nn")
@@ -145,13 +141,9 @@ PRODUCTS: Mapping[Callable[..., Any] | str, int] = {
 
 
 def as_module(node: fx.Node) -> nn.Module | None:
-    """Return the module that a function call stands for.
+    """Return the module that a call of a function or method stands for.
 
-    Args:
-        node: A call of a function or method.
-
-    Returns:
-        The module, or None if there is none or its settings are themselves computed tensors.
+    It is None if there is none, or if its settings are themselves computed tensors.
     """
     settings = {name: value for name, value in node.kwargs.items() if name != "input"}
     if node.target in DROPOUTS:
@@ -164,13 +156,7 @@ def as_module(node: fx.Node) -> nn.Module | None:
 def as_affine(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Affine | None:
     """Return a sum or product with a constant as a step, such as a model that normalises inputs.
 
-    Args:
-        model: The model, whose own tensors are constants.
-        node: The node of the sum or product.
-        before: The shape of the node's input, without the batch.
-
-    Returns:
-        The step, or None if the node is no such operation or changes the shape.
+    It is None if the node is no such operation, or changes the shape ``before`` of its input.
     """
     known = node.target in SUMS or node.target in PRODUCTS
     if not known or len(node.args) != 2 or node.kwargs or shape_of(node) != before:
@@ -205,12 +191,7 @@ RESHAPES = {torch.flatten, "flatten", "view", "reshape", torch.reshape}
 
 
 def step_of(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Step:
-    """Return the step behind a node of the graph.
-
-    Args:
-        model: The traced model.
-        node: The node, which has one tensor for its input.
-        before: The shape of that input, without the batch.
+    """Return the step behind a node with one input tensor, of the shape ``before``.
 
     Raises:
         ModelError: If the node cannot be walked back through.
@@ -266,10 +247,10 @@ def _can_invert(name: str, layer: nn.Conv2d, before: tuple[int, ...]) -> bool:
             f"cannot walk back through {name} (Conv2d): expected zero padding, the same on both "
             f"sides, got {layer.padding_mode}, {layer.padding!r}; {REMEDY}"
         )
-    if math.prod(before) > CONV_SETTINGS.most_inputs:
+    if math.prod(before) > MOST_INPUTS:
         raise ModelError(
             f"cannot walk back through {name} (Conv2d): expected at most "
-            f"{CONV_SETTINGS.most_inputs} inputs, got {math.prod(before)}; {REMEDY}"
+            f"{MOST_INPUTS} inputs, got {math.prod(before)}; {REMEDY}"
         )
     return len(before) == 3
 
@@ -279,7 +260,7 @@ LOG_SOFTMAX = {F.log_softmax, torch.log_softmax, "log_softmax"}
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """This is a model prepared for inversion.
+    """A model prepared for inversion.
 
     Attributes:
         head: The model's last linear layer.
@@ -291,15 +272,7 @@ class Chain:
 
     @classmethod
     def of(cls, model: nn.Module, head: Head, input_shape: tuple[int, ...]) -> Chain:
-        """Prepare a model for inputs of one shape.
-
-        Args:
-            model: The model, in eval mode.
-            head: Its last linear layer.
-            input_shape: The input's shape without the batch, such as (C, H, W).
-
-        Returns:
-            The chain, which serves any number of shares.
+        """Return a model in eval mode, prepared for any number of shares of inputs of one shape.
 
         Raises:
             ModelError: If the model is not a sequence of layers that can be walked back.
@@ -371,7 +344,7 @@ def _with_lowest_marked(steps: list[Step]) -> list[Step]:
 
 @dataclass(frozen=True)
 class NoChain:
-    """This says why a model cannot be walked back layer by layer."""
+    """Why a model cannot be walked back layer by layer."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""This module chooses how the input of a model is computed from a share."""
+"""The public ``invert``: the way that a model allows, from a share to its input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion import walk
 from softleak.inversion.chain import Chain
-from softleak.inversion.patch_plan import NoPlan, patch_plan
+from softleak.inversion.patch_plan import Lacks, NoPlan, patch_plan
 from softleak.inversion.patches import invert_patches
 from softleak.inversion.step import LayerReport
 from softleak.inversion.texts.plan import NoText
@@ -78,7 +78,7 @@ def invert_subject(
 
     What has to be found out of the model is found once for all shares of a subject.
     """
-    samples = _samples(recovery)
+    samples = (recovery,) if isinstance(recovery, Recovery) else tuple(recovery or ())
     noise = max((one.noise or 0.0 for one in samples), default=0.0)
     share = share.expecting(noise) if noise else share
     if isinstance(subject.input_shape, InputSpec):
@@ -88,9 +88,9 @@ def invert_subject(
         return invert_patches(plan, share, pixel)
     shape = _plain(subject.input_shape)
     try:
-        return walk.invert(subject.model, share, _needed(recovery), input_shape=shape, pixel=pixel)
+        return walk.invert(subject.model, share, _needed(samples), input_shape=shape, pixel=pixel)
     except ModelError as error:
-        if isinstance(plan, NoPlan) and "learned position" in plan.reason:
+        if isinstance(plan, NoPlan) and plan.lacks is Lacks.POSITIONS:
             raise
         why = plan.reason if isinstance(plan, NoPlan) else "the share lacks their gradients"
         raise ModelError(f"{error}; nor do its embeddings tell the image: {why}") from error
@@ -124,20 +124,16 @@ def as_inversion(text: Text) -> Inversion:
     return replace(made, message=text.message, text=text)
 
 
-def _samples(recovery: Recovery | Sequence[Recovery] | None) -> tuple[Recovery, ...]:
-    if recovery is None:
-        return ()
-    return (recovery,) if isinstance(recovery, Recovery) else tuple(recovery)
-
-
 def _needed(recovery: Recovery | Sequence[Recovery] | None) -> Recovery:
-    samples = _samples(recovery)
-    if len(samples) != 1:
+    """Return the one recovery that a walk starts from."""
+    if isinstance(recovery, Recovery):
+        return recovery
+    if recovery is None or len(recovery) != 1:
         raise ModelError(
             "this model is walked back from its recovered feature; pass what recover_label found "
-            f"of one sample, got {len(samples)} recoveries"
+            f"of one sample, got {len(recovery or ())} recoveries"
         )
-    return samples[0]
+    return recovery[0]
 
 
 def _plain(layout: Layout | None) -> tuple[int, ...] | None:

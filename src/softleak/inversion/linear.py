@@ -1,4 +1,4 @@
-"""This module inverts fully connected layers, ``G = ∂L/∂W = δ xᵀ`` (§4.2, Eq. 6 and 7).
+"""Fully connected layers, inverted by ``G = ∂L/∂W = δ xᵀ`` (§4.2, Eq. 6 and 7).
 
 The paper divides one row of G by one entry of δ. Here many rows are averaged: ``x = Gᵀδ/‖δ‖²``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,83 +16,52 @@ from softleak.core.share import GradientShare
 from softleak.inversion.state import TINY, LayerState, Measurement, Tangent, combined
 from softleak.inversion.step import Inverted, LayerReport, gradient
 
-
-@dataclass(frozen=True)
-class GridSettings:
-    """These are the settings of the search for a scale. The spacing is that of the grid.
-
-    Attributes:
-        fewest_entries: With fewer entries than this, all could lie on the grid by chance.
-        most_entries: With more entries than this, the search takes longer and is hardly surer.
-        entry_error: The largest error of an entry, as a part of the spacing, with which the entry
-            still counts.
-        trials_per_spacing: How many scales are tried while the largest entries move by one
-            spacing.
-        window: How many standard errors of the scale are searched on either side.
-        most_trials: If more scales had to be tried, the scale is too uncertain for the grid to
-            tell it.
-        least_score: The best scale must have at least this score, the mean of
-            ``cos 2π(x/spacing)``. It is one where all entries lie on the grid, zero by chance.
-        lead: By how many standard errors the best score must exceed that of any other scale.
-        finest_spacing: The finest relative spacing that computations in float64 resolve.
-    """
-
-    fewest_entries: int = 32
-    most_entries: int = 512
-    entry_error: float = 1 / 8
-    trials_per_spacing: int = 6
-    window: float = 6.0
-    most_trials: int = 1 << 14
-    least_score: float = 0.6
-    lead: float = 6.0
-    finest_spacing: float = 1e-12
+# The search for the scale that puts a vector on the grid of a floating-point type.
+FEWEST_ENTRIES = 32  # fewer could all lie on the grid by chance
+MOST_ENTRIES = 512  # more take longer and are hardly surer
+ENTRY_ERROR = 1 / 8  # of the spacing: the largest error with which an entry still counts
+TRIALS_PER_SPACING = 6  # scales that are tried while the largest entries move by one spacing
+WINDOW = 6.0  # standard errors of the scale that are searched on either side
+MOST_TRIALS = 1 << 14  # a scale that needs more is too uncertain for the grid to tell it
+LEAST_SCORE = 0.6  # the mean of ``cos 2π(x/spacing)``: one on the grid, zero by chance
+LEAD = 6.0  # standard errors by which the best score must exceed that of any other scale
+FINEST_SPACING = 1e-12  # the finest relative spacing that computations in float64 resolve
 
 
-GRID_SETTINGS = GridSettings()
-
-
-@dataclass(frozen=True)
-class Scale:
-    """This is the factor by which to multiply a vector, and the relative error that remains."""
+class Scale(NamedTuple):
+    """The factor by which to multiply a vector, and the relative error that remains."""
 
     factor: float
     error: float
 
 
-def scale_on_grid(
-    x: Tensor,
-    error: Tensor,
-    scale_error: float,
-    dtype: torch.dtype,
-    settings: GridSettings = GRID_SETTINGS,
-) -> Scale | None:
+def scale_on_grid(x: Tensor, error: Tensor, scale_error: float, dtype: torch.dtype) -> Scale | None:
     """Return the factor near one that puts all of ``x`` on the grid of a floating-point type.
+
+    It is None if no factor stands out.
 
     Args:
         x: Numbers (n,) that lie on the grid but for one common factor and their errors.
         error: The standard error (n,) that each entry has by itself.
         scale_error: The standard error of the common factor.
         dtype: The type whose grid it is.
-        settings: The settings of the search.
-
-    Returns:
-        The factor and its error, or None if no factor stands out.
     """
     spacing = torch.finfo(dtype).eps / 2  # relative, for the largest numbers of an octave
-    per, most = settings.trials_per_spacing, settings.most_trials
-    certain = scale_error < 1
-    steps = math.ceil(per * settings.window * scale_error / spacing) + 2 * per if certain else most
-    if spacing < settings.finest_spacing or 2 * steps > most:
+    margin = 2 * TRIALS_PER_SPACING
+    if spacing < FINEST_SPACING or scale_error >= 1:
         return None
-    clear = (error <= settings.entry_error * spacing * x.abs()) & (x != 0)
-    points = _grid_units(x[clear], spacing, settings.most_entries)
-    if len(points) < settings.fewest_entries:
+    steps = math.ceil(TRIALS_PER_SPACING * WINDOW * scale_error / spacing) + margin
+    if 2 * steps > MOST_TRIALS:
         return None
-    tried = torch.arange(-steps, steps + 1, dtype=x.dtype, device=x.device) * spacing / per
+    clear = (error <= ENTRY_ERROR * spacing * x.abs()) & (x != 0)
+    points = _grid_units(x[clear], spacing)
+    if len(points) < FEWEST_ENTRIES:
+        return None
+    tried = torch.arange(-steps, steps + 1, dtype=x.dtype, device=x.device)
+    tried = tried * spacing / TRIALS_PER_SPACING
     scores = torch.cos(2 * math.pi * (points + points * tried[:, None]))
     best = int(scores.mean(1).argmax())
-    near = float(scores[best].mean()) >= settings.least_score
-    if not (near and _stands_out(scores, best, settings)):
+    if float(scores[best].mean()) < LEAST_SCORE or not _stands_out(scores, best):
         return None
     moved = points * (1 + tried[best])
     off = moved.round() - moved
@@ -100,43 +70,36 @@ def scale_on_grid(
     return Scale(float((1 + tried[best]) * (1 + more)), float(left))
 
 
-def _grid_units(x: Tensor, spacing: float, most: int) -> Tensor:
-    """Return up to about ``most`` different entries, each in units of the spacing around it."""
+def _grid_units(x: Tensor, spacing: float) -> Tensor:
+    """Return a few hundred different entries, each in units of the spacing around it."""
     octave = torch.frexp(x).exponent - 1
     points = (x / torch.ldexp(torch.full_like(x, 2 * spacing), octave)).sort().values
     points = points[points.diff(prepend=points[:1] - 1) > 0.5]
-    return points[:: len(points) // most + 1]
+    return points[:: len(points) // MOST_ENTRIES + 1]
 
 
-def _stands_out(scores: Tensor, best: int, settings: GridSettings) -> bool:
+def _stands_out(scores: Tensor, best: int) -> bool:
     """Tell whether one scale leads all others outside of its own peak.
 
     ``scores`` (trials, entries) is the cosine of every entry at every scale; the lead is measured
     in standard errors of the mean over entries.
     """
     rank = torch.arange(len(scores), device=scores.device)
-    ahead = (scores[best] - scores)[(rank - best).abs() > settings.trials_per_spacing / 2]
+    ahead = (scores[best] - scores)[(rank - best).abs() > TRIALS_PER_SPACING / 2]
     errors = ahead.std(1) / scores.shape[1] ** 0.5
-    return bool((ahead.mean(1) > settings.lead * errors).all())
+    return bool((ahead.mean(1) > LEAD * errors).all())
 
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """This is a fully connected layer of a chain.
+    """A fully connected layer of a chain."""
 
-    Attributes:
-        name: The layer's name in the model.
-        weight: Its weight W (outputs, inputs), in the model's precision.
-        has_bias: Whether it has a bias, whose gradient is δ itself.
-        lowest: Whether no layer below needs ``∂L/∂x``, which is then not computed.
-        rows: How many rows of G are used, those of the largest |δ|. More would take time and
-            hardly add precision.
-    """
-
-    name: str
-    weight: Tensor
-    has_bias: bool
-    lowest: bool = False
+    name: str  # the layer's name in the model
+    weight: Tensor  # its weight W (outputs, inputs), in the model's precision
+    has_bias: bool  # whether it has a bias, whose gradient is δ itself
+    lowest: bool = False  # whether no layer below needs ``∂L/∂x``, which is then not computed
+    # How many rows of G are used, those of the largest |δ|. More would take time and hardly add
+    # precision.
     rows: int = 128
 
     def back(

@@ -1,30 +1,35 @@
-"""This module walks back through average pooling.
+"""Linear steps that need no gradient: reshaping, fixed factors and shifts, average pooling.
 
-The averaged entries cannot be told apart here. The averages become rows for the convolution
-below: with the pooling matrix P, the value is ``P⁺y``, δ is ``Pᵀδ``, and the precision Λ of the
-averages becomes ``PᵀΛP``, which is of lower rank than the number of entries.
+The entries that a pool averaged cannot be told apart there. The averages become rows for the
+convolution below: with the pooling matrix P, the value is ``P⁺y``, δ is ``Pᵀδ``, and the precision
+Λ of the averages becomes ``PᵀΛP``, which is of lower rank than the number of entries.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from softleak.core.errors import ModelError
 from softleak.core.share import GradientShare
-from softleak.inversion.state import TINY, LayerState, Measurement, Sensitivity, Tangent
+from softleak.inversion.state import (
+    TINY,
+    LayerState,
+    LosslessStep,
+    Measurement,
+    Sensitivity,
+    Tangent,
+)
 from softleak.inversion.step import Inverted
 
+RANK_TOLERANCE = 1e-9  # of the largest singular value: what is smaller counts as zero
 
-@dataclass(frozen=True)
-class Reshape:
-    """This step changes shapes only: flatten, view, reshape, and dropout in eval mode."""
 
-    name: str
-    input_shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
+class _Lossless(LosslessStep, Protocol):
+    """A step with an exact inverse: a tangent is carried through it."""
 
     def back(
         self, out: LayerState, share: GradientShare, tangent: Tangent | None = None
@@ -32,18 +37,25 @@ class Reshape:
         through = None if tangent is None else tangent.through(self)
         return Inverted(self.carried(out), tangent=through)
 
+
+@dataclass(frozen=True)
+class Reshape(_Lossless):
+    """A step that changes shapes only: flatten, view, reshape, and dropout in eval mode."""
+
+    name: str
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``x`` in the shape of the output."""
         return x.reshape(self.output_shape)
 
     def carried(self, out: LayerState) -> LayerState:
-        """Return the state in the shape of the input."""
         return out.reshape(self.input_shape)
 
 
 @dataclass(frozen=True, eq=False)
-class Affine:
-    """This step is ``y = scale · x + shift``, entry by entry.
+class Affine(_Lossless):
+    """The step ``y = scale · x + shift``, entry by entry.
 
     ``scale`` and ``shift`` have the shape of the input, or one entry per channel and ones for the
     other dimensions.
@@ -57,14 +69,9 @@ class Affine:
     def of(
         cls, name: str, layer: nn.BatchNorm2d | nn.BatchNorm1d, input_shape: tuple[int, ...]
     ) -> Affine:
-        """Return a BatchNorm with fixed statistics as a step.
+        """Return a BatchNorm with running statistics as a step, for an input (C, ...).
 
         Its scale is ``γ/√(variance + ε)`` and its shift ``β − scale · mean``, per channel.
-
-        Args:
-            name: The layer's name in the model.
-            layer: The layer, with running statistics.
-            input_shape: The input's shape (C, ...), without the batch.
         """
         mean, variance = layer.running_mean, layer.running_var
         if mean is None or variance is None:
@@ -79,14 +86,7 @@ class Affine:
         shape = (-1, *[1] * (len(input_shape) - 1))
         return cls(name, scale.view(shape), shift.view(shape))
 
-    def back(
-        self, out: LayerState, share: GradientShare, tangent: Tangent | None = None
-    ) -> Inverted:
-        through = None if tangent is None else tangent.through(self)
-        return Inverted(self.carried(out), tangent=through)
-
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``scale · x + shift``."""
         return x * self.scale + self.shift
 
     def carried(self, out: LayerState) -> LayerState:
@@ -114,7 +114,7 @@ class Affine:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """This step pools planes (H, W) by one matrix (m, H·W), channel by channel.
+    """A step that pools planes (H, W) by one matrix (m, H·W), channel by channel.
 
     ``injective`` says whether the averages determine every pixel.
     """
@@ -125,25 +125,15 @@ class Pool:
     injective: bool
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        layer: nn.Module,
-        input_shape: tuple[int, ...],
-        rank_tolerance: float = 1e-9,
-    ) -> Pool:
-        """Return a pooling layer as a step, its matrix built by pooling every single pixel.
+    def of(cls, name: str, layer: nn.Module, input_shape: tuple[int, ...]) -> Pool:
+        """Return a linear pooling layer as a step, its matrix built by pooling every single pixel.
 
-        Args:
-            name: The layer's name in the model.
-            layer: The layer, linear in its input.
-            input_shape: The input's shape (C, H, W).
-            rank_tolerance: Singular values below this part of the largest count as zero.
+        ``input_shape`` is (C, H, W).
         """
         height, width = input_shape[-2:]
         pixels = torch.eye(height * width, dtype=torch.double).view(-1, 1, height, width)
         matrix = layer(pixels).flatten(1).T.contiguous()
-        rank = int(torch.linalg.matrix_rank(matrix, rtol=rank_tolerance))
+        rank = int(torch.linalg.matrix_rank(matrix, rtol=RANK_TOLERANCE))
         return cls(name, input_shape, matrix, rank == height * width)
 
     def back(

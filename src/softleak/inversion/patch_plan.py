@@ -1,4 +1,4 @@
-"""This module finds, by running a model, where the gradient tells every patch of an image.
+"""Where the gradient tells every patch of an image, found by running the model.
 
 A vision transformer cuts an image into N patches ``X`` (N, K), projects them by a weight ``W``
 (d, K) and adds a learned position ``P`` to each. With ``Δ = ∂L/∂P`` (N, d) the gradient of the
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +24,13 @@ from softleak.core.input_shapes import random_tensor
 from softleak.core.input_spec import Shape
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.numerics.recorder import recorded_inputs
 
 DIGIT_BASE = 128  # every number format holds such integers exactly
 OUTSIDE = -1  # the number of a place that holds no pixel, such as padding
+RUNS = 2  # random images that the equation is tried on
+TOLERANCE = 64.0  # what may remain of the weight's gradient, in units of the rounding of a sum
+SEED = 0  # of the images
 
 
 def pixel_layers(model: nn.Module, shape: Shape) -> Iterator[tuple[str, Tensor]]:
@@ -37,11 +42,21 @@ def pixel_layers(model: nn.Module, shape: Shape) -> Iterator[tuple[str, Tensor]]
     readers: dict[str, nn.Module] = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and _plain(module))
+        if isinstance(module, nn.Linear)
+        or (
+            isinstance(module, nn.Conv2d)
+            and module.groups == 1
+            and module.padding_mode == "zeros"
+            and not isinstance(module.padding, str)
+        )
     }
     places = math.prod(shape)
     digits = max(math.ceil(math.log(max(places, 2), DIGIT_BASE)), 1)
-    seen = [_entering(model, readers, _digit(shape, place)) for place in range(digits)]
+    numbered = torch.arange(places).reshape(shape)
+    seen = [
+        _entering(model, readers, (numbered // DIGIT_BASE**place % DIGIT_BASE).double())
+        for place in range(digits)
+    ]
     for name, module in readers.items():
         if not all(name in run for run in seen):
             continue
@@ -53,35 +68,13 @@ def pixel_layers(model: nn.Module, shape: Shape) -> Iterator[tuple[str, Tensor]]
                 yield name, patches
 
 
-def _plain(conv: nn.Conv2d) -> bool:
-    return conv.groups == 1 and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-
-
-def _digit(shape: Shape, place: int) -> Tensor:
-    numbers = torch.arange(math.prod(shape))
-    digits: Tensor = numbers // DIGIT_BASE**place % DIGIT_BASE
-    return digits.double().reshape(shape)
-
-
 def _entering(model: nn.Module, layers: dict[str, nn.Module], x: Tensor) -> dict[str, Tensor]:
     """Return the input of each layer that was called once."""
-    seen: dict[str, list[Tensor]] = {name: [] for name in layers}
-
-    def hook(name: str) -> torch.utils.hooks.RemovableHandle:
-        def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            seen[name].append(inputs[0].detach())
-
-        return layers[name].register_forward_pre_hook(look)
-
-    handles = [hook(name) for name in layers]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), recorded_inputs(model, *layers) as seen:
             forward_one(model, x)
     except ModelError:
         return {}
-    finally:
-        for handle in handles:
-            handle.remove()
     return {name: calls[0] for name, calls in seen.items() if len(calls) == 1}
 
 
@@ -106,67 +99,54 @@ def _patches(module: nn.Module, numbers: Tensor) -> Tensor:
     return columns[0].T.long() + OUTSIDE
 
 
-@dataclass(frozen=True)
-class PatchProbe:
-    """These settings decide whether a parameter is added to the patches.
-
-    Attributes:
-        runs: the number of random images the equation is tried on.
-        tolerance: what may remain of the weight's gradient, in units of the rounding of a sum.
-        seed: the seed of the images.
-    """
-
-    runs: int = 2
-    tolerance: float = 64.0
-    seed: int = 0
-
-
-PATCH_PROBE = PatchProbe()
-
-
 @dataclass(frozen=True, eq=False)
 class PatchPlan:
-    """This says which gradients tell the patches of an image, and where its pixels are.
+    """Which gradients tell the patches of an image, and where its pixels are."""
 
-    Attributes:
-        weight: the name of the patch projection's weight.
-        positions: the name of the parameter that is added to the projected patches.
-        first: the row of ``positions`` that belongs to the first patch; class, distillation and
-            register tokens stand before it or behind the last.
-        factor: what the positions are multiplied by before they are added.
-        pixels: (N, K) the number of the pixel behind each entry of each patch, −1 for padding.
-        shape: the shape of the image.
-    """
-
-    weight: str
-    positions: str
+    weight: str  # the name of the patch projection's weight
+    positions: str  # the name of the parameter that is added to the projected patches
+    # The row of ``positions`` that belongs to the first patch; class, distillation and register
+    # tokens stand before it or behind the last.
     first: int
-    factor: float
-    pixels: Tensor
-    shape: Shape
+    factor: float  # what the positions are multiplied by before they are added
+    pixels: Tensor  # (N, K) the number of the pixel behind each entry of each patch, −1 for padding
+    shape: Shape  # the shape of the image
 
     def read(self, gradients: GradientShare) -> tuple[Tensor, Tensor]:
         """Return ``Δ`` (N, d) and ``∂L/∂W`` (d, K) of a share, in float64."""
         G = gradients[self.weight].double().flatten(1)
-        rows = _rows(gradients[self.positions].double(), len(G))[0]
+        rows = _rows(gradients[self.positions].double(), len(G))
+        assert rows is not None
         return rows[self.first : self.first + len(self.pixels)] / self.factor, G
+
+
+class Lacks(Enum):
+    """What a model lacks for its embeddings to tell its input."""
+
+    SHAPE = "one tensor of real numbers as its input"
+    POSITIONS = "a learned position for each patch"
+    EQUATION = "positions that are added to projected patches"
+    RUN = "a run on random images"
 
 
 @dataclass(frozen=True)
 class NoPlan:
-    """This says why the embeddings of a model do not tell its input."""
+    """Why the embeddings of a model do not tell its input."""
 
     reason: str
+    lacks: Lacks = Lacks.RUN
 
 
 def patch_plan(subject: Subject) -> PatchPlan | NoPlan:
     """Return where a subject's gradients tell the patches of an image, or why nowhere."""
     shape = subject.tensor_shape
     if shape is None:
-        return NoPlan("the input is not one tensor of real numbers of a known shape")
+        return NoPlan("the input is not one tensor of real numbers of a known shape", Lacks.SHAPE)
     added = _addable(subject.model)
     if not added:
-        return NoPlan("the model has no learned position of its own for each patch")
+        return NoPlan(
+            "the model has no learned position of its own for each patch", Lacks.POSITIONS
+        )
     try:
         found = next(_plans(subject.model, shape, added), None)
     except SoftleakError as error:
@@ -176,28 +156,21 @@ def patch_plan(subject: Subject) -> PatchPlan | NoPlan:
     return found or NoPlan(
         "no parameter that the model learns is added to projected patches of the image, so the "
         "gradient at each patch is not sent by itself (positions may be fixed, relative or "
-        "resized)"
+        "resized)",
+        Lacks.EQUATION,
     )
 
 
 def _addable(model: nn.Module) -> list[str]:
     """Return the parameters that may hold positions: those of no layer, and rows of tables."""
     tables = [name for name, m in model.named_modules() if isinstance(m, nn.Embedding)]
-    free = [
-        n
-        for n, p in model.named_parameters()
-        if p.ndim > 1 and _is_free(model, n) and p.requires_grad
-    ]
-    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    layers = nn.Linear | nn.Embedding | nn.modules.conv._ConvNd | nn.MultiheadAttention
+    owners = {
+        n: model.get_submodule(n.rpartition(".")[0]) for n, p in trained.items() if p.ndim > 1
+    }
+    free = [n for n, owner in owners.items() if not isinstance(owner, layers)]
     return free + [f"{name}.weight" for name in tables if f"{name}.weight" in trained]
-
-
-def _is_free(model: nn.Module, name: str) -> bool:
-    """Return whether a parameter belongs to no layer with a product of its own."""
-    owner = model.get_submodule(name.rpartition(".")[0])
-    return not isinstance(
-        owner, nn.Linear | nn.Embedding | nn.modules.conv._ConvNd | nn.MultiheadAttention
-    )
 
 
 def _plans(model: nn.Module, shape: Shape, added: list[str]) -> Iterator[PatchPlan]:
@@ -205,9 +178,9 @@ def _plans(model: nn.Module, shape: Shape, added: list[str]) -> Iterator[PatchPl
     layers = list(pixel_layers(model, shape))
     if not layers:
         return
-    generator = torch.Generator().manual_seed(PATCH_PROBE.seed)
-    images = [random_tensor(shape, i, generator) for i in range(PATCH_PROBE.runs)]
-    with seeded(PATCH_PROBE.seed, next(model.parameters())):
+    generator = torch.Generator().manual_seed(SEED)
+    images = [random_tensor(shape, i, generator) for i in range(RUNS)]
+    with seeded(SEED, next(model.parameters())):
         shares = [capture(model, x, i % 2) for i, x in enumerate(images)]
     for name, pixels in layers:
         for positions in added:
@@ -217,18 +190,15 @@ def _plans(model: nn.Module, shape: Shape, added: list[str]) -> Iterator[PatchPl
 
 
 def _plan(
-    weight: str,
-    positions: str,
-    pixels: Tensor,
-    shape: Shape,
+    weight: str, positions: str, pixels: Tensor, shape: Shape,
     known: tuple[list[Tensor], list[GradientShare]],
-) -> PatchPlan | None:
+) -> PatchPlan | None:  # fmt: skip
     """Return the plan of two parameters if its equation holds on every known image."""
     images, shares = known
     if not all(weight in share and positions in share for share in shares):
         return None
     width, count = len(shares[0][weight]), len(pixels)
-    rows = next(iter(_rows(shares[0][positions], width)), None)
+    rows = _rows(shares[0][positions], width)
     if rows is None:
         return None
     for first in range(len(rows) - count + 1):
@@ -236,7 +206,7 @@ def _plan(
         factors = [_factor(plan, x, share) for x, share in zip(images, shares, strict=True)]
         if all(abs(one / factors[0] - 1) < 1e-3 for one in factors if factors[0]) and all(factors):
             factor = 1.0 if abs(factors[0] - 1) < 1e-4 else 1 / factors[0]
-            return PatchPlan(weight, positions, first, factor, pixels, shape)
+            return replace(plan, factor=factor)
     return None
 
 
@@ -249,7 +219,7 @@ def _factor(plan: PatchPlan, x: Tensor, share: GradientShare) -> float:
     c = float((made * G).sum()) / size if size else 0.0
     eps = torch.finfo(share[plan.weight].dtype).eps
     sizes = (abs(c) * (delta.abs().T @ patches.abs())).norm()
-    return c if (G - c * made).norm() <= PATCH_PROBE.tolerance * eps * sizes else 0.0
+    return c if (G - c * made).norm() <= TOLERANCE * eps * sizes else 0.0
 
 
 def patches_of(x: Tensor, pixels: Tensor) -> Tensor:
@@ -260,10 +230,10 @@ def patches_of(x: Tensor, pixels: Tensor) -> Tensor:
     return values
 
 
-def _rows(held: Tensor, width: int) -> list[Tensor]:
-    """Return a parameter as rows (T, d) of this width, in the one order its shape allows."""
+def _rows(held: Tensor, width: int) -> Tensor | None:
+    """Return a parameter as rows (T, d) of this width, if its shape allows; else None."""
     if held.shape[-1] == width:
-        return [held.reshape(-1, width)]
+        return held.reshape(-1, width)
     if held.ndim > 2 and held.shape[:2] == (1, width):  # a map of positions
-        return [held[0].flatten(1).T]
-    return []
+        return held[0].flatten(1).T
+    return None

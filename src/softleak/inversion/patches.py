@@ -1,4 +1,4 @@
-"""This module computes an image from the gradients of positions and of the patch projection.
+"""An image, computed from the gradients of positions and of the patch projection.
 
 With the gradient ``Δ`` (N, d) of the positions the patches ``X`` (N, K) solve ``Δᵀ X = ∂L/∂W``:
 d equations for the N unknowns of each column. Neither the label nor the scale of the share enters.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,51 +22,31 @@ from softleak.inversion.step import LayerReport
 from softleak.inversion.walk import Inversion
 from softleak.numerics.conjugate_gradients import conjugate_gradients
 
-
-@dataclass(frozen=True)
-class LevelSettings:
-    """These settings say when pixels are believed to lie on levels.
-
-    Attributes:
-        fewest: fewer values than this in a channel could be evenly spaced by chance.
-        most: the number of levels that a channel has at most.
-        sigmas: how many standard errors a pixel may be off.
-    """
-
-    fewest: int = 16
-    most: int = 256
-    sigmas: float = 8.0
+FEWEST_VALUES = 16  # fewer values in a channel could be evenly spaced by chance
+MOST_LEVELS = 256  # of a channel
+SIGMAS = 8.0  # standard errors that a pixel may be off its level
+BLUR = torch.finfo(torch.float32).eps / 2  # of levels: clients normalise pixels in float32
+AGREEING = 1.5  # by what factor the levels may leave more of a column than the patches did
 
 
-LEVEL_SETTINGS = LevelSettings()
-
-
-@dataclass(frozen=True)
-class Levels:
-    """These are the evenly spaced values ``first + k · step`` of a channel.
-
-    Attributes:
-        first: the lowest value that was seen.
-        step: the distance of neighbours.
-    """
+class Levels(NamedTuple):
+    """The evenly spaced values ``first + k · step`` of a channel, from the lowest that was seen."""
 
     first: float
     step: float
 
 
 def levels_of(values: Tensor, error: float) -> Levels | None:
-    """Return the levels on which all values (n,) lie, or None if they lie on none.
+    """Return the levels on which all values (n,) of a channel lie, or None if they lie on none.
 
-    Args:
-        values: the pixels of a channel.
-        error: the largest of their standard errors.
+    ``error`` is the largest of their standard errors.
     """
-    slack = LEVEL_SETTINGS.sigmas * error
+    slack = SIGMAS * error
     ordered = values.double().sort().values
     apart = ordered.diff() > 2 * slack  # pixels of one level are nearer, of two levels farther
     group = torch.cat([apart.new_zeros(1), apart]).cumsum(0)
     count = group.bincount().double()
-    if not LEVEL_SETTINGS.fewest <= len(count) <= LEVEL_SETTINGS.most:
+    if not FEWEST_VALUES <= len(count) <= MOST_LEVELS:
         return None
     means = count.new_zeros(len(count)).index_add(0, group, ordered) / count
     gaps = means.diff()
@@ -75,9 +56,9 @@ def levels_of(values: Tensor, error: float) -> Levels | None:
 
 
 def _fit(values: Tensor, group: Tensor, gaps: Tensor) -> tuple[Levels, float]:
-    """Return the levels nearest to values whose groups are so many steps apart, and how near."""
+    """Return the levels nearest to values whose groups are ``gaps`` steps apart, and how near."""
     number = torch.cat([gaps.new_zeros(1), gaps.cumsum(0)])
-    if int(number[-1]) >= LEVEL_SETTINGS.most:
+    if int(number[-1]) >= MOST_LEVELS:
         return Levels(0.0, 0.0), math.inf
     x = number[group] - number[group].mean()
     step = (x * values).sum() / x.square().sum()
@@ -86,25 +67,18 @@ def _fit(values: Tensor, group: Tensor, gaps: Tensor) -> tuple[Levels, float]:
     return Levels(float(first), float(step)), float(off)
 
 
-BLUR = torch.finfo(torch.float32).eps / 2  # of levels: clients normalise pixels in float32
-AGREEING = 1.5  # by what factor the levels may leave more of a column than the patches did
-
-
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """These are patches (N, K) with a standard error (N,) for each."""
+    """Patches (N, K) with a standard error (N,) for each."""
 
     X: Tensor
     error: Tensor
 
 
 def on_levels(
-    plan: PatchPlan,
-    delta: Tensor,
-    G: Tensor,
-    found: Patches,
+    plan: PatchPlan, delta: Tensor, G: Tensor, found: Patches,
     solve: Callable[[Tensor, Tensor], Patches],
-) -> Patches | None:
+) -> Patches | None:  # fmt: skip
     """Return the patches with every pixel on a level, or None if they do not lie on levels.
 
     Args:
@@ -124,14 +98,14 @@ def on_levels(
     fixed = torch.zeros(len(found.X), dtype=torch.bool, device=found.X.device)
     number, now = torch.zeros_like(found.X), found
     while not fixed.all():
-        sure = LEVEL_SETTINGS.sigmas * now.error < step.min() / 2
+        sure = SIGMAS * now.error < step.min() / 2
         if not sure.any():
             return None
         rest = (~fixed).nonzero()[sure, 0]
         place = (now.X[sure] - first[channels[rest]]) / step[channels[rest]]
         number[rest] = place.round()
         off = (place - number[rest]).abs() * step[channels[rest]]
-        if bool((off > LEVEL_SETTINGS.sigmas * now.error[sure, None]).any()):
+        if bool((off > SIGMAS * now.error[sure, None]).any()):
             return None
         fixed[rest] = True
         exact = (first[channels] + step[channels] * number)[fixed]
@@ -182,43 +156,22 @@ def _agrees(delta: Tensor, G: Tensor, both: tuple[Tensor, Tensor], blur: Tensor)
     return bool((after <= AGREEING * expected).all())
 
 
-@dataclass(frozen=True)
-class WeightSettings:
-    """These settings say how equations are weighed.
-
-    Attributes:
-        sums: the number of sums, evenly spaced over the patches, that stand for all.
-        floor: the smallest variance of an entry, in units of the mean of its row.
-        steps: the largest number of steps of the weighted least squares.
-        converged: the squared error of these, per unknown, in standard errors.
-        columns: the number of columns whose variance stands for that of all.
-        spare: the number of equations beyond the unknowns that show how large errors are.
-    """
-
-    sums: int = 16
-    floor: float = 0.03
-    steps: int = 40
-    converged: float = 1e-4
-    columns: int = 32
-    spare: int = 8
-
-
-WEIGHT_SETTINGS = WeightSettings()
+# How equations are weighed.
+SUMS = 16  # evenly spaced over the patches, that stand for all
+VARIANCE_FLOOR = 0.03  # the smallest variance of an entry, in units of the mean of its row
+MOST_STEPS = 40  # of the weighted least squares
+CONVERGED = 1e-4  # the squared error of these, per unknown, in standard errors
+COLUMNS = 32  # whose variance stands for that of all
+SPARE_EQUATIONS = 8  # beyond the unknowns, that show how large errors are
 
 
 @dataclass(frozen=True, eq=False)
 class PatchFit:
-    """This is the least-squares solution of ``U z = b``.
+    """The least-squares solution of ``U z = b``."""
 
-    Attributes:
-        seen: (r, K) the solution z.
-        variance: (r,) of an entry in each row of z, as a mean over the columns.
-        residual: what the equations leave, in units of their expected error.
-    """
-
-    seen: Tensor
-    variance: Tensor
-    residual: float
+    seen: Tensor  # (r, K) the solution z
+    variance: Tensor  # (r,) of an entry in each row of z, as a mean over the columns
+    residual: float  # what the equations leave, in units of their expected error
 
 
 def unweighed(U: Tensor, b: Tensor) -> PatchFit:
@@ -241,12 +194,12 @@ def weighed(U: Tensor, b: Tensor, running: Tensor) -> PatchFit:
         running: (d, K) the mean square of the sums behind each entry of b, in any unit.
     """
     first = unweighed(U, b)
-    if len(U) - U.shape[1] < WEIGHT_SETTINGS.spare:
+    if len(U) - U.shape[1] < SPARE_EQUATIONS:
         return first
     rest = b - U @ first.seen
     shown = (1 - U.square().sum(1, keepdim=True)).clamp_min(1 / len(U))
     by_row = (rest.square().mean(1, keepdim=True) / shown).expand_as(rest)
-    by_sum = running + WEIGHT_SETTINGS.floor * running.mean(1, keepdim=True)
+    by_sum = running + VARIANCE_FLOOR * running.mean(1, keepdim=True)
     fits = [_fitted(U, b, first, variance + TINY) for variance in (by_row, by_sum)]
     return max(fits, key=lambda fit: fit[0])[1]
 
@@ -267,7 +220,7 @@ def _fitted(U: Tensor, b: Tensor, first: PatchFit, variance: Tensor) -> tuple[fl
 
 def running_sums(delta: Tensor, X: Tensor) -> Tensor:
     """Return the mean square (d, K) of the sums on the way to ``ΔᵀX``, from first patch to last."""
-    step = -(-len(delta) // WEIGHT_SETTINGS.sums)
+    step = -(-len(delta) // SUMS)
     total = squares = X.new_zeros(delta.shape[1], X.shape[1])
     pairs = zip(torch.split(delta, step), torch.split(X, step), strict=True)
     for part, patches in pairs:
@@ -280,47 +233,29 @@ def _solved(U: Tensor, weight: Tensor, right: Tensor) -> Tensor:
     """Solve ``Uᵀ (w ∘ (U z)) = right`` for z (r, K)."""
     size = right.shape
     diagonal = (U.square().T @ weight).flatten()
-    tolerance = WEIGHT_SETTINGS.converged * right.numel()
+    tolerance = CONVERGED * right.numel()
     found = conjugate_gradients(
         lambda z: (U.T @ (weight * (U @ z.view(size)))).flatten(), right.flatten(),
-        lambda z: z / diagonal, WEIGHT_SETTINGS.steps, tolerance,
+        lambda z: z / diagonal, MOST_STEPS, tolerance,
     )  # fmt: skip
     return found.view(size)
 
 
 def _inverses(U: Tensor, weight: Tensor) -> tuple[Tensor, float]:
     """Return the diagonal (r,) and the log of 1/determinant of ``(Uᵀ w_k U)⁻¹``, means over k."""
-    chosen = weight.T[:: -(-weight.shape[1] // WEIGHT_SETTINGS.columns)]
+    chosen = weight.T[:: -(-weight.shape[1] // COLUMNS)]
     factors = [torch.linalg.cholesky(U.T @ (w[:, None] * U)) for w in chosen]
     diagonals = [torch.cholesky_inverse(factor).diagonal() for factor in factors]
     volumes = [2 * factor.diagonal().log().sum() for factor in factors]
     return torch.stack(diagonals).mean(0), float(torch.stack(volumes).mean())
 
 
-@dataclass(frozen=True)
-class PatchSettings:
-    """These settings say what is expected of pixels and of rounding.
-
-    Attributes:
-        typical: the usual size of an entry of the input. Directions that the equations leave open
-            are expected to be of this size, and answered by zero.
-        growth: the rounding of a sum, in units of that of its terms added as independent ones.
-        known: the part of a direction that the equations have to tell for it to be determined.
-        resolved: by what factor X has to exceed its noise along a direction to show its size.
-        fewest: the number of such directions that show how X falls with the singular values.
-        surprise: by how many standard errors the size that is seen has to exceed noise for it to
-            be believed against how X falls.
-    """
-
-    typical: float = 1.0
-    growth: float = 2.0
-    known: float = 0.99
-    resolved: float = 3.0
-    fewest: int = 8
-    surprise: float = 6.0
-
-
-PATCH_SETTINGS = PatchSettings()
+TYPICAL = 1.0  # the usual size of an input's entry, expected of directions that are left open
+GROWTH = 2.0  # the rounding of a sum, in units of that of its terms added as independent ones
+KNOWN = 0.99  # the part of a direction that the equations have to tell for it to be determined
+RESOLVED = 3.0  # by what factor X exceeds its noise along a direction that shows its size
+FEWEST_DIRECTIONS = 8  # resolved ones that show how X falls with the singular values
+SURPRISE = 6.0  # standard errors over noise from which on a size is believed against that fall
 LEVELLED = (
     "their pixels lie on evenly spaced levels, as those of an 8-bit image, and were taken to be "
     "exactly these: the gradient computed from them agrees with the one that was sent"
@@ -348,7 +283,7 @@ def invert_patches(plan: PatchPlan, share: GradientShare, pixel: Tensor | float 
     solved = _solve(delta, G, plan, share)
     if not solved.open and not solved.noisy:
         solved = _levelled(solved, delta, G, plan, share)
-    value, error = _gathered(solved.X, solved.error, plan)
+    value, error = _gathered(solved, plan)
     worth = torch.as_tensor(pixel, dtype=torch.double, device=value.device)
     report = LayerReport(
         plan.weight.rpartition(".")[0], G.numel(), plan.pixels.numel(), solved.condition,
@@ -358,11 +293,9 @@ def invert_patches(plan: PatchPlan, share: GradientShare, pixel: Tensor | float 
 
 
 @dataclass(frozen=True, eq=False)
-class _Solved:
-    """The patches (N, K) with their errors, and how well the equations told them."""
+class _Solved(Patches):
+    """How well the equations told the patches, beside these and their errors."""
 
-    X: Tensor
-    error: Tensor
     condition: float
     residual: float
     open: int  # directions, of N, that the equations do not tell
@@ -389,10 +322,10 @@ def _solve(delta: Tensor, G: Tensor, plan: PatchPlan, share: GradientShare) -> _
         along, spread = _shrunk(S, signal, told, patches)
     X = V.T @ along
     variance = (V.T.square() * spread).sum(1)
-    known = signal / (signal + PATCH_SETTINGS.typical**-2) >= PATCH_SETTINGS.known
+    known = signal / (signal + TYPICAL**-2) >= KNOWN
     missing = patches - int(known.sum())
-    outside = (1 - V.square().sum(0)).clamp_min(0) * PATCH_SETTINGS.typical**2
-    error = (variance + (outside if missing else 0)).sqrt()[:, None].expand_as(X)
+    outside = (1 - V.square().sum(0)).clamp_min(0) * TYPICAL**2
+    error = (variance + (outside if missing else 0)).sqrt()
     return _Solved(X, error, float(S[0] / S[-1].clamp_min(TINY)), told.residual, missing, noisy)
 
 
@@ -401,14 +334,10 @@ def _levelled(
 ) -> _Solved:
     """Return the patches on the levels of an 8-bit image if they lie on such, else as they are."""
 
-    def again(some: Tensor, rest: Tensor) -> Patches:
-        part = _solve(some, rest, plan, share)
-        return Patches(part.X, part.error[:, 0])
-
-    found = on_levels(plan, delta, G, Patches(solved.X, solved.error[:, 0]), again)
+    found = on_levels(plan, delta, G, solved, lambda some, rest: _solve(some, rest, plan, share))
     if found is None:
         return solved
-    return replace(solved, X=found.X, error=found.error[:, None].expand_as(found.X), levelled=True)
+    return replace(solved, X=found.X, error=found.error, levelled=True)
 
 
 def _shrunk(S: Tensor, signal: Tensor, told: PatchFit, patches: int) -> tuple[Tensor, Tensor]:
@@ -423,16 +352,16 @@ def _shrunk(S: Tensor, signal: Tensor, told: PatchFit, patches: int) -> tuple[Te
     factor = torch.where(known, S / signal.clamp_min(TINY), 0.0)
     along = factor[:, None] * told.seen
     noise = told.variance * factor.square()
-    largest = patches * PATCH_SETTINGS.typical**2
+    largest = patches * TYPICAL**2
     observed = along.square().mean(1) - noise
     doubt = noise * math.sqrt(2 / told.seen.shape[1])  # no mean of so few squares is known better
     size = torch.maximum(observed, doubt)
     if torch.equal(signal, S.square()):  # with noise on Δ, small singular values are noise as well
-        hidden = observed < PATCH_SETTINGS.surprise * doubt
+        hidden = observed < SURPRISE * doubt
         size = torch.where(hidden, size.minimum(_falling(S, observed, noise)), size)
     size = size.clamp(TINY, largest)
     kept = size / (size + noise).clamp_min(TINY)
-    left = torch.where(known, kept * noise, PATCH_SETTINGS.typical**2)
+    left = torch.where(known, kept * noise, TYPICAL**2)
     return kept[:, None] * along, left
 
 
@@ -443,9 +372,9 @@ def _falling(S: Tensor, observed: Tensor, noise: Tensor) -> Tensor:
     values. Where a patch has a small gradient because the model hardly looks at it, X does not
     fall. A power of S that bounds the last quarter of the resolved directions tells which.
     """
-    clear = (observed > PATCH_SETTINGS.resolved**2 * noise).nonzero()[:, 0]
-    last = clear[-max(len(clear) // 4, PATCH_SETTINGS.fewest) :]
-    if len(last) < PATCH_SETTINGS.fewest:
+    clear = (observed > RESOLVED**2 * noise).nonzero()[:, 0]
+    last = clear[-max(len(clear) // 4, FEWEST_DIRECTIONS) :]
+    if len(last) < FEWEST_DIRECTIONS:
         return torch.full_like(S, math.inf)
     x, y = S[last].log(), observed[last].log()
     slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum().clamp_min(TINY)
@@ -459,21 +388,21 @@ def _row_errors(
 ) -> tuple[Tensor, Tensor]:
     """Return the expected error (d,) of each row of ``ΔᵀX = G``, and the noise (d,) on Δ."""
     computed = share[plan.weight].dtype
-    typical = PATCH_SETTINGS.typical
-    rounding = PATCH_SETTINGS.growth * torch.finfo(computed).eps * typical * delta.norm(dim=0)
+    rounding = GROWTH * torch.finfo(computed).eps * TYPICAL * delta.norm(dim=0)
     coarse = share.resolution(plan.positions, computed)
     sent = coarse if coarse > torch.finfo(computed).eps else 0.0
     if computed in (torch.float16, torch.bfloat16):  # the client computes in float32 and rounds
         sent = coarse
     sizes = delta.square().mean(0).sqrt()
     noise = (sizes * sent + share.noise(plan.positions)).to(G)
-    made = noise * typical * math.sqrt(len(delta))
+    made = noise * TYPICAL * math.sqrt(len(delta))
     own = rounding.hypot(made) + share.noise(plan.weight)
     return own.clamp_min(float(own.max()) * 1e-12 + TINY), noise
 
 
-def _gathered(X: Tensor, error: Tensor, plan: PatchPlan) -> tuple[Tensor, Tensor]:
+def _gathered(found: Patches, plan: PatchPlan) -> tuple[Tensor, Tensor]:
     """Return the image and its error; pixels that several patches show are averaged."""
+    X, error = found.X, found.error[:, None].expand_as(found.X)
     pixels = plan.pixels.to(X.device).flatten()
     shown = pixels != OUTSIDE
     pixels, value, weight = pixels[shown], X.flatten()[shown], error.flatten()[shown]

@@ -1,4 +1,4 @@
-"""This module holds what is known between two layers of a network during the walk back.
+"""What is known between two layers of a network during the walk back.
 
 Tensors belong to one sample, have no batch dimension and are in float64.
 """
@@ -16,24 +16,20 @@ TINY = 1e-300  # the smallest divisor: it keeps a quotient by zero finite
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """This is an estimate of a layer's output, with its errors.
+    """An estimate of a layer's output, with its errors."""
 
-    Attributes:
-        value: The estimate, in the shape of the output; n is its number of entries.
-        error: The standard error of each entry, in the same shape. It is infinite where an entry
-            is not known by itself.
-        precision: The inverse covariance (n, n) of the entries if their errors are correlated,
-            and None if they are independent.
-        measurements: How many independent measurements the precision stands for, if these are
-            fewer than the entries (averages of several entries). None stands for n.
-        error_reduction: The factor (1 or more) by which ``error`` was made smaller because the
-            equations agreed better than expected.
-    """
-
-    value: Tensor
+    value: Tensor  # the estimate, in the shape of the output; n is its number of entries
+    # The standard error of each entry, in the same shape. It is infinite where an entry is not
+    # known by itself.
     error: Tensor
+    # The inverse covariance (n, n) of the entries if their errors are correlated, and None if
+    # they are independent.
     precision: Tensor | None = None
+    # How many independent measurements the precision stands for, if these are fewer than the
+    # entries (averages of several entries). None stands for n.
     measurements: int | None = None
+    # The factor (1 or more) by which ``error`` was made smaller because the equations agreed
+    # better than expected.
     error_reduction: float = 1.0
 
     def reshape(self, shape: tuple[int, ...]) -> Measurement:
@@ -43,21 +39,15 @@ class Measurement:
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """This is the derivative ``δ = ∂L/∂z`` of the loss by a layer's output z, with its errors.
+    """The derivative ``δ = ∂L/∂z`` of the loss by a layer's output z, with its errors."""
 
-    Attributes:
-        delta: The derivative, in the shape of the output.
-        error: The standard error that each entry has by itself. It counts neither what follows
-            from the error of z nor ``scale_error``.
-        curvature: How fast each entry of ``delta`` moves with the same entry of z:
-            ``∂δ_i/∂z_i``.
-        scale_error: The relative error that all entries have in common.
-    """
-
-    delta: Tensor
+    delta: Tensor  # the derivative, in the shape of the output
+    # The standard error that each entry has by itself. It counts neither what follows from the
+    # error of z nor ``scale_error``.
     error: Tensor
+    # How fast each entry of ``delta`` moves with the same entry of z: ``∂δ_i/∂z_i``.
     curvature: Tensor
-    scale_error: float = 0.0
+    scale_error: float = 0.0  # the relative error that all entries have in common
 
     def reshape(self, shape: tuple[int, ...]) -> Sensitivity:
         """Return the same entries, in the same order, in another shape."""
@@ -71,7 +61,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, eq=False)
 class LayerState:
-    """This is all that the walk knows between two layers: the output z of the lower, and δ."""
+    """All that the walk knows between two layers: the output z of the lower, and δ."""
 
     measurement: Measurement
     sensitivity: Sensitivity
@@ -120,7 +110,7 @@ def combined(a: Tensor, a_error: Tensor, b: Tensor, b_error: Tensor) -> tuple[Te
 
 
 class Linearisable(Protocol):
-    """This is a step whose inverse is linearised around a point: a pointwise activation."""
+    """A step whose inverse is linearised around a point: a pointwise activation."""
 
     def linearised(self, out: LayerState, point: Tensor) -> LayerState:
         """Return the state at the input, to first order around the input ``point``."""
@@ -132,7 +122,7 @@ class Linearisable(Protocol):
 
 
 class LosslessStep(Protocol):
-    """This is a step with an exact inverse, through which a tangent can be carried."""
+    """A step with an exact inverse, through which a tangent can be carried."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of the layer for one input."""
@@ -145,18 +135,12 @@ class LosslessStep(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Tangent:
-    """This says around which point the nearest activation above was linearised.
+    """Around which point the nearest activation above was linearised."""
 
-    Attributes:
-        activation: The activation's step.
-        out: The state at the activation's output.
-        point: The input of the activation around which it was linearised.
-        passed: The lossless steps that the walk has passed since, in its order.
-    """
-
-    activation: Linearisable
-    out: LayerState
-    point: Tensor
+    activation: Linearisable  # the activation's step
+    out: LayerState  # the state at the activation's output
+    point: Tensor  # the input of the activation around which it was linearised
+    # The lossless steps that the walk has passed since, in its order.
     passed: tuple[LosslessStep, ...] = ()
 
     def state(self) -> LayerState:
@@ -173,8 +157,7 @@ class Tangent:
     def moved(self, better: Tensor) -> Tangent | None:
         """Return the tangent at a better point, or None if this one describes that point too.
 
-        Args:
-            better: A better estimate of the value where the walk is now, in its shape.
+        ``better`` is an estimate of the value where the walk is now, in its shape.
         """
         for step in reversed(self.passed):
             better = step.forward(better)

@@ -1,4 +1,4 @@
-"""This module says what a layer of a chain offers to the walk back, and what it hands on."""
+"""What a layer of a chain offers to the walk back, and what it hands on."""
 
 from __future__ import annotations
 
@@ -16,43 +16,31 @@ REMEDY = "use softleak.reconstruct (gradient matching) instead"
 
 @dataclass(frozen=True)
 class LayerReport:
-    """This says how well the equations ("rows") of one layer determined its input.
+    """How well the equations ("rows") of one layer determined its input."""
 
-    Attributes:
-        name: The layer's name in the model.
-        rows: How many rows there were.
-        unknowns: How many entries the input has.
-        condition: A lower bound of the condition number of the scaled normal matrix.
-        residual: The root mean square of the rows' misfits in units of their expected errors. It
-            is about one if all errors are as large as predicted.
-        determined: Whether the rows determined every direction of the input.
-    """
-
-    name: str
-    rows: int
-    unknowns: int
-    condition: float
+    name: str  # the layer's name in the model
+    rows: int  # how many rows there were
+    unknowns: int  # how many entries the input has
+    condition: float  # A lower bound of the condition number of the scaled normal matrix
+    # The root mean square of the rows' misfits in units of their expected errors. It is about
+    # one if all errors are as large as predicted.
     residual: float
-    determined: bool
+    determined: bool  # whether the rows determined every direction of the input
 
 
 @dataclass(frozen=True, eq=False)
 class Inverted:
-    """This is what a step returns.
+    """What a step returns."""
 
-    Attributes:
-        state: What is known at the layer's input.
-        report: How well the input was determined, if a system had to be solved for it.
-        tangent: Where the nearest activation above was linearised, if it may be moved later.
-    """
-
-    state: LayerState
+    state: LayerState  # what is known at the layer's input
+    # How well the input was determined, if a system had to be solved for it.
     report: LayerReport | None = None
+    # Where the nearest activation above was linearised, if it may be moved later.
     tangent: Tangent | None = None
 
 
 class Step(Protocol):
-    """This is a layer that can be walked back through."""
+    """A layer that can be walked back through."""
 
     @property
     def name(self) -> str:
@@ -74,12 +62,7 @@ class Step(Protocol):
 
 
 def gradient(share: GradientShare, name: str, like: Tensor) -> Tensor:
-    """Return a parameter's gradient as it was sent, on the device of the parameter.
-
-    Args:
-        share: The gradients that the client sent.
-        name: The parameter's name in the model.
-        like: A tensor of the shape that the gradient must have.
+    """Return a parameter's gradient as it was sent, on the device of the parameter ``like``.
 
     Raises:
         ShareError: If the share lacks the gradient, or its shape is another.

@@ -1,8 +1,9 @@
-"""This module walks back from the recovered feature to the input, layer by layer (§4.2)."""
+"""The walk back from the recovered feature to the input, layer by layer (§4.2)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from softleak.core.factors import factor
 from softleak.core.head import Head
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
+from softleak.core.short_repr import ShortRepr, message_lines
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
 from softleak.inversion.conv.layer import Conv
@@ -20,15 +22,17 @@ from softleak.inversion.state import TINY, LayerState, Measurement, Tangent
 from softleak.inversion.step import LayerReport, Step
 from softleak.inversion.texts.result import Text
 
+BOUND_IN_ERRORS = 16.0  # standard errors in the bound of a unique recovery, the worst of rounding
+LARGEST_RESIDUAL = 100.0  # of a layer's misfit in its expected error: more, and rows contradict
+SUFFICIENT_PSNR = 85.0  # in dB: an error of a seventieth of a grey level, where the quick pass ends
+# The dB that the last layer costs the quick pass, which is given up where they are missing. The
+# trained LeNet lost 27 to 29 dB (8 images), untrained ones 11 to 24 (6 images), with LeakyReLU 42
+# or more. After a wrong guess the slower pass answers instead.
+PSNR_LOST = 28.0
+
 
 def start_state(
-    head: Head,
-    share: GradientShare,
-    recovery: Recovery,
-    x: Tensor,
-    t: float,
-    *,
-    bound_in_errors: float = 16.0,
+    head: Head, share: GradientShare, recovery: Recovery, x: Tensor, t: float
 ) -> LayerState:
     """Return the state at the head's input: the feature x (I,) and ``∂L/∂x = Wᵀ t u``.
 
@@ -41,8 +45,6 @@ def start_state(
         recovery: What ``recover_label`` found in the share.
         x: The recovered feature (I,), on the device of the head.
         t: The recovered scalar.
-        bound_in_errors: How many standard errors the bound of a unique recovery stands for. The
-            bound takes all rounding at its worst.
     """
     factors = factor(head, [share])
     eps = factors.relative
@@ -51,7 +53,7 @@ def start_state(
     spread = max((abs(end / t - 1) for end in ends), default=0.0)  # noise leaves no solutions
     off = min(max(recovery.feature_error, spread), 1.0)
     if recovery.status is Status.UNIQUE:  # otherwise all scalars within the bound are as likely
-        off /= bound_in_errors
+        off /= BOUND_IN_ERRORS
     noise = share.noise(head.weight_name)
     moved = abs(t) * noise / factors.sigma[0] * head.W.double().norm(dim=0)
     delta_error = moved.hypot(4 * eps * (d.abs() + d.abs().mean()))
@@ -59,32 +61,9 @@ def start_state(
     return LayerState.uncoupled(Measurement(x, error), d, delta_error, off)
 
 
-@dataclass(frozen=True)
-class WalkSettings:
-    """These are the settings of the walk back.
-
-    Attributes:
-        largest_residual: No rounding explains a layer's misfit of this size or more, in units of
-            its expected error. The layer's rows then contradict each other.
-        sufficient_psnr: The quick pass is the answer if it predicts this many dB or more. At 85 dB
-            the error is a seventieth of a grey level.
-        psnr_lost: The quick pass ends before its last layer if even this many dB less than that
-            layer could reach at best would not be sufficient. The trained LeNet lost 27 to
-            29 dB (8 images), untrained ones 11 to 24 (6 images), with LeakyReLU 42 or more. After
-            a wrong guess the slower pass answers instead.
-    """
-
-    largest_residual: float = 100.0
-    sufficient_psnr: float = 85.0
-    psnr_lost: float = 28.0
-
-
-WALK_SETTINGS = WalkSettings()
-
-
-@dataclass(frozen=True, eq=False)
-class Inversion:
-    """This is the input behind a share, with its predicted error.
+@dataclass(frozen=True, eq=False, repr=False)
+class Inversion(ShortRepr):
+    """The input behind a share, with its predicted error.
 
     Attributes:
         input: The input, in the shape that the model takes, without the batch.
@@ -108,8 +87,7 @@ class Inversion:
     @property
     def determined(self) -> bool:
         """Tell whether the rows of every layer determined its input and agreed on it."""
-        largest = WALK_SETTINGS.largest_residual
-        agreed = all(layer.determined and layer.residual < largest for layer in self.layers)
+        agreed = all(one.determined and one.residual < LARGEST_RESIDUAL for one in self.layers)
         return agreed and bool(self.error.isfinite().all())
 
     @property
@@ -122,10 +100,20 @@ class Inversion:
         """Return the PSNR in dB that ``error`` predicts, for pixels of range one."""
         return _psnr(self.error, self.pixel)
 
+    def _lines(self) -> Iterator[str]:
+        yield f"Inversion: an input {tuple(self.input.shape)}, {self._found()}"
+        yield from message_lines(self.message)
+
+    def _found(self) -> str:
+        if self.text is not None:
+            return f"{sum(token is not None for token in self.tokens)} tokens known"
+        certain = "determined" if self.determined else "not determined"
+        return f"{certain}, {self.psnr_predicted:.1f} dB predicted"
+
     @property
     def sufficient(self) -> bool:
         """Tell whether another pass could hardly improve the input."""
-        return self.determined and self.psnr_predicted >= WALK_SETTINGS.sufficient_psnr
+        return self.determined and self.psnr_predicted >= SUFFICIENT_PSNR
 
 
 def invert(
@@ -137,19 +125,9 @@ def invert(
     input_shape: tuple[int, ...] | None = None,
     pixel: Tensor | float = 1.0,
 ) -> Inversion:
-    """Recover the input of a sequential network exactly, from its share and the recovered label.
+    """Return the input of a sequential network, exactly, from its share and the recovered label.
 
-    Args:
-        model: The network, in eval mode.
-        share: The gradients that the client sent.
-        recovery: What ``recover_label`` found in the share.
-        chain: The network prepared by ``Chain.of``, once for many shares.
-        input_shape: The input's shape without the batch, if the share does not say it.
-        pixel: The standard deviation that inputs were divided by, so that predictions are in
-            pixels of range one.
-
-    Returns:
-        The input, its predicted error and a report per layer.
+    The arguments are those of ``softleak.invert``.
 
     Raises:
         ShareError: If the recovery has no feature, or the share lacks a gradient or its shape.
@@ -167,7 +145,6 @@ def invert(
             raise ShareError("the share does not say its input's shape; pass input_shape=(C, H, W)")
         chain = Chain.of(model, Subject.of(model, shape).head, shape)
     device = chain.head.W.device
-    share = share.map(lambda _, g: g.to(device))
     if recovery.noise and recovery.noise > share.noise(chain.head.weight_name):
         share = share.expecting(recovery.noise)
     if recovery.scale != 1.0:
@@ -188,37 +165,28 @@ def _best_walk(chain: Chain, start: LayerState, share: GradientShare, worth: Ten
     if first is None and not (second is not None and second.determined):
         first = _walked(quick, start, share, worth)
     walks = [walk for walk in (second, first) if walk is not None]
-    return max(walks, key=_promise)  # the thorough pass wins a tie
 
+    def promise(walk: Inversion) -> tuple[bool, float]:
+        predicted = walk.psnr_predicted
+        return walk.determined, -math.inf if math.isnan(predicted) else predicted
 
-def _promise(walk: Inversion) -> tuple[bool, float]:
-    """Return a key by which the pass that predicts more is the larger."""
-    predicted = walk.psnr_predicted
-    return walk.determined, -math.inf if math.isnan(predicted) else predicted
+    return max(walks, key=promise)  # the thorough pass wins a tie
 
 
 def _walked(
-    steps: tuple[Step, ...],
-    start: LayerState,
-    share: GradientShare,
-    worth: Tensor,
+    steps: tuple[Step, ...], start: LayerState, share: GradientShare, worth: Tensor,
     hasty: bool = False,
-) -> Inversion | None:
+) -> Inversion | None:  # fmt: skip
     """Return the inversion of one walk back through all steps.
 
-    Args:
-        steps: The steps.
-        start: What is known at the head's input.
-        share: The gradients that the client sent.
-        worth: What one unit of the input is worth in pixels of range one.
-        hasty: Whether to return None instead of an inversion that will hardly be sufficient.
+    A ``hasty`` walk returns None instead of an inversion that will hardly be sufficient.
     """
     state, reports = start, []
     tangent: Tangent | None = None
     for step in steps:
         if hasty and step is steps[-1] and isinstance(step, Conv):
             best = _psnr(step.least_error(state, share), worth)
-            if best - WALK_SETTINGS.psnr_lost < WALK_SETTINGS.sufficient_psnr:
+            if best - PSNR_LOST < SUFFICIENT_PSNR:
                 return None
         inverted = step.back(state, share, tangent)
         state, tangent = inverted.state, inverted.tangent
@@ -227,5 +195,5 @@ def _walked(
 
 
 def _psnr(error: Tensor, worth: Tensor) -> float:
-    """Return the PSNR in dB of standard errors, a unit being worth so much in pixels."""
+    """Return the PSNR in dB of standard errors, a unit of which is worth ``worth`` pixels."""
     return -10 * math.log10(float((error * worth).square().mean()) + TINY)

@@ -1,4 +1,4 @@
-"""This module makes folders, and writes files whole or not at all."""
+"""Folders, and files that are written whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""This module reads folders as ``save_pretrained`` of Hugging Face writes them.
+"""The weights within a checkpoint: the right dict of a file, the shards of a folder.
 
-Such a folder holds one file, or shards with an index.
+Folders are as ``save_pretrained`` of Hugging Face writes them: one file, or shards with an index.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from torch import Tensor
 
 from softleak.core.errors import FileError
-from softleak.io.untrusted import FILE_LIMITS, shown
+from softleak.io.untrusted import MOST_HEADER_BYTES, shown
 
 NESTING_DEPTH = 6  # of dicts within dicts
 # What usual training scripts call the weights, in the order in which they are preferred.
@@ -31,7 +31,7 @@ AVERAGED_WEIGHTS = re.compile(r"(^|[._-])(ema|swa|averaged?|shadow)([._-]|\d|$)"
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """This holds tensors by name, and which part of the file they are if it holds several."""
+    """Tensors by name, and which part of the file they are if it holds several."""
 
     tensors: dict[str, Tensor]
     remarks: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ def _named(folder: Path) -> Path | None:
 
 def read_index(path: Path) -> Mapping[Path, frozenset[str]]:
     """Return the shards that an index lists, and the names of the tensors each is to hold."""
-    size, most = path.stat().st_size, FILE_LIMITS.header_bytes
+    size, most = path.stat().st_size, MOST_HEADER_BYTES
     if size > most:
         raise FileError(f"it has {size} bytes; an index has at most {most}")
     data = json.loads(path.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""This module computes fingerprints of files, by which a result says what it came from."""
+"""Files of tensors by name in three formats: what they hold, reading, writing, fingerprints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from softleak.core.input_spec import InputPart, InputSpec, Layout
 from softleak.io.atomic import replacing
 from softleak.io.checkpoints import INDEX, Unwrapped, checkpoint_file, read_index, unwrap
 from softleak.io.untrusted import (
-    FILE_LIMITS,
+    MOST_FILE_BYTES,
     check_content,
     check_file,
     check_npz,
@@ -39,26 +39,21 @@ MOST_ROWS = 1 << 28  # of a table of embeddings
 
 @dataclass(frozen=True)
 class Content:
-    """This is what a file holds.
+    """What a file holds.
 
     The facts mean what the fields of ``GradientShare`` with the same names mean.
-
-    Attributes:
-        tensors: the tensors by name.
-        input_shape: the shape or the specification of one input, if the file records it.
-        rounding: an absolute error per entry, by name.
-        scale: "known" or "unknown", if the file says it.
-        precision: the number format the client computed in, if the file says it.
-        client: the local training behind the tensors, as ``made_by`` of a share writes it.
-        remarks: which part of the file was taken, where it holds more than one set of weights.
     """
 
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor]  # the tensors by name
+    # The shape or the specification of one input, if the file records it.
     input_shape: Layout | None = None
+    # An absolute error per entry, by name.
     rounding: Mapping[str, float] = field(default_factory=dict)
-    scale: str | None = None
-    precision: str | None = None
+    scale: str | None = None  # "known" or "unknown", if the file says it
+    precision: str | None = None  # the number format the client computed in, if the file says it
+    # The local training behind the tensors, as ``made_by`` of a share writes it.
     client: str | None = None
+    # Which part of the file was taken, where it holds more than one set of weights.
     remarks: tuple[str, ...] = ()
 
     @property
@@ -113,7 +108,7 @@ def _read_part(part: object) -> InputPart:
 
 @dataclass(frozen=True)
 class Format:
-    """This is one format; ``check`` looks at what a file claims before ``read`` takes memory."""
+    """One format; ``check`` looks at what a file claims before ``read`` takes memory."""
 
     check: Callable[[Path], None]
     read: Callable[[Path], tuple[Unwrapped, str]]
@@ -185,27 +180,18 @@ ENDINGS = ", ".join(_FORMATS)
 
 
 def load(path: Path) -> Content:
-    """Read a file by its ending, or a Hugging Face folder.
+    """Return what a file, by its ending, or a Hugging Face folder holds; it need not be trusted.
 
-    Args:
-        path: the file or folder; it need not be trusted.
-
-    Returns:
-        The tensors by name and the facts beside them. Raises ``FileError`` with the reason if the
-        file is damaged, too large, or holds anything but tensors.
+    Raises ``FileError`` with the reason if it is damaged, too large, or holds anything but tensors.
     """
     file = checkpoint_file(path) if os.path.isdir(path) else path
-    if file.name.endswith(INDEX):
-        return _sharded(file)
-    return _single(file)
+    return _sharded(file) if file.name.endswith(INDEX) else _single(file)
 
 
 def parts(path: Path) -> tuple[Path, ...]:
     """Return the files that are read for a path: itself, or those of a folder."""
     file = checkpoint_file(path) if os.path.isdir(path) else path
-    if not file.name.endswith(INDEX):
-        return (file,)
-    return (file, *sorted(_index(file)))
+    return (file, *sorted(_index(file))) if file.name.endswith(INDEX) else (file,)
 
 
 def save(path: Path, content: Content) -> None:
@@ -237,10 +223,10 @@ def _sharded(index: Path) -> Content:
     for shard in shards:
         check_file(shard)
     size = sum(shard.stat().st_size for shard in shards)
-    if size > FILE_LIMITS.file_bytes:
+    if size > MOST_FILE_BYTES:
         raise FileError(
             f"the shards of {shown(index.name)} have {size} bytes, more than the "
-            f"{FILE_LIMITS.file_bytes} that are read"
+            f"{MOST_FILE_BYTES} that are read"
         )
     for shard, names in shards.items():
         held = _single(shard).tensors
@@ -271,14 +257,11 @@ def _refusal(path: Path, what: str, error: Exception) -> FileError:
     return FileError(f"{shown(path.name)} is not {what} ({reason}){hint}")
 
 
-HASHED_AT_ONCE = 1 << 20  # bytes held in memory while a file is hashed
-
-
 def fingerprint(path: Path) -> str:
     """Return the SHA-256 of a file, or of the files of a sharded one, one after the other."""
     digest = hashlib.sha256()
     for part in parts(path):
         with part.open("rb") as file:
-            while block := file.read(HASHED_AT_ONCE):
+            while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()

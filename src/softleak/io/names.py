@@ -1,4 +1,4 @@
-"""This module finds a model's own names for tensors that come under other names.
+"""A model's own names for tensors that come under other names.
 
 Names may carry a wrapper's prefix, and a list of tensors has no names at all.
 """
@@ -24,7 +24,7 @@ WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_w
 
 @dataclass(frozen=True)
 class Match:
-    """This holds the model's name of each tensor that belongs to it, and what was left out."""
+    """The model's name of each tensor that belongs to it, and what was left out."""
 
     names: Mapping[str, str]
     remarks: tuple[str, ...] = ()
@@ -52,13 +52,7 @@ def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
     Tensors without names (``arr_0``, ``arr_1``, … as a list is saved) are taken in the order of
     the model's parameters, or of its whole state, whichever fits in number and shape.
 
-    Args:
-        held: the tensors by the names they came under.
-        model: the model whose names are wanted.
-
-    Returns:
-        The model's name by the name a tensor came under. A tensor that the model lacks keeps its
-        own name. Raises ``ShareError`` if two readings are equally good.
+    Raises ``ShareError`` if two readings are equally good.
     """
     own = model.state_dict()
     numbers = {name: int(n[1]) for name in held if (n := NUMBERED.fullmatch(name))}
@@ -70,7 +64,9 @@ def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
     if not copies:
         return Match({name: name for name in held})
     theirs, ours = _chosen(copies)
-    names = {n: _translated(n, theirs, ours, bare) for n in held}
+    names = {
+        n: n if (rest := _short(n, theirs)) is None else bare.get(ours + rest, n) for n in held
+    }
     strange = [n for n in held if names[n] == n and n not in own]
     left, remarks = _left_out(strange, theirs, [prefix for prefix, _ in copies[1:] if prefix])
     return Match({n: name for n, name in names.items() if n not in left}, remarks)
@@ -89,10 +85,8 @@ def _left_out(
         for prefix in dict.fromkeys(copied.values())
     ]
     if outside:
-        count, verb = (
-            ("1 tensor", "was") if len(outside) == 1 else (f"{len(outside)} tensors", "were")
-        )
-        remarks.append(f"{count} not under {theirs!r} {verb} left out")
+        verb = "tensor not under {!r} was" if len(outside) == 1 else "tensors not under {!r} were"
+        remarks.append(f"{len(outside)} {verb.format(theirs)} left out")
     return frozenset([*copied, *outside]), tuple(remarks)
 
 
@@ -133,11 +127,6 @@ def _chosen(copies: Sequence[Prefixes]) -> Prefixes:
             "of the model; keep those of one prefix"
         )
     return first
-
-
-def _translated(name: str, theirs: str, ours: str, bare: Mapping[str, str]) -> str:
-    rest = _short(name, theirs)
-    return name if rest is None else bare.get(ours + rest, name)
 
 
 def _short(name: str, prefix: str) -> str | None:

@@ -1,7 +1,4 @@
-"""This module checks what a file claims before memory is taken for it.
-
-Update files come from strangers.
-"""
+"""What a file claims, checked before memory is taken for it: update files come from strangers."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import math
 import os
 import zipfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +16,12 @@ from torch import Tensor
 
 from softleak.core.errors import FileError
 
-
-@dataclass(frozen=True)
-class FileLimits:
-    """These bound what a stranger's file may ask for.
-
-    Attributes:
-        file_bytes: the size of a file, and of what it unpacks to.
-        header_bytes: the size of its list of contents.
-        tensors: the number of tensors it holds.
-        name_length: the length of a tensor's name.
-        dimensions: the dimensions of a tensor, and of a recorded input shape.
-        input_entries: the entries of an input whose shape it records.
-    """
-
-    file_bytes: int = 8 << 30
-    header_bytes: int = 64 << 20
-    tensors: int = 100_000
-    name_length: int = 1000
-    dimensions: int = 8
-    input_entries: int = 1 << 27
-
-
-FILE_LIMITS = FileLimits()
+MOST_FILE_BYTES = 8 << 30  # the size of a file, and of what it unpacks to
+MOST_HEADER_BYTES = 64 << 20  # the size of its list of contents
+MOST_TENSORS = 100_000
+LONGEST_NAME = 1000  # of a tensor
+MOST_DIMENSIONS = 8  # of a tensor, and of a recorded input shape
+MOST_INPUT_ENTRIES = 1 << 27  # of an input whose shape a file records
 ARCHIVE = b"PK"  # how a zip archive begins; its list of contents is at its end
 
 
@@ -50,7 +29,7 @@ def check_file(path: Path) -> None:
     """Raise ``FileError`` unless there is a file, of a size that can be read."""
     if not os.path.isfile(path):  # unlike Path.is_file it takes any name
         raise FileError(f"expected a file at {shown(path)}, found none; check the path")
-    _within(path.stat().st_size, FILE_LIMITS.file_bytes, f"{shown(path.name)} has")
+    _within(path.stat().st_size, MOST_FILE_BYTES, f"{shown(path.name)} has")
 
 
 def check_content(path: Path) -> None:
@@ -67,7 +46,7 @@ def check_safetensors(path: Path) -> None:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        _within(length, min(FILE_LIMITS.header_bytes, size), "its header claims")
+        _within(length, min(MOST_HEADER_BYTES, size), "its header claims")
         try:
             header = json.loads(file.read(length), object_pairs_hook=_without_repetition)
         except ValueError as error:
@@ -110,7 +89,7 @@ def check_zip(path: Path) -> None:
         raise FileError("its members are compressed, which torch.save never does")
     _within(sum(m.file_size for m in members), path.stat().st_size, "its members claim")
     pickles = (m.file_size for m in members if m.filename.endswith(".pkl"))
-    _within(max(pickles, default=0), FILE_LIMITS.header_bytes, "its list of contents claims")
+    _within(max(pickles, default=0), MOST_HEADER_BYTES, "its list of contents claims")
 
 
 def check_npz(path: Path) -> None:
@@ -118,7 +97,7 @@ def check_npz(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         _once(member.filename.removesuffix(".npy") for member in members)
-        _within(sum(m.file_size for m in members), FILE_LIMITS.file_bytes, "its arrays claim")
+        _within(sum(m.file_size for m in members), MOST_FILE_BYTES, "its arrays claim")
         for member in members:
             with archive.open(member) as file:
                 _check_npy(file, member.file_size)
@@ -137,10 +116,10 @@ def _check_npy(file: Any, size: int) -> None:  # noqa: ANN401 - numpy says no mo
 
 def check_tensors(tensors: dict[str, Tensor]) -> None:
     """Raise unless these are plain CPU tensors with memory for all entries and readable names."""
-    if len(tensors) > FILE_LIMITS.tensors:
-        raise FileError(f"it holds {len(tensors)} tensors; at most {FILE_LIMITS.tensors} are read")
+    if len(tensors) > MOST_TENSORS:
+        raise FileError(f"it holds {len(tensors)} tensors; at most {MOST_TENSORS} are read")
     for name, tensor in tensors.items():
-        if not name.isprintable() or len(name) > FILE_LIMITS.name_length:
+        if not name.isprintable() or len(name) > LONGEST_NAME:
             raise FileError(f"it holds a tensor with the unreadable name {name[:60]!r}")
         if tensor.is_quantized:
             raise FileError(f"{name!r} is quantised; send it as floating point (.dequantize())")
@@ -149,7 +128,7 @@ def check_tensors(tensors: dict[str, Tensor]) -> None:
         # A stride of zero lets one number pose as any amount of them.
         if tensor.is_meta or tensor.nbytes > tensor.untyped_storage().nbytes():
             raise FileError(f"{name!r} claims {tensor.numel()} entries and does not have them")
-        if tensor.ndim > FILE_LIMITS.dimensions:
+        if tensor.ndim > MOST_DIMENSIONS:
             raise FileError(f"{name!r} has {tensor.ndim} dimensions")
 
 
@@ -157,11 +136,11 @@ def checked_shape(shape: object) -> tuple[int, ...] | None:
     """Return the input shape that a file claims; raises if it is not a possible one."""
     if not shape:
         return None
-    if not isinstance(shape, list) or len(shape) > FILE_LIMITS.dimensions:
-        raise FileError(f"its input shape is not a list of at most {FILE_LIMITS.dimensions} sizes")
-    if not all(type(n) is int and 0 < n <= FILE_LIMITS.input_entries for n in shape):
+    if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
+        raise FileError(f"its input shape is not a list of at most {MOST_DIMENSIONS} sizes")
+    if not all(type(n) is int and 0 < n <= MOST_INPUT_ENTRIES for n in shape):
         raise FileError(f"it claims an input of shape {shape}")
-    _within(math.prod(shape), FILE_LIMITS.input_entries, "its input shape claims")
+    _within(math.prod(shape), MOST_INPUT_ENTRIES, "its input shape claims")
     return tuple(shape)
 
 

@@ -1,4 +1,4 @@
-"""This module loads weights of Hugging Face transformers, whose names on disk differ."""
+"""Weights in a file, copied into a model; Hugging Face has other names on disk."""
 
 from __future__ import annotations
 
@@ -71,14 +71,9 @@ MOST_MISMATCHES = 5  # tensors that do not fit which a message names
 
 
 def load_weights(model: nn.Module, path: str | PathLike[str]) -> nn.Module:
-    """Copy the weights in a file or a Hugging Face folder into a model.
+    """Copy the weights in a file or a Hugging Face folder into a model, and return the model.
 
-    Args:
-        model: the model the weights belong to; it is changed in place.
-        path: a .safetensors, .pt, .npz or similar file, or a folder with such files.
-
-    Returns:
-        The model. Raises ``ModelError`` with what does not fit.
+    Raises ``ModelError`` with what does not fit.
     """
     file = Path(path)
     return copy_weights(model, tensor_files.load(file).tensors, file.name)

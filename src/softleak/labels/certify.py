@@ -29,7 +29,7 @@ class Solutions:
     unknowns: int  # that the family's equations have to determine
     tau: Tensor | None = None
     relative: float = 0.0  # the rounding of what the client computed
-    declared: bool = True  # somebody said that labels are of this family
+    declared: bool = True  # the caller states that labels are of this family
     normalised: bool = False  # the model takes a log-softmax; see ``Head``
 
     @property
@@ -124,7 +124,7 @@ DOUBT_SPARE_BITS = 24.0
 DOUBT_INDISTINCT = 16.0
 
 
-WIDER = SmoothedMixed(3)  # what labels may be as well if nobody declared a family
+WIDER = SmoothedMixed(3)  # what labels may be as well if no family is declared
 
 
 def doubt_of(fitting: list[SolutionAt], solutions: Solutions, client: int) -> Doubt | None:
@@ -188,7 +188,7 @@ def _of_roundings(found: SolutionAt) -> bool:
 def _factor_open(fitting: list[SolutionAt], solutions: Solutions, client: int) -> bool:
     """Return whether labels at other factors fit as well.
 
-    The labels that were found are then a part of a larger set. A family that nobody declared says
+    The labels that were found are then a part of a larger set. A family that is not declared says
     little of how many classes a label has: where the prediction is one-hot, a mix of two classes
     lies on a line of mixes of three.
     """
@@ -286,7 +286,7 @@ def _equations(solutions: Solutions, label: Tensor) -> Tensor:
 def _spare(solutions: Solutions, curve: Curve, scalar: Tensor) -> Tensor:
     """Return the spare bits (K,) of minima, without limit where nothing is left to determine.
 
-    Nor are they limited where somebody declared the family, since no chance made the label one.
+    Nor are they limited where the family is declared, since no chance made the label one.
     """
     decided = solutions.unknowns < 1 or isinstance(solutions.family, AnyLabel)
     if decided or solutions.declared:

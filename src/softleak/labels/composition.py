@@ -56,7 +56,7 @@ def is_sign_pattern(gradient: Tensor) -> bool:
 
 
 def _spread_out(sizes: Tensor) -> bool:
-    """Return whether so many entries lie between zero and the largest that no pattern is left.
+    """Return whether too many entries for a pattern lie between zero and the largest.
 
     It is a necessary condition without a median, at which nearly all gradients end.
     """
@@ -77,7 +77,7 @@ class Batch:
 
     ``gradients`` are behind it at least: samples, or the same sample again in another step.
     ``present`` are classes proved to be in some label. ``counts`` (C,) is how often each class is
-    estimated to occur, if somebody said how many samples there are.
+    estimated to occur, if the number of samples is stated.
     """
 
     gradients: int
@@ -163,7 +163,6 @@ class BatchReader:
         """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c.
 
         Args:
-            share: the mean gradient of one step.
             present: the classes that are proved to be there.
             samples: B, the number of samples.
         """

@@ -96,7 +96,7 @@ def density_for(classes: int) -> int:
     Few classes mean few equations, and many solutions that lie close together.
     """
     if classes >= CURVE_GRID_MANY_CLASSES:
-        return CURVE_GRID_COARSE  # many equations make wide valleys
+        return CURVE_GRID_COARSE  # many equations make wide minima
     return CURVE_GRID_FINE if classes < CURVE_GRID_FEW_CLASSES else CURVE_GRID_DENSITY
 
 

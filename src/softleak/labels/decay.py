@@ -22,7 +22,7 @@ from softleak.labels.solve import solve
 # What tells weight decay from rounding.
 DECAY_LEAST_ERRORS = 16.0  # errors: a decay closer to zero than this is none
 DECAY_LEFT_ERRORS = 4.0  # errors of the decay that its removal may leave
-DECAY_FAINT_LEFT = 0.25  # of the sums over columns: what a decay within rounding may leave
+DECAY_SMALL_LEFT = 0.25  # of the sums over columns: what a decay within rounding may leave
 
 
 COARSE: Mapping[torch.dtype, Precision] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -37,15 +37,13 @@ class Undecayed:
 
 
 def without_decay(
-    subject: Subject, share: GradientShare, *, faint: Tensor | None = None
+    subject: Subject, share: GradientShare, *, sums: Tensor | None = None
 ) -> Iterator[Undecayed]:
     """Yield the share without weight decay: of all parameters, and of matrices only, as recipes
     have it.
 
     Args:
-        subject: the model the gradients were computed with.
-        share: what was sent.
-        faint: the sums (I,) over the columns of the head's gradient, if the share is one sample's
+        sums: the sums (I,) over the columns of the head's gradient, if the share is one sample's
             to within rounding. They are then ``x`` times the rounding of ``Σδ``, and only a decay
             that explains most of them is one: of 180 clean shares it left 84 % or more.
     """
@@ -55,10 +53,10 @@ def without_decay(
     if size == 0:
         return
     sent = share[head.weight_name].to(head.W.device)
-    sums = column_sums(sent) if faint is None else faint
-    decay = float(sums @ weights) / size**2
-    left = float((sums - decay * weights).norm())
-    if faint is not None and left > DECAY_FAINT_LEFT * float(sums.norm()):
+    of_columns = column_sums(sent) if sums is None else sums
+    decay = float(of_columns @ weights) / size**2
+    left = float((of_columns - decay * weights).norm())
+    if sums is not None and left > DECAY_SMALL_LEFT * float(of_columns.norm()):
         return  # most clean shares end here
     G, relative = sent.double(), share.resolution(head.weight_name, head.dtype)
     # Each column sums to zero up to the rounding of its entries.
@@ -106,15 +104,15 @@ def solve_single(subject: Subject, knowledge: Knowledge, share: GradientShare) -
 
 
 def undo_decay(
-    subject: Subject, knowledge: Knowledge, share: GradientShare, *, faint: Tensor | None = None
+    subject: Subject, knowledge: Knowledge, share: GradientShare, *, sums: Tensor | None = None
 ) -> Recovery | None:
     """Return the recovery without the weight decay, if that is all that is wrong.
 
-    ``faint`` is that of ``without_decay``.
+    ``sums`` is that of ``without_decay``.
     """
     found = [
         (answer, tried.decay)
-        for tried in without_decay(subject, share, faint=faint)
+        for tried in without_decay(subject, share, sums=sums)
         if (answer := solve_single(subject, knowledge, tried.share)) is not None
     ]
     clean = [pair for pair in found if pair[0].status is Status.UNIQUE] or found
@@ -134,7 +132,7 @@ def allow_for_decay(
     show it long before that. Its error then holds the label as it would be read with the decay,
     too.
     """
-    undone = undo_decay(subject, knowledge, share, faint=sums)
+    undone = undo_decay(subject, knowledge, share, sums=sums)
     if undone is None or undone.label is None:
         return found
     if found.label is None:

@@ -108,14 +108,7 @@ BROKEN: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 def otherwise(
     subject: Subject, knowledge: Knowledge, share: GradientShare, factors: Factors
 ) -> Recovery:
-    """Return the answer for a share whose head gradient is not that of one clean sample.
-
-    Args:
-        subject: the model the gradients were computed with.
-        knowledge: what is assumed of the share.
-        share: what was sent.
-        factors: the head gradient of this share alone, factored.
-    """
+    """Return the answer for a share whose head gradient is not that of one clean sample."""
     head = subject.head
     G = share[head.weight_name].to(head.W.device).double()
     if not G.any():
@@ -154,9 +147,6 @@ def _explained(
     """Return the answer if weight decay, several samples or one altered row are all there is.
 
     Args:
-        subject: the model the gradients were computed with.
-        knowledge: what is assumed of the share.
-        share: what was sent.
         G: (C, I) the head's gradient.
         rank: the number of its singular values above rounding.
     """

@@ -75,7 +75,7 @@ def recover_labels(
         evidence: True to probe the model for evidence, the relations found before by ``probe``,
             or False for the head's weight gradient alone, as in the paper.
         scale: "unknown" if the share may have been multiplied by any positive factor, "known" if
-            you vouch that it was not. By default what each share says of itself; see
+            you state that it was not. By default what each share says of itself; see
             ``GradientShare.scale``.
         head: the name of the last linear layer, if it is not to be found; or a prepared ``Head``.
         input_shape: the shape or specification of one input, if the shares do not say.
@@ -97,7 +97,7 @@ def make_subject(
     head: str | Head | None,
     input_shape: Layout | None,
 ) -> Subject:
-    """Make a model ready, with the input shape that somebody said or a share records."""
+    """Make a model ready, with the input shape that the caller states or a share records."""
     _check_shape(input_shape)
     told = (getattr(share, "input_shape", None) for share in shares)
     subject = Subject.of(model, input_shape or next(filter(None, told), None), head=head)
@@ -115,11 +115,6 @@ def recover(
     subject: Subject, shares: Sequence[GradientShare], knowledge: Knowledge
 ) -> tuple[Recovery, ...]:
     """Recover the label and the feature behind each of many shares (§3).
-
-    Args:
-        subject: the model the gradients were computed with.
-        shares: what the clients sent; layers may be missing.
-        knowledge: what is assumed of every share; what a share says of its scale counts as well.
 
     Returns:
         A recovery for each share, in their order. A share that cannot be read is REFUSED, and the

@@ -18,18 +18,7 @@ from softleak.labels.pseudo import LARGEST, PseudoLabels
 
 # What searchs the factor of a share.
 # Parts of the segment that the search starts from.
-FACTOR_SEARCH_STARTS = (
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.35,
-    0.5,
-    0.65,
-    0.8,
-    0.95,
-    1.0,
-)
+FACTOR_SEARCH_STARTS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)
 FACTOR_SEARCH_FEW_CLASSES = 64  # classes beyond which every start leads to the same place
 FACTOR_SEARCH_FEWER_STARTS = (0.05, 0.5, 1.0)  # the starts with more classes than that
 FACTOR_SEARCH_FINEST = 64  # grid points per factor e of |τ|
@@ -131,9 +120,8 @@ class Rescaled:
     def interval(self) -> Interval:
         """Return the interval of τ for any factor, up to where the softmax is entirely flat."""
         where = self.pseudo.interval(self.pseudo.a.abs().amax(-1) / self.pseudo.relative)
-        return replace(
-            where, density=min(where.density, FACTOR_SEARCH_FINEST)
-        )  # two unknowns have wide valleys
+        # Two unknowns have wide minima.
+        return replace(where, density=min(where.density, FACTOR_SEARCH_FINEST))
 
     @property
     def points_at_once(self) -> int:

@@ -33,10 +33,10 @@ SEARCH_EDGE_PART = 1e-4  # of the way to the end of an interval: how closely it 
 SEARCH_NEARLY = 0.1  # a spread from a simpler family that may hide a solution in a cell
 SEARCH_FLOAT64_NOISE = 1e-9  # relative: what float64 leaves of a constant spread
 SEARCH_SHALLOW = 100.0  # a misfit of which rounding, not the distance from a solution, decides
-SEARCH_VALLEY_POINTS = 257  # points a cell is cut into where rounding may hide a solution
-SEARCH_SAME = 1e-12  # relative: two roads to one minimum end this close together
-SEARCH_SLOPE = 1e-3  # the depth of a valley's side on the grid
-SEARCH_VALLEY = 0.5  # the depth of a valley's side next to a solution
+SEARCH_HIDDEN_POINTS = 257  # points a cell is cut into where rounding may hide a solution
+SEARCH_SAME = 1e-12  # relative: two starts that lead to one minimum end this close together
+SEARCH_SLOPE = 1e-3  # the depth of a minimum on the grid
+SEARCH_HIDDEN_DEPTH = 0.5  # the depth of a narrow minimum next to a solution
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,9 +215,7 @@ def _around_crossing(below: Tensor, above: Tensor) -> Tensor:
     return torch.cat([near, whole], 1).clamp(0, 1).sort(-1).values
 
 
-Road = tuple[
-    Tensor, Tensor, Tensor
-]  # row, scalar and misfit of the minima that one way finds, (K,)
+Found = tuple[Tensor, Tensor, Tensor]  # row, scalar and misfit of minima, (K,) each
 
 
 @torch.inference_mode()
@@ -241,9 +239,9 @@ def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple
     )  # what fits is a plateau, not noise
     found = [_refine(mine, family, *_cut(mine, family, cells))]
     hollows = local_minima(_up_to(SEARCH_CLOSE, unfit), grid, 2, SEARCH_SLOPE)
-    found.append(_valleys(mine, family, hollows, *found[0]))
+    found.append(_hidden_minima(mine, family, hollows, *found[0]))
     if simpler is not None:
-        found.append(_needles(mine, family, simpler, local_minima(near[0], grid)))
+        found.append(_near_simpler(mine, family, simpler, local_minima(near[0], grid)))
     row, scalar, size = (torch.cat(parts) for parts in zip(*found, strict=True))
     every = Minima(row, scalar, scalar, scalar, size)
     alone = _distinct(_with_intervals(mine, family, grid, unfit > SEARCH_FIT, every))
@@ -254,7 +252,7 @@ def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple
 
 
 def _settled(curve: Curve, family: Family, minima: Minima) -> Minima:
-    """Return those that fit at the best point of their interval: a road may end at any of it."""
+    """Return those that fit at the best point of their interval: a start may lead to any of it."""
     wide = minima.fits.nonzero()[:, 0]
     some, ends = curve.take(minima.client[wide]), minima.take(wide)
     scalar, size = minima.scalar.clone(), minima.misfit.clone()
@@ -278,7 +276,7 @@ def _misfits(curve: Curve, family: Family, count: int) -> Callable[[Tensor, Tens
 
 
 def _distinct(minima: Minima) -> Minima:
-    """Return without the second of two that different roads led to: their intervals meet."""
+    """Return without the second of two whose intervals meet: different starts led there."""
     order = minima.scalar.argsort()
     order = order[minima.client[order].argsort(stable=True)]
     client, fits = minima.client[order], minima.fits[order]
@@ -297,20 +295,20 @@ def _cut(curve: Curve, family: Family, cells: Brackets) -> Brackets:
     return row[inner], left, right
 
 
-def _valleys(
+def _hidden_minima(
     curve: Curve, family: Family, cells: Brackets, known_row: Tensor, known: Tensor, size: Tensor
-) -> Road:
+) -> Found:
     """Return solutions that the spread does not show.
 
     Where one entry's rounding outweighs all others together, the spread follows that entry and has
     its minima where the rounding put them; the misfit has one at the solution, and it is narrow.
-    Where a ``known`` minimum (K,) fits already, the valley around it would only lead there again.
+    Where a ``known`` minimum (K,) fits already, the minimum around it would only lead there again.
     """
     row, left, right = cells
-    finer = sections(left, right, SEARCH_VALLEY_POINTS)
+    finer = sections(left, right, SEARCH_HIDDEN_POINTS)
     unfit = misfit(curve.take(row), family, finer, SEARCH_SHALLOW)
     unfit = _up_to(SEARCH_SHALLOW, unfit)
-    inner, left, right = local_minima(unfit, finer, depth=SEARCH_VALLEY)
+    inner, left, right = local_minima(unfit, finer, depth=SEARCH_HIDDEN_DEPTH)
     row = row[inner]
     low, high = torch.minimum(left, right)[:, None], torch.maximum(left, right)[:, None]
     again = (row[:, None] == known_row) & (low <= known) & (known <= high) & (size <= SEARCH_FIT)
@@ -321,10 +319,7 @@ def _valleys(
 
 
 def _up_to(limit: float, misfit: Tensor) -> Tensor:
-    """Return the misfit as it counts for valleys.
-
-    All that fit are alike, and none is above the limit.
-    """
+    """Return the misfit with all that fit alike, and infinite above the limit."""
     return torch.where(misfit <= SEARCH_FIT, 0.0, misfit.masked_fill(misfit > limit, math.inf))
 
 
@@ -338,7 +333,7 @@ def _levels(curve: Curve, families: tuple[Family, ...], t: Tensor) -> tuple[Tens
     return unfit, *(spread_of(family, y, size) for family in families)
 
 
-def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tensor) -> Road:
+def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tensor) -> Found:
     """Return the best point of each bracket (K,).
 
     Of the spread, or the misfit if it may reach zero.
@@ -356,7 +351,7 @@ def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tens
     return row, scalar, misfit(every, family, scalar[:, None])[:, 0]
 
 
-def _needles(curve: Curve, family: Family, simpler: Family, cells: Brackets) -> Road:
+def _near_simpler(curve: Curve, family: Family, simpler: Family, cells: Brackets) -> Found:
     """Return solutions close to a simpler family.
 
     A mix with a very small second weight is the top two only within a sliver of ``t`` that falls
@@ -386,7 +381,7 @@ def _with_intervals(
 ) -> Minima:
     """Return the minima with how far one may go from each that fits, and still fit.
 
-    Different roads lead to one solution. Minima inside the interval of another are dropped, so
+    Different starts lead to one solution. Minima inside the interval of another are dropped, so
     that its ends are looked for only once.
     """
     order = minima.scalar.argsort()

@@ -94,8 +94,7 @@ def _by_evidence(
         found = search(pseudo, knowledge.family, near)
         owner = found.client
         both = found.within(
-            tau[owner] - EVIDENCE_ERRORS * error[owner],
-            tau[owner] + EVIDENCE_ERRORS * error[owner],
+            tau[owner] - EVIDENCE_ERRORS * error[owner], tau[owner] + EVIDENCE_ERRORS * error[owner]
         )
         return Solutions(pseudo, knowledge.family, both, DECIDED)
     return Solutions(pseudo, AnyLabel(), _given(pseudo, verdict), DECIDED)

@@ -8,39 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class LevenbergSettings:
-    """Settings that steer the steps.
-
-    Attributes:
-        iterations: the number of steps that are tried.
-        damping: the damping of the first step, relative to the diagonal of the normal matrix.
-        relaxed: the factor of the damping after a step that lowered the cost.
-        stiffened: the factor of the damping after one that did not.
-        checkpoints: the iterations after which hopeless problems are given up.
-        kept: the part of the problems that is kept at a checkpoint.
-        fewest: the number of problems that are kept in any case.
-        of_each: the number of problems of each kind that are kept as well: costs of different kinds
-            cannot be compared.
-        settled: a problem is solved once a step promises to lower its cost by no more than this
-            part. The search ends when all problems are solved.
-    """
-
-    iterations: int = 30
-    damping: float = 1e-2
-    relaxed: float = 0.2
-    stiffened: float = 5.0
-    checkpoints: tuple[int, ...] = (6, 14)
-    kept: float = 1 / 3
-    fewest: int = 64
-    of_each: int = 2
-    settled: float = 1e-6
-
-
 LARGEST_COST = 1e30  # the cost of a point at which the residuals are not finite
-DAMPINGS = (1e-14, 1e8)  # the least and the largest damping
-RIDGE = 1e-14  # of each diagonal entry, so that a singular matrix can be factored
 
 
 class Residuals(Protocol):
@@ -55,32 +23,73 @@ class Residuals(Protocol):
         ...
 
 
-def minimise(
-    residuals: Residuals, x: Tensor, kind: Tensor, settings: LevenbergSettings
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Lower the sum of squares of every problem from its start ``x`` (N, K).
+@dataclass(frozen=True)
+class Levenberg:
+    """The solver, with its tolerances.
 
-    Returns:
-        The points (M, K), their costs (M,) and their kinds (M,), of the problems that were kept.
+    Attributes:
+        iterations: the number of steps that are tried.
+        damping: the damping of the first step, relative to the diagonal of the normal matrix.
+        relaxed: the factor of the damping after a step that lowered the cost.
+        stiffened: the factor of the damping after one that did not.
+        dampings: the least and the largest damping.
+        checkpoints: the iterations after which the problems of the largest costs are given up.
+        kept: the part of the problems that is kept at a checkpoint.
+        fewest: the number of problems that are kept in any case.
+        of_each: the number of problems of each kind that are kept as well: costs of different kinds
+            cannot be compared.
+        settled: a problem is solved once a step promises to lower its cost by no more than this
+            part. The search ends when all problems are solved.
     """
-    damping = torch.full_like(x[:, 0], settings.damping) if x.shape[1] else x.new_zeros(len(x))
-    cost = _cost(residuals.values(x, kind))
-    for iteration in range(settings.iterations if x.shape[1] else 0):
-        at, J = residuals.jacobian(x, kind)
-        step, promised = _step(at, J, damping)
-        if bool((promised <= settings.settled * cost).all()):
-            break
-        trial = x - step
-        lower = _cost(residuals.values(trial, kind))
-        better = lower < cost
-        x = torch.where(better[:, None], trial, x)
-        cost = torch.where(better, lower, cost)
-        factor = torch.where(better, settings.relaxed, settings.stiffened)
-        damping = (damping * factor).clamp(*DAMPINGS)
-        if iteration in settings.checkpoints and len(x) > settings.fewest:
-            kept = _hopeful(cost, kind, settings)
-            x, cost, damping, kind = x[kept], cost[kept], damping[kept], kind[kept]
-    return x, cost, kind
+
+    iterations: int = 30
+    damping: float = 1e-2
+    relaxed: float = 0.2
+    stiffened: float = 5.0
+    dampings: tuple[float, float] = (1e-14, 1e8)
+    checkpoints: tuple[int, ...] = (6, 14)
+    kept: float = 1 / 3
+    fewest: int = 64
+    of_each: int = 2
+    settled: float = 1e-6
+
+    def minimise(
+        self, residuals: Residuals, x: Tensor, kind: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Lower the sum of squares of every problem from its start ``x`` (N, K).
+
+        Returns:
+            The points (M, K), their costs (M,) and kinds (M,), of the problems that were kept.
+        """
+        damping = torch.full_like(x[:, 0], self.damping) if x.shape[1] else x.new_zeros(len(x))
+        cost = _cost(residuals.values(x, kind))
+        for iteration in range(self.iterations if x.shape[1] else 0):
+            at, J = residuals.jacobian(x, kind)
+            step, promised = _step(at, J, damping)
+            if bool((promised <= self.settled * cost).all()):
+                break
+            trial = x - step
+            lower = _cost(residuals.values(trial, kind))
+            better = lower < cost
+            x = torch.where(better[:, None], trial, x)
+            cost = torch.where(better, lower, cost)
+            factor = torch.where(better, self.relaxed, self.stiffened)
+            damping = (damping * factor).clamp(*self.dampings)
+            if iteration in self.checkpoints and len(x) > self.fewest:
+                kept = self._best(cost, kind)
+                x, cost, damping, kind = x[kept], cost[kept], damping[kept], kind[kept]
+        return x, cost, kind
+
+    def _best(self, cost: Tensor, kind: Tensor) -> Tensor:
+        """Return the problems of the lowest costs, overall and of each kind."""
+        order = cost.argsort()
+        sorted_kind, by_kind = kind[order].sort(stable=True)
+        counts = sorted_kind.bincount()
+        place = torch.arange(len(order), device=cost.device)
+        rank = torch.empty_like(place)  # of each problem among those of its kind
+        rank[by_kind] = place - (counts.cumsum(0) - counts)[sorted_kind]
+        most = max(self.fewest, int(self.kept * len(cost)))
+        return order[(place < most) | (rank < self.of_each)]
 
 
 def promise(residuals: Residuals, x: Tensor, kind: Tensor) -> float:
@@ -90,28 +99,16 @@ def promise(residuals: Residuals, x: Tensor, kind: Tensor) -> float:
     return float((promised / _cost(at).clamp_min(1 / LARGEST_COST)).max())
 
 
-def _hopeful(cost: Tensor, kind: Tensor, settings: LevenbergSettings) -> Tensor:
-    """Return the problems of the lowest costs, overall and of each kind."""
-    order = cost.argsort()
-    sorted_kind, by_kind = kind[order].sort(stable=True)
-    counts = sorted_kind.bincount()
-    place = torch.arange(len(order), device=cost.device)
-    rank = torch.empty_like(place)  # of each problem among those of its kind
-    rank[by_kind] = place - (counts.cumsum(0) - counts)[sorted_kind]
-    most = max(settings.fewest, int(settings.kept * len(cost)))
-    return order[(place < most) | (rank < settings.of_each)]
-
-
 def _cost(values: Tensor) -> Tensor:
     return torch.nan_to_num(values.square().sum(-1), nan=LARGEST_COST, posinf=LARGEST_COST)
 
 
-def _step(at: Tensor, J: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+def _step(at: Tensor, J: Tensor, damping: Tensor, ridge: float = 1e-14) -> tuple[Tensor, Tensor]:
     """Return the damped Gauss–Newton step (N, K), and by how much it should lower the cost (N,)."""
     H, slope = J.mT @ J, J.mT @ at[..., None]
     diagonal = torch.diagonal(H, dim1=-2, dim2=-1)
-    ridge = RIDGE * diagonal + 1 / LARGEST_COST
-    H = H + torch.diag_embed(damping[:, None] * diagonal + ridge)
+    # The ridge, a part of each diagonal entry, lets a singular matrix be factored.
+    H = H + torch.diag_embed(damping[:, None] * diagonal + (ridge * diagonal + 1 / LARGEST_COST))
     L, _ = torch.linalg.cholesky_ex(H)
     step = torch.cholesky_solve(slope, L)[..., 0]
     step = torch.nan_to_num(step, nan=0.0, posinf=0.0, neginf=0.0)

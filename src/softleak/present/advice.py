@@ -3,68 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from enum import Enum
 
 from softleak.audit.findings import LabelLeak, Outcome
+from softleak.audit.leaks import Leak, Severity
 from softleak.audit.rates import Rate, Response, WhatIf
 from softleak.audit.report import Audit, AuditReport
 from softleak.core.knowledge import Knowledge
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.present.catalogue import every_attack, tally
 from softleak.present.words import listed, written
 
 
-class Severity(Enum):
-    """The degrees of severity, the worst first. The value is what a report prints."""
-
-    CRITICAL = "critical"
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-    NOT_KNOWN = "not known"
-    NONE_FOUND = "none found"
-
-    @property
-    def rank(self) -> int:
-        """Return a number that is larger the worse it is."""
-        return len(Severity) - list(Severity).index(self)
-
-    @property
-    def slug(self) -> str:
-        """Return the name as a page's classes write it."""
-        return self.name.lower().replace("_", "-")
-
-    @property
-    def meaning(self) -> str:
-        """Return in a phrase what was recovered."""
-        return _MEANING[self]
-
-
-_MEANING = {
-    Severity.CRITICAL: "an input, or a part of one, was recovered",
-    Severity.HIGH: "the label, or the feature before the last layer, was recovered",
-    Severity.MEDIUM: "classes were recovered",
-    Severity.LOW: "the label was narrowed down to a set",
-    Severity.NOT_KNOWN: "nothing was recovered, but not everything was attacked",
-    Severity.NONE_FOUND: "no attack of this audit succeeded; another may",
-}
-_OF_LEAK = {
-    Leak.INPUT: Severity.CRITICAL,
-    Leak.LABEL: Severity.HIGH,
-    Leak.FEATURE: Severity.HIGH,
-    Leak.CLASS: Severity.MEDIUM,
-    Leak.COMPOSITION: Severity.MEDIUM,
-}
-
-
-def severity_of_leak(leak: Leak) -> Severity:
-    """Return how bad it is that this kind of leak was found."""
-    return _OF_LEAK[leak]
-
-
 def severity_of_share(report: AuditReport) -> Severity:
     """Return the worst that was found in one share."""
-    found = [_OF_LEAK[leak] for leak in report.leaks]
+    found = [leak.severity for leak in report.leaks]
     if found:
         return worst(found)
     if report.label.leak is LabelLeak.AMBIGUOUS:
@@ -87,8 +39,6 @@ def _implied(report: AuditReport) -> frozenset[Leak]:
     """Return the composition where the label of one sample was attacked, which would tell it."""
     return frozenset({Leak.COMPOSITION}) if report.alone else frozenset()
 
-
-TRIED_LEAKS = (Leak.LABEL, Leak.CLASS, Leak.INPUT)  # those that defences are tried against
 
 UNMODELLED = ("Pruning", "int8")  # label recovery takes what these do for noise
 
@@ -142,7 +92,7 @@ def _batches(audit: Audit) -> Iterator[str]:
 
 
 def _remedies(audit: Audit, leaked: frozenset[Leak]) -> Iterator[str]:
-    aimed = leaked & set(TRIED_LEAKS)
+    aimed = frozenset(leak for leak in leaked if leak.defended)
     if audit.what_if is None and any(report.telling for report in audit.reports):
         yield "Find out which defence ends these attacks: run the audit again with --what-if."
     if audit.what_if is not None and aimed:
@@ -158,7 +108,7 @@ def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
         tried: the defences and how often attacks succeeded against them.
         leaks: the kinds of leak that are to end.
     """
-    names = listed([leak.value for leak in TRIED_LEAKS if leak in leaks])
+    names = listed([leak.value for leak in Leak if leak.defended and leak in leaks])
     enough = [r for r in tried.responses if all(leak in r.stops for leak in leaks)]
     if not enough:
         return f"No defence that was tried ended every attack on {names}; combine them."
@@ -225,7 +175,7 @@ def _sentences(audit: Audit) -> Iterator[str]:
         yield f"{leak.value.capitalize()}: {listed(parts) or 'no update was audited'}."
     if audit.refused:
         yield f"{len(audit.refused)} files could not be audited; nothing is known of them."
-    aimed = frozenset(leak for leak in TRIED_LEAKS if audit.count(leak))
+    aimed = frozenset(leak for leak in Leak if leak.defended and audit.count(leak))
     if audit.what_if is not None and aimed:
         yield defence_words(audit.what_if, aimed)
     elif aimed:

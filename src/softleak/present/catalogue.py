@@ -18,10 +18,10 @@ from softleak.audit.input_attacks import (
     MATCHING,
     Attack,
 )
+from softleak.audit.leaks import Leak
 from softleak.audit.report import AuditReport
 from softleak.audit.several_inputs import LOCAL_FIRST_LAYER, LOCAL_MATCHING
 from softleak.core.results import Status
-from softleak.core.vocabulary import Leak
 from softleak.present.words import features_words, inputs_words
 
 Ending = tuple[Outcome, str]

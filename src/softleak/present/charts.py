@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Rate, Response, Utility
-from softleak.core.vocabulary import Leak
 from softleak.matching.reconstruction import Certificate
 from softleak.present.words import written
 
-CHARTED_LEAKS = (Leak.LABEL, Leak.CLASS, Leak.INPUT)
 MOST_TICKS = 4  # settings written below a chart; more would overlap
 
 
@@ -97,13 +96,18 @@ def chart(response: Response) -> Chart:
     count = len(response.points)
     placed = [(FRAME.x(i, count), point) for i, point in enumerate(response.points)]
     lines = []
-    for leak in CHARTED_LEAKS:
+    for leak in charted():
         dots = [_dot(x, point.rates[leak]) for x, point in placed if leak in point.rates]
         lines += [ChartLine(leak, tuple(dots))] if dots else []
     ticks = [(x, written(point.setting)) for x, point in placed]
     every = max(math.ceil(count / MOST_TICKS), 1)
-    cells = tuple(_cell(response, leak) for leak in CHARTED_LEAKS)
+    cells = tuple(_cell(response, leak) for leak in charted())
     return Chart(response, tuple(lines), tuple(ticks[::every]), cells)
+
+
+def charted() -> list[Leak]:
+    """Return the leaks that defences are tried against, in the order of the table."""
+    return [leak for leak in Leak if leak.defended]
 
 
 def _cell(response: Response, leak: Leak) -> ChartCell:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softleak.core.errors import DataError, FileError
-from softleak.core.vocabulary import Leak, State
+from softleak.audit.leaks import Leak
+from softleak.core.errors import DataError, FileError, OptionError
+from softleak.core.vocabulary import State
 from softleak.io.untrusted import check_file, shown
 from softleak.present.json import FORMAT
 from softleak.present.words import listed
@@ -133,8 +134,8 @@ def load_audit(path: Path) -> dict[str, Any]:
                 f"{shown(path.name)} has format {data['format']!r}, this version reads {FORMAT}; "
                 "run the audit again"
             )
-        {r["name"]: {Leak(k): State(s) for k, s in r["states"].items()} for r in reports}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        {r["name"]: {Leak.named(k): State(s) for k, s in r["states"].items()} for r in reports}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OptionError) as error:
         raise FileError(
             f"expected an audit.json written by softleak audit at {shown(path.name)}, got "
             f"something else ({type(error).__name__}: {error})"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from softleak.audit.findings import LabelLeak, Outcome
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Response
 from softleak.audit.report import Audit, AuditReport
-from softleak.core.vocabulary import Leak
 from softleak.io.atomic import write_text
 from softleak.present.advice import (
     ATTACKER,
@@ -25,7 +25,7 @@ from softleak.present.advice import (
     severity_of_share,
 )
 from softleak.present.catalogue import CataloguedAttack, every_attack, tally
-from softleak.present.charts import CHARTED_LEAKS, FRAME, chart
+from softleak.present.charts import FRAME, chart, charted
 from softleak.present.json import finite
 from softleak.present.page import fill, tiles, untried_words
 from softleak.present.words import (
@@ -233,7 +233,7 @@ def dossier_page(audit: Audit) -> str:
         tiles=tiles(audit.count, len(audit.reports)),
         slugs={outcome.value: outcome.name.lower() for outcome in Outcome},
         charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
-        charted=[leak.value for leak in CHARTED_LEAKS],
+        charted=[leak.value for leak in charted()],
         kinds=Leak,
         untried=untried_words(audit),
         frame=FRAME,

@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from softleak.audit.findings import InputFinding, LabelFinding, Score
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Point, WhatIf
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.samples import SamplesFinding
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.inversion.texts.result import Text
 from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate

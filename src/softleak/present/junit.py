@@ -6,10 +6,10 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit, AuditReport
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.io.atomic import write_text
-from softleak.present.advice import severity_of_leak
 from softleak.present.words import headline
 
 UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML has none
@@ -52,7 +52,7 @@ def _case(report: AuditReport, leak: Leak, gated: bool) -> ET.Element:
     case.set("time", f"{report.seconds if leak is Leak.LABEL else 0:.3f}")
     state, words = report.states[leak], _printable(headline(report))
     if state is State.LEAKED:
-        kind = severity_of_leak(leak).value
+        kind = leak.severity.value
         made = ET.SubElement(case, "failure", {"message": f"{leak.value} leaked", "type": kind})
         made.text = words
     elif state is State.NOT_ATTACKED and gated:

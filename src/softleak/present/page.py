@@ -23,12 +23,13 @@ from torch import Tensor
 
 from softleak._version import __version__
 from softleak.audit.findings import LabelLeak
+from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.samples import SamplesFinding
 from softleak.core.results import Status
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.io.atomic import write_text
-from softleak.present.advice import Severity, advice, severity_of_audit, severity_of_share
+from softleak.present.advice import advice, severity_of_audit, severity_of_share
 from softleak.present.catalogue import every_attack
 from softleak.present.charts import FRAME, LogCurve, chart, curves
 from softleak.present.json import finite, numbers
@@ -78,15 +79,6 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
 
 
-TILE_WORDS = {  # what each kind of leak is called, and when it counts
-    Leak.LABEL: ("label", "recovered exactly, nearly, or as another reading of the same numbers"),
-    Leak.CLASS: ("class", "every label that fits has the same class on top"),
-    Leak.FEATURE: ("feature", "the input of the last layer, as the model saw it"),
-    Leak.INPUT: ("input", "an image, computed or matched, of 20 dB or better, or words of a text"),
-    Leak.COMPOSITION: ("class composition", "classes proved to be among the labels"),
-}
-
-
 @dataclass(frozen=True)
 class Tile:
     """Of how many updates something leaked, and of how many it was not attacked."""
@@ -106,8 +98,14 @@ def tiles(count: Callable[[Leak, State], int], total: int) -> list[Tile]:
         total: the number of updates.
     """
     return [
-        Tile(count(leak, State.LEAKED), total, *words, count(leak, State.NOT_ATTACKED))
-        for leak, words in TILE_WORDS.items()
+        Tile(
+            count(leak, State.LEAKED),
+            total,
+            leak.short,
+            leak.counts_if,
+            count(leak, State.NOT_ATTACKED),
+        )
+        for leak in Leak
     ]
 
 

@@ -9,16 +9,20 @@ from typing import Any
 from urllib.parse import quote
 
 from softleak._version import __version__
+from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, AuditReport
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.io.atomic import write_text
-from softleak.present.advice import Severity, severity_of_leak
-from softleak.present.page import TILE_WORDS
 from softleak.present.words import headline
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-LEVELS = {Severity.CRITICAL: "error", Severity.HIGH: "error", Severity.MEDIUM: "warning"}
-SCORES = {Severity.CRITICAL: "9.5", Severity.HIGH: "8.0", Severity.MEDIUM: "5.5"}
+LEVELS = {
+    Severity.CRITICAL: "error", Severity.HIGH: "error", Severity.MEDIUM: "warning",
+    Severity.LOW: "note",
+}  # fmt: skip
+SCORES = {
+    Severity.CRITICAL: "9.5", Severity.HIGH: "8.0", Severity.MEDIUM: "5.5", Severity.LOW: "2.0",
+}  # fmt: skip
 # In SARIF "open" says that nobody can tell, which is not "pass".
 KIND_OF_STATE = {State.LEAKED: "fail", State.NO_SUCCESS: "pass", State.NOT_ATTACKED: "open"}
 
@@ -59,12 +63,12 @@ def sarif(audit: Audit) -> dict[str, Any]:
 
 
 def _rule(leak: Leak) -> dict[str, Any]:
-    severity, (name, note) = severity_of_leak(leak), TILE_WORDS[leak]
+    severity = leak.severity
     return {
         "id": f"softleak/{leak.value}",
         "name": f"{leak.value.capitalize()}Leak",
-        "shortDescription": {"text": f"An update gives away its {name}."},
-        "fullDescription": {"text": f"It counts as leaked if: {note}."},
+        "shortDescription": {"text": f"An update gives away its {leak.short}."},
+        "fullDescription": {"text": f"It counts as leaked if: {leak.counts_if}."},
         "defaultConfiguration": {"level": LEVELS[severity]},
         "properties": {"security-severity": SCORES[severity], "tags": ["security", "privacy"]},
     }
@@ -74,7 +78,7 @@ def _results(report: AuditReport) -> Iterator[dict[str, Any]]:
     for index, leak in enumerate(Leak):
         state = report.states[leak]
         kind = KIND_OF_STATE[state]
-        level = LEVELS[severity_of_leak(leak)] if kind == "fail" else "none"
+        level = LEVELS[leak.severity] if kind == "fail" else "none"
         result: dict[str, Any] = {
             "ruleId": f"softleak/{leak.value}",
             "ruleIndex": index,

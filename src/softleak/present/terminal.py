@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from softleak.audit.findings import LabelLeak
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import WhatIf
 from softleak.audit.report import Audit, AuditReport
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.present.charts import chart
 from softleak.present.words import in_a_line, in_brief, known_words, not_attacked, summary
 

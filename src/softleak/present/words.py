@@ -10,11 +10,12 @@ from torch import Tensor
 
 from softleak.audit.composition import CompositionFinding, Counts
 from softleak.audit.findings import LabelLeak, Method
+from softleak.audit.leaks import Leak
 from softleak.audit.options import TokenNames
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.samples import SamplesFinding
 from softleak.core.results import Recovery, Status
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
 from softleak.inversion.texts.result import Certainty, Text
 
@@ -102,9 +103,10 @@ def known_words(text: Text) -> str:
     return f"{known} of {used} words" if known else f"{len(text.words)} words, no order"
 
 
-def leaked_of_texts(texts: Iterable[Text]) -> str:
+def leaked_of_texts(texts: Iterable[Text], count: int) -> str:
     """Return what leaked of several texts, for a headline."""
-    return "its text" if all(text.certain for text in texts) else "words of its text"
+    whose = "its text" if count == 1 else "their text"
+    return whose if all(text.certain for text in texts) else f"words of {whose}"
 
 
 def leaked_of_samples(found: SamplesFinding, leaks: Sequence[Leak]) -> list[str]:
@@ -306,35 +308,20 @@ def _counted(found: CompositionFinding, names: Sequence[str]) -> str:
     )
 
 
-_LEAKED = {
-    Leak.LABEL: "its exact label",
-    Leak.CLASS: "its class",
-    Leak.FEATURE: "the feature before the last layer",
-    Leak.INPUT: "the input itself",
-    Leak.COMPOSITION: "which classes are in it",
-}
-_SHORT = {
-    Leak.LABEL: "label",
-    Leak.CLASS: "class",
-    Leak.FEATURE: "feature",
-    Leak.INPUT: "input",
-    Leak.COMPOSITION: "class composition",
-}
-
-OF_SAMPLES = (Leak.LABEL, Leak.FEATURE, Leak.INPUT)  # told apart for the samples of an update
-
-
 def headline(report: AuditReport) -> str:
     """Return the verdict of one share in one or two sentences."""
     worth = _worth_saying(report)
-    told = OF_SAMPLES if report.input.text is None else OF_SAMPLES[:-1]
-    apart = [leak for leak in worth if report.several and leak in told]
+    texts = report.input.text is not None
+    apart = [
+        leak for leak in worth
+        if report.several and leak.of_samples and not (texts and leak is Leak.INPUT)
+    ]  # fmt: skip
     parts = leaked_of_samples(report.samples, apart)
     parts += [_leaked(report, leak) for leak in worth if leak not in apart]
     if not parts and report.label.leak is LabelLeak.AMBIGUOUS:
         said = "This share narrows the label down to a set, and proves no more."
     elif not parts:
-        tried = [_SHORT[k] for k, s in report.states.items() if s is State.NO_SUCCESS]
+        tried = [k.short for k, s in report.states.items() if s is State.NO_SUCCESS]
         said = f"Nothing was proved of the {listed(tried)}: {FAILED}." if tried else ""
     elif report.several:
         count = report.composition.samples
@@ -350,7 +337,7 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
     if leak is Leak.INPUT and report.input.text is not None:
         return leaked_of_text(report.input.text, report.several)
     if leak is not Leak.LABEL or report.label.leak is LabelLeak.UNIQUE:
-        return _LEAKED[leak]
+        return leak.its
     if recovery.readings:
         return "its label if the update is read as it is said below"
     return f"its label to within {written(recovery.error)} (L1)"
@@ -362,12 +349,12 @@ def _worth_saying(report: AuditReport) -> list[Leak]:
     implied = {Leak.CLASS} if known else set()
     if report.label.class_index is not None or known:
         implied |= {Leak.COMPOSITION}
-    return [leak for leak in _LEAKED if leak in report.leaks - implied]
+    return [leak for leak in Leak if leak in report.leaks - implied]
 
 
 def _unattacked(report: AuditReport) -> str:
     """Return a sentence on what was not attacked, so that nobody knows."""
-    names = [_SHORT[leak] for leak in _LEAKED if leak in report.unattacked]
+    names = [leak.short for leak in Leak if leak in report.unattacked]
     return f" Not attacked: {listed(names)}." if names else ""
 
 
@@ -405,19 +392,18 @@ def _summary(audit: Audit) -> str:
     if total == 1:
         return headline(audit.reports[0])
     counts = {
-        leak: n for leak in _LEAKED if (n := sum(leak in _worth_saying(r) for r in audit.reports))
+        leak: n for leak in Leak if (n := sum(leak in _worth_saying(r) for r in audit.reports))
     }
     if counts.get(Leak.CLASS):  # an exact label says its class
         counts[Leak.CLASS] = audit.count(Leak.CLASS)
     if not counts:
         return f"Of {total} shares none was proved to leak: {_in_vain(audit)}."
     exact = all(r.label.leak is LabelLeak.UNIQUE for r in audit.reports if r.label.known)
-    phrases = {**_LEAKED, **_of_texts(audit)}
     if set(counts.values()) == {total}:
-        parts = [_of_many(phrases[leak], 2, exact) for leak in counts]
+        parts = [_of_many(audit, leak, total, exact) for leak in counts]
         return f"All {total} shares give away {listed(parts)}."
     said = [
-        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(phrases[leak], n, exact)}"
+        f"{n} {'gives' if n == 1 else 'give'} away {_of_many(audit, leak, n, exact)}"
         for leak, n in counts.items()
     ]
     return f"Of {total} shares, {listed(said)}."
@@ -429,16 +415,14 @@ def _in_vain(audit: Audit) -> str:
     return FAILED if tried else "none was attacked"
 
 
-def _of_texts(audit: Audit) -> dict[Leak, str]:
-    """Return what to call the inputs that leaked if they are texts."""
-    found = [r.input.text for r in audit.reports if Leak.INPUT in r.leaks]
-    texts = [text for text in found if text is not None]
-    return {Leak.INPUT: leaked_of_texts(texts)} if texts else {}
-
-
-def _of_many(phrase: str, count: int, exact: bool) -> str:
-    said = phrase if exact else phrase.replace("exact ", "")
-    return said if count == 1 else said.replace("its ", "their ")
+def _of_many(audit: Audit, leak: Leak, count: int, exact: bool) -> str:
+    """Return what several shares give away of one kind."""
+    if leak is Leak.LABEL and not exact:
+        return "its label" if count == 1 else "their label"
+    found = [r.input.text for r in audit.reports if leak is Leak.INPUT and leak in r.leaks]
+    if texts := [text for text in found if text is not None]:
+        return leaked_of_texts(texts, count)
+    return leak.its if count == 1 else leak.their
 
 
 def not_attacked(audit: Audit) -> str:

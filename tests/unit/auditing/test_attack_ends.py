@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Point, Rate
 from softleak.audit.whatif import end_of, from_end
-from softleak.core.vocabulary import Leak
 
 
 def points(settings, hits) -> list[Point]:

@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+from softleak.audit.leaks import Leak, Severity
 from softleak.audit.rates import Point, Rate, Response, WhatIf
 from softleak.audit.report import Audit, Refusal
-from softleak.core.vocabulary import Leak, State
-from softleak.present.advice import Severity, advice, defence_words, severity_of_audit, worst
+from softleak.core.vocabulary import State
+from softleak.present.advice import advice, defence_words, severity_of_audit, worst
 from softleak.present.page import untried_words
 
 

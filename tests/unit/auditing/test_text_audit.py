@@ -12,9 +12,10 @@ import softleak as sl
 from softleak.audit import Method, Options, Truth
 from softleak.audit.findings import Outcome
 from softleak.audit.input_attacks import embeddings
+from softleak.audit.leaks import Leak
 from softleak.audit.options import TokenNames
 from softleak.core.errors import FileError
-from softleak.core.vocabulary import Leak, State
+from softleak.core.vocabulary import State
 from softleak.present.catalogue import attempts
 from softleak.present.words import headline
 from tests.unit.inversion.texts.readers import made, sentence

@@ -22,8 +22,8 @@ def test_a_headline_says_how_much_of_a_text_is_known() -> None:
 
 
 def test_several_texts_are_whole_or_in_parts() -> None:
-    assert leaked_of_texts([text(SURE), text(SURE, SURE)]) == "its text"
-    assert leaked_of_texts([text(SURE), text(SURE, GUESS)]) == "words of its text"
+    assert leaked_of_texts([text(SURE), text(SURE, SURE)], 2) == "their text"
+    assert leaked_of_texts([text(SURE), text(SURE, GUESS)], 1) == "words of its text"
 
 
 def test_a_cell_counts_the_words() -> None:

@@ -18,7 +18,8 @@ from softleak.audit import (
 from softleak.audit import (
     defended as defended_attack,
 )
-from softleak.audit.weakest import GRID_FACTOR, Search, _from_first, root_mean_square
+from softleak.audit.defended import Trial, from_first
+from softleak.audit.weakest import GRID_FACTOR, Search, root_mean_square
 from softleak.core.errors import OptionError
 from softleak.core.subject import Subject
 from softleak.inversion.chain import NoChain, chain_of
@@ -80,8 +81,8 @@ def test_what_an_attacker_would_believe_counts_though_it_is_wrong(
     monkeypatch.setattr(defended_attack, "recover_input", lambda *_: wrong)
     tried = replace(search(case, Leak.INPUT), reach=None)
     assert tried.stops(case[1]) is hidden
-    shot = defended_attack.Shot(tried.target, case[1], case[1], case[3], frozenset({Leak.INPUT}))
-    assert not shot.hits(Leak.INPUT, case[2].label.recovery, (case[0],))
+    trial = Trial(case[0], tried.target, lambda: case[1], case[3])
+    assert not trial.hits(Leak.INPUT, (case[0],))
 
 
 def test_an_image_within_reach_counts_though_no_walk_brings_it(case, monkeypatch):
@@ -94,7 +95,7 @@ def test_an_image_within_reach_counts_though_no_walk_brings_it(case, monkeypatch
     assert replace(tried, reach=None).stops(tried.send(weak, 0), weak)
 
 
-@pytest.mark.parametrize("start", [0, 3, 7, 20])
+@pytest.mark.parametrize("start", [None, 0, 3, 7, 20])
 @pytest.mark.parametrize("first", range(9))
 def test_the_first_that_hides_is_found_wherever_one_begins(start, first):
     grid = [float(i) for i in range(8)]
@@ -104,9 +105,9 @@ def test_the_first_that_hides_is_found_wherever_one_begins(start, first):
         asked.append(setting)
         return setting >= first
 
-    assert _from_first(grid, start, hidden) == grid[first:]
+    assert from_first(grid, hidden, start) == grid[first:]
     assert len(asked) == len(set(asked))
-    assert _from_first([], start, hidden) == []
+    assert from_first([], hidden, start) == []
 
 
 @pytest.mark.parametrize(("leaks", "seeds"), [((), 1), ((Leak.FEATURE,), 1), ((Leak.CLASS,), 0)])

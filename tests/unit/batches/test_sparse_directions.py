@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from softleak.batches.sparse.directions import DIRECTIONS, line_duals, lone_lines, sparse_directions
+from softleak.batches.sparse.directions import line_duals, lone_lines, sparse_directions
 
 
 def alike(units: int, size: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -29,7 +29,7 @@ def alike(units: int, size: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_a_sample_without_a_line_is_found_beside_those_that_have_one(units, seed):
     features, R, errors = alike(units, 4, seed)
     assert len(lone_lines(R, errors)) == 3
-    found = sparse_directions(R, errors, DIRECTIONS)
+    found = sparse_directions(R, errors)
     assert len(found) == 4
     off = {tuple(zeros.tolist()) for zeros in found.zeros}
     assert off == {tuple((features[:, i] == 0).tolist()) for i in range(4)}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak.batches.space import GradientSpace
-from softleak.batches.sparse.directions import DIRECTIONS, sparse_directions
+from softleak.batches.sparse.directions import sparse_directions
 from softleak.batches.sparse.features import (
     FeatureFit,
     FeatureProblem,
@@ -54,7 +54,7 @@ def fitted(subject: Subject, share: GradientShare) -> tuple[FeatureProblem, Feat
     head = subject.head
     G = share[head.weight_name].double().T.contiguous()
     space = GradientSpace.of(G, share.resolution(head.weight_name, head.dtype), 0.0)
-    zeros = sparse_directions(space.R, space.errors, DIRECTIONS).zeros
+    zeros = sparse_directions(space.R, space.errors).zeros
     problem = FeatureProblem.of(subject, share, space, zeros, layers_before_head(subject)[0])
     return problem, problem.solve()
 

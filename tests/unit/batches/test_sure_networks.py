@@ -109,7 +109,7 @@ def test_a_sample_whose_feature_runs_away_takes_the_proof_of_the_other_with_it(l
     p = torch.softmax(b @ space.logit_map.T + space.offset, -1)
     supports = supports_of(sl.Smoothed(), CLASSES, range(CLASSES)).take(torch.tensor([3, 3]))
     at = SamplePoints(torch.linalg.inv(b).mT, b, label, p)
-    system, x = polish(space, supports, at, steps=replace(POLISH, iterations=0))
+    system, x = polish(space, supports, at, solver=replace(POLISH, iterations=0))
     assert torch.cdist(system.point(x).label, y, p=1).amin() > 0.3
     proof = certify(system, x, 1.0)
     assert float(proof.label_errors.max()) < 1e-3

@@ -8,11 +8,11 @@ import pytest
 import typer
 
 from softleak.audit import Audit, Refusal
+from softleak.audit.leaks import Leak
 from softleak.cli import jobs
 from softleak.cli.audit import carry_out, exit_code
 from softleak.cli.exits import Exit
 from softleak.cli.options import Request
-from softleak.core.vocabulary import Leak
 from softleak.present.terminal import closing_words, refusal_table
 
 REFUSED = (Refusal("bad.pt", "truncated"),)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from softleak.audit.leaks import Leak
 from softleak.cli.options import Request
 from softleak.core.errors import SoftleakError
-from softleak.core.vocabulary import Leak, UpdateKind
+from softleak.core.vocabulary import UpdateKind
 
 UPDATE = Path("u.pt")
 

@@ -14,7 +14,7 @@ from softleak.audit import Leak
 from softleak.audit.findings import Method
 from softleak.guard.auditor import Question
 from softleak.guard.guard import Action, GuardPolicy, UpdateGuard
-from softleak.guard.updates import OwnStep
+from softleak.guard.updates import Update
 
 SHAPE, LR, INPUT = (1, 6, 6), 0.1, frozenset({Leak.INPUT})
 ENOUGH = 120.0  # seconds; the image is found in one or two
@@ -35,13 +35,13 @@ def step(model):
     share = sl.capture(model, image, torch.tensor([0.9, 0.1, 0.0, 0.0, 0.0]))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     after = {name: tensor - LR * share[name] for name, tensor in before.items()}
-    return OwnStep.of(before, after, LR, 1, model)
+    return Update(0, lr=LR, received=before).sending(after, 1)
 
 
 def outcome(model, step, action, seconds, *, refuse=False):
     policy = GuardPolicy(action, INPUT, seeds=1, refuse_unattacked=refuse)
     guard = UpdateGuard(model, policy, Question(input_shape=SHAPE, seconds=seconds))
-    return guard, guard.outcome(step, 0, None, np.random.default_rng(0))
+    return guard, guard.outcome(step, None, np.random.default_rng(0))
 
 
 def test_an_image_is_solved_for_and_its_update_refused(model, step):

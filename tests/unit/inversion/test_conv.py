@@ -9,7 +9,7 @@ from torch import nn
 import softleak as sl
 from softleak.core.errors import ShareError
 from softleak.inversion.activations import ActivationStep, inverse_of
-from softleak.inversion.conv.layer import Conv, ConvRows
+from softleak.inversion.conv.layer import PRIOR_FACTOR, Conv
 from softleak.inversion.state import LayerState, Measurement
 from tests.unit.inversion.examples import NO_GRADIENTS, conv_share, normal, state
 
@@ -99,23 +99,21 @@ def test_a_gradient_weighs_by_rounding_noise_and_the_error_of_delta():
     layer, conv, x = made()
     y = layer(x[None])[0].detach()
     delta = normal(*y.shape, seed=1)
-    builder = ConvRows("conv", layer, conv.geometry)
-    (clean,) = builder.of(state(y, 1e-9, delta), conv_share(layer, x, delta))
-    (noisy,) = builder.of(state(y, 1e-9, delta), conv_share(layer, x, delta, noise=0.1))
+    (clean,) = conv.rows(state(y, 1e-9, delta), conv_share(layer, x, delta))
+    (noisy,) = conv.rows(state(y, 1e-9, delta), conv_share(layer, x, delta, noise=0.1))
     off = LayerState.uncoupled(Measurement(y, 1e-9 + 0 * y), delta, 0.1 * torch.ones_like(y))
-    (uncertain,) = builder.of(off, conv_share(layer, x, delta))
+    (uncertain,) = conv.rows(off, conv_share(layer, x, delta))
     assert float(clean.g_error.max()) < 1e-12
     torch.testing.assert_close(noisy.g_error, torch.full_like(noisy.g, 0.1), rtol=1e-6, atol=0)
     positions = y[0].numel() ** 0.5
-    expected = 0.1 * positions * clean.prior_size / builder.settings.prior_factor
+    expected = 0.1 * positions * clean.prior_size / PRIOR_FACTOR
     assert float(uncertain.g_error[0, 0]) == pytest.approx(expected)
 
 
 def test_without_a_bias_its_column_says_nothing():
     layer, conv, x = made(bias=False)
     y = layer(x[None])[0].detach()
-    builder = ConvRows("conv", layer, conv.geometry)
-    (rows,) = builder.of(state(y), conv_share(layer, x, torch.ones_like(y)))
+    (rows,) = conv.rows(state(y), conv_share(layer, x, torch.ones_like(y)))
     assert rows.g_error[:, -1].isinf().all()
     assert rows.g_error[:, :-1].isfinite().all()
 
@@ -125,10 +123,9 @@ def test_the_prior_follows_the_size_of_the_input(size):
     layer, conv, x = made()
     y = layer(size * x[None])[0].detach()
     delta = normal(*y.shape, seed=1)
-    builder = ConvRows("conv", layer, conv.geometry)
-    (rows,) = builder.of(state(y, 1e-9, delta), conv_share(layer, size * x, delta))
+    (rows,) = conv.rows(state(y, 1e-9, delta), conv_share(layer, size * x, delta))
     rms = size * float(x.square().mean().sqrt())
-    assert 0.1 < rows.prior_size / builder.settings.prior_factor / rms < 10
+    assert 0.1 < rows.prior_size / PRIOR_FACTOR / rms < 10
 
 
 def test_a_missing_gradient_ends_the_walk_by_name():

@@ -9,7 +9,7 @@ from torch import nn
 import softleak as sl
 from softleak.core.errors import ModelError, ShareError
 from softleak.defenses import GaussianNoise, Prune
-from softleak.inversion.walk import WALK_SETTINGS
+from softleak.inversion.walk import SUFFICIENT_PSNR
 from softleak.paper import data, models
 
 PIXEL = torch.tensor(data.CIFAR10_NORM.std, dtype=torch.double).view(3, 1, 1)
@@ -107,7 +107,7 @@ def test_the_thorough_pass_is_for_what_the_first_one_leaves_open(name, enough, d
     chain = sl.Chain.of(model, sl.Head.of(model), (3, 32, 32))
     first = sl.Chain(chain.head, chain.passes[0])
     quick, both = (sl.invert(model, share, recovery, chain=c, pixel=PIXEL) for c in (first, chain))
-    good = quick.determined and quick.psnr_predicted >= WALK_SETTINGS.sufficient_psnr
+    good = quick.determined and quick.psnr_predicted >= SUFFICIENT_PSNR
     assert good == enough or enough is None
     assert torch.equal(quick.input, both.input) == good
     assert both.psnr_predicted >= quick.psnr_predicted
@@ -128,7 +128,7 @@ def test_of_two_passes_the_one_that_promises_more_is_kept(draw):
     chain = sl.Chain.of(model, sl.Head.of(model), (3, 16, 16))
     first = sl.Chain(chain.head, chain.passes[0])
     quick, kept = (sl.invert(model, share, recovery, chain=c) for c in (first, chain))
-    assert quick.psnr_predicted < WALK_SETTINGS.sufficient_psnr
+    assert quick.psnr_predicted < SUFFICIENT_PSNR
     assert kept.psnr_predicted >= quick.psnr_predicted
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Point, Rate, Response
-from softleak.core.vocabulary import Leak
 from softleak.present.charts import FRAME, chart
 
 L, C = Leak.LABEL, Leak.CLASS

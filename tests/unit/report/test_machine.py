@@ -6,8 +6,8 @@ import math
 import torch
 
 from softleak.audit import Audit, Refusal
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Point, Rate, Response, WhatIf
-from softleak.core.vocabulary import Leak
 from softleak.present.json import as_data, finite, numbers, write_json
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from softleak.audit import Audit, Refusal
+from softleak.audit.leaks import Leak
 from softleak.audit.rates import Point, Rate, Response, WhatIf
-from softleak.core.vocabulary import Leak
 from softleak.present.page import render
 
 

@@ -10,7 +10,8 @@ import pytest
 from jsonschema.protocols import Validator
 from junitparser import JUnitXml
 
-from softleak.core.vocabulary import Leak, State
+from softleak.audit.leaks import Leak
+from softleak.core.vocabulary import State
 from softleak.present.junit import junit, write_junit
 from softleak.present.sarif import sarif, write_sarif
 from tests.unit.report.sarif_schema import official_schema

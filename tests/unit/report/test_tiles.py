@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from softleak.core.vocabulary import Leak, State
+from softleak.audit.leaks import Leak
+from softleak.core.vocabulary import State
 from softleak.present.page import tiles
 
 

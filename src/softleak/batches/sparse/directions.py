@@ -15,84 +15,51 @@ from torch import Tensor
 
 from softleak.core.factors import SMALLEST_NORMAL
 
-
-@dataclass(frozen=True)
-class DirectionSettings:
-    """The settings of the search for sparse vectors.
-
-    Attributes:
-        scatter_steps: steps of Tyler's estimate.
-        rounds: searches, each from new starts away from what was found.
-        starts: starts of a search, at least.
-        starts_per_missing: starts for each vector that is still missing.
-        most_starts: starts of a search, at most.
-        thresholds: below which entries, of root mean square one, count as zero while climbing. Odd
-            searches leave the first one out: it reaches further, but can lead past a vector.
-        climb_steps: steps at each threshold.
-        away_steps: steps in which a start of an even search is kept orthogonal to what was found.
-        spread: how far an odd search's starts are moved from that complement, at random.
-        same: two unit vectors of at least this cosine are one.
-        smallest_steps: steps of a first, quick fit to the smallest entries.
-        l1_steps: steps of the reweighted fit towards the least sum of absolute entries.
-        log_steps: steps of it towards the fewest entries, which make it exact.
-        sharpen_part: the part of the entries whose size sets the first weights.
-        l1_rate: the factor of that size from step to step, at first.
-        log_rate: this factor at last.
-        draws: random sets of B − 1 entries, each of whose null vectors is tried where the fit alone
-            did not become exact.
-        pool: these entries are drawn from so many times B of the smallest.
-        drawn_vectors: vectors of one search that are treated so, at most.
-        draw_steps: how often: the best null vector of one step is where the next begins.
-        judged_part: the best is the one whose entries up to this part are the smallest.
-        zero_errors: an entry of so many standard errors or less is zero.
-        margin: zeros beyond the B − 1 that any vector can have. A chance zero has a probability of
-            about 1e-5, so that eight of them do not happen.
-        clear: the second smallest singular value of the zeros' rows, in errors: below it another
-            vector vanishes there too, and neither is that of one sample.
-        resolved: this value relative to the largest; float64 resolves 1e-8 of it.
-        leverage: no single zero may decide a direction by more than this. A mix of two samples
-            vanishes where both do and, by choice of the mix, at one more entry, of leverage one.
-        seed: the seed of the starts.
-    """
-
-    scatter_steps: int = 25
-    rounds: int = 24
-    starts: int = 16
-    starts_per_missing: int = 2
-    most_starts: int = 128
-    thresholds: tuple[float, ...] = (0.6, 0.3, 0.1)
-    climb_steps: tuple[int, ...] = (120, 60, 30)
-    away_steps: int = 60
-    spread: float = 0.7
-    same: float = 0.98
-    smallest_steps: int = 3
-    l1_steps: int = 24
-    log_steps: int = 8
-    sharpen_part: float = 0.3
-    l1_rate: float = 0.75
-    log_rate: float = 0.1
-    draws: int = 256
-    pool: float = 2.0
-    drawn_vectors: int = 8
-    draw_steps: int = 4
-    judged_part: float = 0.3
-    zero_errors: float = 8.0
-    margin: int = 8
-    clear: float = 64.0
-    resolved: float = 1e-6
-    leverage: float = 0.98
-    seed: int = 0
+SCATTER_STEPS = 25  # steps of Tyler's estimate
+ROUNDS = 24  # searches, each from new starts away from what was found
+STARTS = 16  # starts of a search, at least
+STARTS_PER_MISSING = 2  # starts for each vector that is still missing
+MOST_STARTS = 128  # starts of a search, at most
+# Below which entries, of root mean square one, count as zero while climbing. Odd searches leave the
+# first one out: it reaches further, but can lead past a vector.
+THRESHOLDS = (0.6, 0.3, 0.1)
+CLIMB_STEPS = (120, 60, 30)  # steps at each threshold
+AWAY_STEPS = 60  # steps in which a start of an even search is kept orthogonal to what was found
+SPREAD = 0.7  # how far an odd search's starts are moved from that complement, at random
+SAME_COSINE = 0.98  # two unit vectors of at least this cosine are one
+SMALLEST_STEPS = 3  # steps of a first, quick fit to the smallest entries
+L1_STEPS = 24  # steps of the reweighted fit towards the least sum of absolute entries
+LOG_STEPS = 8  # steps of it towards the fewest entries, which make it exact
+SHARPEN_PART = 0.3  # the part of the entries whose size sets the first weights
+L1_RATE = 0.75  # the factor of that size from step to step, at first
+LOG_RATE = 0.1  # this factor at last
+# Random sets of B − 1 entries, each of whose null vectors is tried where the fit alone did not
+# become exact.
+DRAWS = 256
+POOL = 2.0  # these entries are drawn from so many times B of the smallest
+DRAWN_VECTORS = 8  # vectors of one search that are treated so, at most
+DRAW_STEPS = 4  # how often: the best null vector of one step is where the next begins
+JUDGED_PART = 0.3  # the best is the one whose entries up to this part are the smallest
+ZERO_ERRORS = 8.0  # an entry of so many standard errors or less is zero
+# Zeros beyond the B − 1 that any vector can have. A chance zero has a probability of about 1e-5, so
+# that eight of them do not happen.
+MARGIN = 8
+# The second smallest singular value of the zeros' rows, in errors: below it another vector vanishes
+# there too, and neither is that of one sample.
+CLEAR_ERRORS = 64.0
+RESOLVED = 1e-6  # this value relative to the largest; float64 resolves 1e-8 of it
+# No single zero may decide a direction by more than this. A mix of two samples vanishes where both
+# do and, by choice of the mix, at one more entry, of leverage one.
+LEVERAGE = 0.98
+SEED = 0  # the seed of the starts
 
 
-DIRECTIONS = DirectionSettings()
-
-
-def rounded_cloud(R: Tensor, settings: DirectionSettings) -> tuple[Tensor, Tensor]:
+def rounded_cloud(R: Tensor) -> tuple[Tensor, Tensor]:
     """Return unit rows (m, B) of isotropic scatter, and ``T`` with rows along ``R T``."""
     T = torch.eye(R.shape[1], dtype=R.dtype, device=R.device)
     if len(R) <= R.shape[1]:
         return R, T
-    for _ in range(settings.scatter_steps):
+    for _ in range(SCATTER_STEPS):
         points = unit_rows(R @ T)
         scatter = points.T @ points * (R.shape[1] / len(R))
         values, vectors = torch.linalg.eigh(scatter)
@@ -100,24 +67,18 @@ def rounded_cloud(R: Tensor, settings: DirectionSettings) -> tuple[Tensor, Tenso
     return unit_rows(R @ T), T
 
 
-def climb(
-    points: Tensor,
-    known: Tensor,
-    odd: bool,
-    settings: DirectionSettings,
-    generator: torch.Generator,
-) -> Tensor:
+def climb(points: Tensor, known: Tensor, odd: bool, generator: torch.Generator) -> Tensor:
     """Return unit vectors (S, B) near sparse ones, most of them not near those that are known."""
     B = points.shape[1]
-    count = max(settings.starts, settings.starts_per_missing * (B - len(known)))
+    count = max(STARTS, STARTS_PER_MISSING * (B - len(known)))
     basis = torch.linalg.qr(known.T)[0]
-    a = starts(known, min(count, settings.most_starts), settings, generator)
+    a = starts(known, min(count, MOST_STARTS), generator)
     a = a if odd else a - (a @ basis) @ basis.T
-    plan = list(zip(settings.thresholds, settings.climb_steps, strict=True))[odd:]
+    plan = list(zip(THRESHOLDS, CLIMB_STEPS, strict=True))[odd:]
     step = 0
     for threshold, steps in plan:
         for _ in range(steps):
-            if step < settings.away_steps and not odd:
+            if step < AWAY_STEPS and not odd:
                 a = a - (a @ basis) @ basis.T
             p = (unit_rows(a) @ points.T) * B**0.5
             a = (p - p.clamp(-threshold, threshold)) @ points
@@ -125,21 +86,19 @@ def climb(
     return unit_rows(a)
 
 
-def starts(
-    known: Tensor, count: int, settings: DirectionSettings, generator: torch.Generator
-) -> Tensor:
+def starts(known: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Return vectors (S, B) about orthogonal to those that are known (K, B), at random."""
     drawn = torch.randn(2, count, known.shape[1], generator=generator).to(known)
     basis = torch.linalg.qr(known.T)[0]
     away = unit_rows(drawn[0] - (drawn[0] @ basis) @ basis.T)
-    return unit_rows(away + settings.spread * unit_rows(drawn[1]))
+    return unit_rows(away + SPREAD * unit_rows(drawn[1]))
 
 
-def distinct(a: Tensor, known: Tensor, settings: DirectionSettings) -> Tensor:
+def distinct(a: Tensor, known: Tensor) -> Tensor:
     """Return those of the vectors (S, B) that are neither known nor alike."""
     known = unit_rows(known)
-    a = a[((a @ known.T).abs() < settings.same).all(1)]
-    return a[first_of_its_kind(a, settings.same)]
+    a = a[((a @ known.T).abs() < SAME_COSINE).all(1)]
+    return a[first_of_its_kind(a, SAME_COSINE)]
 
 
 def first_of_its_kind(a: Tensor, same: float) -> Tensor:
@@ -230,26 +189,24 @@ class Directions:
         return len(self.vectors)
 
 
-def exact_directions(
-    R: Tensor, errors: Tensor, alive: Tensor, a: Tensor, settings: DirectionSettings
-) -> Directions:
+def exact_directions(R: Tensor, errors: Tensor, alive: Tensor, a: Tensor) -> Directions:
     """Return those of the vectors that vanish exactly where one sample was off."""
     B, scaled = R.shape[1], R / errors[:, None]
     kept, masks, gaps = [], [], []
     for vector in unit_rows(a):
-        zeros = (scaled @ vector).abs() <= settings.zero_errors
+        zeros = (scaled @ vector).abs() <= ZERO_ERRORS
         for _ in range(2):  # the fit to the zeros found shows which ones they are
             rows = scaled[zeros & alive]
-            if len(rows) < B - 1 + settings.margin:
+            if len(rows) < B - 1 + MARGIN:
                 break
             values, vectors = torch.linalg.eigh(rows.T @ rows)
             vector = vectors[:, 0]
-            zeros = (scaled @ vector).abs() <= settings.zero_errors
+            zeros = (scaled @ vector).abs() <= ZERO_ERRORS
         else:
             gap = float(values[1].clamp_min(0).sqrt()) if B > 1 else torch.inf
-            least = max(settings.clear, settings.resolved * float(values[-1].clamp_min(0).sqrt()))
-            enough = int((zeros & alive).sum()) >= B - 1 + settings.margin
-            if enough and gap > least and _leverage(rows, vector) < settings.leverage:
+            least = max(CLEAR_ERRORS, RESOLVED * float(values[-1].clamp_min(0).sqrt()))
+            enough = int((zeros & alive).sum()) >= B - 1 + MARGIN
+            if enough and gap > least and _leverage(rows, vector) < LEVERAGE:
                 kept.append(vector)
                 masks.append(zeros)
                 gaps.append(gap)
@@ -274,19 +231,19 @@ def joined_directions(found: Directions, more: Directions, inverse: Tensor) -> D
     return Directions(vectors[first], zeros[first], gaps[first])
 
 
-def fit_smallest(points: Tensor, a: Tensor, settings: DirectionSettings) -> Tensor:
+def fit_smallest(points: Tensor, a: Tensor) -> Tensor:
     """Return the vectors (S, B), each fitted to the smallest part of its own entries alone."""
     out = []
-    count = min(max(int(settings.sharpen_part * len(points)), points.shape[1]), len(points))
+    count = min(max(int(SHARPEN_PART * len(points)), points.shape[1]), len(points))
     for vector in a:
-        for _ in range(settings.smallest_steps):
+        for _ in range(SMALLEST_STEPS):
             rows = points[(points @ vector).abs().topk(count, largest=False).indices]
             vector = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
         out.append(vector)
     return torch.stack(out) if out else a
 
 
-def sharpen(points: Tensor, a: Tensor, settings: DirectionSettings) -> Tensor:
+def sharpen(points: Tensor, a: Tensor) -> Tensor:
     """Return the vectors (S, B), each fitted to its own smallest entries.
 
     At first it is the vector of least ``Σ_j |R_j · a|`` with the same component along the start,
@@ -295,76 +252,67 @@ def sharpen(points: Tensor, a: Tensor, settings: DirectionSettings) -> Tensor:
     if not len(a):
         return a
     start, p = a, (a @ points.T).abs()
-    size = p.quantile(settings.sharpen_part, dim=1, keepdim=True)
+    size = p.quantile(SHARPEN_PART, dim=1, keepdim=True)
     eye = 1e-14 * torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
-    for step in range(settings.l1_steps + settings.log_steps):
+    for step in range(L1_STEPS + LOG_STEPS):
         weights = 1 / (p.square() + size.square()).sqrt()
-        if step >= settings.l1_steps:
+        if step >= L1_STEPS:
             weights, start = weights.square(), a
         weights = weights / weights.sum(1, keepdim=True)
         grams = torch.stack([(points * w[:, None]).T @ points for w in weights])
         a = unit_rows(torch.linalg.solve(grams + eye, start))
         p = (a @ points.T).abs()
-        rate = settings.l1_rate if step < settings.l1_steps else settings.log_rate
+        rate = L1_RATE if step < L1_STEPS else LOG_RATE
         size = (size * rate).clamp_min(1e-9)
     return a
 
 
-def draw(
-    points: Tensor,
-    a: Tensor,
-    known: Tensor,
-    settings: DirectionSettings,
-    generator: torch.Generator,
-) -> Tensor:
+def draw(points: Tensor, a: Tensor, known: Tensor, generator: torch.Generator) -> Tensor:
     """Return, for each vector (S, B), the best null vector of random sets of small entries.
 
     Vectors that are known (K, B) do not count.
     """
     B, known = points.shape[1], unit_rows(known)
-    count = min(max(int(settings.pool * B), B + settings.margin), len(points))
+    count = min(max(int(POOL * B), B + MARGIN), len(points))
     out = []
     for vector in a:
-        for _ in range(settings.draw_steps):
+        for _ in range(DRAW_STEPS):
             pool = (points @ vector).abs().topk(count, largest=False).indices
-            keys = torch.rand(settings.draws, count, generator=generator).to(points)
+            keys = torch.rand(DRAWS, count, generator=generator).to(points)
             chosen = pool[keys.argsort(1)[:, : B - 1]]
             rows = torch.cat([points[chosen], vector.expand(len(keys), 1, B)], 1)
             target = torch.zeros_like(rows[:, :, :1])
             target[:, -1] = 1
             null, failed = torch.linalg.solve_ex(rows, target)
             null = unit_rows(null[..., 0][failed == 0].nan_to_num(0, 0, 0))
-            judged = (null @ points.T).abs().quantile(settings.judged_part, dim=1)
+            judged = (null @ points.T).abs().quantile(JUDGED_PART, dim=1)
             judged = torch.where(null.norm(dim=1) > 0.5, judged, torch.inf)
-            old = ((null @ known.T).abs() >= settings.same).any(1)
+            old = ((null @ known.T).abs() >= SAME_COSINE).any(1)
             judged = torch.where(old, torch.inf, judged)
             vector = null[judged.argmin()]
         out.append(vector)
     return torch.stack(out) if out else a
 
 
-Way = Callable[[Tensor, Tensor, DirectionSettings], Tensor]  # from nearly sparse to sparse vectors
+Way = Callable[[Tensor, Tensor], Tensor]  # from nearly sparse to sparse vectors
 
 
-def sparse_directions(R: Tensor, errors: Tensor, settings: DirectionSettings) -> Directions:
+def sparse_directions(R: Tensor, errors: Tensor) -> Directions:
     """Return the sparse vectors of the column space of ``R`` (m, B), as many as were found.
 
     Args:
         R: the points, one row for each unit.
         errors: the standard error (m,) of each row's entries.
-        settings: how to search.
     """
     lines = lone_lines(R, errors)
     if len(lines) and R.shape[1] > 1:
-        found = _beside_lines(R, errors, lines, settings)
+        found = _beside_lines(R, errors, lines)
         if len(found) == R.shape[1]:
             return found
-    return _search(R, errors, R[:0], settings)
+    return _search(R, errors, R[:0])
 
 
-def _beside_lines(
-    R: Tensor, errors: Tensor, lines: Tensor, settings: DirectionSettings
-) -> Directions:
+def _beside_lines(R: Tensor, errors: Tensor, lines: Tensor) -> Directions:
     """Return the sparse vectors, where ``lines`` (K, B) are the rows of units of K samples alone.
 
     The vectors of the other samples are orthogonal to all lines, and that of one of the K samples
@@ -374,7 +322,7 @@ def _beside_lines(
     missing = R.shape[1] - len(lines)
     rest = torch.linalg.svd(lines)[2][len(lines) :].T  # (B, B − K)
     if missing:
-        others = sparse_directions(R @ rest, errors, settings).vectors @ rest.T
+        others = sparse_directions(R @ rest, errors).vectors @ rest.T
         if len(others) != missing:
             return Directions.none(R)
     else:
@@ -385,54 +333,54 @@ def _beside_lines(
             basis = torch.linalg.qr(torch.cat([own[None], others]).T)[0]
             within = R @ basis
             near = torch.cat([others @ basis, line_duals(lone_lines(within, errors))])
-            more = _search(within, errors, near, settings)
+            more = _search(within, errors, near)
             if len(more) != missing + 1:
                 return Directions.none(R)
             own = (more.vectors @ basis.T)[-1]
         vectors.append(own[None])
-    alive = _alive(R, errors, settings)
-    inverse = torch.linalg.inv(rounded_cloud(R[alive], settings)[1])
-    found = exact_directions(R, errors, alive, torch.cat(vectors), settings)
+    alive = _alive(R, errors)
+    inverse = torch.linalg.inv(rounded_cloud(R[alive])[1])
+    found = exact_directions(R, errors, alive, torch.cat(vectors))
     return joined_directions(Directions.none(R), found, inverse)
 
 
-def _alive(R: Tensor, errors: Tensor, settings: DirectionSettings) -> Tensor:
+def _alive(R: Tensor, errors: Tensor) -> Tensor:
     """Return which units (m,) were on for some sample."""
-    return torch.gt(R.norm(dim=1), settings.zero_errors * errors * R.shape[1] ** 0.5)
+    return torch.gt(R.norm(dim=1), ZERO_ERRORS * errors * R.shape[1] ** 0.5)
 
 
-def _search(R: Tensor, errors: Tensor, known: Tensor, settings: DirectionSettings) -> Directions:
+def _search(R: Tensor, errors: Tensor, known: Tensor) -> Directions:
     """Return the sparse vectors of the space of ``R`` (m, B), those near to known ones first."""
-    generator = torch.Generator().manual_seed(settings.seed)
-    B, alive = R.shape[1], _alive(R, errors, settings)
+    generator = torch.Generator().manual_seed(SEED)
+    B, alive = R.shape[1], _alive(R, errors)
     if B == 1:  # one sample is left, and the space is its own
         return Directions(R.new_ones(1, 1), ~alive[None], R.new_tensor([torch.inf]))
-    if int(alive.sum()) < B + settings.margin:
-        return exact_directions(R, errors, alive, known, settings)
-    points, T = rounded_cloud(R[alive], settings)
+    if int(alive.sum()) < B + MARGIN:
+        return exact_directions(R, errors, alive, known)
+    points, T = rounded_cloud(R[alive])
     inverse = torch.linalg.inv(T)
-    exact = exact_directions(R, errors, alive, known, settings)
+    exact = exact_directions(R, errors, alive, known)
     found = joined_directions(Directions.none(R), exact, inverse)
-    for number in range(settings.rounds):
+    for number in range(ROUNDS):
         if len(found) >= B:
             break
         before = len(found)
         near = found.vectors @ inverse.T
-        new = distinct(climb(points, near, number % 2 == 1, settings, generator), near, settings)
-        for way in (fit_smallest, sharpen, _draw_around(near, settings, generator)):
-            sharp = way(points, new, settings) @ T.T
-            more = exact_directions(R, errors, alive, sharp, settings)
+        new = distinct(climb(points, near, number % 2 == 1, generator), near)
+        for way in (fit_smallest, sharpen, _draw_around(near, generator)):
+            sharp = way(points, new) @ T.T
+            more = exact_directions(R, errors, alive, sharp)
             found = joined_directions(found, more, inverse)
             if len(found) > before:  # the slower ways are for what the quicker ones leave
                 break
     return found
 
 
-def _draw_around(near: Tensor, settings: DirectionSettings, generator: torch.Generator) -> Way:
+def _draw_around(near: Tensor, generator: torch.Generator) -> Way:
     """Return the way that looks around what was climbed and away from what is known."""
 
-    def way(points: Tensor, new: Tensor, _: DirectionSettings) -> Tensor:
-        tried = torch.cat([new, starts(near, settings.drawn_vectors, settings, generator)])
-        return draw(points, tried[: settings.drawn_vectors], near, settings, generator)
+    def way(points: Tensor, new: Tensor) -> Tensor:
+        tried = torch.cat([new, starts(near, DRAWN_VECTORS, generator)])
+        return draw(points, tried[:DRAWN_VECTORS], near, generator)
 
     return way

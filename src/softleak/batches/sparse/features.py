@@ -15,13 +15,20 @@ import torch
 from torch import Tensor
 
 from softleak.batches.space import GradientSpace
-from softleak.batches.sparse.directions import DIRECTIONS, sparse_directions
-from softleak.batches.sparse.labels import disagreements, weigh
+from softleak.batches.sparse.directions import sparse_directions
+from softleak.batches.sparse.labels import (
+    VERDICT_BOUNDS,
+    VERDICT_MISFIT,
+    disagreements,
+    judged,
+    outside_simplex,
+    weigh,
+)
 from softleak.batches.sparse.layer import layers_before_head, tail_of
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
-from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.results import BatchRecovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.resimulation import Resimulation, resimulate
@@ -223,13 +230,8 @@ def _inputs(D: Tensor, G: Tensor) -> Tensor:
     return nearest
 
 
-# What decides when features and labels count as proved.
-# What the equations may leave, in standard errors of rounding. They are estimates; the order of a
-# client's sums is a factor of about 10.
-FEATURE_VERDICT_MISFIT = 32.0
-FEATURE_VERDICT_BOUNDS = 6.0  # an error bound is so many of the largest difference among the runs
-FEATURE_VERDICT_RUNS = 4  # solutions of equations moved by their own errors
-FEATURE_VERDICT_SEED = 0  # their seed
+MOVED_RUNS = 4  # solutions of equations moved by their own errors
+MOVED_SEED = 0  # their seed
 
 
 def judge_features(
@@ -240,9 +242,9 @@ def judge_features(
     size: int | None,
 ) -> BatchRecovery:
     """Return labels and features with what is proved of them."""
-    generator = torch.Generator().manual_seed(FEATURE_VERDICT_SEED)
+    generator = torch.Generator().manual_seed(MOVED_SEED)
     fit = problem.solve()
-    moved = [problem.moved(generator).solve() for _ in range(FEATURE_VERDICT_RUNS)]
+    moved = [problem.moved(generator).solve() for _ in range(MOVED_RUNS)]
     p = _prediction(problem, fit)
     rounding = _rounding(problem, fit)
     off = _largest([(run.delta - fit.delta).abs().amax(1) for run in moved])
@@ -257,29 +259,19 @@ def judge_features(
     if not problems:
         simulated = resimulate_tail(subject, share, problem, fit, labels)
         problems += [] if simulated is None else disagreements(simulated)
-    proved = [not problems and float(error) < knowledge.tolerance for error in errors]
-    samples = tuple(
-        Recovery(
-            Status.UNIQUE if sure else Status.AMBIGUOUS,
-            "One label and one feature explain this sample." if sure else "Not proved.",
-            label=label,
-            feature=feature,
-            error=float(error),
-            feature_error=float(spread),
-        )
-        for label, feature, error, spread, sure in zip(
-            labels, fit.features, errors, feature_errors, proved, strict=True
-        )
-    )
-    status = Status.UNIQUE if all(proved) else Status.AMBIGUOUS
+    spread = feature_errors.tolist()
+    sound = not problems
+    samples = judged(labels, fit.features, errors, spread, sound, knowledge.tolerance, "feature")
+    proved = sum(sample.status is Status.UNIQUE for sample in samples)
+    status = Status.UNIQUE if proved == len(samples) else Status.AMBIGUOUS
     parts = [f"The features of {len(labels)} samples were found by their zeros."]
-    parts.append(f"The labels of {sum(proved)} of them are proved.")
+    parts.append(f"The labels of {proved} of them are proved.")
     message = " ".join([*parts, *problems, *([weighing.why] if weighing.why else [])])
     return BatchRecovery(status, message, size or len(labels), samples)
 
 
 def _largest(differences: list[Tensor]) -> Tensor:
-    return FEATURE_VERDICT_BOUNDS * torch.stack(differences).amax(0)
+    return VERDICT_BOUNDS * torch.stack(differences).amax(0)
 
 
 def _prediction(problem: FeatureProblem, fit: FeatureFit) -> Tensor:
@@ -299,7 +291,7 @@ def _rounding(problem: FeatureProblem, fit: FeatureFit) -> Tensor:
     z = head.logits(fit.features) + head.b
     largest = torch.zeros_like(z).scatter_(1, z.argmax(1, keepdim=True), 1.0)
     rest = 1 - ((z + e * (1 - 2 * largest)).softmax(1) * largest).sum(1)
-    return (2 * e[:, 0]).minimum(2 * rest) + FEATURE_VERDICT_BOUNDS * problem.relative
+    return (2 * e[:, 0]).minimum(2 * rest) + VERDICT_BOUNDS * problem.relative
 
 
 def _problems(
@@ -309,17 +301,12 @@ def _problems(
     allowed = 8 * fit.scales.reciprocal().abs()[:, None] * problem.space.errors
     if bool((fit.features < -allowed).any()) or bool((fit.scales <= 0).any()):
         yield "A feature has negative entries, as no ReLU gives."
-    if not fit.misfit <= FEATURE_VERDICT_MISFIT:
+    if not fit.misfit <= VERDICT_MISFIT:
         yield (
             f"The scales leave {fit.misfit:.3g} standard errors of the gradient of the bias before "
             "the head."
         )
-    outside = int((~(labels.amin(1) >= -errors)).sum())
-    if outside:
-        yield (
-            f"The labels of {outside} samples have negative entries: the share was multiplied by "
-            "a factor, or the size of the batch is another."
-        )
+    yield from outside_simplex(labels, errors)
 
 
 def recover_by_features(
@@ -349,7 +336,7 @@ def recover_by_features(
     space = GradientSpace.of(G.T.contiguous(), relative, noise)
     if not 0 < space.rank < min(head.classes - 1, len(G.T)):
         return None  # the rank of so few classes does not tell how many samples there are
-    found = sparse_directions(space.R, space.errors, DIRECTIONS)
+    found = sparse_directions(space.R, space.errors)
     if len(found) != space.rank:
         message = (
             f"At least {space.rank} samples are behind the share. The features of {len(found)} "

@@ -15,19 +15,18 @@ import torch
 from torch import Tensor
 
 from softleak.batches.space import GradientSpace
-from softleak.batches.sparse.directions import DIRECTIONS, Directions, sparse_directions
-from softleak.batches.sparse.labels import Differences, Inputs, differences, judge
+from softleak.batches.sparse.directions import Directions, sparse_directions
+from softleak.batches.sparse.labels import VERDICT_MISFIT, Differences, Inputs, differences, judge
 from softleak.batches.sparse.layer import first_layer, is_homogeneous, run_through
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.sgd_steps import SgdSteps, mean_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.local.recipe import SgdSteps, mean_gradient
 from softleak.labels.recover import recover
 from softleak.resimulation import exact_copy, resimulate
 
-LARGEST_MISFIT = 32.0  # what a sample's δ may leave of its row of D, in standard errors
 OWN_ROUNDINGS = 4.0  # what the walk through the model adds to the error of a sample's gradient
 
 
@@ -71,7 +70,7 @@ def recover_without_scale(
     known = all(r.label is not None and r.feature is not None for r in recoveries)
     agrees = known and _agrees(subject, share, x, recoveries)
     sure = agrees and size == rank and alone.scale == "known"
-    sure = sure and bool((parts.misfit <= LARGEST_MISFIT).all())
+    sure = sure and bool((parts.misfit <= VERDICT_MISFIT).all())
     samples = tuple(recoveries if sure else map(_doubted, recoveries))
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
     status = Status.UNIQUE if proved == rank else Status.AMBIGUOUS
@@ -173,7 +172,7 @@ def recover_by_inputs(
     space = first_layer_space(subject, share, f"{layer}.weight", knowledge)
     if not space.rank:
         return None
-    found = sparse_directions(space.R, space.errors, DIRECTIONS)
+    found = sparse_directions(space.R, space.errors)
     if len(found) != space.rank:
         return _incomplete(space.rank, found)
     if f"{layer}.bias" not in share:
@@ -281,7 +280,7 @@ def recover_trained_batch(
     space = first_layer_space(subject, gradient, f"{layer}.weight", knowledge)
     if not space.rank:
         return _none("the first layer did not move")
-    found = sparse_directions(space.R, space.errors, DIRECTIONS)
+    found = sparse_directions(space.R, space.errors)
     if len(found) != space.rank:
         message = (
             f"At least {space.rank} samples are behind the update. The patterns of active units of "

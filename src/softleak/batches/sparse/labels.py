@@ -7,7 +7,7 @@ client simulated on the whole batch sends this share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -219,7 +219,7 @@ def _seen(model: nn.Module, head: str, x: Tensor) -> tuple[Tensor, Tensor]:
 
 # What decides when inputs and labels of a batch count as proved.
 # What a linear fit may leave of its equations, in standard errors of rounding. They are estimates;
-# the order of a client's sums is a factor of about 10 (see ``SimulationSettings.tolerance``).
+# the order of a client's sums is a factor of about 10 (see ``resimulation.TOLERANCE``).
 VERDICT_MISFIT = 32.0
 VERDICT_BOUNDS = 6.0  # an error bound is so many standard errors
 VERDICT_RUNS = 3  # runs with moved inputs, from which the error of predictions is taken
@@ -248,11 +248,7 @@ class Inputs:
 
 
 def judge(
-    subject: Subject,
-    share: GradientShare,
-    knowledge: Knowledge,
-    inputs: Inputs,
-    size: int | None,
+    subject: Subject, share: GradientShare, knowledge: Knowledge, inputs: Inputs, size: int | None
 ) -> BatchRecovery:
     """Return the labels of recovered inputs with everything that is proved of them."""
     model, x = subject.once(exact_copy), inputs.X.view(-1, *subject.expected_tensor_shape)
@@ -270,21 +266,43 @@ def judge(
     problems = list(_problems(inputs, parts, labels, known))
     if not problems:
         problems += disagreements(resimulate(subject, share, x, labels))
-    proved = [not problems and float(error) < knowledge.tolerance for error in errors]
-    samples = tuple(
-        Recovery(
-            Status.UNIQUE if sure else Status.AMBIGUOUS,
-            "One label and one input explain this sample." if sure else "Not proved.",
-            label=label,
-            feature=feature,
-            error=float(error),
-            feature_error=VERDICT_BOUNDS * feature_error,
-        )
-        for label, feature, error, sure in zip(labels, features, errors, proved, strict=True)
-    )
-    status = Status.UNIQUE if all(proved) else Status.AMBIGUOUS
-    message = _message(sum(proved), len(proved), problems, weighing)
+    spread = [VERDICT_BOUNDS * feature_error] * len(labels)
+    samples = judged(labels, features, errors, spread, not problems, knowledge.tolerance, "input")
+    proved = sum(sample.status is Status.UNIQUE for sample in samples)
+    status = Status.UNIQUE if proved == len(samples) else Status.AMBIGUOUS
+    message = " ".join(_said(proved, len(samples), problems, weighing))
     return BatchRecovery(status, message, size or len(x), samples, x, inputs.input_error)
+
+
+def judged(
+    labels: Tensor,
+    features: Tensor,
+    errors: Tensor,
+    feature_errors: Sequence[float],
+    sound: bool,
+    tolerance: float,
+    beside: str,
+) -> tuple[Recovery, ...]:
+    """Return the samples: where all is sound, those are proved whose label error is tolerable.
+
+    Args:
+        labels: (N, C) the labels.
+        features: (N, I) what entered the head.
+        errors: (N,) bounds of the labels' errors in L1.
+        feature_errors: bounds of the relative errors of the features.
+        sound: whether nothing speaks against the samples.
+        tolerance: the largest error of a proved label.
+        beside: what is known beside the label: "input" or "feature".
+    """
+    samples = []
+    for label, feature, off, spread in zip(labels, features, errors, feature_errors, strict=True):
+        sure = sound and float(off) < tolerance
+        message = f"One label and one {beside} explain this sample." if sure else "Not proved."
+        status = Status.UNIQUE if sure else Status.AMBIGUOUS
+        samples.append(
+            Recovery(status, message, label, feature, error=float(off), feature_error=float(spread))
+        )
+    return tuple(samples)
 
 
 def _problems(inputs: Inputs, parts: Differences, labels: Tensor, errors: Tensor) -> Iterator[str]:
@@ -300,6 +318,11 @@ def _problems(inputs: Inputs, parts: Differences, labels: Tensor, errors: Tensor
             f"For {unlike} samples no label gives the gradient that was found at the first "
             "layer: noise, several local steps, or another model."
         )
+    yield from outside_simplex(labels, errors)
+
+
+def outside_simplex(labels: Tensor, errors: Tensor) -> Iterator[str]:
+    """Yield what labels (N, C) with entries below their errors (N,) say against the samples."""
     outside = int((~(labels.amin(1) >= -errors)).sum())
     if outside:
         yield (
@@ -319,16 +342,18 @@ def disagreements(simulated: Resimulation) -> list[str]:
     return [f"The simulated client does not send this share{where}."]
 
 
-def _message(proved: int, found: int, problems: list[str], weighing: Weighing) -> str:
-    """Return what was found and what it rests on."""
-    parts = [f"The inputs of {found} samples follow from the gradient of the first layer."]
+def _said(proved: int, found: int, problems: list[str], weighing: Weighing) -> Iterator[str]:
+    """Yield what was found and what it rests on."""
+    yield f"The inputs of {found} samples follow from the gradient of the first layer."
     if proved == found:
-        parts.append(
+        yield (
             "Every label is proved: the client, simulated on all samples, sends this share in "
             "every layer up to rounding."
         )
     elif problems:
-        parts.append("Nothing is proved.")
+        yield "Nothing is proved."
     else:
-        parts.append(f"The labels of {proved} of them are proved.")
-    return " ".join([*parts, *problems, *([weighing.why] if weighing.why else [])])
+        yield f"The labels of {proved} of them are proved."
+    yield from problems
+    if weighing.why:
+        yield weighing.why

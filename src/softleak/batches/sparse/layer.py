@@ -5,7 +5,7 @@ The model is run on random inputs and observed; nothing is read from its code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from softleak.core.errors import SoftleakError
 from softleak.core.forward import forward_batch
 from softleak.core.input_shapes import random_input
 from softleak.core.subject import Subject
+from softleak.numerics.recorder import watched
 from softleak.resimulation import exact_copy
 
 
@@ -79,30 +80,16 @@ def run_through(model: nn.Module, name: str, x: Tensor) -> Passed:
 
 def run_layers(model: nn.Module, names: Iterable[str], x: Tensor) -> Mapping[str, Passed]:
     """Run a model once and keep what enters and leaves these layers; unused ones are left out."""
-    kept: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    handles = [
-        model.get_submodule(name).register_forward_hook(_keeper(kept.setdefault(name, [])))
-        for name in names
-    ]
-    try:
-        with torch.enable_grad():
-            logits = forward_batch(model, x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return {name: Passed(*calls[0], logits, len(calls)) for name, calls in kept.items() if calls}
+    kept: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in names}
 
-
-def _keeper(
-    kept: list[tuple[Tensor, Tensor]],
-) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-    """Return a hook that keeps what enters and leaves a layer."""
-
-    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        kept.append((inputs[0], output))
+    def keep(name: str, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        kept[name].append((given[0], output))
         return output.clone()  # an activation in place would overwrite what is kept
 
-    return keep
+    modules = {name: model.get_submodule(name) for name in kept}
+    with watched(modules, after=keep), torch.enable_grad():
+        logits = forward_batch(model, x)
+    return {name: Passed(*calls[0], logits, len(calls)) for name, calls in kept.items() if calls}
 
 
 def first_layer(subject: Subject) -> str | None:

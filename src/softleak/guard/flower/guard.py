@@ -1,4 +1,4 @@
-"""A mod that says, before a client trains, what one step on its own batch would give away."""
+"""Mods for a Flower client: a guard of its own update, and a preview of one step on its batch."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 
+from softleak.audit.leaks import Leak
 from softleak.audit.sweeps import TREATMENTS, Treatment
 from softleak.audit.weakest import Make, Stopped
 from softleak.core.client import capture
 from softleak.core.errors import ShareError, SoftleakError
 from softleak.core.local_training import UNKNOWN, LocalTraining, read_settings
-from softleak.core.vocabulary import Leak
 from softleak.defenses.defense import GaussianNoise
 from softleak.guard.auditor import Auditor, Question
-from softleak.guard.flower import guard as records
 from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
-from softleak.guard.updates import OwnStep, Weights
+from softleak.guard.updates import Update, Weights
 from softleak.labels.composition import BatchReader
 
 LEARNING_RATE_KEY = "lr"  # the name of the learning rate in the config of Flower's examples
@@ -140,6 +139,23 @@ def local_training(
     return LocalTraining(**{**settings, "lr": rate})  # type: ignore[arg-type]
 
 
+def addressed(
+    node: int, message: Message, state: Weights, lr: float | None, said: LocalTraining | None
+) -> Update:
+    """Return what a node is sent as an update that holds no share yet.
+
+    Args:
+        node: the number of the node.
+        message: the message to the node.
+        state: the weights and buffers that the message holds.
+        lr: the learning rate that was given; None to take that of the message.
+        said: how all clients train, if that was given; None to take what the message says.
+    """
+    rate = learning_rate(message.content, lr)
+    trained = local_training(message.content, rate, said)
+    return Update(node, lr=rate, client=trained, received=state)
+
+
 LOGGER = logging.getLogger("softleak")
 CONTEXT_KEY = "softleak"  # the record of the client's context that lasts between rounds
 
@@ -201,33 +217,30 @@ class LeakageGuard:
         """Let the client train, and return its reply as it is, defended, or refused."""
         if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
-        number = records.round_of(message.content)
+        number = round_of(message.content)
         try:
             # Before the client trains, because it may change the arrays in place.
-            _, received = records.only_arrays(message.content)
-            before = records.tensors(received)
+            _, received = only_arrays(message.content)
+            before = tensors(received)
         except SoftleakError as error:
             return self._unread(message, call_next(message, context), number, str(error))
-        lr = records.learning_rate(message.content, self._lr)
-        trained = local_training(message.content, lr, self.guard.question.client)
+        sent = addressed(context.node_id, message, before, self._lr, self.guard.question.client)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
         start = perf_counter()
         try:
-            key, record = records.only_arrays(reply.content)
-            samples = records.claimed_samples(reply.content)
-            step = OwnStep.of(before, records.tensors(record), lr, samples, self.guard.model)
-            step = replace(step, client=trained)
+            key, record = only_arrays(reply.content)
+            update = sent.sending(tensors(record), claimed_samples(reply.content))
             source = self._source(context, number)
-            outcome = self.guard.outcome(step, context.node_id, _remembered(context), source)
+            outcome = self.guard.outcome(update, _remembered(context), source)
         except SoftleakError as error:
             return self._unread(message, reply, number, str(error))
         self.guard.say(number, outcome, perf_counter() - start)
         if outcome.refusal:
             return _refused(message, outcome.refusal)
         if outcome.sent is not None:
-            reply.content[key] = records.record_of(step.after(outcome.sent), record)
+            reply.content[key] = record_of(update.after(outcome.sent, self.guard.model), record)
             _remember(context, outcome)
         if self.metrics:
             add_metrics(reply, outcome.metrics(self.guard.policy.stop, perf_counter() - start))
@@ -276,7 +289,6 @@ def _remembered(context: Context) -> Stopped | None:
     return Stopped(setting, None, Treatment(kept, length))
 
 
-LOGGER = logging.getLogger("softleak")
 OwnBatch = Callable[[Context], tuple[Tensor, Tensor]]  # inputs (B, …) and classes or labels
 
 
@@ -307,8 +319,8 @@ class BatchPreview:
             return call_next(message, context)
         found: dict[str, float] = {}
         try:
-            _, received = records.only_arrays(message.content)
-            found = self._simulated(records.tensors(received), context)
+            _, received = only_arrays(message.content)
+            found = self._simulated(tensors(received), context)
         except SoftleakError as error:
             LOGGER.warning("the client's own batch could not be simulated: %s", error)
         reply = call_next(message, context)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import Enum
 from importlib import import_module
 from itertools import cycle
@@ -21,13 +21,11 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from softleak.audit.composition import CompositionFinding
+from softleak.audit.leaks import Leak
 from softleak.core.errors import MissingExtra, SoftleakError, how_to_install
 from softleak.core.local_training import LocalTraining
-from softleak.core.vocabulary import Leak
 from softleak.guard.auditor import Auditor, ClientAudit, Question, RoundAudit
-from softleak.guard.flower import guard as records
-from softleak.guard.flower import monitor as log
-from softleak.guard.flower.guard import local_training
+from softleak.guard.flower.guard import addressed, claimed_samples, only_arrays, tensors
 from softleak.guard.flower.page import write_rounds
 from softleak.guard.updates import Group, Update, Weights, step_between
 from softleak.present.json import finite, numbers
@@ -213,27 +211,9 @@ def announce(audit: RoundAudit) -> None:
             LOGGER.warning("round %d, node %d: %s", audit.number, client.node, client.words)
 
 
-LOGGER = logging.getLogger("softleak")
-
-
-@dataclass(frozen=True, eq=False)
-class SentState:
-    """What a node was sent at the beginning of a round.
-
-    Attributes:
-        state: the weights and buffers by name.
-        lr: the learning rate that the node uses; None if it is unknown.
-        client: how the node trains; None if nothing but its learning rate is known.
-    """
-
-    state: Weights
-    lr: float | None
-    client: LocalTraining | None = None
-
-
 def sent_states(
     messages: Iterable[Message], lr: float | None, client: LocalTraining | None = None
-) -> dict[int, SentState]:
+) -> dict[int, Update]:
     """Return what each node is sent, by node.
 
     A record that goes to several nodes is read once. A node whose message cannot be read is left
@@ -245,23 +225,21 @@ def sent_states(
         client: how all clients train, if somebody said it; None to take what the message says.
     """
     states: dict[int, Weights] = {}
-    found: dict[int, SentState] = {}
+    found: dict[int, Update] = {}
     for message in messages:
         node = message.metadata.dst_node_id
         try:
-            _, record = records.only_arrays(message.content)
+            _, record = only_arrays(message.content)
             if id(record) not in states:
-                states[id(record)] = records.tensors(record)
+                states[id(record)] = tensors(record)
         except SoftleakError as error:
             LOGGER.warning("node %d cannot be audited in this round: %s", node, error)
             continue
-        rate = records.learning_rate(message.content, lr)
-        trained = local_training(message.content, rate, client)
-        found[node] = SentState(states[id(record)], rate, trained)
+        found[node] = addressed(node, message, states[id(record)], lr, client)
     return found
 
 
-def update_of(reply: Message, sent: Mapping[int, SentState]) -> Update:
+def update_of(reply: Message, sent: Mapping[int, Update]) -> Update:
     """Return a reply as an update that holds a share, or the reason why it holds none.
 
     Args:
@@ -275,15 +253,14 @@ def update_of(reply: Message, sent: Mapping[int, SentState]) -> Update:
         return Update(node, reason="it was sent nothing in this round")
     before = sent[node]
     try:
-        _, record = records.only_arrays(reply.content)
-        share = step_between(before.state, records.tensors(record), before.lr)
+        _, record = only_arrays(reply.content)
+        share = step_between(before.received, tensors(record), before.lr)
     except SoftleakError as error:
         return Update(node, reason=str(error))
-    said = records.claimed_samples(reply.content)
-    return Update(node, share, before.lr, said, client=before.client)
+    return replace(before, share=share, samples=claimed_samples(reply.content))
 
 
-def grouped(sent: Mapping[int, SentState], updates: Mapping[int, Update]) -> list[Group]:
+def grouped(sent: Mapping[int, Update], updates: Mapping[int, Update]) -> list[Group]:
     """Return the updates of a round, grouped by the state that the nodes were sent.
 
     A node that did not reply is among them, with that as the reason.
@@ -295,8 +272,8 @@ def grouped(sent: Mapping[int, SentState], updates: Mapping[int, Update]) -> lis
     silent = {n: Update(n, reason="it did not reply") for n in sent if n not in updates}
     members: dict[int, list[Update]] = defaultdict(list)
     for node, update in {**updates, **silent}.items():
-        members[id(sent[node].state) if node in sent else 0].append(update)
-    states = {id(one.state): one.state for one in sent.values()}
+        members[id(sent[node].received) if node in sent else 0].append(update)
+    states = {id(one.received): one.received for one in sent.values()}
     return [Group(states.get(key, {}), tuple(some)) for key, some in members.items()]
 
 
@@ -315,7 +292,6 @@ def with_metrics(metrics: MetricRecord | None, added: Mapping[str, float]) -> Me
     return held
 
 
-LOGGER = logging.getLogger("softleak")
 LOG_FILE, PAGE_FILE = "audit.jsonl", "index.html"
 
 
@@ -368,7 +344,7 @@ class LeakageMonitor(Strategy):
         self._runner = runner(engine, Auditor(model, asked))
         self._folder = None if folder is None else Path(folder)
         self._class_names = tuple(class_names)
-        self._sent: dict[int, SentState] = {}
+        self._sent: dict[int, Update] = {}
         self._rounds: dict[int, RoundAudit] = {}
 
     @property
@@ -442,7 +418,7 @@ class LeakageMonitor(Strategy):
             known = self._rounds.get(audit.number)
             self._rounds[audit.number] = audit if known is None else known.with_later(audit)
             if known is None:
-                log.announce(audit)
+                announce(audit)
         if done and self._folder is not None:
             try:
                 self._write(self._folder, done)
@@ -454,5 +430,5 @@ class LeakageMonitor(Strategy):
         """Append audits to the log, and write the page of all rounds again."""
         folder.mkdir(parents=True, exist_ok=True)
         for audit in done:
-            log.append(folder / LOG_FILE, audit)
+            append(folder / LOG_FILE, audit)
         write_rounds(folder / PAGE_FILE, self.rounds, self._class_names)

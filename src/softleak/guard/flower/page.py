@@ -9,11 +9,12 @@ from pathlib import Path
 from torch import Tensor
 
 from softleak.audit.findings import Method
-from softleak.core.vocabulary import Leak, State
+from softleak.audit.leaks import Leak
+from softleak.core.vocabulary import State
 from softleak.guard.auditor import ClientAudit, RoundAudit
 from softleak.io.atomic import write_text
 from softleak.present import page as png
-from softleak.present.page import TILE_WORDS, Tile, fill, tiles
+from softleak.present.page import Tile, fill, tiles
 from softleak.present.words import class_name, listed
 
 
@@ -151,7 +152,7 @@ def write_federations(
     """
     text = fill(
         "rounds.html", "softleak.guard.flower", title=title, runs=runs,
-        leaks={leak: what for leak, (what, _) in TILE_WORDS.items()},
+        leaks={leak: leak.short for leak in Leak},
         class_name=lambda index: class_name(index, names),
     )  # fmt: skip
     write_text(path, text)
@@ -167,5 +168,5 @@ def headline(run: Federation) -> str:
         for k, n in tried.items() if n
     ]  # fmt: skip
     said = f"Of {run.audited} updates, {listed(parts)}." if parts else ""
-    left = [TILE_WORDS[k][0] for k, n in tried.items() if not n]
+    left = [k.short for k, n in tried.items() if not n]
     return f"{said}{f' Not attacked: {listed(left)}.' if left else ''}".strip()

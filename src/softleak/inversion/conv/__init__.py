@@ -1,5 +1,7 @@
-"""The input of a convolution, from its output and its gradients.
+"""One convolution of a chain, walked back by least squares.
 
-``geometry``: its linear maps without a matrix. ``rows``: the weighted equations, and their normal
-matrix. ``solve``: the solution and its error. ``layer``: the step of the walk back.
+- ``geometry``: where the convolution looks, and its transpose.
+- ``rows``: the equations ("rows") of the input, their normal matrix and its approximate inverses.
+- ``solve``: the quick and the thorough solution of the rows, and the error of each.
+- ``layer``: the step of the chain, which builds the rows of a share and solves them.
 """

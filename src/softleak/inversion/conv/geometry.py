@@ -1,7 +1,8 @@
-"""This module applies the transpose of a convolution to many columns, by products of matrices.
+"""Where a convolution looks, and its transpose.
 
-The outputs are cut into tiles of a few positions. What a tile adds to the input is the product of
-one small matrix, the same for all tiles, with the tile's columns.
+For many columns at once the transpose is a product of matrices. The outputs are cut into tiles of
+a few positions. What a tile adds to the input is the product of one small matrix, the same for all
+tiles, with the tile's columns.
 """
 
 from __future__ import annotations
@@ -19,23 +20,14 @@ from softleak.core.errors import ModelError
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """This says where a convolution looks.
+    """Where a convolution looks."""
 
-    Attributes:
-        kernel: The kernel's size (kh, kw).
-        stride: The step between positions, down and across.
-        padding: Rows and columns of zeros on either side of the input.
-        dilation: The distance between taps, down and across.
-        size: The size (H, W) of the input.
-        plane: The input entries (L, k) that each position sees, H·W standing for padding.
-    """
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    size: tuple[int, int]
-    plane: Tensor
+    kernel: tuple[int, int]  # the kernel's size (kh, kw)
+    stride: tuple[int, int]  # the step between positions, down and across
+    padding: tuple[int, int]  # rows and columns of zeros on either side of the input
+    dilation: tuple[int, int]  # the distance between taps, down and across
+    size: tuple[int, int]  # the size (H, W) of the input
+    plane: Tensor  # the input entries (L, k) that each position sees, H·W standing for padding
 
     @classmethod
     def of(cls, layer: nn.Conv2d, size: tuple[int, int]) -> Geometry:
@@ -114,14 +106,9 @@ class Geometry:
 
 
 def _shared_positions(a: int, b: int, stride: int, size: int, count: int) -> range:
-    """Return the positions along one axis from which two taps see the input, not the padding.
+    """Return which of ``count`` positions along one axis let two taps see the input, not padding.
 
-    Args:
-        a: Where the first tap looks from position zero.
-        b: Where the second tap looks from position zero.
-        stride: The step between positions.
-        size: The input's size along the axis.
-        count: The number of positions.
+    ``a`` and ``b`` are where the taps look from position zero.
     """
     low, high = min(a, b), max(a, b)
     return range(max(0, -(low // stride)), min(count, (size - 1 - high) // stride + 1))

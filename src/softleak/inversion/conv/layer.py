@@ -1,11 +1,11 @@
-"""This module finds a convolution's input from its output and from its gradients.
+"""A convolution of a chain: its input from its output and from its gradients.
 
 All of them are linear in the input, or nearly (docs/method.md, "The input, layer by layer").
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import torch
@@ -18,49 +18,61 @@ from softleak.inversion.conv.solve import SolvedRows, solve_again, solve_quickly
 from softleak.inversion.state import TINY, LayerState, Measurement, Tangent
 from softleak.inversion.step import Inverted, LayerReport, gradient
 
-
-@dataclass(frozen=True)
-class ConvRowSettings:
-    """These are the settings of a convolution's rows.
-
-    Attributes:
-        prior_factor: Where no row tells an input's size, it is expected to be within this many
-            times the size that the gradients suggest.
-        faint_delta: Channels whose |δ| is below this part of the largest say nothing of the
-            input's size.
-        gradient_roundings: The rounding error of a gradient of kernel or bias, in resolutions of
-            its type.
-        output_roundings: The rounding error of an output that was itself computed, in resolutions
-            of the layer's type.
-        rounding_floor: An entry's rounding error is at least that of an entry of this part of the
-            tensor's largest, since sums round at the size of their terms.
-    """
-
-    prior_factor: float = 10.0
-    faint_delta: float = 1e-9
-    gradient_roundings: float = 2.0
-    output_roundings: float = 4.0
-    rounding_floor: float = 1e-3
-
-
-CONV_ROW_SETTINGS = ConvRowSettings()
+PRIOR_FACTOR = 10.0  # on the size that gradients suggest, where no row tells an input's size
+WEAK_DELTA = 1e-9  # of the largest |δ|: channels below it say nothing of the input's size
+GRADIENT_ROUNDINGS = 2.0  # the error of a gradient, in resolutions of its type
+OUTPUT_ROUNDINGS = 4.0  # the error of an output that was computed, in resolutions of its type
+ROUNDING_FLOOR = 1e-3  # of the largest entry: sums round at the size of their terms
+MOST_INPUTS = 3 * 64 * 64  # a matrix of their square is held in memory
+LINEARISATIONS = 3  # of the activation above, at most
 
 
 @dataclass(frozen=True, eq=False)
-class ConvRows:
-    """This builds the rows of one convolution, for the outputs and gradients of one share.
+class Conv:
+    """A convolution of a chain, with what the inversions of all shares have in common."""
 
-    Attributes:
-        name: The layer's name in the model.
-        layer: The layer.
-        geometry: Where it looks.
-        settings: The settings of its rows.
-    """
+    name: str  # the layer's name in the model
+    layer: nn.Conv2d  # the layer
+    input_shape: tuple[int, int, int]  # the shape (C, H, W) of its input
+    geometry: Geometry  # where it looks
+    quick: bool = False  # whether all errors are taken as independent, which is cheaper
+    lowest: bool = False  # whether no layer below needs the precision of the input
 
-    name: str
-    layer: nn.Conv2d
-    geometry: Geometry
-    settings: ConvRowSettings = CONV_ROW_SETTINGS
+    @classmethod
+    def of(cls, name: str, layer: nn.Conv2d, input_shape: tuple[int, int, int]) -> Conv:
+        """Return a layer prepared for inputs of one shape (C, H, W)."""
+        return cls(name, layer, input_shape, Geometry.of(layer, input_shape[1:]))
+
+    def back(
+        self, out: LayerState, share: GradientShare, tangent: Tangent | None = None
+    ) -> Inverted:
+        gradient(share, f"{self.name}.weight", self.layer.weight)
+        found: list[SolvedRows] = []
+        for _ in range(LINEARISATIONS):
+            groups = self.rows(out.with_independent_errors() if self.quick else out, share)
+            found = [self._solved(*pair) for pair in zip_longest(groups, found)]
+            pairs = zip(groups, found, strict=True)
+            z = torch.cat([rows.forward(f.value) for rows, f in pairs]) + self.bias
+            tangent = None if tangent is None else tangent.moved(z)
+            if tangent is None:
+                break
+            out = tangent.state()
+        # The output is now better known than before, and δ moves with it.
+        above = out.sensitivity
+        delta = above.delta + above.curvature * (z - out.measurement.value)
+        below = self._delta_in(delta, above.error, self.resolution(share))
+        state = LayerState.uncoupled(self._measurement(found), *below, above.scale_error)
+        return Inverted(state, self._report(groups, found))
+
+    def least_error(self, out: LayerState, share: GradientShare) -> Tensor:
+        """Return the standard error (C, H, W) that each entry had if all others were known.
+
+        It takes no system to be solved, and no pass can predict less, but for rows that agree
+        better than expected.
+        """
+        groups = self.rows(out.with_independent_errors(), share)
+        precision = torch.cat([rows.normal_diagonal() for rows in groups])
+        return precision.rsqrt().view(self.input_shape)
 
     @property
     def bias(self) -> Tensor | float:
@@ -72,33 +84,22 @@ class ConvRows:
         """Return the relative rounding error of the layer's weight gradient."""
         return share.resolution(f"{self.name}.weight", self.layer.weight.dtype)
 
-    def of(self, out: LayerState, share: GradientShare) -> list[Rows]:
-        """Return the rows of each group.
-
-        Args:
-            out: What is known at the layer's output (Co, Ho, Wo).
-            share: The gradients that the client sent.
-        """
+    def rows(self, out: LayerState, share: GradientShare) -> list[Rows]:
+        """Return the rows of each group, for what is known at the layer's output (Co, Ho, Wo)."""
         z, above, groups = out.measurement, out.sensitivity, self.layer.groups
         input_size = self._input_size(above.delta, share)
         g, g_error = self._gradients(out, share, input_size)
-        rounding = self.settings.output_roundings * self.resolution(share) * z.value.abs()
+        rounding = OUTPUT_ROUNDINGS * self.resolution(share) * z.value.abs()
         parts = (  # in the order of the fields of Rows
-            self.layer.weight.detach().double(),
-            z.value - self.bias,
-            z.error + rounding,
-            above.delta,
-            above.curvature,
-            g,
-            g_error,
-        )
+            self.layer.weight.detach().double(), z.value - self.bias, z.error + rounding,
+            above.delta, above.curvature, g, g_error,
+        )  # fmt: skip
         precision = z.precision if groups == 1 else None
-        prior_size = self.settings.prior_factor * input_size
+        prior_size = PRIOR_FACTOR * input_size
         split = zip(*(part.chunk(groups) for part in parts), strict=True)
-        rows = [Rows(self.geometry, k, y, e, d, c, own, off) for k, y, e, d, c, own, off in split]
         return [
-            replace(r, precision=precision, measurements=z.measurements, prior_size=prior_size)
-            for r in rows
+            Rows(self.geometry, k, y, e, d, c, own, off, precision, z.measurements, prior_size)
+            for k, y, e, d, c, own, off in split
         ]
 
     def _gradients(
@@ -109,12 +110,14 @@ class ConvRows:
         The error of a gradient of the kernel is that of rounding and noise, and that of δ times
         the input's size. A missing gradient of the bias has an infinite error.
         """
-        above, floor = out.sensitivity, self.settings.rounding_floor
-        rounding = self.settings.gradient_roundings * self.resolution(share)
+        above = out.sensitivity
+        rounding = GRADIENT_ROUNDINGS * self.resolution(share)
         weight = gradient(share, f"{self.name}.weight", self.layer.weight).double().flatten(1)
         largest = weight.abs().amax(1)
         size = above.delta.flatten(1).norm(dim=1).clamp_min(TINY)
-        own = rounding * (largest + floor * largest.amax()) + share.noise(f"{self.name}.weight")
+        own = rounding * (largest + ROUNDING_FLOOR * largest.amax()) + share.noise(
+            f"{self.name}.weight"
+        )
         off = above.error.hypot(above.scale_error * above.delta).flatten(1).norm(dim=1)
         error = (own.hypot(off * input_size) + TINY)[:, None].expand_as(weight)
         name = f"{self.name}.bias"
@@ -133,96 +136,16 @@ class ConvRows:
         """
         weight = gradient(share, f"{self.name}.weight", self.layer.weight).double()
         largest, size = weight.flatten(1).abs().amax(1), delta.flatten(1).norm(dim=1)
-        clear = size > self.settings.faint_delta * size.max()
+        clear = size > WEAK_DELTA * size.max()
         if not clear.any():
             return 1.0
         positions: float = delta[0].numel() ** 0.5
         return float((largest[clear] / size[clear]).amax()) / positions or 1.0
 
-
-@dataclass(frozen=True)
-class ConvSettings:
-    """These are the settings of a convolution's inversion.
-
-    Attributes:
-        most_inputs: A convolution with more inputs than this is refused, because a matrix of
-            their square is held in memory. It is 3·64·64.
-        linearisations: How often the activation above is linearised and the rows solved, at most.
-    """
-
-    most_inputs: int = 12288
-    linearisations: int = 3
-
-
-CONV_SETTINGS = ConvSettings()
-
-
-@dataclass(frozen=True, eq=False)
-class Conv:
-    """This is a convolution of a chain, with what the inversions of all shares have in common.
-
-    Attributes:
-        name: The layer's name in the model.
-        layer: The layer.
-        input_shape: The shape (C, H, W) of its input.
-        geometry: Where it looks.
-        quick: Whether all errors are taken as independent, which is cheaper.
-        lowest: Whether no layer below needs the precision of the input.
-        settings: The settings of the inversion.
-    """
-
-    name: str
-    layer: nn.Conv2d
-    input_shape: tuple[int, int, int]
-    geometry: Geometry
-    quick: bool = False
-    lowest: bool = False
-    settings: ConvSettings = CONV_SETTINGS
-
-    @classmethod
-    def of(cls, name: str, layer: nn.Conv2d, input_shape: tuple[int, int, int]) -> Conv:
-        """Return a layer prepared for inputs of one shape (C, H, W)."""
-        return cls(name, layer, input_shape, Geometry.of(layer, input_shape[1:]))
-
-    def back(
-        self, out: LayerState, share: GradientShare, tangent: Tangent | None = None
-    ) -> Inverted:
-        gradient(share, f"{self.name}.weight", self.layer.weight)
-        builder = ConvRows(self.name, self.layer, self.geometry)
-        found: list[SolvedRows] = []
-        for _ in range(self.settings.linearisations):
-            groups = builder.of(out.with_independent_errors() if self.quick else out, share)
-            found = [self._solved(*pair) for pair in zip_longest(groups, found)]
-            pairs = zip(groups, found, strict=True)
-            z = torch.cat([rows.forward(f.value) for rows, f in pairs]) + builder.bias
-            tangent = None if tangent is None else tangent.moved(z)
-            if tangent is None:
-                break
-            out = tangent.state()
-        # The output is now better known than before, and δ moves with it.
-        above = out.sensitivity
-        delta = above.delta + above.curvature * (z - out.measurement.value)
-        below = self._delta_in(delta, above.error, builder.resolution(share))
-        state = LayerState.uncoupled(self._measurement(found), *below, above.scale_error)
-        return Inverted(state, self._report(groups, found))
-
-    def least_error(self, out: LayerState, share: GradientShare) -> Tensor:
-        """Return the standard error (C, H, W) that each entry had if all others were known.
-
-        It takes no system to be solved, and no pass can predict less, but for rows that agree
-        better than expected.
-        """
-        builder = ConvRows(self.name, self.layer, self.geometry)
-        groups = builder.of(out.with_independent_errors(), share)
-        precision = torch.cat([rows.normal_diagonal() for rows in groups])
-        return precision.rsqrt().view(self.input_shape)
-
     def _solved(self, rows: Rows, last: SolvedRows | None) -> SolvedRows:
         """Return the solution of one group; averages always need the thorough solver.
 
-        Args:
-            rows: The rows of the group.
-            last: Their solution before the activation above was linearised again.
+        ``last`` is their solution before the activation above was linearised again.
         """
         if self.quick and rows.precision is None:
             return solve_quickly(rows)
@@ -241,13 +164,10 @@ class Conv:
     def _report(self, groups: list[Rows], found: list[SolvedRows]) -> LayerReport:
         """Return how well the groups determined the input, the worst of them counting."""
         return LayerReport(
-            self.name,
-            sum(rows.count for rows in groups),
-            sum(f.value.numel() for f in found),
-            max(f.condition for f in found),
-            max(f.residual for f in found),
+            self.name, sum(rows.count for rows in groups), sum(f.value.numel() for f in found),
+            max(f.condition for f in found), max(f.residual for f in found),
             all(f.determined for f in found),
-        )
+        )  # fmt: skip
 
     def _delta_in(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return ``∂L/∂x = Kᵀ ∗ δ`` (C, H, W) and its error, from that of δ and from rounding."""

@@ -1,9 +1,9 @@
-"""This module factors the normal matrix of rows with independent errors, using its structure.
+"""The equations of a convolution's input, their normal matrix, and its approximate inverses.
 
 Let T be the convolution's matrix, Λ the diagonal precision of its output, and D what gradients of
 the kernel see of a channel, of any channel. If δ does not move with the output, the normal matrix
-is ``TᵀΛT + I ⊗ DᵀD``. Both factorisations here are approximate inverses, for conjugate gradients
-on the rows themselves: one in single precision, and a cheaper one where outputs are few.
+is ``TᵀΛT + I ⊗ DᵀD``. Its approximate inverses are for conjugate gradients on the rows themselves:
+one is a factorisation in single precision, the other is cheaper where outputs are few.
 """
 
 from __future__ import annotations
@@ -23,36 +23,26 @@ from softleak.numerics.least_squares import cholesky_in_place, drawn, reproducib
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """These are the rows of one group of a convolution.
+    """The rows of one group of a convolution."""
 
-    Attributes:
-        geometry: Where the convolution looks.
-        kernel: The kernel K (Co, C, kh, kw).
-        z: The output without the bias (Co, Ho, Wo).
-        z_error: Its standard errors (Co, Ho, Wo), infinite where a row says nothing.
-        delta: The derivative ``δ = ∂L/∂z`` (Co, Ho, Wo).
-        curvature: How fast δ moves with z, entry by entry (Co, Ho, Wo).
-        g: The gradients of kernel and bias (Co, C·k + 1). The last column belongs to the bias, as
-            if it were the weight of a constant one.
-        g_error: Their standard errors: the same in all of a row but the last column, which is
-            infinite if there is no gradient of the bias.
-        precision: The inverse covariance (m, m) of z, if its errors are correlated.
-        measurements: How many independent measurements ``precision`` stands for; None stands
-            for m.
-        prior_size: How large inputs are expected to be at most. It acts through a ridge
-            ``1/prior_size²`` in directions that no row sees.
-    """
-
-    geometry: Geometry
-    kernel: Tensor
-    z: Tensor
-    z_error: Tensor
-    delta: Tensor
-    curvature: Tensor
+    geometry: Geometry  # where the convolution looks
+    kernel: Tensor  # the kernel K (Co, C, kh, kw)
+    z: Tensor  # the output without the bias (Co, Ho, Wo)
+    z_error: Tensor  # its standard errors (Co, Ho, Wo), infinite where a row says nothing
+    delta: Tensor  # the derivative ``δ = ∂L/∂z`` (Co, Ho, Wo)
+    curvature: Tensor  # how fast δ moves with z, entry by entry (Co, Ho, Wo)
+    # The gradients of kernel and bias (Co, C·k + 1). The last column belongs to the bias, as if
+    # it were the weight of a constant one.
     g: Tensor
+    # Their standard errors: the same in all of a row but the last column, which is infinite if
+    # there is no gradient of the bias.
     g_error: Tensor
+    # The inverse covariance (m, m) of z, if its errors are correlated.
     precision: Tensor | None = None
+    # How many independent measurements ``precision`` stands for; None stands for m.
     measurements: int | None = None
+    # How large inputs are expected to be at most. It acts through a ridge ``1/prior_size²`` in
+    # directions that no row sees.
     prior_size: float = math.inf
 
     @property
@@ -90,9 +80,8 @@ class Rows:
     def misfits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return how far an input (n,) misses the rows.
 
-        Returns:
-            ``z − K ∗ x`` (Co, Ho, Wo), and the misfits of the gradients (Co, C·k + 1) in units of
-            their errors.
+        These are ``z − K ∗ x`` (Co, Ho, Wo), and the misfits of the gradients (Co, C·k + 1) in
+        units of their errors.
         """
         off = self.z - self.forward(x)
         delta = (self.delta - self.curvature * off).flatten(1)
@@ -112,19 +101,12 @@ class Rows:
     def slope(self, x: Tensor, around: Tensor) -> Tensor:
         """Return ``Aᵀ(b − A x)`` (n,) over all rows and the ridge.
 
-        Args:
-            x: The input (n,) at which to compute the misfits.
-            around: A nearby input (n,) at which to compute the derivative A of the rows.
+        A is the derivative of the rows at a nearby input ``around`` (n,).
         """
         return self._pulled(*self.misfits(x), around) - x / self.prior_size**2
 
     def normal_product(self, v: Tensor, around: Tensor) -> Tensor:
-        """Return ``AᵀA v`` (n,) over all rows and the ridge, A being the derivative of ``slope``.
-
-        Args:
-            v: A vector (n,).
-            around: The input (n,) at which to compute A.
-        """
+        """Return ``AᵀA v`` (n,) over all rows and the ridge, A being as in ``slope``."""
         moved = self.forward(v)
         direct = self.delta.flatten(1) @ self.geometry.patches(v.view(self.shape)).T
         gradient = torch.nn.functional.pad(direct, (0, 1))
@@ -145,7 +127,7 @@ class Rows:
         return (back + direct).flatten()
 
     def rough_solution(self, steps: int) -> Tensor:
-        """Return an input (n,) near the solution, after so many steps of conjugate gradients.
+        """Return an input (n,) near the solution, by a few steps of conjugate gradients.
 
         δ is taken not to move with z, and all errors as independent.
         """
@@ -177,15 +159,15 @@ def normal_matrix(rows: Rows, around: Tensor, dtype: torch.dtype = torch.double)
     directly by a matrix B, alike for all channels, and through δ by ``M T``. The matrix is
     ``(B + M T)ᵀ(B + M T) + TᵀΛT``, and the ridge.
 
-    Args:
-        rows: The rows.
-        around: The input (n,) around which δ is linearised.
-        dtype: The precision in which to add up. Numbers beyond its range make infinities.
+    Numbers beyond the range of ``dtype``, in which it is added up, make infinities.
     """
     curvature = rows.curvature.flatten(1)[:, None]
     through = (curvature * rows.patches(around) / rows.g_error[..., None]).to(dtype)
     direct = gradient_rows(rows).to(dtype)
-    inner = _halved_precision(rows, dtype)
+    precision = rows.precision
+    if precision is None:
+        precision = rows.weighted(torch.ones_like(rows.z)).flatten().diag()
+    inner = precision.to(dtype) / 2
     add_blocks(inner, through.transpose(1, 2) @ through / 2)
     half = _transposed(rows, inner)
     _add_crossed(half, direct, through)
@@ -224,13 +206,6 @@ def _transposed(rows: Rows, columns: Tensor) -> Tensor:
     return transposed_columns(rows.geometry, rows.kernel.to(columns.dtype), shaped)
 
 
-def _halved_precision(rows: Rows, dtype: torch.dtype) -> Tensor:
-    """Return half of the precision Λ (m, m) of the forward rows."""
-    if rows.precision is not None:
-        return rows.precision.to(dtype) / 2
-    return rows.weighted(torch.ones_like(rows.z)).flatten().diag().to(dtype) / 2
-
-
 def _add_crossed(half: Tensor, direct: Tensor, through: Tensor) -> None:
     """Add ``BᵀM`` to (n, m), in place, of B (Co, k, H·W) per channel and M (Co, C·k + 1, L)."""
     outputs, taps, plane = direct.shape
@@ -240,7 +215,7 @@ def _add_crossed(half: Tensor, direct: Tensor, through: Tensor) -> None:
 
 
 class ApproximateInverse(Protocol):
-    """This is nearly the inverse of a normal matrix (n, n) with a ridge."""
+    """Nearly the inverse of a normal matrix (n, n) with a ridge."""
 
     def solve(self, right: Tensor) -> Tensor:
         """Return its product with a vector (n,)."""
@@ -254,16 +229,14 @@ class ApproximateInverse(Protocol):
 def approximate_inverse(rows: Rows, ridge: Tensor) -> ApproximateInverse | None:
     """Return the cheaper factorisation, or None if it fails in its precision.
 
-    Args:
-        rows: Rows with independent errors.
-        ridge: What is added to the diagonal (H·W,) of every channel.
+    The rows have independent errors; ``ridge`` is added to the diagonal (H·W,) of every channel.
     """
     return LowRank.of(rows, ridge) if rows.few_outputs else SinglePrecision.of(rows, ridge)
 
 
 @dataclass(frozen=True, eq=False)
 class SinglePrecision:
-    """This is the factor of the whole matrix, divided by ``size``, in single precision."""
+    """The factor of the whole matrix, divided by ``size``, in single precision."""
 
     factor: Tensor
     size: float
@@ -289,21 +262,13 @@ class SinglePrecision:
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """This is one block for all channels, and the few forward rows by Woodbury's identity.
+    """One block for all channels, and the few forward rows by Woodbury's identity."""
 
-    Attributes:
-        rows: The rows.
-        root: ``Λ^½`` (Co, Ho, Wo).
-        block: The factor (H·W, H·W) of ``DᵀD`` with the ridge.
-        inverse: The inverse (H·W, H·W) of that block.
-        capacity: The factor (m, m) of ``I + Λ^½ T (I ⊗ DᵀD)⁻¹ Tᵀ Λ^½``.
-    """
-
-    rows: Rows
-    root: Tensor
-    block: Tensor
-    inverse: Tensor
-    capacity: Tensor
+    rows: Rows  # the rows
+    root: Tensor  # ``Λ^½`` (Co, Ho, Wo)
+    block: Tensor  # the factor (H·W, H·W) of ``DᵀD`` with the ridge
+    inverse: Tensor  # the inverse (H·W, H·W) of that block
+    capacity: Tensor  # the factor (m, m) of ``I + Λ^½ T (I ⊗ DᵀD)⁻¹ Tᵀ Λ^½``
 
     @classmethod
     def of(cls, rows: Rows, ridge: Tensor) -> LowRank | None:

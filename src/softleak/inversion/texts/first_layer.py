@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softleak.core.client import capture
-from softleak.core.errors import ModelError, SoftleakError
+from softleak.core.errors import ModelError
 from softleak.core.forward import forward_one, run_batch
 from softleak.core.input_shapes import random_input
 from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.numerics.recorder import watched
+from softleak.resimulation import relative_misfit
 
 CHUNK_ENTRIES = 1 << 24  # entries of embedded tokens that are computed at a time
 
@@ -133,63 +134,42 @@ def _groups(seen: dict[str, Tensor], names: list[str]) -> dict[int, list[str]]:
 
 def filled(spec: InputSpec, ids: Tensor) -> Inputs:
     """Return an input with these token ids (B, L): masks of ones, and zeros for the rest."""
-    made: dict[str, Tensor] = {}
-    for part in spec.parts:
-        if part == spec.tokens:
-            made[part.keyword] = ids
-        else:
-            made[part.keyword] = torch.full_like(ids, 0 if part.below else 1)
-    return assembled(made)
+    rest = {part.keyword: torch.full_like(ids, 0 if part.below else 1) for part in spec.parts}
+    return assembled({**rest, spec.tokens.keyword: ids})
 
 
 def entering(model: nn.Module, name: str, x: Inputs) -> Tensor:
     """Return what enters a layer (B, L, d) when the model runs on a batch."""
     seen: list[Tensor] = []
 
-    def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen.append(inputs[0].detach())
+    def look(_: str, given: tuple[Tensor, ...]) -> None:
+        seen.append(given[0].detach())
         raise _Enough
 
-    handle = model.get_submodule(name).register_forward_pre_hook(look)
-    try:
-        run_batch(model, x)
-    except ModelError:
-        if not seen:
-            raise
-    finally:
-        handle.remove()
+    with watched({name: model.get_submodule(name)}, before=look):
+        try:
+            run_batch(model, x)
+        except ModelError:
+            if not seen:
+                raise
     return seen[0]
 
 
-def _readers(model: nn.Module) -> Iterator[str]:
-    """Yield the layers with a matrix that vectors are multiplied by."""
-    for name, module in model.named_modules():
-        matrix = any(p.ndim == 2 for _, p in module.named_parameters(recurse=False))
-        if matrix and not isinstance(module, nn.Embedding):
-            yield name
-
-
-@contextmanager
-def _watched(model: nn.Module, seen: dict[str, Tensor]) -> Iterator[None]:
-    def watch(name: str) -> torch.utils.hooks.RemovableHandle:
-        def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim == 3:
-                seen.setdefault(name, inputs[0].detach())
-
-        return model.get_submodule(name).register_forward_pre_hook(look)
-
-    handles = [watch(name) for name in _readers(model)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _inputs(model: nn.Module, x: Inputs) -> dict[str, Tensor]:
-    """Return what enters each layer (1, L, d) on one input."""
+    """Return what enters each layer (1, L, d) with a matrix that vectors are multiplied by."""
     seen: dict[str, Tensor] = {}
-    with _watched(model, seen), torch.enable_grad():
+
+    def look(name: str, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], Tensor) and given[0].ndim == 3:
+            seen.setdefault(name, given[0].detach())
+
+    readers = {
+        name: module
+        for name, module in model.named_modules()
+        if not isinstance(module, nn.Embedding)
+        and any(p.ndim == 2 for p in module.parameters(recurse=False))
+    }
+    with watched(readers, before=look), torch.enable_grad():
         forward_one(model, x)
     return seen
 
@@ -225,14 +205,7 @@ MOST_TEXTS = 4  # of which every order of labels is tried
 
 @dataclass(frozen=True, eq=False)
 class TextResimulation:
-    """Compare the gradient of a text with a share.
-
-    Attributes:
-        model: the model, in the mode the client used.
-        spec: what its inputs look like.
-        share: what the client sent.
-        label: (C,) the label that was recovered from the share.
-    """
+    """The client run on a text, with the label (C,) that was recovered from the share."""
 
     model: nn.Module
     spec: InputSpec
@@ -241,21 +214,7 @@ class TextResimulation:
 
     def misfit(self, tokens: Tensor) -> float:
         """Return what a text (L,) leaves of the share, relative to its size and at any scale."""
-        try:
-            label = self.label.clamp_min(0) / self.label.clamp_min(0).sum()
-            made = capture(self.model, filled(self.spec, tokens), label)
-        except SoftleakError:
-            return math.inf
-        return misfit(self.share, made)
-
-
-def misfit(share: GradientShare, made: GradientShare) -> float:
-    """Return what a gradient leaves of a share, relative to its size and at any scale."""
-    names = [name for name in share if name in made]
-    ours = torch.cat([made[name].double().flatten() for name in names])
-    sent = torch.cat([share[name].double().flatten() for name in names])
-    scale = float(ours @ sent) / max(float(ours @ ours), 1e-300)
-    return float((sent - scale * ours).norm()) / max(float(sent.norm()), 1e-300)
+        return relative_misfit(self.model, self.share, filled(self.spec, tokens), self.label)
 
 
 def batch_misfit(
@@ -273,21 +232,14 @@ def batch_misfit(
     if len(texts) != len(labels) or len(texts) > MOST_TEXTS:
         return math.inf
     x = _padded(spec, texts, getattr(getattr(model, "config", None), "pad_token_id", None) or 0)
-    labels = labels.clamp_min(0) / labels.clamp_min(0).sum(1, keepdim=True)
-    best = math.inf
-    for order in permutations(range(len(labels))):
-        try:
-            best = min(best, misfit(share, capture(model, x, labels[list(order)])))
-        except SoftleakError:
-            return math.inf
-    return best
+    orders = permutations(range(len(labels)))
+    return min(relative_misfit(model, share, x, labels[list(order)]) for order in orders)
 
 
 def _padded(spec: InputSpec, texts: Sequence[Sequence[int]], empty: int) -> Inputs:
     """Return a batch of texts of different lengths, with masks of zeros behind their ends."""
     length = max(map(len, texts))
     ids = torch.tensor([[*text, *[empty] * (length - len(text))] for text in texts])
-    held = dict(pieces(filled(spec, ids)))
     used = torch.tensor([[1] * len(text) + [0] * (length - len(text)) for text in texts])
     masks = {part.keyword: used for part in spec.parts if part.below is None}
-    return assembled({**held, **masks})
+    return assembled({**dict(pieces(filled(spec, ids))), **masks})

@@ -64,14 +64,7 @@ class CombinedEvidence:
 def combine(
     relations: Sequence[Relation], shares: Sequence[GradientShare], head: Head, factors: Factors
 ) -> CombinedEvidence:
-    """Solve every relation whose gradient the shares hold; the most exact that holds decides.
-
-    Args:
-        relations: what the model offers.
-        shares: what N clients sent; all of them hold the same gradients.
-        head: the model's last linear layer.
-        factors: the factors of the N head gradients.
-    """
+    """Solve every relation whose gradient the shares hold; the most exact that holds decides."""
     used = [r for r in relations if all(r.parameter in share for share in shares)]
     coarse = factors.explained > COMBINE_COARSE
     if not used:

@@ -54,7 +54,7 @@ def probe(
         model: the classifier.
         input_shape: the shape or specification of one input; by default the first usual one that
             it accepts.
-        head: the name of its last linear layer, or a ``Head`` that the caller vouches for.
+        head: the name of its last linear layer, or a ``Head`` that the caller states.
         seed: the seed of the random inputs and labels.
 
     Returns:
@@ -62,7 +62,7 @@ def probe(
 
     Raises:
         HeadNotFound: if no linear layer does what the attacks assume.
-        ModelError: if nobody can tell which input the model takes.
+        ModelError: if it is not known which input the model takes.
     """
     subject = Subject.of(model, input_shape, head=head)
     return _relations(subject, subject.expected_shape, seed)

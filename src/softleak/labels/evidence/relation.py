@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -18,6 +17,7 @@ from softleak.core.head import Head
 from softleak.core.input_shapes import random_input
 from softleak.core.input_spec import Layout
 from softleak.core.share import GradientShare
+from softleak.numerics.recorder import watched
 
 # How the error of a scalar follows from a misfit.
 # A misfit of up to this many roundings is rounding alone. It is then independent from entry to
@@ -142,7 +142,6 @@ def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float =
     Args:
         g: (N, m) the gradients. A gradient of zeros says nothing and has an infinite misfit.
         direction: (N, m) the gradients that τ = 1 would give.
-        factors: the factors of the N head gradients.
         entry: the size of the terms that a client sums, in its own precision, for one entry.
 
     Returns:
@@ -191,12 +190,13 @@ def probe_runs(
     model: nn.Module, head: Head, shape: Layout, count: int, seed: int
 ) -> Iterator[Probe]:
     """Run the model on random inputs with random labels, which are uniform on the simplex."""
-    generator = torch.Generator().manual_seed(seed)
+    generator, modules = torch.Generator().manual_seed(seed), dict(model.named_modules())
     for index in range(count):
         label = torch.rand(head.classes, generator=generator, dtype=torch.double).log().neg()
         label = label / label.sum()
         # Dropout in train mode draws from the global generator.
-        with seeded(seed + index, head.W), _Watch(model, head) as watch:
+        watch = _Watch(head, modules)
+        with seeded(seed + index, head.W), watched(modules, after=watch.look):
             share = capture(model, random_input(shape, index, generator), label)
         feature, logits = watch.seen
         delta = logits.softmax(-1) - label.to(logits.device)
@@ -204,26 +204,15 @@ def probe_runs(
 
 
 class _Watch:
-    """Hooks that record, during one run, the head's input and output and the sizes of maps."""
+    """The head's input and output and the sizes of maps, as one run shows them."""
 
-    def __init__(self, model: nn.Module, head: Head) -> None:
+    def __init__(self, head: Head, modules: Mapping[str, nn.Module]) -> None:
         self.entered: tuple[Tensor, Tensor]
         self.seen: tuple[Tensor, Tensor]
         self.positions: dict[str, int] = {}
-        self.model, self.head = model, head
+        self.head, self.modules = head, modules
 
-    def __enter__(self) -> _Watch:
-        modules = self.model.named_modules()
-        self.handles = [m.register_forward_hook(partial(self._look, n)) for n, m in modules]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-    def _look(
-        self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: object
-    ) -> None:
+    def look(self, name: str, inputs: tuple[Tensor, ...], output: object) -> None:
         """Record one module's output; the whole model's comes last."""
         if name == self.head.name and isinstance(output, Tensor):
             self.entered = inputs[0].detach(), output.detach()
@@ -231,7 +220,7 @@ class _Watch:
             x, z = row_of_logits(*self.entered, logits.detach())
             self.seen = x[0].double(), z[0].double()
         if isinstance(output, Tensor) and output.ndim > 2:
-            for parameter, _ in module.named_parameters(name, recurse=False):
+            for parameter, _ in self.modules[name].named_parameters(name, recurse=False):
                 self.positions[parameter] = output[0, 0].numel()
 
 

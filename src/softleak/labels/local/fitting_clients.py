@@ -11,11 +11,11 @@ import torch
 from softleak.core.factors import RANK, factor
 from softleak.core.families import AnyLabel
 from softleak.core.results import Recovery, Status
+from softleak.core.sgd_steps import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.composition import is_sign_pattern
 from softleak.labels.local.head_alone import trains_head_alone
-from softleak.labels.local.recipe import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.local.whole_head import rows_seen
 
 # These clients are tried where the assumed one does not fit.
@@ -24,10 +24,9 @@ OTHER_CLIENTS_MOMENTUM = (0.0, 0.9)  # other momenta
 OTHER_CLIENTS_MOST_OF_ALL_LAYERS = 2  # clients that are tried where all layers were trained
 OTHER_CLIENTS_LEAST_DECAY = 1e-7  # a weight decay below this is none
 OTHER_CLIENTS_SAME_FACTOR = 0.01  # a factor this close to one is none
-OTHER_CLIENTS_LARGEST_DECAY = 1.0  # nobody decays weights by more
+OTHER_CLIENTS_LARGEST_DECAY = 1.0  # weights are not decayed by more
 
 
-WOULD_FIT = "what would fit: "  # how a sentence about another client begins
 Again = Callable[[Sequence[GradientShare], SgdSteps], Sequence[Recovery]]
 Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]
 
@@ -60,11 +59,8 @@ def would_fit(
     """Return in words which other client explains each update, or that none was found.
 
     Args:
-        subject: the model.
-        shares: the updates; all trained the same layers.
         said: the steps that were assumed of them.
         again: recovers their labels by other steps.
-        plain: recovers the labels behind gradients, as of one step.
     """
     signs = "its entries all have one size: a step of Adam or of signs would fit"
     words: dict[int, str] = {
@@ -73,18 +69,16 @@ def would_fit(
     left = _seen(subject, {i: one for i, one in enumerate(shares) if i not in words}, said)
     factors = _factors_of(subject, {i: one.share for i, one in left.items() if one.single},
                           said, plain)  # fmt: skip
-    words |= {i: found for i, (proved, found) in factors.items() if proved}
-    steps = _other_steps(subject, {i: one for i, one in left.items() if i not in words},
+    proved = {i for i, answer in factors.items() if answer.status is Status.UNIQUE}
+    steps = _other_steps(subject, {i: one for i, one in left.items() if i not in proved},
                          said, again)  # fmt: skip
     for i, one in left.items():
-        scaled = factors[i][1] if i in factors else ""
-        if i in steps:
-            beside = f"; or {scaled.removeprefix(WOULD_FIT)}" if scaled else ""
-            words[i] = f"{WOULD_FIT}{_difference(said, steps[i])}{beside}"
-        elif not one.single:
-            words[i] = "what would fit: several samples, or other steps of all layers"
-        else:
-            words[i] = scaled or "no other client that was tried explains it either"
+        fitting = [_difference(said, steps[i])] if i in steps else []
+        if not fitting and not one.single:
+            fitting = ["several samples, or other steps of all layers"]
+        elif i in factors:
+            fitting.append(_one_step_times(factors[i].scale))
+        words[i] = _would_fit(*fitting)
     return [words[i] for i in range(len(shares))]
 
 
@@ -184,18 +178,24 @@ def _difference(said: SgdSteps, found: SgdSteps) -> str:
     return ", ".join(f"{n}={new:.3g} instead of {old:g}" for n, old, new in changed if old != new)
 
 
+def _would_fit(*fitting: str) -> str:
+    if not fitting:
+        return "no other client that was tried explains it either"
+    return f"what would fit: {'; or '.join(fitting)}"
+
+
+def _one_step_times(scale: float) -> str:
+    return f"one step times {scale:.3g}, as after clipping or with another learning rate"
+
+
 def _factors_of(
     subject: Subject, shares: Mapping[int, GradientShare], said: SgdSteps, plain: Plain
-) -> dict[int, tuple[bool, str]]:
-    """Return where another factor of one step explains an update: whether proved, and in words."""
+) -> dict[int, Recovery]:
+    """Return the answers where another factor of one step explains an update."""
     once = replace(said, steps=1, momentum=0.0, nesterov=False)
     means = [replace(mean_gradient(subject, one, once), scale="unknown") for one in shares.values()]
-    found: dict[int, tuple[bool, str]] = {}
-    for i, answer in zip(shares, plain(means), strict=True):
-        if _explains(answer) and abs(answer.scale - 1) >= OTHER_CLIENTS_SAME_FACTOR:
-            words = (
-                f"{WOULD_FIT}one step times {answer.scale:.3g}, as after clipping or with another "
-                "learning rate"
-            )
-            found[i] = (answer.status is Status.UNIQUE, words)
-    return found
+    return {
+        i: answer
+        for i, answer in zip(shares, plain(means), strict=True)
+        if _explains(answer) and abs(answer.scale - 1) >= OTHER_CLIENTS_SAME_FACTOR
+    }

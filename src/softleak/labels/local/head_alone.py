@@ -11,13 +11,13 @@ from softleak.core.factors import Factors, factor
 from softleak.core.families import AnyLabel
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery
+from softleak.core.sgd_steps import SgdSteps, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import Solutions, certify
 from softleak.labels.curve import misfit
 from softleak.labels.evidence.combine import CombinedEvidence, combine
 from softleak.labels.evidence.relation import HeadBias
-from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.review import review
@@ -37,12 +37,6 @@ def recover_head_alone(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], recipe: SgdSteps
 ) -> list[Recovery | None]:
     """Recover N clients that took the steps of one recipe, on one sample each.
-
-    Args:
-        subject: the model the clients started from.
-        knowledge: what is assumed of every share.
-        shares: the updates; all hold the same parameters and say the same of their scale.
-        recipe: the steps.
 
     Returns:
         A recovery for each share; None where the update, less its weight decay, is not a product

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from softleak.core.client import Client
 from softleak.core.errors import DataError
+from softleak.core.sgd_steps import as_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.composition import BatchReader
-from softleak.labels.local.recipe import as_gradient
 from softleak.labels.noisy.features import features_of
 
 
@@ -89,7 +89,6 @@ class ProportionReader:
         """Run the client on stand-ins, and fit.
 
         Args:
-            subject: the model the client starts from.
             client: how it trains.
             samples: how many samples it has.
             stand_ins: images with their classes, as public data offer them; by default noise.
@@ -125,8 +124,6 @@ def statistic(subject: Subject, share: GradientShare, along: Tensor | None) -> T
     """Return (C,) the mean of ``p − y`` over all steps, as far as the head's update tells.
 
     Args:
-        subject: the model the client starts from.
-        share: its update.
         along: (I,) a direction along which features have length one, as the input of a bias has.
     """
     gradient = as_gradient(subject, share)

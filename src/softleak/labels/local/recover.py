@@ -15,11 +15,11 @@ from softleak.core.families import AnyLabel, Family, SmoothedMixed
 from softleak.core.knowledge import Knowledge
 from softleak.core.local_training import UNKNOWN, LocalTraining
 from softleak.core.results import Candidate, Recovery, Status
+from softleak.core.sgd_steps import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.local.fitting_clients import Plain, would_fit
 from softleak.labels.local.head_alone import recover_head_alone, trains_head_alone
-from softleak.labels.local.recipe import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.local.rounded_weights import by_rounding
 from softleak.labels.local.whole_head import recover_by_head
 from softleak.labels.local.whole_network import recover_whole
@@ -96,14 +96,7 @@ class TrainedAnswer:
 def recover_trained(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
 ) -> list[Recovery]:
-    """Recover the labels behind updates of local training on one sample each.
-
-    Args:
-        subject: the model the clients started from.
-        knowledge: what is assumed of every share.
-        shares: ``before − after`` of each, with the client in ``made_by``.
-        plain: recovers the labels behind gradients, as of one step.
-    """
+    """Recover the labels behind updates ``before − after`` of local training on one sample each."""
     answers = answer_trained(subject, knowledge, shares, plain)
     found = [answer.recovery for answer in answers]
     if knowledge.samples is not None and knowledge.samples > 1:

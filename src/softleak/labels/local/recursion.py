@@ -18,8 +18,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from softleak.core.sgd_steps import SgdSteps
 from softleak.labels.curve import ENTRIES_AT_ONCE, Interval
-from softleak.labels.local.recipe import SgdSteps
 from softleak.labels.pseudo import PseudoLabels
 
 # What solves the recursion for the label.
@@ -29,7 +29,7 @@ LABEL_EQUATIONS_SOLVED = 1e-7
 # L1: the largest step of Newton's method, labels being at most 2 apart.
 LABEL_EQUATIONS_LONGEST = 4.0
 LABEL_EQUATIONS_OUTSIDE = 1e3  # the entries of a label that stands for no solution
-LABEL_EQUATIONS_STRIDE = 8  # of so many scalars in a row at least, one is solved first
+LABEL_EQUATIONS_STRIDE = 8  # of this number of scalars in a row at least, one is solved first
 LABEL_EQUATIONS_APART = 1 / 8  # of |t|: the distance of scalars that are solved first
 LABEL_EQUATIONS_FEWEST = 8  # scalars in a row below which every one is solved by itself
 LABEL_EQUATIONS_NARROW = 1 / 32  # of |t|: a bracket on which one matrix serves all scalars
@@ -172,7 +172,6 @@ def solve_along(curve: Recursion, t: Tensor, start: Tensor, last: Solved) -> Ten
     """Return the labels (N, S, C) at the scalars ``t`` (N, S), ordered in every row.
 
     Args:
-        curve: the recursions of N clients.
         t: the scalars.
         start: labels (N, S, C) to begin with. A label that is not found is ``outside``.
         last: what was found before for these clients; it is brought up to date.
@@ -212,24 +211,23 @@ def _solve_within(curve: Recursion, t: Tensor, start: Tensor, bracket: Bracket) 
 
 
 def _solve_near(
-    curve: Recursion, t: Tensor, begin: Tensor, near: Tensor, back: Tensor, hopeless: Tensor
+    curve: Recursion, t: Tensor, begin: Tensor, near: Tensor, back: Tensor, unsolvable: Tensor
 ) -> Tensor:
     """Return the labels (N, S, C) of scalars (N, S), with matrices taken over where they serve.
 
     Args:
-        curve: the recursions of N clients.
         t: the scalars.
         begin: labels to begin with.
         near: (N, S) where these are near enough for a matrix to serve.
         back: inverse derivatives (N, K, C, C) at K scalars that are spread over every row.
-        hopeless: (N, S) where no label is looked for.
+        unsolvable: (N, S) where no label is looked for.
     """
     count, knots, classes = t.shape[1], back.shape[1], begin.shape[-1]
     row = torch.arange(len(t), device=t.device).repeat_interleave(count)
     at = torch.arange(count, device=t.device)
     nearest = (at * (knots - 1) / max(count - 1, 1)).round().long().repeat(len(t))
     flat, begin = t.reshape(-1), begin.reshape(-1, classes)
-    found, settled = begin.clone(), hopeless.reshape(-1).clone()
+    found, settled = begin.clone(), unsolvable.reshape(-1).clone()
     found[settled] = no_labels(begin[settled])
     every = near.reshape(-1).nonzero()[:, 0]
     for some in torch.split(every, LABEL_EQUATIONS_ENTRIES // classes**2 + 1):

@@ -18,10 +18,10 @@ from torch import Tensor
 from softleak.core.factors import Factors, factor
 from softleak.core.families import Family
 from softleak.core.results import Recovery
+from softleak.core.sgd_steps import SgdSteps, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.curve import Curve, spread
-from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.search import zoom
@@ -92,9 +92,6 @@ def by_rounding(
     nothing in common.
 
     Args:
-        subject: the model the client started from.
-        share: the update, in which the head alone has moved.
-        recipe: the steps.
         answer: an AMBIGUOUS answer with the label that fits best so far.
         family: the family that was searched.
     """

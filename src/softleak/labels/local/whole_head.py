@@ -13,11 +13,11 @@ from softleak.core.factors import factor
 from softleak.core.families import AnyLabel, Family
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
+from softleak.core.sgd_steps import SgdSteps, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import simplest_family
 from softleak.labels.curve import spread_of
-from softleak.labels.local.recipe import SgdSteps, mean_of_head
 from softleak.labels.local.recursion import LABEL_EQUATIONS_OUTSIDE, RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.search import local_minima

@@ -24,10 +24,11 @@ from softleak.core.input_shapes import random_input
 from softleak.core.knowledge import Knowledge
 from softleak.core.local_training import LocalTraining
 from softleak.core.results import Candidate, Recovery, Status
+from softleak.core.sgd_steps import SgdSteps, mean_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import simplest_family
-from softleak.labels.local.recipe import SgdSteps, mean_gradient
+from softleak.numerics.recorder import recorded_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,32 +48,25 @@ def first_linear(subject: Subject) -> str | None:
     if not isinstance(drawn, Tensor):
         return None
     x = drawn[None]
-    seen: dict[str, Tensor] = {}
-    hooks = [
-        module.register_forward_pre_hook(lambda _, given, name=name: seen.update({name: given[0]}))
-        for name, module in subject.model.named_modules()
-        if isinstance(module, nn.Linear) and module.bias is not None
-    ]
     like = next(subject.model.parameters())
     x = x.to(like.device, like.dtype)
+    linear = [
+        name for name, module in subject.model.named_modules()
+        if isinstance(module, nn.Linear) and module.bias is not None
+    ]  # fmt: skip
     try:
-        with torch.no_grad():
+        with torch.no_grad(), recorded_inputs(subject.model, *linear) as seen:
             subject.model(x)
     except Exception:  # the model's own code may raise anything
         return None
-    finally:
-        for hook in hooks:
-            hook.remove()
-    same = [n for n, given in seen.items() if given.numel() == x.numel()
-            and torch.equal(given.flatten(), x.flatten())]  # fmt: skip
-    return same[0] if same else None
+    ran = {name: given[-1].flatten() for name, given in seen.items() if given}
+    return next((name for name, given in ran.items() if torch.equal(given, x.flatten())), None)
 
 
 def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
     """Return the input behind a mean gradient; None if no first layer gives one sample's.
 
     Args:
-        subject: the model.
         mean: the mean gradient of all steps, as ``mean_gradient`` returns it.
     """
     name = subject.once(first_linear)
@@ -92,7 +86,7 @@ def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
     expected = float(G.numel() ** 0.5 * noise + own * len(d) ** 0.5 * x.norm())
     if left > RANK.fewest_roundings * expected:
         return None
-    # What is left of so many rows shows how large the roundings really were.
+    # What is left of all rows shows how large the roundings really were.
     seen = min(max(left / expected, torch.finfo(torch.double).eps), 1.0)
     error = seen * (noise + own * float(x.square().mean().sqrt())) / size**0.5
     return ReadInput(x.reshape(1, *subject.expected_tensor_shape), error)
@@ -274,14 +268,10 @@ def _one_step(
     subject: Subject, client: Unrolled, mean: GradientShare
 ) -> tuple[Tensor, Tensor, float]:
     """Return the label (C,) that one step would mean, the feature and the scalar of ``p − y``."""
-    seen: list[Tensor] = []
-    model = client.program.model
-    head = model.get_submodule(subject.head.name)
-    hook = head.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
-    with torch.no_grad():
+    model, name = client.program.model, subject.head.name
+    with torch.no_grad(), recorded_inputs(model, name) as seen:
         p = torch.softmax(model(client.x)[0], -1)
-    hook.remove()
-    feature = seen[0][0]
+    feature = seen[name][0][0].detach()
     delta = mean[subject.head.weight_name].double() @ feature / feature.square().sum()
     return p - delta, feature, float(delta.norm())
 

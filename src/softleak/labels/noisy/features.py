@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +15,7 @@ from softleak.core.head import Head
 from softleak.core.input_shapes import random_input
 from softleak.core.input_spec import Inputs
 from softleak.core.subject import Subject
+from softleak.numerics.recorder import recorded_inputs, watched
 
 # How the usual features of a model are found, and how far they are believed.
 FEATURES_INPUTS = 16  # the number of random inputs that the model is run on
@@ -85,7 +85,7 @@ class Typical:
 def features_of_noise(subject: Subject) -> Tensor:
     """Return the features (n, I), in float64, that the model makes of random inputs.
 
-    There are no rows if nobody can tell which input the model takes.
+    There are no rows if it is not known which input the model takes.
     """
     shape = subject.input_shape
     if shape is None:
@@ -112,7 +112,11 @@ def features_of(subject: Subject, inputs: Sequence[Inputs]) -> Tensor:
 def _feature_alone(model: nn.Module, head: Head, x: Inputs) -> Tensor:
     """Return the feature (I,) of one input, in float64."""
     # An input may be tried with and without a batch dimension: only the last feature counts.
-    with _watched(model, head) as entered:
+    entered: list[tuple[Tensor, Tensor]] = []
+    with watched(
+        {head.name: model.get_submodule(head.name)},
+        after=lambda _, given, output: entered.append((given[0].detach(), output.detach())),
+    ):
         logits, _ = forward_one(model, x)
     return row_of_logits(*entered[-1], logits)[0][0].double()
 
@@ -127,24 +131,9 @@ def _features_together(model: nn.Module, head: Head, inputs: Sequence[Inputs]) -
     if len(tensors) < len(inputs):
         return None
     try:
-        with _watched(model, head) as entered:
+        with recorded_inputs(model, head.name) as entered:
             forward_batch(model, torch.stack(tensors))
     except ModelError:
         return None
-    features = entered[-1][0]
+    features = entered[head.name][-1].detach()
     return features.double() if features.shape == (len(tensors), head.W.shape[1]) else None
-
-
-@contextmanager
-def _watched(model: nn.Module, head: Head) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Yield a list to which every run of the model adds what enters and what leaves the head."""
-    entered: list[tuple[Tensor, Tensor]] = []
-
-    def look(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        entered.append((inputs[0].detach(), output.detach()))
-
-    handle = model.get_submodule(head.name).register_forward_hook(look)
-    try:
-        yield entered
-    finally:
-        handle.remove()

@@ -343,13 +343,7 @@ class Posterior:
         return found.beside(self._inside(face, f_root, misfit + more, volume + known, size, draws))
 
     def _inside(
-        self,
-        mean: Tensor,
-        root: Tensor,
-        misfit: Tensor,
-        volume: Tensor,
-        size: Tensor,
-        draws: int,
+        self, mean: Tensor, root: Tensor, misfit: Tensor, volume: Tensor, size: Tensor, draws: int
     ) -> Points:
         """Draw labels from the Gaussian weights (S, P, d) of all simplices, or of all faces."""
         top = size.new_tensor(LARGEST) if self.scale_unknown else None
@@ -457,7 +451,7 @@ class Weighed:
 
 
 def weigh(posterior: Posterior, labels: Tensor, noise: NoisyLogits, each: int) -> Weighed:
-    """Return how likely the gradient makes labels (R, C), each with so many draws of the noise."""
+    """Return how likely the gradient makes labels (R, C), with ``each`` draws of noise a label."""
     entries = labels.numel() * each
     dtype = torch.double if entries <= PROBABILITIES_DOUBLE else torch.float
     rows = max(PROBABILITIES_TOGETHER // (each * labels.shape[1]), 1)

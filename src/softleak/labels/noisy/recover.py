@@ -130,18 +130,11 @@ BEHIND_NOISE_WIDTHS = 8.0
 
 
 def recover_noisy(
-    subject: Subject,
-    knowledge: Knowledge,
-    share: GradientShare,
-    G: Tensor,
-    spectrum: Spectrum,
+    subject: Subject, knowledge: Knowledge, share: GradientShare, G: Tensor, spectrum: Spectrum
 ) -> Recovery:
     """Recover the most probable label behind one share, whose head gradient is noisy.
 
     Args:
-        subject: the model the gradient was computed with.
-        knowledge: what is assumed of the label and of the scale.
-        share: what the client sent.
         G: (C, I) the head's gradient in float64.
         spectrum: what ``G`` says about its noise.
 

@@ -109,8 +109,8 @@ def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tenso
         at_end = (above - below < 2).nonzero()[:, 0]
         heights = height[each[:, None], torch.stack([below, best, above], 1)]
         rise = top[rows] - height.amin(1)
-        hopeless = top[rows] + rise < top.max() - QUADRATURE_NEGLIGIBLE
-        going = ~(hopeless | (rise < QUADRATURE_LEVEL))
+        negligible = top[rows] + rise < top.max() - QUADRATURE_NEGLIGIBLE
+        going = ~(negligible | (rise < QUADRATURE_LEVEL))
         at_end = at_end[going[at_end]]
         if len(at_end):
             heights[at_end, 1] = log((left[rows[at_end]] + right[rows[at_end]]) / 2)
@@ -144,7 +144,7 @@ class Draws:
     """R labels (R, C), their scalars τ, sizes |t| and weights, which sum to one.
 
     The last three have the shape (R,), or (R, M) if every label was drawn with M scalars. ``plain``
-    (R,) tells which labels are on the faces of their simplices: nobody smoothed them.
+    (R,) tells which labels are on the faces of their simplices: they are not smoothed.
     """
 
     labels: Tensor

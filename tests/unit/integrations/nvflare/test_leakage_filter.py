@@ -86,7 +86,7 @@ def test_behind_the_defence_an_audit_does_not_find_the_input(kind):
     left, plain = sent(tested, kind), update(kind)
     assert all(left[n].dtype == plain[n].dtype and left[n].shape == plain[n].shape for n in plain)
     assert not np.allclose(left["1.weight"], plain["1.weight"], atol=1e-6)
-    share = own_step(dict(network().state_dict()), DXO(kind, left), LR, network()).share
+    share = own_step(dict(network().state_dict()), DXO(kind, left), LR).share
     as_they_are = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     options = Options(Knowledge(scale="known"), seconds=0.0, normalisation=as_they_are)
     found = sl.audit(network(), share, input_shape=SHAPE, options=options).input

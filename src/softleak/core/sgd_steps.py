@@ -25,7 +25,7 @@ Number = TypeVar("Number", float, Tensor)
 
 @dataclass(frozen=True)
 class SgdSteps:
-    """The numbers of SGD with a known learning rate."""
+    """SGD with a known learning rate, as numbers."""
 
     steps: int
     lr: float
@@ -98,13 +98,12 @@ class SgdSteps:
     @cached_property
     def weights(self) -> tuple[float, ...]:
         """Return how much the gradient of each step counts in the update."""
-        return tuple(self._response(one) for one in range(self.steps))
-
-    def _response(self, one: int) -> float:
-        moved, memory = 0.0, None
-        for k in range(self.steps):
-            moved, memory = self.step(moved, memory, float(k == one))
-        return moved
+        moved = [0.0] * self.steps
+        for one in range(self.steps):
+            memory = None
+            for k in range(self.steps):
+                moved[one], memory = self.step(moved[one], memory, float(k == one))
+        return tuple(moved)
 
     @property
     def total(self) -> float:
@@ -113,13 +112,16 @@ class SgdSteps:
 
 
 def as_gradient(subject: Subject, share: GradientShare) -> GradientShare:
-    """Return an update as a gradient: of SGD its steps' mean, else itself at an unknown scale."""
+    """Return an update as a gradient: of SGD its steps' mean, else itself at an unknown scale.
+
+    The share remembers its answer.
+    """
     if share.made_by is None:
         return share
     recipe = SgdSteps.of(share.made_by)
     if recipe is None:
-        return replace(share, made_by=None, scale="unknown")
-    return mean_gradient(subject, share, recipe)
+        return share.once(as_gradient, lambda: replace(share, made_by=None, scale="unknown"))
+    return share.once((as_gradient, subject), lambda: mean_gradient(subject, share, recipe))
 
 
 def mean_gradient(subject: Subject, share: GradientShare, recipe: SgdSteps) -> GradientShare:

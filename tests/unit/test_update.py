@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import softleak as sl
+from softleak.core.errors import MissingGradient
+from softleak.core.update import Update
+
+
+@pytest.fixture
+def subject() -> sl.Subject:
+    torch.manual_seed(0)
+    return sl.Subject.of(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)).eval(), (6,))
+
+
+def sent(subject: sl.Subject, client: sl.Client | None = None) -> sl.GradientShare:
+    torch.manual_seed(1)
+    return (client or sl.Client()).share(subject.model, torch.randn(6), torch.tensor(2))
+
+
+def test_a_gradient_means_itself(subject):
+    update = Update(subject, sent(subject))
+    assert update.client is None
+    assert update.gradient is update.share
+    assert update.factors.rank_one.all()
+
+
+def test_one_step_of_sgd_means_its_gradient(subject):
+    update = Update(subject, sent(subject, sl.Client(lr=0.1, weight_decay=0.01)))
+    assert update.client is not None
+    assert update.client.lr == 0.1
+    gradient = sent(subject)
+    for name, found in update.gradient.items():
+        torch.testing.assert_close(found, gradient[name].double(), rtol=0, atol=1e-5)
+    assert update.gradient.made_by is None
+
+
+def test_other_training_is_taken_at_an_unknown_scale(subject):
+    update = Update(subject, sent(subject, sl.Client(lr=0.1, optimiser="adam")))
+    assert update.gradient.scale == "unknown"
+    assert torch.equal(update.gradient["0.weight"], update.share["0.weight"])
+
+
+def test_gradient_and_factors_are_remembered_by_the_share(subject):
+    share = sent(subject, sl.Client(lr=0.1, steps=3))
+    one, other = Update(subject, share), Update(subject, share)
+    assert one.gradient is other.gradient
+    assert one.factors is other.factors
+    assert one.sending(share.scaled(2.0)).gradient is not one.gradient
+
+
+def test_a_withheld_head_is_named(subject):
+    update = Update(subject, sent(subject).without("2.weight"))
+    with pytest.raises(MissingGradient, match=r"2\.weight"):
+        _ = update.factors
+
+
+def test_what_a_share_remembers_is_not_sent_along(subject):
+    share = sent(subject)
+    Update(subject, share)
+    share.once("key", lambda: object())
+    assert share.remembers("key")
+    copied = pickle.loads(pickle.dumps(share))
+    assert copied.keys() == share.keys()
+    assert copied.input_shape == share.input_shape
+    assert not copied.remembers("key")
+    assert "_made" not in repr(share)
+    assert not share.without("0.bias").remembers("key")

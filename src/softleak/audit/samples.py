@@ -10,7 +10,7 @@ from torch import Tensor
 from softleak.audit.composition import CompositionFinding
 from softleak.audit.findings import LEAK_FEATURE_ERROR, InputFinding, PixelMap
 from softleak.audit.options import Options
-from softleak.audit.reasons import Reason, Told, Why, because
+from softleak.audit.reasons import Told, Why, because
 from softleak.batches.recover import read_batch
 from softleak.batches.sparse.inputs import recover_by_inputs
 from softleak.core.errors import in_a_line
@@ -21,6 +21,7 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.messages import describe_family
 
+NOT_SEVERAL = because(Why.NOT_SEVERAL)
 SPARE_CLASSES = 2  # a head of C classes tells fewer than C − 1 samples from each other
 
 
@@ -38,7 +39,7 @@ class SamplesFinding:
     """
 
     found: BatchRecovery | None = None
-    reason: Told = Reason(Why.NOT_SEVERAL)
+    reason: Told = NOT_SEVERAL
     assumed: str = ""
     pictures: tuple[Tensor, ...] = ()
     seconds: float = 0.0

@@ -48,6 +48,8 @@ class Why(Enum):
     NOT_COUNTED = auto()  # why
     # of every sample of a batch
     NOT_SEVERAL = auto()
+    SIGNS_OF_SEVERAL = auto()
+    NOT_ATTACKED = auto()  # why
     # of what the share looks like
     SIGN_PATTERN = auto()
     DROPOUT = auto()  # layers

@@ -10,6 +10,7 @@ from torch import Tensor
 from softleak.audit.composition import CompositionFinding
 from softleak.audit.findings import LEAK_FEATURE_ERROR, InputFinding, PixelMap
 from softleak.audit.options import Options
+from softleak.audit.reasons import Told, Why, because
 from softleak.batches.recover import read_batch
 from softleak.batches.sparse.inputs import recover_by_inputs
 from softleak.core.errors import in_a_line
@@ -20,6 +21,7 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.messages import describe_family
 
+NOT_SEVERAL = because(Why.NOT_SEVERAL)
 SPARE_CLASSES = 2  # a head of C classes tells fewer than C − 1 samples from each other
 
 
@@ -29,7 +31,7 @@ class SamplesFinding:
 
     Attributes:
         found: the samples; None if they were not attacked.
-        message: what was found and what it rests on, or why there was no attack.
+        reason: what was found and what it rests on, or why there was no attack.
         assumed: what the attack assumed of the client, in one sentence.
         pictures: the inputs in pixels, in the order of the samples, where a layer gives them.
         seconds: how long the attack took.
@@ -37,11 +39,16 @@ class SamplesFinding:
     """
 
     found: BatchRecovery | None = None
-    message: str = "not attacked: nothing shows that there are several samples"
+    reason: Told = NOT_SEVERAL
     assumed: str = ""
     pictures: tuple[Tensor, ...] = ()
     seconds: float = 0.0
     searched: InputFinding | None = None
+
+    @property
+    def message(self) -> str:
+        """Return the reason in words, and that it is one for no attack."""
+        return str(self.reason if self.attacked else because(Why.NOT_ATTACKED, why=self.reason))
 
     @property
     def attacked(self) -> bool:
@@ -103,15 +110,15 @@ def read_samples(
         options: what is asked for, and what is known beforehand.
     """
     if composition.signs:
-        return SamplesFinding(message="not attacked: the update is a pattern of signs")
+        return SamplesFinding(reason=because(Why.SIGNS_OF_SEVERAL))
     knowledge, start = options.knowledge.of(share), time.perf_counter()
     try:
         found = _with_inputs(subject, share, knowledge, read_batch(subject, share, knowledge))
     except Exception as error:  # the attack runs the model, and its code may raise anything
-        return SamplesFinding(message=f"not attacked: {in_a_line(error)}")
+        return SamplesFinding(reason=in_a_line(error))
     seconds = time.perf_counter() - start
     if not found.samples and found.size + SPARE_CLASSES > subject.head.classes:
-        return SamplesFinding(message=f"not attacked: {found.message}", seconds=seconds)
+        return SamplesFinding(reason=found.message, seconds=seconds)
     pictures = _pictures(found, options) if options.inputs else ()
     return SamplesFinding(found, found.message, _assumed(knowledge), pictures, seconds)
 

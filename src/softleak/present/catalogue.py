@@ -144,7 +144,7 @@ def _samples(report: AuditReport) -> Ending:
         return Outcome.NOT_APPLICABLE, "the update is read as that of one sample"
     found = report.samples
     if not found.attacked:
-        return Outcome.NOT_APPLICABLE, found.message.removeprefix("not attacked: ")
+        return Outcome.NOT_APPLICABLE, str(found.reason)
     return Outcome.of(bool(found.proved)), found.message
 
 

@@ -97,6 +97,8 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     Why.PARTS: _parts,
     Why.PARTS_NOT_ESTIMATED: "parts of the classes were not estimated: {error}",
     Why.NOT_COUNTED: "samples of each class were not counted: {why}",
+    Why.SIGNS_OF_SEVERAL: "the update is a pattern of signs",
+    Why.NOT_ATTACKED: "not attacked: {why}",
     Why.NOT_SEVERAL: "nothing shows that there are several samples",
     Why.SIGN_PATTERN: "every entry of the head's gradient has the same size: the share is a sign "
     "pattern, as one step of Adam or signSGD leaves it, and not a gradient",

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.core.results import BatchRecovery, Recovery, Status
-from softleak.core.short_repr import label_in_words
+from softleak.core.results import BatchRecovery, Recovery, Status, label_in_words
 from softleak.inversion.walk import Inversion
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from softleak.audit.reasons import Told
 from softleak.core.normalisation import Normalisation
 from softleak.core.results import Recovery, Status
-from softleak.inversion.step import LayerReport
+from softleak.inversion.state import LayerReport
 from softleak.inversion.texts.result import Certainty, Text
 from softleak.matching.reconstruction import Certificate
 

@@ -24,9 +24,9 @@ from softleak.core.factors import head_gradients
 from softleak.core.input_spec import InputSpec, Layout
 from softleak.core.local_training import LocalTraining
 from softleak.core.results import Reading, Recovery, Status
-from softleak.core.sgd_steps import as_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.core.update import as_gradient
 from softleak.io.names import aligned
 from softleak.labels.composition import is_sign_pattern
 from softleak.labels.recover import recover

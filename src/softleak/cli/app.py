@@ -158,7 +158,7 @@ def train(**given: Any) -> None:  # noqa: ANN401 - the fields of TrainOptions
 @app.command(rich_help_panel="About this installation")
 def models() -> None:
     """List the models that --model knows by name, and how an audit recovers the input of each."""
-    from softleak.cli.model_list import show_models
+    from softleak.paper.commands import show_models
 
     show_models()
 

@@ -17,7 +17,7 @@ from softleak import io as tensor_files
 from softleak.core.errors import NonFinite, ShareError
 from softleak.core.input_spec import Layout
 from softleak.core.local_training import LocalTraining, read_settings
-from softleak.core.short_repr import ShortRepr
+from softleak.core.results import ShortRepr
 from softleak.core.vocabulary import ROUNDOFF, Precision
 
 LARGEST_SQUARABLE = 1e100  # the squares of larger numbers may overflow

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softleak.core.share import GradientShare
-from softleak.inversion.state import LayerState, Measurement, Sensitivity, Tangent
-from softleak.inversion.step import Inverted
+from softleak.inversion.state import Inverted, LayerState, Measurement, Sensitivity, Tangent
 from softleak.numerics.least_squares import TINY
 
 SOFTPLUS_THRESHOLD = 20.0  # PyTorch's default: a softplus is straight above it, up to rounding

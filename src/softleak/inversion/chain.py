@@ -22,7 +22,7 @@ from softleak.inversion.conv.geometry import padding_of
 from softleak.inversion.conv.layer import MOST_INPUTS, Conv
 from softleak.inversion.linear import Linear
 from softleak.inversion.lossless import Affine, Pool, Reshape
-from softleak.inversion.step import REMEDY, Step
+from softleak.inversion.state import REMEDY, Step
 
 SHAPE = "softleak_shape"  # where a node that gives a tensor holds its shape
 MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)

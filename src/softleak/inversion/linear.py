@@ -13,8 +13,15 @@ import torch
 from torch import Tensor
 
 from softleak.core.share import GradientShare
-from softleak.inversion.state import LayerState, Measurement, Tangent, combined
-from softleak.inversion.step import Inverted, LayerReport, gradient
+from softleak.inversion.state import (
+    Inverted,
+    LayerReport,
+    LayerState,
+    Measurement,
+    Tangent,
+    combined,
+    gradient,
+)
 from softleak.numerics.least_squares import TINY
 
 # The search for the scale that puts a vector on the grid of a floating-point type.

@@ -15,8 +15,14 @@ from torch import Tensor, nn
 
 from softleak.core.errors import ModelError
 from softleak.core.share import GradientShare
-from softleak.inversion.state import LayerState, LosslessStep, Measurement, Sensitivity, Tangent
-from softleak.inversion.step import Inverted
+from softleak.inversion.state import (
+    Inverted,
+    LayerState,
+    LosslessStep,
+    Measurement,
+    Sensitivity,
+    Tangent,
+)
 from softleak.numerics.least_squares import TINY
 
 RANK_TOLERANCE = 1e-9  # of the largest singular value: what is smaller counts as zero

@@ -17,7 +17,7 @@ from torch import Tensor
 from softleak.core.errors import ShareError
 from softleak.core.share import GradientShare
 from softleak.inversion.patch_plan import OUTSIDE, PatchPlan
-from softleak.inversion.step import LayerReport
+from softleak.inversion.state import LayerReport
 from softleak.inversion.walk import Inversion
 from softleak.numerics.conjugate_gradients import conjugate_gradients
 from softleak.numerics.least_squares import TINY

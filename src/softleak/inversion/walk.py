@@ -12,14 +12,12 @@ from torch import Tensor, nn
 from softleak.core.errors import ShareError
 from softleak.core.factors import factor
 from softleak.core.head import Head
-from softleak.core.results import Recovery, Status
+from softleak.core.results import Recovery, ShortRepr, Status, message_lines
 from softleak.core.share import GradientShare
-from softleak.core.short_repr import ShortRepr, message_lines
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
 from softleak.inversion.conv.layer import Conv
-from softleak.inversion.state import LayerState, Measurement, Tangent
-from softleak.inversion.step import LayerReport, Step
+from softleak.inversion.state import LayerReport, LayerState, Measurement, Step, Tangent
 from softleak.inversion.texts.result import Text
 from softleak.numerics.least_squares import TINY
 

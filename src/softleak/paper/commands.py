@@ -12,9 +12,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import TimeRemainingColumn
+from rich.table import Table
+from torch import nn
 
 from softleak.cli.exits import Exit, complain, counting_bar, mistakes
-from softleak.core.errors import SoftleakError
+from softleak.core.errors import ModelError, SoftleakError
+from softleak.core.head import Head
+from softleak.inversion.chain import Chain
 from softleak.io.atomic import make_folder
 from softleak.io.formats import fingerprint
 from softleak.paper import data
@@ -22,9 +26,10 @@ from softleak.paper.claims import tabulated
 from softleak.paper.experiment import Size
 from softleak.paper.figures import FIGURES, Drawing, pyplot
 from softleak.paper.leaderboard import LEADERBOARD, frameworks_left_out, runnable
+from softleak.paper.models.registry import MODELS
 from softleak.paper.networks import Shelf
 from softleak.paper.options import EVERYTHING, EngineName, ReproduceOptions, TrainOptions
-from softleak.paper.reproduction import Reproduction, reproduce
+from softleak.paper.reproduction import EXPERIMENTS, Reproduction, reproduce
 from softleak.paper.results_page import (
     ResultsPage,
     around,
@@ -35,8 +40,36 @@ from softleak.paper.results_page import (
 )
 from softleak.paper.sweep.engines import Cluster, Processes
 from softleak.paper.sweep.records import Engine, Local, Piece, Records
-from softleak.paper.tables import EXPERIMENTS
 from softleak.paper.training import RECIPES, Epoch, Recipe, accuracy, save, train
+
+
+def show_models() -> None:
+    """Print a row per model: its input, size and head, and how its input is recovered."""
+    table = Table(title="Models by name", title_justify="left")
+    for column in ("--model", "input", "parameters", "head", "the input is recovered by"):
+        table.add_column(column, justify="right" if column == "parameters" else "left")
+    for name, spec in MODELS.items():
+        with torch.device("meta"):  # nothing is computed, so nothing is allocated
+            model = spec().eval()
+        count = sum(p.numel() for p in model.parameters())
+        shape, head = "x".join(map(str, spec.input_shape)), Head.of(model)
+        way = _way_to_the_input(model, head, spec.input_shape)
+        table.add_row(name, shape, f"{count:,}", head.name, way)
+    console = Console()
+    console.print(table)
+    console.print(
+        "For your own model give --model package.module:factory; any classifier that ends in an "
+        "nn.Linear will do."
+    )
+
+
+def _way_to_the_input(model: nn.Module, head: Head, shape: tuple[int, ...]) -> str:
+    try:
+        Chain.of(model, head, shape)
+    except ModelError:
+        return "gradient matching"
+    return "exact inversion"
+
 
 _KEPT = "All samples that were computed are in {}/records.sqlite; the same command continues."
 

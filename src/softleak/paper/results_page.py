@@ -26,9 +26,8 @@ from softleak.paper.claims import (
     Verdict,
     tabulated,
 )
-from softleak.paper.reproduction import Omission
+from softleak.paper.reproduction import EXPERIMENTS, Omission
 from softleak.paper.sweep.records import Records
-from softleak.paper.tables import EXPERIMENTS
 from softleak.present.page import fill
 
 MARKS = {Verdict.BETTER: "▲", Verdict.EQUAL: "=", Verdict.WORSE: "▼", Verdict.NONE: ""}

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from softleak.cli.app import takes
 from softleak.paper.figures import FIGURES
 from softleak.paper.options import FIGURE_NAMES, RECIPE_NAMES, TABLE_NAMES
-from softleak.paper.tables import EXPERIMENTS
+from softleak.paper.reproduction import EXPERIMENTS
 from softleak.paper.training import RECIPES
 
 

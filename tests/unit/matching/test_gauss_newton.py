@@ -21,7 +21,7 @@ from softleak.core.subject import Subject
 from softleak.matching import Adam, GaussNewton, Image, MatchStatus, reconstruct_batch
 from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge, ShareEquations
 from softleak.matching.gauss_newton.model import NewtonModel, NormalEquations
-from softleak.numerics.jacobian.products import TangentProducts
+from softleak.matching.gauss_newton.products import TangentProducts
 
 FAST = GaussNewton(memory=1 << 28)
 

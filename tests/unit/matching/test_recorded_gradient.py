@@ -10,8 +10,12 @@ from torch.func import jvp
 
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.model import NewtonModel
-from softleak.numerics.jacobian.products import Linearisation, TangentProducts, record_operations
-from softleak.numerics.jacobian.rules import KernelShape, kernel_shape
+from softleak.matching.gauss_newton.products import (
+    Linearisation,
+    TangentProducts,
+    record_operations,
+)
+from softleak.numerics.jacobian.operations import KernelShape, kernel_shape
 
 
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1), (3, 2)])

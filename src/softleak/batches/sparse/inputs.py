@@ -21,9 +21,9 @@ from softleak.batches.sparse.layer import first_layer, is_homogeneous, run_throu
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
-from softleak.core.sgd_steps import SgdSteps, mean_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.core.update import SgdSteps, mean_gradient
 from softleak.labels.recover import recover
 from softleak.resimulation import exact_copy, resimulate
 

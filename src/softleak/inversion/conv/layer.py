@@ -15,8 +15,14 @@ from softleak.core.share import GradientShare
 from softleak.inversion.conv.geometry import Geometry
 from softleak.inversion.conv.rows import Rows
 from softleak.inversion.conv.solve import SolvedRows, solve_again, solve_quickly, solve_thoroughly
-from softleak.inversion.state import LayerState, Measurement, Tangent
-from softleak.inversion.step import Inverted, LayerReport, gradient
+from softleak.inversion.state import (
+    Inverted,
+    LayerReport,
+    LayerState,
+    Measurement,
+    Tangent,
+    gradient,
+)
 from softleak.numerics.least_squares import TINY
 
 PRIOR_FACTOR = 10.0  # on the size that gradients suggest, where no row tells an input's size

@@ -11,9 +11,9 @@ import torch
 from softleak.core.factors import RANK, factor
 from softleak.core.families import AnyLabel
 from softleak.core.results import Recovery, Status
-from softleak.core.sgd_steps import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.core.update import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.composition import is_sign_pattern
 from softleak.labels.local.head_alone import trains_head_alone
 from softleak.labels.local.whole_head import rows_seen

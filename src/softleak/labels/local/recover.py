@@ -15,13 +15,12 @@ from softleak.core.families import AnyLabel, Family, SmoothedMixed
 from softleak.core.knowledge import Knowledge
 from softleak.core.local_training import UNKNOWN, LocalTraining
 from softleak.core.results import Candidate, Recovery, Status
-from softleak.core.sgd_steps import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.core.update import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.curve import on_simplex
 from softleak.labels.local.fitting_clients import Plain, would_fit
-from softleak.labels.local.head_alone import recover_head_alone, trains_head_alone
-from softleak.labels.local.rounded_weights import by_rounding
+from softleak.labels.local.head_alone import by_rounding, recover_head_alone, trains_head_alone
 from softleak.labels.local.whole_head import recover_by_head
 from softleak.labels.local.whole_network import recover_whole
 from softleak.labels.messages import Doubt, with_note

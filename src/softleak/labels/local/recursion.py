@@ -19,7 +19,7 @@ from torch import Tensor
 
 from softleak.core.factors import Factors
 from softleak.core.head import Head
-from softleak.core.sgd_steps import SgdSteps
+from softleak.core.update import SgdSteps
 from softleak.labels.curve import ENTRIES_AT_ONCE, Interval
 from softleak.labels.pseudo import PseudoLabels
 

@@ -24,9 +24,9 @@ from softleak.core.input_shapes import random_input
 from softleak.core.knowledge import Knowledge
 from softleak.core.local_training import LocalTraining
 from softleak.core.results import Candidate, Recovery, Status
-from softleak.core.sgd_steps import SgdSteps, mean_gradient
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.core.update import SgdSteps, mean_gradient
 from softleak.labels.certify import simplest_family
 from softleak.labels.curve import on_simplex
 from softleak.numerics.recorder import recorded_inputs

@@ -17,9 +17,9 @@ from torch import Tensor
 from softleak.matching.gauss_newton.descent import Walk
 from softleak.matching.gauss_newton.equations import BatchFunction, ShareEquations
 from softleak.matching.gauss_newton.model import NormalEquations
+from softleak.matching.gauss_newton.products import TangentProducts
 from softleak.matching.gauss_newton.rivals import EntrySearch, find_look_alike
 from softleak.matching.reconstruction import Certificate
-from softleak.numerics.jacobian.products import TangentProducts
 
 BLIND = 1e-9  # the part of an entry in directions of which nothing is known, beyond rounding
 

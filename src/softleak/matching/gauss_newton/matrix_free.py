@@ -14,8 +14,8 @@ from torch import Tensor
 from softleak.matching.gauss_newton.descent import Damping, Walk, root_mean_square
 from softleak.matching.gauss_newton.equations import ShareEquations
 from softleak.matching.gauss_newton.model import cosine_basis, roughness
+from softleak.matching.gauss_newton.products import TangentProducts
 from softleak.matching.reconstruction import Stopping
-from softleak.numerics.jacobian.products import TangentProducts
 
 
 @dataclass(frozen=True, eq=False)

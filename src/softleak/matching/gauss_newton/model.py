@@ -12,8 +12,8 @@ from torch import Tensor
 
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.equations import BatchFunction, ShareEquations
+from softleak.matching.gauss_newton.products import TangentProducts
 from softleak.matching.gradients import DifferentiableModel
-from softleak.numerics.jacobian.products import TangentProducts
 
 IMAGE_AXES = 4  # of a batch of images (B, C, H, W)
 

@@ -1,5 +1,5 @@
-"""Products with the Jacobian of a share, many tangents at once.
+"""Operations of a client's gradient, recorded once and linearised for many tangents.
 
-``operations`` holds one recorded operation at an iterate, ``rules`` says how each kind of operation
-carries tangents, and ``products`` records a gradient and multiplies with its Jacobian.
+``operations``: one recorded operation, thin factors of its output, and the rules by which each kind
+carries tangents. The products with the whole Jacobian are in ``matching.gauss_newton.products``.
 """

@@ -1,13 +1,19 @@
-"""One operation of a recorded gradient, at an iterate."""
+"""One operation of a recorded gradient, and how it carries many tangents at once.
+
+An operation at fixed arguments is linear in its tangents. Here are the quick ways for operations
+that take most of the time; ``carry_by_jvp`` works for all others.
+"""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx
 from torch.func import jvp, vmap
 
@@ -99,7 +105,6 @@ def _chain(part: fx.Node) -> Iterator[fx.Node]:
 
 
 Carry = Callable[..., Any]
-aten = torch.ops.aten
 
 
 # The derivatives of pointwise operations by their two arguments.
@@ -192,3 +197,333 @@ def carry_by_jvp(operation: Operation) -> Carry:
         return dict(zip(numbers, carried, strict=True))
 
     return carry
+
+
+PLANE = 2  # spatial dimensions of an image
+
+
+@dataclass(frozen=True)
+class KernelShape:
+    """How the kernel of a two-dimensional convolution moves over an image.
+
+    Attributes:
+        size: the height and width of the kernel.
+        stride: the distance between its places.
+        padding: the zeros that are added on each side.
+        dilation: the distance between its entries.
+        groups: into how many groups the channels are split that do not see each other.
+    """
+
+    size: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int = 1
+
+    def of_delta(self, delta: Tensor, x: Tensor) -> Tensor:
+        """Return the kernel's gradients (K, out, in / groups, h, w) for K sensitivities ``δ``.
+
+        Args:
+            delta: the sensitivities of the outputs, (K, B, out, H', W').
+            x: the input (B, in, H, W) that all have in common.
+        """
+        right = self.patches(x)
+        found = self.side_by_side(delta) @ right
+        found = found.view(self.groups, len(delta), -1, right.shape[2]).transpose(0, 1)
+        return found.reshape(len(delta), delta.shape[2], -1, *self.size)
+
+    def of_input(self, x: Tensor, delta: Tensor) -> Tensor:
+        """Return the kernel's gradients (K, out, in / groups, h, w) for K inputs.
+
+        Args:
+            x: the inputs (K, B, in, H, W).
+            delta: the sensitivity (B, out, H', W') that all have in common.
+        """
+        patches = self._patches_around(delta, (x.shape[3], x.shape[4]))
+        places = patches.shape[-1]
+        right = patches.reshape(len(delta), self.groups, -1, places).permute(1, 0, 3, 2)
+        found = self.side_by_side(x) @ right.reshape(self.groups, -1, right.shape[3])
+        own = delta.shape[1] // self.groups
+        found = found.view(self.groups, len(x), -1, own, *self.size).permute(1, 0, 3, 2, 4, 5)
+        return found.flatten(1, 2)
+
+    def patches(self, x: Tensor) -> Tensor:
+        """Return what the kernel sees of inputs (B, in, H, W) at each place.
+
+        Returns:
+            One matrix (B · places, in / groups · h · w) for each group.
+        """
+        found = F.unfold(x, self.size, self.dilation, self.padding, self.stride)
+        found = found.view(len(x), self.groups, -1, found.shape[2]).permute(1, 0, 3, 2)
+        return found.reshape(self.groups, -1, found.shape[3])
+
+    def side_by_side(self, many: Tensor) -> Tensor:
+        """Return (K, B, C, H, W) as matrices (groups, K · C / groups, B · H · W)."""
+        k, batch, channels = many.shape[:3]
+        places = many.reshape(k, batch, self.groups, channels // self.groups, -1)
+        return places.permute(2, 0, 3, 1, 4).reshape(self.groups, -1, batch * places.shape[-1])
+
+    def _patches_around(self, delta: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return for each place of the input which sensitivity each entry of the kernel carries to
+        it, as (B, out, h, w, H · W).
+        """
+        apart = delta
+        if self.stride != (1, 1):
+            down, right = self.stride
+            high, wide = delta.shape[2:]
+            apart = delta.new_zeros(*delta.shape[:2], (high - 1) * down + 1, (wide - 1) * right + 1)
+            apart[:, :, ::down, ::right] = delta
+        sides: list[int] = []
+        for axis in (1, 0):
+            reach = self.dilation[axis] * (self.size[axis] - 1)
+            before = reach - self.padding[axis]
+            sides += [before, size[axis] + reach - apart.shape[2 + axis] - before]
+        patches = F.unfold(F.pad(apart, sides), self.size, self.dilation)
+        return patches.view(*delta.shape[:2], *self.size, -1).flip(2, 3)
+
+
+def kernel_shape(weight: Tensor, settings: list[object]) -> KernelShape | None:
+    """Return the kernel of a two-dimensional convolution, or None if it is another one.
+
+    Args:
+        weight: its weights (out, in / groups, h, w).
+        settings: stride, padding, dilation, whether it is transposed, output padding and groups.
+    """
+    stride, padding, dilation, transposed, _, groups = settings
+    if weight.dim() != 2 + PLANE or transposed or not isinstance(groups, int):
+        return None
+    size = _pair(weight.shape[2:])
+    return KernelShape(size, _pair(stride), _pair(padding), _pair(dilation), groups)
+
+
+def _pair(value: object) -> tuple[int, int]:
+    first, *rest = torch.Size(value)  # type: ignore[arg-type]
+    return (first, rest[0] if rest else first)
+
+
+def carry_convolved(operation: Operation) -> Carry:
+    """Return how tangents of its input pass through a convolution."""
+    if operation.source_at(0) is None or len(operation.sources) > 1:
+        return carry_by_jvp(operation)
+    _, weight, _, *settings = operation.args
+
+    def carry(tangents: Tensor) -> Tensor:
+        found: Tensor = aten.convolution(tangents.flatten(0, 1), weight, None, *settings)
+        return found.view(*tangents.shape[:2], *found.shape[1:])
+
+    return carry
+
+
+def carry_convolved_back(operation: Operation) -> Carry:
+    """Return how tangents of its input and sensitivity pass through a convolution's gradient."""
+    delta, x, weight, bias, *settings, mask = operation.args
+    kernel = kernel_shape(weight, settings)
+    of_delta, of_input = operation.source_at(0), operation.source_at(1)
+    if kernel is None or operation.source_at(2) is not None:
+        return carry_by_jvp(operation)
+    to_input = _carry_to_input(x, weight, bias, settings)
+    to_kernel = _carry_to_kernel(kernel, delta, x, operation.thin)
+
+    def carry(*tangents: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        own = None if of_delta is None else tangents[of_delta]
+        whole = to_kernel(own, None if of_input is None else tangents[of_input])
+        return (
+            to_input(own) if own is not None and mask[0] else None,
+            whole if mask[1] else None,
+            own.sum((1, 3, 4)) if own is not None and mask[2] else None,
+        )
+
+    return carry
+
+
+def _carry_to_kernel(
+    kernel: KernelShape, delta: Tensor, x: Tensor, thin: FactoredRows | None
+) -> Callable[[Tensor | None, Tensor | None], Tensor]:
+    """Return how tangents of the sensitivity and of the input pass to the kernel's gradient."""
+
+    def whole(of_delta: Tensor | None, of_input: Tensor | None, delta: Tensor = delta) -> Tensor:
+        parts = [] if of_delta is None else [kernel.of_delta(of_delta, x)]
+        parts += [] if of_input is None else [kernel.of_input(of_input, delta)]
+        return parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
+
+    if thin is None:
+        return whole
+    along = _channels(thin.span, delta)
+    patches = kernel.patches(x)[0] @ thin.right
+
+    def carry(of_delta: Tensor | None, of_input: Tensor | None) -> Tensor:
+        if of_delta is None:
+            return thin.joined(whole(None, of_input, along), None)
+        top = whole(_channels(thin.span, of_delta), of_input, along)
+        below = kernel.side_by_side(_channels(thin.rest, of_delta))[0] @ patches
+        return thin.joined(top, below.view(len(top), -1))
+
+    return carry
+
+
+def _channels(basis: Tensor, many: Tensor) -> Tensor:
+    """Return the channels of images (…, C, H, W) in a basis (C, C') of them."""
+    return (basis.T @ many.flatten(-2)).view(*many.shape[:-3], -1, *many.shape[-2:])
+
+
+def _carry_to_input(
+    x: Tensor, weight: Tensor, bias: object, settings: list[Any]
+) -> Callable[[Tensor], Tensor]:
+    """Return how tangents of the sensitivity pass back to the input (B, …) of a convolution."""
+    kernel = kernel_shape(weight, settings)
+    only_input = [True, False, False]
+    plain = kernel is not None and kernel.stride == (1, 1) and kernel.groups == 1
+    if kernel is not None and plain and weight.dtype is torch.float32:
+        # A convolution with the turned kernel does the same, and in float32 it is faster.
+        turned = weight.flip(2, 3).transpose(0, 1).contiguous()
+        ends = zip(kernel.size, kernel.padding, kernel.dilation, strict=True)
+        around = [dilation * (size - 1) - padding for size, padding, dilation in ends]
+        if min(around) >= 0:
+            return lambda tangents: torch.conv2d(
+                tangents.flatten(0, 1), turned, None, 1, around, kernel.dilation
+            ).view(len(tangents), *x.shape)
+
+    def carry(tangents: Tensor) -> Tensor:
+        like = x.new_empty(()).expand(math.prod(tangents.shape[:2]), *x.shape[1:])
+        many = tangents.flatten(0, 1)
+        back: Tensor = aten.convolution_backward(many, like, weight, bias, *settings, only_input)[0]
+        return back.view(len(tangents), *x.shape)
+
+    return carry
+
+
+def carry_linear(operation: Operation) -> Carry:
+    """Return how tangents pass through an operation that is linear in its only source."""
+    if len(operation.sources) > 1:
+        return carry_by_jvp(operation)
+    return vmap(operation.run)
+
+
+def carry_summed(operation: Operation) -> Carry:
+    """Return how tangents pass through a sum over axes; over the last ones it is a product."""
+    x, axes = operation.args[:2]
+    gone = {axis % x.dim() for axis in axes}
+    left = [axis for axis in range(x.dim()) if axis not in gone and x.shape[axis] > 1]
+    inner = math.prod(x.shape[left[-1] + 1 :] if left else x.shape)
+    if inner * operation.value.numel() != x.numel():
+        return carry_linear(operation)
+    ones, shape = x.new_ones(inner), operation.value.shape
+    return lambda tangents: (tangents.reshape(-1, inner) @ ones).view(len(tangents), *shape)
+
+
+def carry_reshaped(operation: Operation) -> Carry:
+    """Return how tangents pass through a change of shape."""
+    shape = operation.value.shape
+    return lambda tangents: tangents.reshape(len(tangents), *shape)
+
+
+def carry_turned(operation: Operation) -> Carry:
+    """Return how tangents pass through an exchange of two axes; rows in a basis are not turned."""
+    axes = operation.value.dim()
+    first, second = (*operation.args[1:], 0, 1)[:2]
+    if axes < PLANE:
+        return lambda tangents: tangents
+    one, other = first % axes + 1, second % axes + 1
+    return lambda tangents: tangents if tangents.dim() <= axes else tangents.transpose(one, other)
+
+
+def carry_moments(operation: Operation) -> Carry:
+    """Return how tangents pass through a variance and a mean over axes."""
+    x, axes = operation.args[:2]
+    correction, kept = operation.node.kwargs.get("correction"), operation.node.kwargs.get("keepdim")
+    if len(operation.args) > PLANE or not axes or not kept:
+        return carry_by_jvp(operation)
+    own = [axis % x.dim() for axis in axes]
+    count = math.prod(x.shape[axis] for axis in own)
+    scaled = 2 * (x - operation.value[1]) / (count - (1 if correction is None else correction))
+    shifted = [axis + 1 for axis in own]
+
+    def carry(tangents: Tensor) -> tuple[Tensor, Tensor]:
+        return (tangents * scaled).sum(shifted, True), tangents.mean(shifted, True)
+
+    return carry
+
+
+def carry_product(operation: Operation) -> Carry:
+    """Return how tangents pass through a matrix product ``A B``, as one large product."""
+    a, b = operation.args[:2]
+    left, right = operation.source_at(0), operation.source_at(1)
+
+    def carry(*tangents: Tensor) -> Tensor:
+        return _product_rule(
+            None if left is None else tangents[left], b,
+            a, None if right is None else tangents[right],
+        )  # fmt: skip
+
+    if (thin := operation.thin) is None:
+        return carry
+    span, rest, along, beside = thin.span.T, thin.rest.T, thin.span.T @ a, b @ thin.right
+
+    def carry_thin(*tangents: Tensor) -> Tensor:
+        of_a = None if left is None else tangents[left]
+        of_b = None if right is None else tangents[right]
+        top = _product_rule(None if of_a is None else span @ of_a, b, along, of_b)
+        below = None if of_a is None else _times(rest @ of_a, beside)
+        return thin.joined(top, below)
+
+    return carry_thin
+
+
+def _product_rule(of_a: Tensor | None, b: Tensor, a: Tensor, of_b: Tensor | None) -> Tensor:
+    """Return ``ΔA B + A ΔB`` for tangents (K, m, k) and (K, k, n), one of which may be missing."""
+    parts = ([] if of_a is None else [_times(of_a, b)]) + ([] if of_b is None else [a @ of_b])
+    return parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
+
+
+def _times(many: Tensor, one: Tensor) -> Tensor:
+    """Return matrices (K, m, k) times a matrix (k, n)."""
+    k, rows, inner = many.shape
+    if not many.is_contiguous():  # a batch of products needs no copy
+        return torch.bmm(many, one.expand(k, -1, -1))
+    return (many.view(k * rows, inner) @ one).view(k, rows, -1)
+
+
+def carry_products(operation: Operation) -> Carry:
+    """Return how tangents pass through a batch of matrix products."""
+    a, b = operation.args[:2]
+    left, right = operation.source_at(0), operation.source_at(1)
+
+    def carry(*tangents: Tensor) -> Tensor:
+        parts: list[Tensor] = [] if left is None else [tangents[left] @ b]
+        parts += [] if right is None else [a @ tangents[right]]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+    return carry
+
+
+def thin_basis(operation: Operation) -> FactoredRows | None:
+    """Return a basis of few rows for what a matrix product or a convolution's gradient sends."""
+    if operation.node.target is aten.mm.default:
+        a, b = operation.args[:2]
+        return FactoredRows.of(a, b.T)
+    delta, x, weight, _, *settings, _ = operation.args
+    kernel = kernel_shape(weight, settings)
+    if kernel is None or kernel.groups > 1 or operation.source_at(2) is not None:
+        return None
+    return FactoredRows.of(kernel.side_by_side(delta[None])[0], kernel.patches(x)[0].T)
+
+
+LINEAR = (
+    "alias", "clone", "constant_pad_nd", "detach", "expand", "flip", "mean", "permute", "roll",
+    "select", "slice", "squeeze", "unsqueeze", "_to_copy",
+)  # fmt: skip
+RULES: dict[str, Callable[[Operation], Carry]] = {
+    **dict.fromkeys(LINEAR, carry_linear),
+    **dict.fromkeys(("view", "_unsafe_view", "reshape"), carry_reshaped),
+    **dict.fromkeys(("t", "transpose"), carry_turned),
+    "sum": carry_summed,
+    "var_mean": carry_moments,
+    "mm": carry_product,
+    "bmm": carry_products,
+    "convolution": carry_convolved,
+    "convolution_backward": carry_convolved_back,
+}
+CONSTANT = frozenset(
+    ("empty_like", "full_like", "ones_like", "zeros_like", "new_empty", "new_full", "new_ones",
+     "new_zeros")
+)  # fmt: skip

@@ -16,7 +16,7 @@ from softleak.inversion.activations import ActivationStep
 from softleak.inversion.chain import Chain
 from softleak.inversion.linear import Linear
 from softleak.inversion.lossless import Reshape
-from softleak.inversion.step import REMEDY
+from softleak.inversion.state import REMEDY
 
 
 def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:

@@ -12,7 +12,7 @@ from softleak.core.factors import factor
 from softleak.core.families import SmoothedMixed
 from softleak.core.local_training import UNKNOWN, LocalTraining, read_settings
 from softleak.core.results import Candidate
-from softleak.core.sgd_steps import SgdSteps, mean_gradient
+from softleak.core.update import SgdSteps, mean_gradient
 from softleak.labels.local.recover import best_fitting
 from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels

@@ -12,9 +12,8 @@ from softleak.matching import LBFGS, Adam, GaussNewton
 from softleak.paper import models
 from softleak.paper.networks import CIFAR10, CIFAR100, FLOWERS17, IMAGENET, NETWORKS, Network, Shelf
 from softleak.paper.noise_table import PAPER, NoiseCell
-from softleak.paper.reproduction import Laboratory
+from softleak.paper.reproduction import EXPERIMENTS, Laboratory
 from softleak.paper.sweep import Piece
-from softleak.paper.tables import EXPERIMENTS
 
 SHELF = Shelf()
 

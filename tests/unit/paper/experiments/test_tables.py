@@ -5,10 +5,10 @@ import pytest
 from softleak.core.errors import FileError, OptionError
 from softleak.paper.claims import CLAIMS, Means, Standing, Verdict, entry, tabulated
 from softleak.paper.experiment import Column, Size, Unit
+from softleak.paper.reproduction import EXPERIMENTS
 from softleak.paper.results_page import BEGIN, END, markdown, splice
 from softleak.paper.results_page import ResultsPage as Results
 from softleak.paper.sweep import Record, Records
-from softleak.paper.tables import EXPERIMENTS
 
 TABLE2 = EXPERIMENTS["table2"]
 CELL = TABLE2.cell("lenet, smoothed")

@@ -18,13 +18,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from softleak.matching.gauss_newton.equations import BatchFunction
 from softleak.numerics.jacobian.operations import (
+    CONSTANT,
+    RULES,
     Carry,
     FactoredRows,
     Operation,
     carry_by_jvp,
     factored_parts,
+    thin_basis,
 )
-from softleak.numerics.jacobian.rules import CONSTANT, RULES, thin_basis
 
 aten = torch.ops.aten
 # These consist of pointwise operations, sums and products, which pass tangents on quickly.

@@ -40,7 +40,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 RANK = {room: rank for rank, room in enumerate(ROOMS)}
 # Words are made in the highest room; a result asks for its own where a person reads it.
-ASKS_FOR_WORDS = {("audit.report", "present.page"), ("audit.reasons", "present.reasons")}
+ASKS_FOR_WORDS = {
+    ("audit.report", "present.page"),
+    ("audit.report", "present.words"),
+    ("audit.reasons", "present.reasons"),
+}
 
 
 def module_name(path: Path) -> str:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from softleak.audit.reasons import Told, Why, because
 from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
 from softleak.core.knowledge import Knowledge
@@ -24,6 +25,7 @@ from softleak.labels.composition import Batch, BatchReader, is_sign_pattern
 from softleak.labels.decay import without_decay
 from softleak.labels.local.proportions import ProportionReader, Proportions, StandIns
 
+LABEL_READ = (because(Why.LABEL_READ),)
 COUNT_SLACK = 1e-3  # of a sample: what rounding may add to a bound
 
 
@@ -51,12 +53,26 @@ class CompositionFinding:
     samples: int = 1  # at least: samples, or steps on the same ones
     present: tuple[int, ...] = ()
     counts: Counts | None = None
-    message: str = "not attacked: the label of a single sample was read instead"
+    reasons: tuple[Told, ...] = LABEL_READ
     attacked: bool = False
     otherwise: tuple[int, ...] = ()
     signs: bool = (
         False  # whether the update is a pattern of signs, which has no label of one sample
     )
+
+    @property
+    def why(self) -> str:
+        """Return the reasons in words."""
+        return "; ".join(map(str, self.reasons))
+
+    @property
+    def message(self) -> str:
+        """Return the reasons in words, and whether they are ones for no attack."""
+        return self.why if self.attacked else str(because(Why.NOT_ATTACKED, why=self.why))
+
+    def because(self, *more: Told) -> CompositionFinding:
+        """Return the finding with further reasons."""
+        return replace(self, reasons=(*self.reasons, *(one for one in more if one)))
 
 
 def mixes(recovery: Recovery, found: CompositionFinding) -> bool:
@@ -84,19 +100,16 @@ def read_composition(
     share, batch = _read(subject, share, whole)
     counts, doubt = _bounded(reader, share, batch, whole)
     flipped = () if declared or not batch.present else reader.read(share.scaled(-1)).present
-    said = [batch.message, *([doubt] if doubt else [])]
+    said: list[Told] = [batch.message, *([doubt] if doubt else [])]
     if samples is not None and whole is None:
-        said.append("classes were not counted, because the scale of the update is unknown")
+        said.append(because(Why.SCALE_UNKNOWN))
     if flipped:
-        said.append(
-            "if the file holds a difference of weights (after − before), not a gradient, the "
-            f"classes are {_written(flipped)} instead: say --kind"
-        )
+        said.append(because(Why.OTHERWISE, classes=flipped))
     attacked = bool(batch.present) or could_prove(reader, share)
     if not attacked:
-        said.insert(0, "not attacked: no attack applies")
+        said.insert(0, because(Why.NO_SIGN_ATTACK))
     return CompositionFinding(
-        batch.gradients, batch.present, counts, "; ".join(said), attacked, flipped
+        batch.gradients, batch.present, counts, tuple(said), attacked, flipped
     )  # fmt: skip
 
 
@@ -109,8 +122,8 @@ def _read(
         return share, reader.read(share, samples)
     batches = [reader.read(tried.share, samples) for tried in undone]
     present = set.intersection(*(set(batch.present) for batch in batches))
-    message = f"weight decay of {undone[0].decay:.2g} undone, {batches[0].message}"
-    first = replace(batches[0], present=tuple(sorted(present)), message=message)
+    told = because(Why.DECAY_UNDONE, decay=undone[0].decay, message=batches[0].message)
+    first = replace(batches[0], present=tuple(sorted(present)), message=str(told))
     return undone[0].share, first
 
 
@@ -123,14 +136,10 @@ def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
     elif reader.never_negative:
         negative = (share[head.weight_name].cpu() < 0).any(1)
     present = tuple(negative.nonzero()[:, 0].tolist())
-    message = (
-        "every entry of the head's gradient has the same size, as one step of Adam or signSGD "
-        f"leaves it; its signs prove {len(present)} classes"
-    )
     attacked = could_prove(reader, share)
-    if not attacked:
-        message = f"not attacked: no attack applies, as the head has no bias; {message}"
-    return CompositionFinding(1, present, None, message, attacked, signs=True)
+    reasons = [] if attacked else [because(Why.NO_SIGN_ATTACK_ON_SIGNS)]
+    reasons.append(because(Why.SIGNS_PROVE, classes=len(present)))
+    return CompositionFinding(1, present, None, tuple(reasons), attacked, signs=True)
 
 
 def counted(
@@ -150,29 +159,24 @@ def counted(
     estimated = reader.counts(share, found.present, samples)
     batch = Batch(found.samples, found.present, estimated, found.message)
     counts, doubt = _bounded(reader, share, batch, samples)
-    message = f"{found.message}; {doubt}" if doubt else found.message
-    return replace(found, counts=counts, message=message)
+    return replace(found.because(doubt), counts=counts)
 
 
 def _bounded(
     reader: BatchReader, share: GradientShare, batch: Batch, samples: int | None
-) -> tuple[Counts | None, str]:
+) -> tuple[Counts | None, Told]:
     """Return the counts, or why none are claimed."""
     if batch.counts is None or samples is None:
         return None, ""
     if batch.gradients > samples:
-        return None, f"it is not one step on {samples} samples, so that classes were not counted"
+        return None, because(Why.NOT_ONE_STEP, samples=samples)
     head, estimated = reader.head, batch.counts.tolist()
     if not head.has_bias or head.bias_name not in share:
-        return Counts(tuple(estimated)), "the counts are an estimate whose error is not known"
+        return Counts(tuple(estimated)), because(Why.COUNTS_ESTIMATED)
     low = _at_least(share[head.bias_name], batch, samples)
     spare = samples - sum(low)
     if spare < 0:
-        return None, (
-            f"its classes take {sum(low)} samples or more if each sample has one class, and "
-            f"{samples} were said: either labels are mixed, or it is not the mean gradient of one "
-            "step on so many samples, so that classes were not counted"
-        )
+        return None, because(Why.TOO_FEW_SAMPLES, least=sum(low), samples=samples)
     high = [least + spare for least in low]
     within = [min(max(n, a), b) for n, a, b in zip(estimated, low, high, strict=True)]
     return Counts(tuple(within), tuple(low), tuple(high)), ""
@@ -191,10 +195,6 @@ def could_prove(reader: BatchReader, share: GradientShare) -> bool:
     Features that are never negative leave the sign of ``p − y`` in the gradient of the weight.
     """
     return (reader.head.has_bias and reader.head.bias_name in share) or reader.never_negative
-
-
-def _written(classes: tuple[int, ...]) -> str:
-    return ", ".join(map(str, classes))
 
 
 Readers: TypeAlias = dict[tuple[LocalTraining, int, int], ProportionReader]

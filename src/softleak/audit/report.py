@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from os import PathLike
 
 import torch
@@ -184,6 +185,17 @@ class AuditReport:
     def seconds(self) -> float:
         """Return how long the attacks took."""
         return self.label.seconds + self.input.seconds + self.samples.seconds
+
+    def __str__(self) -> str:
+        """Return the verdict in a few lines."""
+        from softleak.present.words import headline  # above this layer, where sentences are made
+
+        states = ", ".join(f"{leak.value} {state.value}" for leak, state in self.states.items())
+        return f"{self.name}: {headline(self)}\n{states}"
+
+    def _repr_html_(self) -> str:
+        """Return the same lines for a notebook."""
+        return f"<pre>{escape(str(self))}</pre>"
 
     def to_html(self, path: str | PathLike[str], class_names: tuple[str, ...] = ()) -> None:
         """Write the page of this share alone, whole or not at all."""

@@ -369,7 +369,7 @@ def _with_parts(
     if not found.attacked:
         return found
     words = parts_in_words(subject, share, options.knowledge.samples, options.stand_ins)
-    return replace(found, message=f"{found.message}; {words}") if words else found
+    return found.because(words)
 
 
 def _composition(
@@ -381,7 +381,7 @@ def _composition(
     try:
         found = read_composition(subject, share, options.knowledge.of(share))
     except Exception as error:  # reading runs the model on noise, and its code may raise anything
-        return CompositionFinding(message=f"not attacked: {in_a_line(error)}")
+        return CompositionFinding(reasons=(in_a_line(error),))
     if recovery.noise and not found.present and found.attacked:  # reading gives up on noise
-        return replace(found, message=f"not attacked: {found.message}", attacked=False)
+        return replace(found, attacked=False)
     return found

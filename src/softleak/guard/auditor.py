@@ -17,6 +17,7 @@ from softleak.audit.findings import InputFinding
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
+from softleak.audit.reasons import Why, because
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare, audit_shares, prepared
 from softleak.audit.samples import read_samples
@@ -67,13 +68,12 @@ class SeveralReader:
             single = read_samples(self.subject, share, found, Options(known))
             return replace(report, samples=single)
         found = report.composition
-        said = f"{found.message}; samples of each class were not counted: {reason}"
         sent = update.trained
         parts = "" if sent is None else parts_in_words(
             self.subject, sent, update.samples, self.stand_ins
         )  # fmt: skip
-        said = f"{said}; {parts}" if parts else said
-        return replace(report, composition=replace(found, message=said))
+        uncounted = because(Why.NOT_COUNTED, why=reason)
+        return replace(report, composition=found.because(uncounted, parts))
 
     def _uncounted(self, update: Update, share: GradientShare) -> str:
         """Return why samples cannot be counted; empty if they can."""

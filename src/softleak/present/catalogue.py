@@ -135,7 +135,7 @@ def _feature(report: AuditReport) -> Ending:
 def _composition(report: AuditReport) -> Ending:
     found = report.composition
     if not found.attacked:
-        return Outcome.NOT_APPLICABLE, found.message.removeprefix("not attacked: ")
+        return Outcome.NOT_APPLICABLE, found.why
     return Outcome.of(bool(found.present)), found.message
 
 

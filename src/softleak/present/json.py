@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from softleak.audit.composition import CompositionFinding
 from softleak.audit.findings import InputFinding, LabelFinding, Score
 from softleak.audit.leaks import Leak
 from softleak.audit.rates import Point, WhatIf
@@ -67,7 +68,7 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "label": _label(report.label),
         "feature": asdict(report.feature),
         "input": {"leaked": report.shows_input, **_input(report.input)},
-        "composition": asdict(report.composition),
+        "composition": _composition(report.composition),
         "samples": _samples(report.samples),
         "assumptions": list(report.assumptions),
         "seconds": report.seconds,
@@ -145,6 +146,18 @@ def _certificate(found: Certificate) -> dict[str, Any]:
         "undetermined": found.undetermined,
         "spectrum": None if found.spectrum is None else numbers(found.spectrum),
         "seconds": found.seconds,
+    }
+
+
+def _composition(finding: CompositionFinding) -> dict[str, Any]:
+    return {
+        "samples": finding.samples,
+        "present": list(finding.present),
+        "counts": None if finding.counts is None else asdict(finding.counts),
+        "message": finding.message,
+        "attacked": finding.attacked,
+        "otherwise": list(finding.otherwise),
+        "signs": finding.signs,
     }
 
 

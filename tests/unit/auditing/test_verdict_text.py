@@ -120,3 +120,10 @@ def test_many_shares_whose_inputs_nobody_asked_for_are_not_called_unharmed():
     unasked = replace(report_of(EXACT), input=InputFinding(Method.NONE, "", asked=False))
     assert "Not attacked: input." in summary(Audit((unasked, unasked)))
     assert "Not attacked: input." not in summary(Audit((report_of(EXACT),) * 2))
+
+
+def test_a_report_prints_in_a_few_lines():
+    report = replace(report_of(EXACT), name="<a>")
+    assert str(report).startswith("<a>: This share gives away")
+    assert len(str(report).splitlines()) <= 4
+    assert "&lt;a&gt;" in report._repr_html_()

@@ -20,7 +20,7 @@ from softleak.audit.metrics import psnr
 from softleak.core.errors import SoftleakError
 from softleak.guard.auditor import Auditor, Question
 from softleak.guard.nvflare import built, own_step
-from softleak.guard.updates import Group, Update
+from softleak.guard.updates import ClientUpdate, Group
 
 
 @dataclass
@@ -94,7 +94,7 @@ def score(run: FlareRun, seconds: float = 0.0) -> dict[str, ClientScore]:
             except SoftleakError:
                 continue
             audit = auditor.audit(
-                number, [Group(state, (Update(client, share, run.lr),))], inputs=1
+                number, [Group(state, (ClientUpdate(client, share, run.lr),))], inputs=1
             )
             (finding,) = audit.clients
             one.labels += exact(finding, int(y[client]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -50,8 +49,3 @@ def constants(tree: ast.Module) -> Iterator[str]:
         for target in targets:
             every = target.elts if isinstance(target, ast.Tuple) else [target]
             yield from (one.id for one in every if isinstance(one, ast.Name) and one.id.isupper())
-
-
-def test_no_constant_shares_its_name_with_another():
-    found = Counter(name for path in MODULES for name in set(constants(tree_of(path))))
-    assert not {name for name, count in found.items() if count > 1} - SHARED

@@ -107,7 +107,7 @@ def what_if(
     reaches = {id(target): InputReach(subject, target) for target in targets}
     responses = []
     for sweep in sweeps(norm, embeddings(subject), asked, subject.model):
-        curve = Curve(subject, tuple(targets), options, sweep, seeds, reaches)
+        curve = ResponseCurve(subject, tuple(targets), options, sweep, seeds, reaches)
         responses.append(curve.response(progress))
     return WhatIf(tuple(responses), len(targets), seeds)
 
@@ -119,7 +119,7 @@ def stages(subject: Subject, asked: Asked | None = None) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class ResponseCurve:
     """One defence on all targets, over its settings."""
 
     subject: Subject

@@ -30,7 +30,7 @@ from softleak.core.normalisation import Normalisation
 from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import State
-from softleak.guard.updates import Group, Update, Weights, under_own_names
+from softleak.guard.updates import ClientUpdate, Group, Weights, under_own_names
 from softleak.labels.composition import Balance
 from softleak.labels.evidence.probes import evidence_of
 from softleak.labels.local.proportions import StandIns
@@ -54,7 +54,7 @@ class SeveralReader:
         """The check for a single step; None if this network does not allow it."""
         return Balance.of(self.subject.model, self.subject.head, self.subject.input_shape)
 
-    def read(self, update: Update, share: GradientShare, report: AuditReport) -> AuditReport:
+    def read(self, update: ClientUpdate, share: GradientShare, report: AuditReport) -> AuditReport:
         """Return the report with the number of samples per class, or why they were not counted."""
         if not report.several or not report.composition.attacked:
             return report
@@ -75,7 +75,7 @@ class SeveralReader:
         uncounted = because(Why.NOT_COUNTED, why=reason)
         return replace(report, composition=found.because(uncounted, parts))
 
-    def _uncounted(self, update: Update, share: GradientShare) -> str:
+    def _uncounted(self, update: ClientUpdate, share: GradientShare) -> str:
         """Return why samples cannot be counted; empty if they can."""
         if update.samples is None:
             return "the client did not say how many it used"
@@ -265,14 +265,14 @@ class Auditor:
         now = Subject(model, Head.of(model, first.head.name), first.input_shape)
         return now.given(evidence_of, first.once(evidence_of))
 
-    def ready(self, subject: Subject, update: Update) -> Update:
+    def ready(self, subject: Subject, update: ClientUpdate) -> ClientUpdate:
         """Return an update checked, under the names of the model, or raise ``ShareError``."""
         if update.share is None:
             raise ShareError(update.reason)
         options = self.question.options(update.scale_known)
         return replace(update, share=prepared(subject, update.share, options))
 
-    def one(self, subject: Subject, update: Update, *, inputs: bool) -> ClientAudit:
+    def one(self, subject: Subject, update: ClientUpdate, *, inputs: bool) -> ClientAudit:
         """Return the audit of a single update.
 
         Args:
@@ -283,7 +283,7 @@ class Auditor:
         return self._alike(subject, [update], self._options(update), int(inputs))[0]
 
     def _clients(
-        self, subject: Subject, updates: Sequence[Update], inputs: int
+        self, subject: Subject, updates: Sequence[ClientUpdate], inputs: int
     ) -> list[ClientAudit]:
         """Audit updates of one subject; what is wrong with one of them becomes its reason."""
         ready, found = [], {u.node: ClientAudit(u.node, reason=u.reason) for u in updates}
@@ -293,7 +293,7 @@ class Auditor:
                     ready.append(self.ready(subject, update))
             except SoftleakError as error:
                 found[update.node] = ClientAudit(update.node, reason=str(error))
-        alike: dict[tuple[bool, int | None], list[Update]] = defaultdict(list)
+        alike: dict[tuple[bool, int | None], list[ClientUpdate]] = defaultdict(list)
         for update in ready:
             alike[update.scale_known, update.samples_of_steps].append(update)
         for some in alike.values():
@@ -302,14 +302,14 @@ class Auditor:
             inputs = max(inputs - len(some), 0)
         return [found[update.node] for update in updates]
 
-    def _options(self, update: Update) -> Options:
+    def _options(self, update: ClientUpdate) -> Options:
         """Return the options of an audit of one update, with what is known of its samples."""
         usual = self.question.options(update.scale_known)
         known = replace(usual.knowledge, samples=update.samples_of_steps)
         return replace(usual, knowledge=known)
 
     def _alike(
-        self, subject: Subject, updates: Sequence[Update], options: Options, inputs: int
+        self, subject: Subject, updates: Sequence[ClientUpdate], options: Options, inputs: int
     ) -> list[ClientAudit]:
         """Audit updates of which the same is known, all labels in one pass."""
         pairs = [(u, u.share, u.trained) for u in updates if u.share is not None]

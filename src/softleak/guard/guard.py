@@ -27,7 +27,7 @@ from softleak.core.errors import OptionError
 from softleak.core.share import GradientShare
 from softleak.defenses.defense import GaussianNoise
 from softleak.guard.auditor import Auditor, ClientAudit, Question
-from softleak.guard.updates import Update
+from softleak.guard.updates import ClientUpdate
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +192,7 @@ class UpdateGuard:
         self._auditor = Auditor(model, question)
 
     def outcome(
-        self, update: Update, last: Stopped | None, generator: np.random.Generator
+        self, update: ClientUpdate, last: Stopped | None, generator: np.random.Generator
     ) -> GuardOutcome:
         """Audit an update, and decide what becomes of it.
 
@@ -209,7 +209,7 @@ class UpdateGuard:
         return replace(found, processor=process_time() - start)
 
     def _outcome(
-        self, update: Update, last: Stopped | None, generator: np.random.Generator
+        self, update: ClientUpdate, last: Stopped | None, generator: np.random.Generator
     ) -> GuardOutcome:
         policy, inputs = self.policy, Leak.INPUT in self.policy.stop
         subject = self._auditor.subject(update.received)

@@ -17,7 +17,7 @@ from softleak.core.errors import MissingExtra, ModelError, OptionError, ShareErr
 from softleak.core.share import GradientShare
 from softleak.guard.auditor import Question
 from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
-from softleak.guard.updates import Update, Weights
+from softleak.guard.updates import ClientUpdate, Weights
 
 try:
     from nvflare.apis.analytix import AnalyticsDataType
@@ -84,7 +84,7 @@ def tensors(dxo: DXO) -> dict[str, Tensor]:
     return found
 
 
-def own_step(before: Weights, dxo: DXO, lr: float | None) -> Update:
+def own_step(before: Weights, dxo: DXO, lr: float | None) -> ClientUpdate:
     """Return the step that an object is about to tell, or raise ``ShareError``.
 
     Args:
@@ -98,7 +98,7 @@ def own_step(before: Weights, dxo: DXO, lr: float | None) -> Update:
         raise ShareError(f"it sends {strange[0]!r}, which it did not receive; is it of this model?")
     if dxo.data_kind == DataKind.WEIGHT_DIFF:
         sent = {name: _moved(before[name], tensor, name) for name, tensor in sent.items()}
-    return Update(0, lr=lr, received=before).sending(sent)
+    return ClientUpdate(0, lr=lr, received=before).sending(sent)
 
 
 def _moved(start: Tensor, difference: Tensor, name: str) -> Tensor:
@@ -113,7 +113,7 @@ def _moved(start: Tensor, difference: Tensor, name: str) -> Tensor:
     return start.double() + difference.double()
 
 
-def defended_dxo(dxo: DXO, update: Update, share: GradientShare, model: nn.Module) -> DXO:
+def defended_dxo(dxo: DXO, update: ClientUpdate, share: GradientShare, model: nn.Module) -> DXO:
     """Return an object of the same kind, types and properties that tells another share."""
     state = update.after(share, model)
     if dxo.data_kind == DataKind.WEIGHT_DIFF:

@@ -64,7 +64,7 @@ def _check_alike(before: Weights, after: Weights) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Update:
+class ClientUpdate:
     """One client's step as a share, or the reason why there is none.
 
     Attributes:
@@ -85,7 +85,7 @@ class Update:
     client: LocalTraining | None = None
     received: Weights = field(default_factory=dict)
 
-    def sending(self, after: Weights, samples: int | None = None) -> Update:
+    def sending(self, after: Weights, samples: int | None = None) -> ClientUpdate:
         """Return the update of a client that sends this state, or some arrays of it.
 
         Raises:
@@ -143,7 +143,7 @@ class Group:
     """
 
     state: Weights
-    updates: tuple[Update, ...]
+    updates: tuple[ClientUpdate, ...]
 
     def first(self, count: int) -> Group:
         """Return the group with its first few updates that hold a share."""

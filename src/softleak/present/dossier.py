@@ -155,7 +155,7 @@ def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[
     found = report.input
     if report.label.leak in (LabelLeak.UNIQUE, LabelLeak.CLASS, LabelLeak.PROBABLE):
         kind = "probability" if report.label.leak is LabelLeak.PROBABLE else "proof"
-        yield _stated(report, "label", kind, label_words(report, names))
+        yield _stated(report, "label", kind, label_words(report, names, remark=""))
     if report.feature.proved:
         error = written(report.feature.error)
         yield _stated(report, "feature", "proof", f"known to a relative error of {error}")
@@ -164,18 +164,19 @@ def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[
         words = f"{found.message}; predicted PSNR {found.psnr_predicted:.0f} dB"
         yield _stated(report, "input", "predicted error", words)
     for number, one in enumerate(report.samples.proved, 1):
-        yield _stated(report, "label", "proof", f"sample {number}: {sample_words(one, names)}")
+        yield _stated(
+            report, "label", "proof", f"sample {number}: {sample_words(one, names, remark='')}"
+        )
     if report.samples.features:
         yield _stated(report, "feature", "proof", features_words(report.samples))
     if report.samples.proved_inputs:
         yield _stated(report, "input", "proof", inputs_words(report.samples))
     if report.composition.present:
-        words = composition_words(report, names)
+        words = composition_words(report, names, remark="")  # all of them are
         yield _stated(report, "composition", "proof", words)
 
 
 def _stated(report: AuditReport, what: str, kind: str, words: str) -> dict[str, str]:
-    words = words.replace(", proved without the truth", "")  # which is said of all of them
     return {"update": report.name, "of": what, "kind": kind, "statement": _of_updates(words)}
 
 

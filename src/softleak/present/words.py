@@ -154,23 +154,26 @@ def inputs_words(found: SamplesFinding) -> str:
     return f"{part}, {quality}by {found.searched.method.value}: {found.searched.message}"
 
 
-def sample_words(one: Recovery, names: Sequence[str]) -> str:
+WITHOUT_TRUTH = ", proved without the truth"
+
+
+def sample_words(one: Recovery, names: Sequence[str], remark: str = WITHOUT_TRUTH) -> str:
     """Return what is known of one sample: its label and its certificate."""
     label = "no label" if one.label is None else describe(one.label, names)
     if one.status is Status.UNIQUE:
-        return f"{label}; off by at most {written(one.error)} in L1, proved without the truth"
+        return f"{label}; off by at most {written(one.error)} in L1{remark}"
     return f"perhaps {label}; {one.message}"
 
 
-def label_words(report: AuditReport, names: Sequence[str]) -> str:
+def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT_TRUTH) -> str:
     """Return what was proved of the label."""
     recovery, leak = report.label.recovery, report.label.leak
     if report.samples.attacked:
         return samples_words(report.samples)
     if leak is LabelLeak.UNIQUE and recovery.label is not None:
         return (
-            f"{describe(recovery.label, names)}; off by at most {written(recovery.error)} in L1, "
-            "proved without the truth"
+            f"{describe(recovery.label, names)}; off by at most {written(recovery.error)} in L1"
+            f"{remark}"
         )
     if leak is LabelLeak.CLASS and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
@@ -264,7 +267,9 @@ def _some_words(tokens: Sequence[int], names: TokenNames) -> str:
     return listed_ + more
 
 
-def composition_words(report: AuditReport, names: Sequence[str]) -> str:
+def composition_words(
+    report: AuditReport, names: Sequence[str], remark: str = WITHOUT_TRUTH
+) -> str:
     """Return which classes are among the labels, and how often each."""
     found = report.composition
     if not found.attacked:
@@ -272,7 +277,7 @@ def composition_words(report: AuditReport, names: Sequence[str]) -> str:
         return "that of the label above" if known else found.message
     if not found.present:
         return f"no class: {found.message}; {FAILED}"
-    said = f"{_classes(found.present, names)}, proved without the truth: {found.message}"
+    said = f"{_classes(found.present, names)}{remark}: {found.message}"
     return said if found.counts is None else f"{said}; counts: {_counted(found, names)}"
 
 

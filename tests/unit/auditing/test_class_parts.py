@@ -11,7 +11,7 @@ from softleak.audit.composition import parts_in_words
 from softleak.core.knowledge import Knowledge
 from softleak.core.local_training import UNKNOWN, LocalTraining
 from softleak.guard.auditor import SeveralReader
-from softleak.guard.updates import Update
+from softleak.guard.updates import ClientUpdate
 from softleak.labels.local.proportions import StandIns
 from softleak.paper import models
 
@@ -43,7 +43,7 @@ def test_an_audit_states_parts_with_intervals(federation):
 def test_a_round_states_them_where_the_client_is_known(federation):
     subject, public, share = federation
     gradient = share.scaled(1 / CLIENT.lr)
-    update = Update(1, gradient, CLIENT.lr, SAMPLES, client=CLIENT.training)
+    update = ClientUpdate(1, gradient, CLIENT.lr, SAMPLES, client=CLIENT.training)
     report = audit(subject.model, share, options=Options(inputs=False))
     assert "parts of the classes" not in report.composition.message
     told = SeveralReader(subject, public).read(update, gradient, report).composition

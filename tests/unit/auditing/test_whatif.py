@@ -14,7 +14,7 @@ from softleak.audit.input_attacks import recover_input
 from softleak.audit.metrics import psnr
 from softleak.audit.rates import Point, Rate, Response
 from softleak.audit.sweeps import Sweep
-from softleak.audit.whatif import Curve, behind
+from softleak.audit.whatif import ResponseCurve, behind
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import DefenceGroup
@@ -70,7 +70,7 @@ def test_wilsons_interval():
 def test_clipping_hides_nothing(subject, targets):
     norm = targets[0].share.share.norm()
     sweep = Sweep("Clipping", "norm", lambda s, _: Clip(s), (2 * norm, norm / 100))
-    found = Curve(subject, targets, OPTIONS, sweep, 1).response(quiet)
+    found = ResponseCurve(subject, targets, OPTIONS, sweep, 1).response(quiet)
     assert [point.rates[Leak.LABEL].hits for point in found.points] == [2, 2]
     assert found.stops == {}
     assert chart(found).cells[0].words.startswith("still succeeds, 2 of 2; cosine 1.00")
@@ -79,7 +79,7 @@ def test_clipping_hides_nothing(subject, targets):
 def test_noise_ends_the_label_somewhere_between(subject, targets, monkeypatch):
     monkeypatch.setattr(whatif, "BISECTIONS", 1)
     sweep = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-5, 3.0))
-    found = Curve(subject, targets[:1], OPTIONS, sweep, 1).response(quiet)
+    found = ResponseCurve(subject, targets[:1], OPTIONS, sweep, 1).response(quiet)
     assert found.points[0].rates[Leak.LABEL] == Rate(1, 1)
     assert found.points[1].rates[Leak.LABEL] == Rate(0, 1)
     assert 1e-5 < found.stops[Leak.LABEL] < 3.0
@@ -88,7 +88,7 @@ def test_noise_ends_the_label_somewhere_between(subject, targets, monkeypatch):
 
 def test_the_truth_decides_success_where_it_is_known(subject, targets):
     wrong = Target(targets[0].share, targets[1].label.flip(0), None)
-    found = Curve(subject, (wrong,), OPTIONS, NOTHING, 1).response(quiet)
+    found = ResponseCurve(subject, (wrong,), OPTIONS, NOTHING, 1).response(quiet)
     assert found.points[0].rates[Leak.LABEL] == Rate(0, 1)
 
 
@@ -107,7 +107,7 @@ def test_noise_ends_the_input_and_every_seed_has_a_share(connected, monkeypatch)
     monkeypatch.setattr(whatif, "BISECTIONS", 1)
     subject, targets, options = connected
     sweep = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-7, 1.0))
-    found = Curve(subject, targets[:1], options, sweep, 3).response(quiet)
+    found = ResponseCurve(subject, targets[:1], options, sweep, 3).response(quiet)
     assert [point.rates[Leak.INPUT] for point in found.points] == [Rate(3, 3), Rate(0, 3)]
     assert 1e-7 < found.stops[Leak.INPUT] <= 1.0
 
@@ -121,7 +121,7 @@ def test_a_quick_walk_comes_first_where_there_is_one(connected, trained):
 
 def test_an_input_that_cannot_be_inverted_is_not_tried(connected):
     subject, targets, options = connected
-    trial = Curve(subject.given(chain_of, NoChain("")), targets, options, NOTHING, 1)
+    trial = ResponseCurve(subject.given(chain_of, NoChain("")), targets, options, NOTHING, 1)
     found = trial.response(quiet)
     assert Leak.INPUT not in found.points[0].rates
     assert chart(found).cells[2].words == "not tried"
@@ -138,7 +138,7 @@ def test_an_input_that_cannot_be_inverted_is_tried_where_its_reach_can_be_estima
     alone = subject.given(chain_of, NoChain(""))
     sweep = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-6, 1e3))
     reaches = {id(targets[0]): InputReach(alone, targets[0])}
-    trial = Curve(alone, tuple(targets), options, sweep, 1, reaches)
+    trial = ResponseCurve(alone, tuple(targets), options, sweep, 1, reaches)
     assert trial.at(1e-6).rates[Leak.INPUT] == Rate(1, 1)  # the other target is not tried
     assert trial.at(1e3).rates[Leak.INPUT] == Rate(0, 1)
     blind = replace(trial, options=replace(options, inputs=False))
@@ -165,7 +165,7 @@ def test_an_update_of_several_samples_leaks_while_one_label_is_proved(subject, d
     clipped = Sweep("Clipping", "norm", lambda s, _: Clip(s), (0.1,))
     noisy = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (0.1,))
     rates = [
-        Curve(subject, (target,), options, sweep, 1).response(quiet).points[0].rates
+        ResponseCurve(subject, (target,), options, sweep, 1).response(quiet).points[0].rates
         for sweep in (clipped, noisy)
     ]
     assert [rate[Leak.LABEL] for rate in rates] == [Rate(1, 1), Rate(0, 1)]
@@ -176,7 +176,7 @@ def test_bisection_looks_no_further_than_the_first_share_that_leaks(subject, tar
     looked = []
     recover = defended.recover
     monkeypatch.setattr(defended, "recover", lambda *a, **k: looked.append(1) or recover(*a, **k))
-    assert Curve(subject, targets, OPTIONS, NOTHING, 1).succeeds(1.0, Leak.LABEL)
+    assert ResponseCurve(subject, targets, OPTIONS, NOTHING, 1).succeeds(1.0, Leak.LABEL)
     assert len(looked) == 1
 
 
@@ -190,15 +190,17 @@ def test_dpsgd_has_epsilon_on_its_axis_and_flares_filters_are_tried_by_their_cla
     groups = frozenset({DefenceGroup.DP_SGD, DefenceGroup.NVFLARE})
     norm = targets[0].share.share.norm()
     tried = {s.name: s for s in sweeps.sweeps(norm, (), sweeps.Asked(groups), subject.model)}
-    private = Curve(subject, targets[:1], options, tried["DP-SGD"], 1).response(quiet)
+    private = ResponseCurve(subject, targets[:1], options, tried["DP-SGD"], 1).response(quiet)
     assert [point.rates[Leak.INPUT].hits for point in private.points] == [1, 0]
     assert private.stops[Leak.INPUT] == 1.0
     assert private.left[Leak.INPUT].cosine < 0.1
     assert private.points[0].utility.loss == pytest.approx(1.0, abs=0.05)
     assert private.unit == "ε (δ = 10⁻⁵, sampling rate 1, this update alone)"
-    excluded = Curve(subject, targets[:1], options, tried["NVFlare ExcludeVars, last layer"], 1)
+    excluded = ResponseCurve(
+        subject, targets[:1], options, tried["NVFlare ExcludeVars, last layer"], 1
+    )
     assert excluded.response(quiet).points[0].rates == {}  # no attack applies, so none is tried
-    cut = Curve(
+    cut = ResponseCurve(
         subject, targets[:1], options,
         replace(tried["NVFlare PercentilePrivacy, learning rate 0.1"], settings=(10.0,)), 1,
     ).response(quiet)  # fmt: skip
@@ -212,7 +214,7 @@ def test_a_label_that_is_right_but_not_claimed_is_counted(subject, draw):
     reports = audit_shares(subject, shares, OPTIONS)
     targets = tuple(map(Target.of, shares, reports))
     coarse = Sweep("bfloat16", "", lambda *_: Cast(torch.bfloat16))
-    found = Curve(subject, targets, OPTIONS, coarse, 1).response(quiet)
+    found = ResponseCurve(subject, targets, OPTIONS, coarse, 1).response(quiet)
     claimed = found.points[0].rates[Leak.LABEL].hits
     assert found.unclaimed == found.points[0].unclaimed == 3 - claimed > 0
     assert (
@@ -220,7 +222,7 @@ def test_a_label_that_is_right_but_not_claimed_is_counted(subject, draw):
         in chart(found).cells[0].words
     )
     assert not chart(found).cells[0].stopped
-    whole = Curve(subject, targets, OPTIONS, NOTHING, 1).response(quiet)
+    whole = ResponseCurve(subject, targets, OPTIONS, NOTHING, 1).response(quiet)
     assert whole.unclaimed == 0  # what is claimed is not counted again
 
 
@@ -233,7 +235,7 @@ def test_a_label_is_recovered_once_for_all_leaks_and_not_for_an_input_within_rea
     monkeypatch.setattr(defended, "recover", lambda *a, **k: looked.append(1) or recover(*a, **k))
     noisy = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-7, 1.0))
     everything = SimpleNamespace(shows=lambda _: True)
-    trial = Curve(subject, targets[:1], options, noisy, 1, {id(targets[0]): everything})
+    trial = ResponseCurve(subject, targets[:1], options, noisy, 1, {id(targets[0]): everything})
     assert trial.succeeds(1e-6, Leak.INPUT)
     assert not looked
     assert [trial.succeeds(1.0, leak) for leak in (Leak.LABEL, Leak.CLASS)] == [False, False]

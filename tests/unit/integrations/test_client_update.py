@@ -8,7 +8,7 @@ import torch
 import softleak as sl
 from softleak.core.local_training import LocalTraining
 from softleak.guard.auditor import Auditor, Question
-from softleak.guard.updates import Group, Update
+from softleak.guard.updates import ClientUpdate, Group
 from softleak.paper import models
 
 EPOCH = LocalTraining(lr=0.1, epochs=1, batch_size=4, momentum=0.9)
@@ -19,7 +19,7 @@ EPOCH = LocalTraining(lr=0.1, epochs=1, batch_size=4, momentum=0.9)
     [(10, EPOCH, 10), (4, EPOCH, None), (1, EPOCH, None), (None, EPOCH, None), (10, None, None)],
 )
 def test_several_steps_on_several_samples(samples, client, expected):
-    assert Update(1, samples=samples, client=client).samples_of_steps == expected
+    assert ClientUpdate(1, samples=samples, client=client).samples_of_steps == expected
 
 
 def test_of_a_client_that_says_it_has_several_samples_no_other_client_is_looked_for():
@@ -29,7 +29,7 @@ def test_of_a_client_that_says_it_has_several_samples_no_other_client_is_looked_
     sent = sl.Client(lr=0.1, epochs=1, batch_size=4, momentum=0.9).share(model, x, y)
     gradient = sl.GradientShare({name: g / 0.1 for name, g in sent.items()})
     auditor = Auditor(model, Question(input_shape=(6,)))
-    said, alone = (Update(n, gradient, 0.1, n, client=EPOCH) for n in (10, 1))
+    said, alone = (ClientUpdate(n, gradient, 0.1, n, client=EPOCH) for n in (10, 1))
     state = dict(model.state_dict())
     found = auditor.audit(1, [Group(state, (said, alone))]).clients
     messages = [one.report.label.recovery.message for one in found if one.report is not None]

@@ -14,7 +14,7 @@ from softleak.audit import Leak
 from softleak.audit.findings import Method
 from softleak.guard.auditor import Question
 from softleak.guard.guard import Action, GuardPolicy, UpdateGuard
-from softleak.guard.updates import Update
+from softleak.guard.updates import ClientUpdate
 
 SHAPE, LR, INPUT = (1, 6, 6), 0.1, frozenset({Leak.INPUT})
 ENOUGH = 120.0  # seconds; the image is found in one or two
@@ -35,7 +35,7 @@ def step(model):
     share = sl.capture(model, image, torch.tensor([0.9, 0.1, 0.0, 0.0, 0.0]))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     after = {name: tensor - LR * share[name] for name, tensor in before.items()}
-    return Update(0, lr=LR, received=before).sending(after, 1)
+    return ClientUpdate(0, lr=LR, received=before).sending(after, 1)
 
 
 def outcome(model, step, action, seconds, *, refuse=False):

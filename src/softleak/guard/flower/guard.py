@@ -33,7 +33,7 @@ from softleak.core.local_training import UNKNOWN, LocalTraining, read_settings
 from softleak.defenses.defense import GaussianNoise
 from softleak.guard.auditor import Auditor, Question
 from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
-from softleak.guard.updates import Update, Weights
+from softleak.guard.updates import ClientUpdate, Weights
 from softleak.labels.composition import BatchReader
 
 LEARNING_RATE_KEY = "lr"  # the name of the learning rate in the config of Flower's examples
@@ -136,7 +136,7 @@ def local_training(
 
 def addressed(
     node: int, message: Message, state: Weights, lr: float | None, said: LocalTraining | None
-) -> Update:
+) -> ClientUpdate:
     """Return what a node is sent as an update that holds no share yet.
 
     Args:
@@ -148,7 +148,7 @@ def addressed(
     """
     rate = learning_rate(message.content, lr)
     trained = local_training(message.content, rate, said)
-    return Update(node, lr=rate, client=trained, received=state)
+    return ClientUpdate(node, lr=rate, client=trained, received=state)
 
 
 LOGGER = logging.getLogger("softleak")

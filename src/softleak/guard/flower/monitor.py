@@ -27,7 +27,7 @@ from softleak.core.local_training import LocalTraining
 from softleak.guard.auditor import Auditor, ClientAudit, Question, RoundAudit
 from softleak.guard.flower.guard import addressed, claimed_samples, only_arrays, tensors
 from softleak.guard.flower.page import write_rounds
-from softleak.guard.updates import Group, Update, Weights, step_between
+from softleak.guard.updates import ClientUpdate, Group, Weights, step_between
 from softleak.present.json import finite, numbers
 
 AUDIT_ACTORS = 2  # the number of Ray actors
@@ -198,7 +198,7 @@ def announce(audit: RoundAudit) -> None:
 
 def sent_states(
     messages: Iterable[Message], lr: float | None, client: LocalTraining | None = None
-) -> dict[int, Update]:
+) -> dict[int, ClientUpdate]:
     """Return what each node is sent, by node.
 
     A record that goes to several nodes is read once. A node whose message cannot be read is left
@@ -210,7 +210,7 @@ def sent_states(
         client: how all clients train, if that was given; None to take what the message says.
     """
     states: dict[int, Weights] = {}
-    found: dict[int, Update] = {}
+    found: dict[int, ClientUpdate] = {}
     for message in messages:
         node = message.metadata.dst_node_id
         try:
@@ -224,29 +224,29 @@ def sent_states(
     return found
 
 
-def update_of(reply: Message, sent: Mapping[int, Update]) -> Update:
+def update_of(reply: Message, sent: Mapping[int, ClientUpdate]) -> ClientUpdate:
     """Return a reply as an update that holds a share, or the reason why it holds none."""
     node = reply.metadata.src_node_id
     if reply.has_error():
-        return Update(node, reason=f"it replied with an error: {reply.error.reason}")
+        return ClientUpdate(node, reason=f"it replied with an error: {reply.error.reason}")
     if node not in sent:
-        return Update(node, reason="it was sent nothing in this round")
+        return ClientUpdate(node, reason="it was sent nothing in this round")
     before = sent[node]
     try:
         _, record = only_arrays(reply.content)
         share = step_between(before.received, tensors(record), before.lr)
     except SoftleakError as error:
-        return Update(node, reason=str(error))
+        return ClientUpdate(node, reason=str(error))
     return replace(before, share=share, samples=claimed_samples(reply.content))
 
 
-def grouped(sent: Mapping[int, Update], updates: Mapping[int, Update]) -> list[Group]:
+def grouped(sent: Mapping[int, ClientUpdate], updates: Mapping[int, ClientUpdate]) -> list[Group]:
     """Return the updates of a round, grouped by the state that the nodes were sent.
 
     A node that did not reply is among them, with that as the reason.
     """
-    silent = {n: Update(n, reason="it did not reply") for n in sent if n not in updates}
-    members: dict[int, list[Update]] = defaultdict(list)
+    silent = {n: ClientUpdate(n, reason="it did not reply") for n in sent if n not in updates}
+    members: dict[int, list[ClientUpdate]] = defaultdict(list)
     for node, update in {**updates, **silent}.items():
         members[id(sent[node].received) if node in sent else 0].append(update)
     states = {id(one.received): one.received for one in sent.values()}
@@ -320,7 +320,7 @@ class LeakageMonitor(Strategy):
         self._runner = runner(engine, Auditor(model, asked))
         self._folder = None if folder is None else Path(folder)
         self._class_names = tuple(class_names)
-        self._sent: dict[int, Update] = {}
+        self._sent: dict[int, ClientUpdate] = {}
         self._rounds: dict[int, RoundAudit] = {}
 
     @property
@@ -376,7 +376,7 @@ class LeakageMonitor(Strategy):
         self._collect(wait=True)
         return self.rounds
 
-    def _submit(self, number: int, updates: dict[int, Update]) -> None:
+    def _submit(self, number: int, updates: dict[int, ClientUpdate]) -> None:
         """Hand the updates of a round over to whoever runs the audits."""
         try:
             self._runner.submit(number, grouped(self._sent, updates))

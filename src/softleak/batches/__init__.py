@@ -1,1 +1,12 @@
-"""Recover every sample of a batch from one share (docs/method.md, Batches)."""
+"""Recover every sample of a batch from one share (docs/method.md, Batches).
+
+In reading order:
+
+- ``space``: the factors of a gradient, one dimension for each sample.
+- ``systems``: the equations of one sample and of all samples together, and their rounding.
+- ``search``, ``saturated``: samples one at a time, and sets of samples that are sure.
+- ``certificate``: what the equations prove, and other labels that explain the gradient as well.
+- ``from_head``: the attack on the gradient of the head.
+- ``sparse``: the attacks on fully connected ReLU layers, whose labels may be any.
+- ``recover``: the strongest attack that applies, and what is said of its samples.
+"""

@@ -33,11 +33,11 @@ from softleak.batches.systems import (
 # What says what counts as a proof.
 PROOF_LOST_BITS = 6.0  # the bits of an equation that do not count
 PROOF_NEEDED_BITS = 48.0  # the bits that the equations must test beyond what the unknowns absorb
-PROOF_DEVIATIONS = 6.0  # an error bound is so many standard errors
+PROOF_DEVIATIONS = 6.0  # an error bound is this many standard errors
 # The largest relative standard error of an unknown sample, beyond which the errors are not those of
 # a linear problem.
 PROOF_LINEAR = 0.05
-# The largest error bound of a difference of logits where faint probabilities count.
+# The largest error bound of a difference of logits where small probabilities count.
 PROOF_LOGITS = 1.0
 
 
@@ -174,13 +174,8 @@ def _covariance(told: Tensor) -> Tensor:
 def _logit_errors(space: HeadSpace, p: Tensor, covariances: Tensor) -> Tensor:
     """Return the largest standard error (N,) of a logit beside that of the class that leads.
 
-    Where rows are levelled, faint probabilities are the evidence: they follow a linear error of the
+    Where rows are levelled, small probabilities are the evidence: they follow a linear error of the
     feature only as long as their logits hardly move.
-
-    Args:
-        space: the factors of the head's gradient.
-        p: (N, C) the probabilities of samples.
-        covariances: (N, R, R) those of their ``b``.
     """
     beside = space.logit_map - space.logit_map[p.argmax(-1)][:, None]
     variances = torch.einsum("ncr,nrs,ncs->nc", beside, covariances, beside)
@@ -203,8 +198,8 @@ TRADES_SURE = 0.99  # a sample of at least this probability of one class may tra
 # The part of a label's change that may lie outside of the family before the fit.
 TRADES_MISSED = 0.02
 TRADES_NEGATIVE = 1e-3  # a label may have entries so far below zero before the fit
-# A trade counts if its fit leaves no more than so many standard errors. It is more than what counts
-# as explained, since a fit that is not at its end is no refutation.
+# A trade counts if its fit leaves no more than this many standard errors. It is more than what
+# counts as explained, since a fit that is not at its end is no refutation.
 TRADES_MISFIT = 32.0
 
 
@@ -221,14 +216,7 @@ class Trade:
 def without_traded(
     proof: BatchCertificate, system: JointSystem, x: Tensor, supports: Supports
 ) -> BatchCertificate:
-    """Return a certificate in which no label counts as proved that a trade explains as well.
-
-    Args:
-        proof: what the equations prove near the solution.
-        system: the system of all samples.
-        x: (U,) its solution.
-        supports: all flats that labels may lie on.
-    """
+    """Return a certificate in which no label counts as proved that a trade explains as well."""
     at, regular = system.point(x), proof.regular.clone()
     for trade in _trades(system, at, supports, proof.label_errors):
         labels = _labels_after(system, at, supports, trade)
@@ -243,12 +231,6 @@ def without_other_labels(
     """Return a certificate in which no label counts as proved beside another with its feature.
 
     Where not all samples are known, nothing says whether the others can pay for such a label.
-
-    Args:
-        proof: what each sample's own equations prove.
-        space: the factors of the head's gradient.
-        supports: all flats that labels may lie on.
-        found: the samples that were found.
     """
     identity = torch.eye(space.rank, dtype=space.U.dtype, device=space.U.device)
     system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]), scaled=False)

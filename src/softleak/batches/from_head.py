@@ -17,11 +17,11 @@ from softleak.batches.certificate import (
 )
 from softleak.batches.saturated import (
     biorthogonal,
-    descend_valley,
+    descend_flat_direction,
     likely_sets,
     saturated_samples,
     shared_out,
-    walk_valley,
+    walk_flat_direction,
 )
 from softleak.batches.search import (
     ROUNDS,
@@ -46,12 +46,12 @@ from softleak.batches.systems import (
 from softleak.core.families import Family, Mixed, Smoothed, SmoothedMixed
 from softleak.numerics.levenberg import Levenberg, promise
 
-DESCENTS = 3  # how often a search is led to the bottom of its valley
-CREEPING = 1e-2  # a search that ended with so much of the cost promised has not arrived
-HOPELESS = 1e3  # a set of samples that misses by so many standard errors is not followed further
-WALKED = 3  # the number of sets whose labels of one class are followed along their valley
-CONVINCING = 2.0  # one of so many ends the search: samples that run away to infinity have more
-EXPLAINED = 4.0  # a root mean square of so many standard errors is explained by rounding
+DESCENTS = 3  # how often a search is led to the bottom of its flat direction
+UNSETTLED = 1e-2  # a search that ended with this part of the cost promised has not arrived
+TOO_FAR = 1e3  # a set of samples that misses by this many standard errors is not followed further
+WALKED = 3  # the number of sets whose labels of one class are followed along their flat direction
+CONVINCING = 2.0  # one of this misfit ends the search: samples that run away to infinity have more
+EXPLAINED = 4.0  # a root mean square of this many standard errors is explained by rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +77,7 @@ class Whole:
 def find_batch(
     space: HeadSpace, supports: Supports, features: Tensor, *, scaled: bool = True
 ) -> tuple[Whole | None, FoundSamples]:
-    """Search all samples of a batch; return the whole batch if it was found, and what else was.
-
-    Args:
-        space: the factors of the head's gradient.
-        supports: the flats that labels may lie on.
-        features: (n, I) usual features, from which the search starts.
-        scaled: whether the scale of the share is known.
-    """
+    """Search all samples of a batch; return the whole batch if it was found, and what else was."""
     generator = torch.Generator().manual_seed(SEED)
     pool = saturated_samples(space, supports)
     searched = supports.opened() if space.is_levelled else supports
@@ -121,14 +114,14 @@ def find_batch(
 def _walked(
     space: HeadSpace, supports: Supports, unsolved: list[tuple[float, FoundSamples]]
 ) -> Whole | None:
-    """Return the batch that is found along the valley of two samples of one class, or None."""
+    """Return the batch that is found along the flat direction of two samples of a class."""
     alike = [
         (misfit, one)
         for misfit, one in unsolved
-        if misfit < HOPELESS and len(set(one.kind.tolist())) < len(one)
+        if misfit < TOO_FAR and len(set(one.kind.tolist())) < len(one)
     ]
     for _, found in sorted(alike, key=lambda tried: tried[0])[:WALKED]:
-        for start in walk_valley(space, supports, found):
+        for start in walk_flat_direction(space, supports, found):
             whole = _solved(space, supports, start, scaled=True, solver=THOROUGH)
             if whole.explained:
                 return whole
@@ -141,7 +134,7 @@ def solve_jointly(
     """Solve for as many samples as the space has dimensions, from where each was found."""
     together = replace(found, at=biorthogonal(space, found.at, scaled=scaled))
     starts = [together, *shared_out(space, supports, found, scaled=scaled)]
-    if space.is_levelled:  # There each sample's own faint probabilities tell its ``b`` best.
+    if space.is_levelled:  # There each sample's own small probabilities tell its ``b`` best.
         starts = [found, *starts]
     best = _solved(space, supports, starts[0], scaled=scaled)
     for start in starts[1:]:
@@ -162,7 +155,7 @@ def _solved(
     """Return the solution of the joint system that a local search from these samples finds.
 
     A point that rounding explains need not be the solution yet, and errors are those of a solution:
-    a search that still creeps there is led to the bottom of its valley.
+    a search that still moves slowly there is led to the bottom of its flat direction.
     """
     own = supports.take(found.kind)
     whole = _ended(polish(space, own, found.at, scaled=scaled, solver=solver))
@@ -170,10 +163,10 @@ def _solved(
         return whole
     for _ in range(DESCENTS if supports.unknowns else 0):
         system, x = whole.system, whole.x
-        if promise(system, x[None], found.kind[:1]) <= CREEPING:
+        if promise(system, x[None], found.kind[:1]) <= UNSETTLED:
             break
         doubtful = int(certify(system, x, whole.misfit).label_errors.argmax())
-        at = descend_valley(system, x, doubtful)
+        at = descend_flat_direction(system, x, doubtful)
         ended = _ended(polish(space, own, at, scaled=scaled, solver=THOROUGH))
         whole = min(whole, ended, key=lambda one: one.misfit)
     return whole
@@ -185,13 +178,13 @@ def _ended(solution: tuple[JointSystem, Tensor]) -> Whole:
     return Whole(system, x, float(values.square().mean().sqrt()))
 
 
-# Families that are tried in turn if nobody named one, each beside those before it.
+# Families that are tried in turn if none is named, each beside those before it.
 USUAL: tuple[Family, ...] = (Smoothed(), Mixed(2), SmoothedMixed(2))
 
 
 # What bounds the classes that are tried.
-NARROW_ALL_CLASSES = 20  # up to so many classes, all of them are tried
-NARROW_PER_SAMPLE = 3  # beyond, so many per sample are tried, those that the gradient raises most
+NARROW_ALL_CLASSES = 20  # up to this number of classes, all of them are tried
+NARROW_PER_SAMPLE = 3  # beyond, this many per sample are tried, those that the gradient raises most
 NARROW_AT_LEAST = 12  # and no fewer than this
 
 
@@ -233,7 +226,7 @@ def read_head(
         features: (n, I) usual features, from which the search starts.
         family: the family of every label; None tries the usual ones in turn.
         scales: whether the scale is taken as known, in the order in which that is tried.
-        said: whether somebody said how many samples there are. Otherwise the scale must follow from
+        said: whether the number of samples is stated. Otherwise the scale must follow from
             the numbers as well, since the labels of saturated samples move with it.
     """
     likely = _likely(space, features)

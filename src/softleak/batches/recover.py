@@ -132,7 +132,7 @@ def unbalanced() -> str:
     )
 
 
-BALANCED_ROUNDINGS = 16.0  # the columns of a clean gradient sum to zero up to so many roundings
+BALANCED_ROUNDINGS = 16.0  # the columns of a clean gradient sum to zero up to this many roundings
 
 
 def recover_batch(
@@ -186,11 +186,11 @@ def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
         return _alone(subject, share, knowledge)
     space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)
     if space.rank <= 1:
-        faint = _faint(subject, share, space, knowledge)
-        if faint is not None and faint.status is Status.UNIQUE:
-            return faint
+        weak = _weak(subject, share, space, knowledge)
+        if weak is not None and weak.status is Status.UNIQUE:
+            return weak
         alone = _alone(subject, share, knowledge)
-        return alone if faint is None else max(faint, alone, key=_worth)
+        return alone if weak is None else max(weak, alone, key=_worth)
     found = None if knowledge.head_only else _by_layers(subject, share, knowledge)
     if found is not None and found.status is Status.UNIQUE:
         return found
@@ -198,15 +198,15 @@ def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
         return _undecayed(subject, share, knowledge)
     read = _read(subject, space, knowledge)
     if len(read.proved) < (knowledge.samples or space.rank):
-        faint = _faint(subject, share, space, knowledge)
-        read = read if faint is None else max(faint, read, key=_worth)
+        weak = _weak(subject, share, space, knowledge)
+        read = read if weak is None else max(weak, read, key=_worth)
     return read if found is None else max(found, read, key=_worth)
 
 
-def _faint(
+def _weak(
     subject: Subject, share: GradientShare, space: HeadSpace, knowledge: Knowledge
 ) -> BatchRecovery | None:
-    """Read a batch with samples whose gradient is faint beside that of others, by its rows."""
+    """Read a batch with samples whose gradient is weak beside that of others, by its rows."""
     if knowledge.samples is None or not len(space.S):
         return None
     levelled, size = space.levelled(), knowledge.samples

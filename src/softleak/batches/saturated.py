@@ -1,10 +1,10 @@
-"""Walk along the valley in which two samples of one class share their labels out.
+"""Walk along the flat direction in which two samples of one class share their labels out.
 
 Of two samples of one class that are much alike, a joint search knows the sum of both labels'
-coefficients at once, but follows the curved valley of their difference only slowly. With the label
-of one sample held at a value, all else is solved for in a few steps. So the label is held at one
-value after another, each solved from where the last one led. A walk over all values shows where
-valleys are, and parabolas lead to the bottom of one.
+coefficients at once, but follows the curved flat direction of their difference only slowly.
+With the label of one sample held, all else is solved for in a few steps. So the label is held at
+one value after another, each solved from where the last one led. A walk over all values shows where
+minima are, and parabolas lead to the bottom of one.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _sets(n: int, k: int) -> Tensor:
 
 
 SHARES = 400  # the number of coefficients that are looked at, between none and all
-VALLEYS = 3  # the number of lowest places among them that are worth a local search
+MINIMA = 3  # the number of lowest places among them that are worth a local search
 
 
 def shared_out(
@@ -168,7 +168,7 @@ def _best_shares(
 ) -> list[FoundSamples]:
     """Return the samples with those coefficients of one label that explain the gradient best.
 
-    Residuals count by their rounding: the faint probabilities of a sure sample tell most.
+    Residuals count by their rounding: the small probabilities of a sure sample tell most.
     """
     at, kind = found.at, found.kind
     T = supports.directions[kind[row]][:, -1]
@@ -182,40 +182,40 @@ def _best_shares(
     misfit = unexplained(space, supports, whole, kind, errors)
     return [
         replace(found, at=SamplePoints(*(part[i] for part in _parts(whole))))
-        for i in lowest_valleys(misfit)
+        for i in lowest_minima(misfit)
     ]
 
 
-def lowest_valleys(misfit: Tensor) -> list[int]:
+def lowest_minima(misfit: Tensor) -> list[int]:
     """Return the places of the lowest local minima of misfits (N,), the lowest first."""
     misfit = torch.nan_to_num(misfit, nan=torch.inf)
     walled = torch.nn.functional.pad(misfit, (1, 1), value=torch.inf)
-    valley = (misfit < walled[:-2]) & (misfit <= walled[2:])
-    order = misfit.where(valley, torch.inf).argsort()
-    return order[: min(VALLEYS, int(valley.sum()))].tolist()
+    minimum = (misfit < walled[:-2]) & (misfit <= walled[2:])
+    order = misfit.where(minimum, torch.inf).argsort()
+    return order[: min(MINIMA, int(minimum.sum()))].tolist()
 
 
 def _parts(at: SamplePoints) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return at.a, at.b, at.label, at.p
 
 
-VALLEY_STEPS = 33  # the number of coefficients that a label is held at, between none and all
+HELD_STEPS = 33  # the number of coefficients that a label is held at, between none and all
 PARABOLAS = 6  # the number of parabolas that lead to the bottom
 FIRST_WIDTH, LEAST_WIDTH = 1e-2, 1e-5  # the distance of two coefficients of a parabola
 LONGEST_MOVE = 8.0  # the longest step to the bottom of a parabola, in widths
 
 
-def walk_valley(
+def walk_flat_direction(
     space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
 ) -> list[FoundSamples]:
-    """Return the samples at the lowest places of the valley; none if no two are of one class."""
+    """Return the samples at the lowest places of the flat direction, none without a twin."""
     alike = (found.kind[:, None] == found.kind[None]).sum(1) > 1
     if not supports.unknowns or not bool(alike.any()):
         return []
     row = int(found.at.p.amax(-1).where(alike, torch.inf).argmin())  # the least sure of them
     own, at = supports.take(found.kind), biorthogonal(space, found.at, scaled=scaled)
     points, misfits = [], []
-    for c in torch.linspace(0, 1, VALLEY_STEPS, dtype=at.a.dtype, device=at.a.device):
+    for c in torch.linspace(0, 1, HELD_STEPS, dtype=at.a.dtype, device=at.a.device):
         a = at.a.clone()
         a[row] = space.left(at.p[row] - _held(own, row, c).origin[row])
         start = biorthogonal(space, replace(at, a=a), scaled=scaled)
@@ -223,18 +223,12 @@ def walk_valley(
         at = point if bool(misfit.isfinite()) else at
         points.append(at)
         misfits.append(misfit)
-    best = lowest_valleys(torch.stack(misfits))
+    best = lowest_minima(torch.stack(misfits))
     return [replace(found, at=points[i]) for i in best]
 
 
-def descend_valley(system: JointSystem, x: Tensor, row: int) -> SamplePoints:
-    """Return the samples at the bottom of the valley that unknowns (U,) are in.
-
-    Args:
-        system: the system of all samples, each on its own flat of labels.
-        x: (U,) a point of it.
-        row: the sample whose label is least well known.
-    """
+def descend_flat_direction(system: JointSystem, x: Tensor, row: int) -> SamplePoints:
+    """Return the samples at the bottom of the flat direction that unknowns (U,) are in."""
     space, own, scaled = system.space, system.supports, system.scaled
     at, c, width = system.point(x), system.unpack(x)[1][row, -1], FIRST_WIDTH
     for _ in range(PARABOLAS):

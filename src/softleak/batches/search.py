@@ -139,8 +139,8 @@ STRETCH = (0.5, 2.0)  # the range of factors that starting features are multipli
 SCATTER = 0.5  # the size of the random part of a starting point, relative to usual features
 LARGEST_LEAD = 25.0  # of one logit over the others at a starting point
 SUREST_LEAD = 45.0  # the same where rows are levelled, so that weaker samples are told
-FIT_MISFIT = 30.0  # a solution may miss its equations by so many standard errors
-WEAKEST = 6.0  # a sample is longer than so many standard errors where rows are levelled
+FIT_MISFIT = 30.0  # a solution may miss its equations by this many standard errors
+WEAKEST = 6.0  # a sample is longer than this many standard errors where rows are levelled
 FIT_NEGATIVE = 1e-4  # no entry of a label may be below minus this
 SEED = 0  # the seed of the starting points
 # A solution is known by steps that promise to lower the cost to nothing; a point whose step

@@ -81,7 +81,7 @@ def _row_space(G: Tensor, relative: float, noise: float) -> Tensor:
 SHORTEST_VECTOR = 1e-300  # keeps a quotient by the length of a vector finite
 INDISTINCT = 1e-5  # a direction of labels this close to the span of ``U`` counts as within it
 SHORTEST_COLUMN = 0.1  # columns shorter than this part of the longest are divided by that part
-LEVELLED_EDGE = 4.0  # a singular value above so many times what rounding leaves is a sample
+LEVELLED_EDGE = 4.0  # a singular value above this many times what rounding leaves is a sample
 
 
 @dataclass(frozen=True, eq=False)

@@ -283,11 +283,6 @@ def entry_errors(space: HeadSpace, differences: Tensor, features: Tensor) -> Ten
     """Return the standard error ``n`` (C,) of the entries of each row of the head's gradient.
 
     The terms of a sum are rounded before they cancel, so their sizes count, not that of the sum.
-
-    Args:
-        space: the factors of the head's gradient.
-        differences: (N, C) the ``δ`` of all samples.
-        features: (N, I) their divided features.
     """
     typical = features.square().mean(-1).sqrt()
     sizes = (differences.abs() * typical[:, None]).sum(0) / space.factor
@@ -322,7 +317,7 @@ def equation_errors(space: HeadSpace, n: Tensor, a: Tensor, b: Tensor, p: Tensor
 POLISH = Levenberg(iterations=12, damping=1e-6, checkpoints=())
 THOROUGH = Levenberg(iterations=100, damping=1e-6, checkpoints=())
 REWEIGHTED = 3  # how often equations are weighed anew
-FAR_OFF = 1e4  # beyond so many standard errors, weighing anew does not help
+FAR_OFF = 1e4  # beyond this many standard errors, weighing anew does not help
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,7 +355,7 @@ class JointSystem:
 
         Where the scale is an unknown, a scale of zero with endless features fits any gradient: all
         differences vanish, and the errors of the logits grow with the features. A known scale
-        leaves no such way out. Where rows are levelled, a faint sample with the feature of another
+        leaves no such way out. Where rows are levelled, a weak sample with the feature of another
         fits as well, with errors beyond its own size: there the least sample counts.
         """
         if self.scaled and not self.space.is_levelled:

@@ -21,7 +21,7 @@ LAST_BITS: tuple[tuple[Precision, int], ...] = (("bfloat16", 16), ("float16", 13
 
 
 def with_precision(share: GradientShare, head: Head) -> GradientShare:
-    """Return the share with the precision it shows, unless somebody said which one it is."""
+    """Return the share with the precision it shows, unless the caller states one."""
     if share.precision is not None or head.weight_name not in share:
         return share
     found = recognised_precision(share[head.weight_name])
@@ -29,9 +29,7 @@ def with_precision(share: GradientShare, head: Head) -> GradientShare:
 
 
 def recognised_precision(gradient: Tensor) -> Precision | None:
-    """Return the half precision whose numbers all entries of a float32 gradient are, if there is
-    one.
-    """
+    """Return the half precision of whose numbers a float32 gradient consists, if there is one."""
     if gradient.dtype is not torch.float32:
         return None
     bits = gradient.contiguous().flatten().view(torch.int32)

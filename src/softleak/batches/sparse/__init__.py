@@ -1,6 +1,7 @@
-"""Batches behind a ReLU: the samples are the sparse vectors of a known space.
+"""Recover a batch from the zeros that ReLUs leave in the gradients of fully connected layers.
 
-``directions``: the search for sparse vectors. ``layer``: which layers allow it. ``inputs``: every
-input from a fully connected first layer. ``features``: every feature before the head. ``labels``:
-the labels that follow, and what of it all is proved.
+- ``layer``: the layers whose gradients are sums over few active samples.
+- ``directions``: the sparse vectors of a gradient's space, one for each sample.
+- ``labels``: the labels of recovered inputs, and the verdict on a batch.
+- ``inputs``, ``features``: the attacks on the first layer and on the last two.
 """

@@ -36,11 +36,11 @@ LOG_RATE = 0.1  # this factor at last
 # Random sets of B − 1 entries, each of whose null vectors is tried where the fit alone did not
 # become exact.
 DRAWS = 256
-POOL = 2.0  # these entries are drawn from so many times B of the smallest
+POOL = 2.0  # these entries are drawn from this many times B of the smallest
 DRAWN_VECTORS = 8  # vectors of one search that are treated so, at most
 DRAW_STEPS = 4  # how often: the best null vector of one step is where the next begins
 JUDGED_PART = 0.3  # the best is the one whose entries up to this part are the smallest
-ZERO_ERRORS = 8.0  # an entry of so many standard errors or less is zero
+ZERO_ERRORS = 8.0  # an entry of this many standard errors or less is zero
 # Zeros beyond the B − 1 that any vector can have. A chance zero has a probability of about 1e-5, so
 # that eight of them do not happen.
 MARGIN = 8
@@ -113,7 +113,7 @@ def unit_rows(a: Tensor) -> Tensor:
 
 
 # Of the search for parallel rows.
-LINES_ERRORS = 6.0  # two rows are parallel if so many standard errors explain the angle
+LINES_ERRORS = 6.0  # two rows are parallel if this many standard errors explain the angle
 LINES_FEWEST = 3  # rows on one line, at least
 # Rows that are compared pairwise, at most; those of the smallest relative error.
 LINES_MOST_ROWS = 4096
@@ -121,12 +121,7 @@ LINES_BLUNT = 1e-3  # rows whose direction is less certain than this are left ou
 
 
 def lone_lines(R: Tensor, errors: Tensor) -> Tensor:
-    """Return unit vectors (K, B), K ≤ B, along which several rows of ``R`` (m, B) lie exactly.
-
-    Args:
-        R: the points, one row for each unit.
-        errors: the standard error (m,) of each row's entries.
-    """
+    """Return unit vectors (K, B), K ≤ B, along which several rows of ``R`` (m, B) lie exactly."""
     lengths = R.norm(dim=1).clamp_min(SMALLEST_NORMAL)
     blunt = errors * R.shape[1] ** 0.5 / lengths  # the error of each row's direction
     order = blunt.argsort()[:LINES_MOST_ROWS]
@@ -298,12 +293,7 @@ Way = Callable[[Tensor, Tensor], Tensor]  # from nearly sparse to sparse vectors
 
 
 def sparse_directions(R: Tensor, errors: Tensor) -> Directions:
-    """Return the sparse vectors of the column space of ``R`` (m, B), as many as were found.
-
-    Args:
-        R: the points, one row for each unit.
-        errors: the standard error (m,) of each row's entries.
-    """
+    """Return the sparse vectors of the column space of ``R`` (m, B), as many as were found."""
     lines = lone_lines(R, errors)
     if len(lines) and R.shape[1] > 1:
         found = _beside_lines(R, errors, lines)

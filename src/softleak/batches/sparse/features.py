@@ -33,7 +33,7 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.resimulation import Resimulation, resimulate
 
-NEAR_ZERO = 32.0  # a feature within so many of its standard errors may be zero or not
+NEAR_ZERO = 32.0  # a feature within this many of its standard errors may be zero or not
 MOST_SWITCHED = 8  # units whose state the bias may decide; more would be no coincidence
 
 
@@ -167,7 +167,7 @@ def _switched(behind: Tensor, back: Tensor, left: Tensor, scales: Tensor, near: 
     return out
 
 
-OFF_ERRORS = 8.0  # an input of so many standard errors or less is that of a unit that was off
+OFF_ERRORS = 8.0  # an input of this many standard errors or less is that of a unit that was off
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,12 +313,6 @@ def recover_by_features(
     subject: Subject, share: GradientShare, knowledge: Knowledge, size: int | None = None
 ) -> BatchRecovery | None:
     """Recover the label and the feature of every sample from the last two layers.
-
-    Args:
-        subject: the model.
-        share: what the client sent.
-        knowledge: what is known of the share.
-        size: the number of samples, if it is known.
 
     Returns:
         The samples without inputs, or None if the model or the share is not of this kind.

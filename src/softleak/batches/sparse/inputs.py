@@ -38,16 +38,7 @@ def recover_without_scale(
     found: Directions,
     size: int | None,
 ) -> BatchRecovery:
-    """Recover the samples whose sparse vectors were found, where no bias tells their scales.
-
-    Args:
-        subject: the model; ``first_layer`` is the layer whose gradient was factored.
-        share: what the client sent.
-        knowledge: what is known of the share.
-        space: the space of the layer's gradient.
-        found: the sparse vectors of all samples.
-        size: the number of samples, if it is known.
-    """
+    """Recover the samples whose sparse vectors were found, where no bias tells their scales."""
     rank = space.rank
     if not subject.once(is_homogeneous):
         message = (
@@ -156,12 +147,6 @@ def recover_by_inputs(
 ) -> BatchRecovery | None:
     """Recover every sample behind a share from the gradient of a fully connected first layer.
 
-    Args:
-        subject: the model.
-        share: what the client sent.
-        knowledge: what is known of the share.
-        size: the number of samples, if it is known.
-
     Returns:
         The samples with their inputs, or None if the model or the share is not of this kind.
     """
@@ -260,11 +245,6 @@ def recover_trained_batch(
     subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery:
     """Recover the inputs of all samples behind an update of local training.
-
-    Args:
-        subject: the model the client started from.
-        share: ``before − after``, with the client in ``made_by``.
-        knowledge: what is assumed; ``samples`` is the number of the client's samples, if known.
 
     Returns:
         The inputs, where the first layer is fully connected, has a bias and a ReLU, and the client

@@ -157,7 +157,7 @@ class Weighing:
         return torch.where(self.low == self.high, 0.0, delta.abs().sum(1) * span)
 
 
-def weigh(p: Tensor, delta: Tensor, errors: Tensor, size: int | None, vouched: bool) -> Weighing:
+def weigh(p: Tensor, delta: Tensor, errors: Tensor, size: int | None, stated: bool) -> Weighing:
     """Return the weight of each sample.
 
     Args:
@@ -165,13 +165,13 @@ def weigh(p: Tensor, delta: Tensor, errors: Tensor, size: int | None, vouched: b
         delta: their part ``δ'`` (N, C) in the share.
         errors: a bound (N,) of the error of an entry of ``δ'``.
         size: the size of the batch, if it was said.
-        vouched: whether somebody vouches for the scale of the share.
+        stated: whether the caller states the scale of the share.
     """
     found = len(p)
     weight = 1 / max(size or found, found)
     fixed = torch.full_like(p[:, 0], weight)
     anything = Weighing(weight, torch.zeros_like(fixed), torch.full_like(fixed, torch.inf))
-    if not vouched:
+    if not stated:
         why = (
             "Nobody vouches that the share was not multiplied by a factor (clipping, a learning "
             "rate), and labels nearer to the model's own prediction explain a larger one as well."
@@ -221,7 +221,7 @@ def _seen(model: nn.Module, head: str, x: Tensor) -> tuple[Tensor, Tensor]:
 # What a linear fit may leave of its equations, in standard errors of rounding. They are estimates;
 # the order of a client's sums is a factor of about 10 (see ``resimulation.TOLERANCE``).
 VERDICT_MISFIT = 32.0
-VERDICT_BOUNDS = 6.0  # an error bound is so many standard errors
+VERDICT_BOUNDS = 6.0  # an error bound is this many standard errors
 VERDICT_RUNS = 3  # runs with moved inputs, from which the error of predictions is taken
 VERDICT_SEED = 0  # their seed
 

@@ -1,12 +1,9 @@
 """Recover the words of a text, and say of each how certain it is.
 
-- ``text_result``: what is known of each place of a text.
-- ``text_plan``: which gradients tell the words, found by running the model.
-- ``word_rows``: which rows of a table's gradient are not empty, and how large their errors are.
-- ``word_places``: which word stands where, from the gradients of words and positions.
-- ``first_layer``, ``span_check``: words from the first attention layer alone, where the
-  gradients of the embeddings are missing.
-- ``resimulation``: whether a text explains the whole share.
-- ``read_batch``, ``both_ways``: the texts of a small batch, where embeddings are frozen.
-- ``read_embeddings``, ``read_text``: the attack that puts these together.
+- ``result``: what is known of each place of a text.
+- ``plan``: which gradients tell the words, found by running the model.
+- ``embeddings``: words and their places from the gradients of the embeddings.
+- ``first_layer``: the layer that reads embedded tokens, and the client run on a text.
+- ``span``: words from that layer alone, where the embeddings send no gradient.
+- ``read``: the attack that puts these together, for one text and for a small batch.
 """

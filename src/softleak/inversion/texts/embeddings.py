@@ -47,14 +47,7 @@ class FilledRows:
 def filled_rows(
     share: GradientShare, name: str, computed_in: torch.dtype, noise: float = 0.0
 ) -> FilledRows:
-    """Return the rows of a gradient, as (T, d), that hold more than noise.
-
-    Args:
-        share: what the client sent.
-        name: the parameter.
-        computed_in: the number format of the model.
-        noise: what is known of the noise from elsewhere, beside what the share says itself.
-    """
+    """Return the rows of a gradient, as (T, d), that hold more than noise."""
     held = share[name].double()
     rows = held.reshape(-1, held.shape[-1])
     lengths = rows.norm(dim=1)
@@ -277,12 +270,7 @@ def read_words(plan: TextPlan, share: GradientShare) -> FilledRows:
 
 
 def read_embeddings(plan: TextPlan, share: GradientShare) -> Text:
-    """Return the text of one sample, or what an update of several tells.
-
-    Args:
-        plan: the model's tables; it has positions.
-        share: what the client sent; it holds both gradients.
-    """
+    """Return the text of one sample, or what an update of several tells."""
     assert plan.positions is not None
     words = read_words(plan, share)
     dtype = share[plan.positions].dtype

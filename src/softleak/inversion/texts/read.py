@@ -58,14 +58,7 @@ DESCENT_SEED = 0  # the seed of the mixtures
 def both_ways(
     far: Far, options: list[list[int]], inside: float, wanted: int | None
 ) -> list[list[int]]:
-    """Return the texts all of whose tokens lie in the span of the second layer.
-
-    Args:
-        far: how far each token of a text is from that span.
-        options: the tokens that are possible at each place.
-        inside: the distance up to which a token counts as inside.
-        wanted: the number of texts, if it is known.
-    """
+    """Return the texts all of whose tokens lie in the span of the second layer."""
     if sum(map(len, options)) > DESCENT_CROWDED * len(options):
         return []
     generator = torch.Generator().manual_seed(DESCENT_SEED)
@@ -161,13 +154,7 @@ def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None)
 
 
 def read_bag(subject: Subject, share: GradientShare, reason: str) -> Text | NoText:
-    """Return which words occur in an update, without places; or why they cannot be told.
-
-    Args:
-        subject: the model; its inputs are sequences of tokens.
-        share: what the client sent, of one or several texts and steps.
-        reason: why the order of the words is not known.
-    """
+    """Return which words occur in an update, without places; or why they cannot be told."""
     plan = subject.once(text_plan)
     if isinstance(plan, NoText):
         return plan

@@ -74,13 +74,6 @@ def nearest_tokens(
     """Return the tokens whose vectors lie nearest to the span of the layer's gradient.
 
     It is None if the layer sent no gradient.
-
-    Args:
-        layer: the layer that reads embedded tokens first.
-        share: what the client sent.
-        words: the tokens that may occur.
-        length: the number of places.
-        kept: the number of tokens of each place that are returned.
     """
     basis = span_of(layer, share)
     if basis is None:
@@ -99,13 +92,7 @@ def nearest_tokens(
 
 
 def read_span(nearest: Nearest, check: TextResimulation | None, words: Sequence[int]) -> Text:
-    """Return the text of one sample whose tokens lie in the span at their places.
-
-    Args:
-        nearest: the tokens nearest to the span.
-        check: computes the gradient of a text again; None if no label is known for it.
-        words: the tokens that occur for certain; empty if that is not known.
-    """
+    """Return the text of one sample whose tokens lie in the span at their places."""
     if nearest.full:
         return Text((), tuple(words), False, FROM_SPAN, (
             f"the first attention layer's gradient has full rank {nearest.rank}: there are as many "

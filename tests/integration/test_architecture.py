@@ -18,8 +18,7 @@ ATTACKS = ("labels", "inversion", "batches", "matching", "defenses", "resimulati
 ROOMS: dict[str, tuple[str, ...]] = {
     "foundations": (
         "_version", "core.errors", "core.vocabulary", "core.input_spec", "core.normalisation",
-        "numerics.recorder", "numerics.conjugate_gradients", "numerics.least_squares",
-        "numerics.levenberg",
+        "numerics.recorder", "numerics.least_squares", "numerics.levenberg",
     ),
     "files": ("io",),
     "core": ("core", "io.names", "io.weights"),
@@ -166,7 +165,7 @@ def test_functions_fit_on_a_screen_and_modules_in_a_sitting(path):
 
 
 # What the package may be at most. Both numbers may only fall; 40,000 lines are wanted.
-MOST_LINES, MOST_MODULES = 44_700, 222
+MOST_LINES, MOST_MODULES = 44_520, 220
 
 
 def test_the_package_stays_small_enough_for_one_person():

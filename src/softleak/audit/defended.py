@@ -36,7 +36,7 @@ from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain, NoChain, chain_of
-from softleak.inversion.texts.result import Certainty, Text
+from softleak.inversion.texts.plan import Certainty, Text
 from softleak.labels.composition import BatchReader
 from softleak.labels.recover import recover
 from softleak.matching.gauss_newton.reach import NoiseReach

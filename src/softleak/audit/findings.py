@@ -14,7 +14,7 @@ from softleak.audit.reasons import Told
 from softleak.core.normalisation import Normalisation
 from softleak.core.results import Recovery, Status
 from softleak.inversion.state import LayerReport
-from softleak.inversion.texts.result import Certainty, Text
+from softleak.inversion.texts.plan import Certainty, Text
 from softleak.matching.reconstruction import Certificate
 
 

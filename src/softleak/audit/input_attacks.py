@@ -28,9 +28,8 @@ from softleak.core.subject import Subject
 from softleak.inversion.chain import NoChain, chain_of
 from softleak.inversion.patch_plan import NoPlan, patch_plan
 from softleak.inversion.patches import invert_patches
-from softleak.inversion.texts.plan import NoText, TextPlan, text_plan
+from softleak.inversion.texts.plan import NoText, Text, TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
-from softleak.inversion.texts.result import Text
 from softleak.inversion.walk import Inversion, invert
 from softleak.labels.decay import without_decay
 from softleak.matching.gauss_newton.method import GaussNewton

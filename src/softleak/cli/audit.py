@@ -23,9 +23,8 @@ from softleak.core.errors import FileError
 from softleak.io.atomic import make_folder
 from softleak.present.dossier import write_dossier
 from softleak.present.json import as_data, write_json
-from softleak.present.junit import write_junit
 from softleak.present.page import write_page
-from softleak.present.sarif import write_sarif
+from softleak.present.pipelines import write_junit, write_sarif
 from softleak.present.terminal import audit_table, closing_words, refusal_table, what_if_table
 
 

@@ -18,9 +18,8 @@ from softleak.inversion.chain import Chain
 from softleak.inversion.patch_plan import Lacks, NoPlan, patch_plan
 from softleak.inversion.patches import invert_patches
 from softleak.inversion.state import LayerReport
-from softleak.inversion.texts.plan import NoText
+from softleak.inversion.texts.plan import Certainty, NoText, Text
 from softleak.inversion.texts.read import read_batch, read_text
-from softleak.inversion.texts.result import Certainty, Text
 from softleak.inversion.texts.span import FROM_SPAN
 from softleak.inversion.walk import Inversion
 

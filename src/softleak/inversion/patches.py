@@ -19,8 +19,7 @@ from softleak.core.share import GradientShare
 from softleak.inversion.patch_plan import OUTSIDE, PatchPlan
 from softleak.inversion.state import LayerReport
 from softleak.inversion.walk import Inversion
-from softleak.numerics.conjugate_gradients import conjugate_gradients
-from softleak.numerics.least_squares import TINY
+from softleak.numerics.least_squares import TINY, conjugate_gradients
 
 FEWEST_VALUES = 16  # fewer values in a channel could be evenly spaced by chance
 MOST_LEVELS = 256  # of a channel

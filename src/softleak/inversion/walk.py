@@ -18,7 +18,7 @@ from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
 from softleak.inversion.conv.layer import Conv
 from softleak.inversion.state import LayerReport, LayerState, Measurement, Step, Tangent
-from softleak.inversion.texts.result import Text
+from softleak.inversion.texts.plan import Text
 from softleak.numerics.least_squares import TINY
 
 BOUND_IN_ERRORS = 16.0  # standard errors in the bound of a unique recovery, the worst of rounding

@@ -16,7 +16,7 @@ from softleak.audit.samples import SamplesFinding
 from softleak.core.results import Recovery, Status
 from softleak.core.vocabulary import State, written
 from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
-from softleak.inversion.texts.result import Certainty, Text
+from softleak.inversion.texts.plan import Certainty, Text
 
 
 @dataclass(frozen=True)

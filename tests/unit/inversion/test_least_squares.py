@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.numerics.conjugate_gradients import conjugate_gradients
-from softleak.numerics.least_squares import Factored, LeastSquaresSettings, drawn, solved
+from softleak.numerics.least_squares import (
+    Factored,
+    LeastSquaresSettings,
+    conjugate_gradients,
+    drawn,
+    solved,
+)
 from tests.unit.inversion.examples import normal
 
 

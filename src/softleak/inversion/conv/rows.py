@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from softleak.inversion.conv.geometry import Geometry, transposed_columns
-from softleak.numerics.conjugate_gradients import conjugate_gradients
 from softleak.numerics.least_squares import (
     TINY,
     cholesky_in_place,
+    conjugate_gradients,
     drawn,
     reproducible_noise,
     solved,

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from softleak.inversion.conv.rows import Rows, approximate_inverse, normal_matrix
-from softleak.numerics.conjugate_gradients import conjugate_gradients
 from softleak.numerics.least_squares import (
     LEAST_SQUARES_SETTINGS,
     Factored,
+    conjugate_gradients,
     reproducible_noise,
 )
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from softleak.core.share import GradientShare
-from softleak.inversion.texts.plan import TextPlan
-from softleak.inversion.texts.result import Certainty, Place, Text
+from softleak.inversion.texts.plan import Certainty, Place, Text, TextPlan
 
 # What tells rows of words from rows of noise.
 ROWS_CROWDED = 0.98  # the part of a table's rows from which on they cannot all be words

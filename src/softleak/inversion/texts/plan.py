@@ -1,4 +1,4 @@
-"""Find, by running a model, which gradients tell the words of a text.
+"""What is known of a text, and which gradients tell its words, found by running the model.
 
 Where a model adds a learned position ``P_i`` to each token's row of a table ``E``, the gradient of
 the position is that at the token, ``∂L/∂P_i = δ_i``, and the row of a word sums those of its
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,68 @@ from softleak.core.input_shapes import random_input, watched_tables
 from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+
+
+class Certainty(Enum):
+    """How much is known of one place of a text. Only ``CERTAIN`` is a proof."""
+
+    CERTAIN = "no other token explains the gradient"
+    LIKELY = "the share carries noise, or was not explained as a whole: this token fits best"
+    GUESS = "several tokens fit, or none does: this one fits best"
+    UNKNOWN = "no token could be told"
+    EMPTY = "the model did not use this place: it is padding"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place of a text.
+
+    Attributes:
+        position: its number, from 0, as the model counts positions.
+        token: the token that stands there, None if it is empty or not known.
+        certainty: how much is known of it.
+        candidates: the tokens that may stand there, if it is not certain.
+    """
+
+    position: int
+    token: int | None
+    certainty: Certainty
+    candidates: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text as it was read from a share.
+
+    Attributes:
+        places: its places in order; padding at the end is left out.
+        words: the tokens that occur somewhere in the update for certain, in rising order.
+        explained: whether one text explains all of the gradients that were looked at.
+        method: what the words were read from, in a phrase.
+        message: what was found and what stays open, in sentences.
+    """
+
+    places: tuple[Place, ...]
+    words: tuple[int, ...]
+    explained: bool
+    method: str
+    message: str
+
+    @property
+    def tokens(self) -> tuple[int | None, ...]:
+        """Return the token at each place, None where there is none or it is not known."""
+        return tuple(place.token for place in self.places)
+
+    @property
+    def certain(self) -> bool:
+        """Return whether every place that the model used is certain."""
+        used = [place for place in self.places if place.certainty is not Certainty.EMPTY]
+        return bool(used) and all(place.certainty is Certainty.CERTAIN for place in used)
+
+    def count(self, *certainties: Certainty) -> int:
+        """Return how many places have one of these certainties."""
+        return sum(place.certainty in certainties for place in self.places)
+
 
 # What decides whether a table and a parameter tell words and places.
 TEXT_PROBE_RUNS = 2  # the number of random texts the equation is tried on

@@ -27,8 +27,7 @@ from softleak.inversion.texts.first_layer import (
     first_layer,
     second_layer,
 )
-from softleak.inversion.texts.plan import NoText, TextPlan, text_plan
-from softleak.inversion.texts.result import Certainty, Place, Text
+from softleak.inversion.texts.plan import Certainty, NoText, Place, Text, TextPlan, text_plan
 from softleak.inversion.texts.span import (
     FROM_SPAN,
     SPAN_EXPLAINED,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from softleak.core.share import GradientShare
 from softleak.inversion.texts.first_layer import FirstLayer, TextResimulation
-from softleak.inversion.texts.result import Certainty, Place, Text
+from softleak.inversion.texts.plan import Certainty, Place, Text
 
 # What says which vectors lie in the span, and when a text is explained.
 SPAN_ROUNDINGS = 2.5  # singular values below this many roundings of the largest are rounding

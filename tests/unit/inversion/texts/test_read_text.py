@@ -8,8 +8,7 @@ import torch
 import softleak as sl
 from softleak.core.errors import ModelError
 from softleak.defenses import Cast, GaussianNoise, Int8, Prune
-from softleak.inversion.texts.plan import NoText, TextPlan, text_plan
-from softleak.inversion.texts.result import Certainty
+from softleak.inversion.texts.plan import Certainty, NoText, TextPlan, text_plan
 from tests.unit.inversion.texts.readers import (
     WORDS,
     Bag,

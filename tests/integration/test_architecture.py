@@ -18,7 +18,7 @@ ATTACKS = ("labels", "inversion", "batches", "matching", "defenses", "resimulati
 ROOMS: dict[str, tuple[str, ...]] = {
     "foundations": (
         "_version", "core.errors", "core.vocabulary", "core.input_spec", "core.normalisation",
-        "numerics.recorder", "numerics.least_squares", "numerics.levenberg",
+        "core.reasons", "numerics.recorder", "numerics.least_squares", "numerics.levenberg",
     ),
     "files": ("io",),
     "core": ("core", "io.names", "io.weights"),
@@ -43,7 +43,7 @@ RANK = {room: rank for rank, room in enumerate(ROOMS)}
 ASKS_FOR_WORDS = {
     ("audit.report", "present.page"),
     ("audit.report", "present.words"),
-    ("audit.reasons", "present.reasons"),
+    ("core.reasons", "present.sentences"),
 }
 
 

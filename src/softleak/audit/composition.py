@@ -13,11 +13,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from softleak.audit.reasons import Told, Why, because
 from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
 from softleak.core.knowledge import Knowledge
 from softleak.core.local_training import LocalTraining
+from softleak.core.reasons import Told, Why, because
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from softleak.audit.reasons import Told
 from softleak.core.normalisation import Normalisation
+from softleak.core.reasons import Told
 from softleak.core.results import Recovery, Status
 from softleak.inversion.state import LayerReport
 from softleak.inversion.texts.plan import Certainty, Text

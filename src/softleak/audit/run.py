@@ -14,7 +14,6 @@ from softleak.audit.composition import CompositionFinding, mixes, parts_in_words
 from softleak.audit.findings import FeatureFinding, InputFinding, LabelFinding, Method
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.options import Options
-from softleak.audit.reasons import Why, because
 from softleak.audit.report import AuditReport, ScalarView
 from softleak.audit.samples import NO_SAMPLES, SamplesFinding, read_samples
 from softleak.audit.several_inputs import batch_input, trained_input
@@ -23,6 +22,7 @@ from softleak.core.errors import ShareError, in_a_line
 from softleak.core.factors import head_gradients
 from softleak.core.input_spec import InputSpec, Layout
 from softleak.core.local_training import LocalTraining
+from softleak.core.reasons import Why, because
 from softleak.core.results import Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -57,7 +57,7 @@ def reread(recovery: Recovery, share: GradientShare, recover: Recover, signs: bo
     )
     reading = Reading(found.label, sign * found.scale, found.family)
     return replace(
-        recovery, status=Status.AMBIGUOUS, message=message, label=found.label, readings=(reading,)
+        recovery, status=Status.AMBIGUOUS, reason=message, label=found.label, readings=(reading,)
     )
 
 

@@ -10,12 +10,12 @@ from torch import Tensor
 from softleak.audit.composition import CompositionFinding
 from softleak.audit.findings import LEAK_FEATURE_ERROR, InputFinding, PixelMap
 from softleak.audit.options import Options
-from softleak.audit.reasons import Told, Why, because
 from softleak.batches.recover import read_batch
 from softleak.batches.sparse.inputs import recover_by_inputs
 from softleak.core.errors import in_a_line
 from softleak.core.families import Family
 from softleak.core.knowledge import Knowledge
+from softleak.core.reasons import Told, Why, because
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

@@ -19,10 +19,10 @@ from softleak.audit.input_attacks import (
     text_finding,
 )
 from softleak.audit.options import Options
-from softleak.audit.reasons import Why, because
 from softleak.audit.samples import SamplesFinding
 from softleak.batches.sparse.inputs import recover_trained_batch
 from softleak.core.input_spec import InputSpec
+from softleak.core.reasons import Why, because
 from softleak.core.results import BatchRecovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

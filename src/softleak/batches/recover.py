@@ -306,7 +306,7 @@ def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Batc
     status = Status.AMBIGUOUS if answer.status is Status.UNIQUE else answer.status
     size = knowledge.samples or 1
     message = of_several_as_one(size, bool(found))
-    samples = tuple(replace(one, status=status, message=message) for one in found)
+    samples = tuple(replace(one, status=status, reason=message) for one in found)
     return BatchRecovery(status, message, size, samples)
 
 
@@ -317,10 +317,10 @@ def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
         if space.rank > 1 and _balanced(space, subject):
             found = _read(subject, space, knowledge)
             note = f"; a weight decay of {tried.decay:.3g} was undone"
-            return replace(found, message=found.message + note)
+            return replace(found, reason=found.message + note)
     answer = _alone(subject, share, replace(knowledge, samples=None))
     if answer.status is Status.NOT_SINGLE:
-        return replace(answer, message=f"{unbalanced()} {answer.message}")
+        return replace(answer, reason=f"{unbalanced()} {answer.message}")
     return answer
 
 

@@ -13,6 +13,8 @@ from enum import Enum
 
 from torch import Tensor
 
+from softleak.core.reasons import Told
+
 MOST_CLASSES = 3  # that a label names; the others are summed up
 LEAST_WEIGHT = 0.005  # above the floor of a smoothed label, for a class to be named
 WIDTH, MOST_LINES = 96, 3  # of a message
@@ -144,7 +146,7 @@ class Recovery(ShortRepr):
     """
 
     status: Status
-    message: str
+    reason: Told
     label: Tensor | None = None
     feature: Tensor | None = None
     scalar: float | None = None
@@ -161,6 +163,11 @@ class Recovery(ShortRepr):
     noise: float = 0.0
     confidence: float | None = None
     interval: Tensor | None = None
+
+    @property
+    def message(self) -> str:
+        """Return why the answer is what it is, in words."""
+        return str(self.reason)
 
     @property
     def solutions(self) -> tuple[Candidate, ...]:
@@ -202,7 +209,7 @@ class BatchRecovery(ShortRepr):
     Attributes:
         status: UNIQUE if every sample is proved; AMBIGUOUS if samples were found but not all of
             them are proved; NO_SOLUTION if none was found; otherwise as for one sample.
-        message: what was found, what it rests on and what is not known, in sentences.
+        reason: what was found, what it rests on and what is not known.
         size: the number of samples behind the share: as it was stated, or the rank of the head's
             gradient, which is a lower bound.
         samples: a recovery for each sample that was found. Their order says nothing.
@@ -211,11 +218,16 @@ class BatchRecovery(ShortRepr):
     """
 
     status: Status
-    message: str
+    reason: Told
     size: int
     samples: tuple[Recovery, ...] = ()
     inputs: Tensor | None = None
     input_error: float = float("inf")
+
+    @property
+    def message(self) -> str:
+        """Return what was found, what it rests on and what is not known, in sentences."""
+        return str(self.reason)
 
     @property
     def proved(self) -> tuple[Recovery, ...]:

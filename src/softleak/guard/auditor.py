@@ -17,7 +17,6 @@ from softleak.audit.findings import InputFinding
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
-from softleak.audit.reasons import Why, because
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare, audit_shares, prepared
 from softleak.audit.samples import read_samples
@@ -27,6 +26,7 @@ from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.local_training import LocalTraining
 from softleak.core.normalisation import Normalisation
+from softleak.core.reasons import Why, because
 from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import State

@@ -349,7 +349,7 @@ def _judge(
     t = best.candidate
     return Recovery(
         status=Status.UNIQUE if unique else Status.AMBIGUOUS,
-        message=words,
+        reason=words,
         label=label,
         feature=factors.sigma[client] / best.tau * factors.v[client],
         scalar=t.scalar,

@@ -188,7 +188,7 @@ def why(
 
 def with_note(answer: Recovery, note: str) -> Recovery:
     """Return an answer whose message ends with a further remark."""
-    return replace(answer, message=f"{answer.message}; {note}")
+    return replace(answer, reason=f"{answer.message}; {note}")
 
 
 def why_none(family: Family, evidence: bool) -> str:

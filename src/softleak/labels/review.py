@@ -354,7 +354,7 @@ def _with_reading(
 
 def doubted(answer: Recovery, words: str) -> Recovery:
     """Return an answer that is not proved after all, for the reason in these words."""
-    return replace(answer, status=Status.AMBIGUOUS, message=words, complete=False)
+    return replace(answer, status=Status.AMBIGUOUS, reason=words, complete=False)
 
 
 def _of_open_factor(answer: Recovery, doubt: Doubt) -> Recovery:

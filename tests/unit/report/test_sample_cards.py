@@ -30,7 +30,7 @@ PIXELS = torch.rand(3, 4, 4, generator=torch.Generator().manual_seed(0))
 )
 def test_a_picture_says_what_it_is_worth_beside_a_proved_label(searched, caption):
     label = torch.tensor([1.0, 0.0], dtype=torch.double)
-    one = Recovery(Status.UNIQUE, label=label, message="proved")
+    one = Recovery(Status.UNIQUE, label=label, reason="proved")
     found = BatchRecovery(Status.UNIQUE, "found", 1, (one,))
     (card,) = sample_cards(SamplesFinding(found, pictures=(PIXELS,), searched=searched), ())
     assert card.status == "UNIQUE"

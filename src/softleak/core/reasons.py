@@ -1,8 +1,11 @@
-"""Why something was found or not, as data; the sentences are made in ``present.reasons``."""
+"""Why an answer is what it is, as data: a kind, and the numbers and names that belong to it.
+
+``present.sentences`` has a sentence for each kind.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TypeAlias
 
@@ -62,15 +65,20 @@ class Reason:
 
     kind: Why
     fields: tuple[tuple[str, object], ...] = ()
+    notes: tuple[Told, ...] = ()  # further remarks
 
     def __str__(self) -> str:
         """Return the reason in words."""
-        from softleak.present.reasons import sentence  # above this layer, where words are made
+        from softleak.present.sentences import sentence  # above this layer, where words are made
 
         return sentence(self)
 
+    def noting(self, *notes: Told) -> Reason:
+        """Return the reason with further remarks."""
+        return replace(self, notes=(*self.notes, *notes))
 
-Told: TypeAlias = Reason | str  # a string is a message of an attack, passed on whole
+
+Told: TypeAlias = Reason | str  # a string is a caller's own, or what an exception said
 
 
 def because(kind: Why, **fields: object) -> Reason:

@@ -1,20 +1,13 @@
-"""The sentence of every reason that a finding gives."""
+"""The sentences of an audit's findings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from softleak.audit.reasons import Reason, Why
+from softleak.core.reasons import Why
 
 LISTED_LAYERS = 3  # layers with dropout that are named
-
-
-def sentence(reason: Reason) -> str:
-    """Return a reason in words."""
-    words = SENTENCES[reason.kind]
-    fields = dict(reason.fields)
-    return words.format(**fields) if isinstance(words, str) else words(**fields)
 
 
 def _matched(several: bool, misfit: float, agreement: float | None) -> str:

@@ -6,6 +6,8 @@ import argparse
 import sys
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,29 +17,52 @@ from benchmarks.matrix.run import Cell, cells
 from benchmarks.matrix.table import page
 from benchmarks.matrix.updates import KINDS
 
+WRITTEN = Path(__file__).parents[2] / "docs" / "matrix.md"
+
 
 def main() -> None:
-    """Audit every network with every kind of update, and print the page."""
+    """Audit every network with every kind of update, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.matrix")
-    parser.add_argument("--only", help="run networks whose name or group contains this")
-    parser.add_argument("--out", type=Path, help="the Markdown file to write")
+    parser.add_argument("--only", default="", help="run models whose name contains this")
+    parser.add_argument("--kind", default="", help="run kinds of update whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="the number of processes")
+    parser.add_argument("--out", type=Path, help=f"the file to write (all of it: {WRITTEN.name})")
     given = parser.parse_args()
+    rows = [row for row, network in enumerate(NETWORKS) if given.only in network.name]
+    run = partial(_column, kind=given.kind)
+    found: list[Cell] = []
+    seconds = 0.0
+    with ProcessPoolExecutor(given.jobs) as pool:
+        for mine, took in pool.map(run, rows) if given.jobs > 1 else map(run, rows):
+            found, seconds = found + mine, seconds + took
+            _tell(mine, took)
+    text = page(found, seconds, given.jobs)
+    whole = not given.only and not given.kind
+    path = given.out or (WRITTEN if whole else None)
+    if path is None:
+        print(text)
+    else:
+        path.write_text(text)
+
+
+def _column(row: int, kind: str) -> tuple[list[Cell], float]:
+    """Return the cells of one model, and the processor time they took."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    rows = [(i, n) for i, n in enumerate(NETWORKS) if (given.only or "") in f"{n.group}: {n.name}"]
     began = time.process_time()
-    found: list[Cell] = []
-    for row, network in rows:
-        mine = list(cells(network, KINDS, row))
-        found += mine
-        print(f"{network.name}: {time.process_time() - began:.0f} s", file=sys.stderr, flush=True)
-        for cell in mine:
-            if cell.faults:
-                print(f"  {cell.kind}: {', '.join(cell.faults)}: {cell.said}", file=sys.stderr)
-    text = page(found, time.process_time() - began)
-    if given.out is not None:
-        given.out.write_text(text)
-    print(text)
+    kinds = [one for one in KINDS if kind in one.name]
+    found = list(cells(NETWORKS[row], kinds, row))
+    return found, time.process_time() - began
+
+
+def _tell(column: list[Cell], took: float) -> None:
+    """Say on standard error what came of one model."""
+    for cell in column:
+        faults = "; ".join((*cell.wrong, *cell.green, *cell.tiles))
+        states = "".join(state[:3].lower() + " " for state in cell.states)
+        told = f"{cell.network} | {cell.kind} | {cell.word} | {cell.code} | {states}| {faults}"
+        print(f"{told} | {cell.said} | {cell.seconds:.1f} s", file=sys.stderr)
+    print(f"{column[0].network if column else ''}: {took:.0f} s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A client that trains with torch's own optimisers, from the weights it was sent."""
+"""A client that trains with torch's own losses and optimisers, from the weights it was sent."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
-from benchmarks.adversary.labels import mixed, one_hot, smoothed
 from benchmarks.adversary.stranger import Stranger, number_of
 from benchmarks.adversary.training import pool
+from benchmarks.matrix.losses import LossFunction, cross_entropy
+from benchmarks.matrix.networks import Reader
+from softleak.core.forward import watched_tables
+from softleak.core.input_spec import Layout, layout_of
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Schedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 State = dict[str, Tensor]
-LABEL_KINDS = (one_hot, smoothed, mixed)  # the labels of single samples, in turn
+POSITIVES = 3  # classes of a label of several
+DROPPED = 0.3  # the part of the feature that is dropped where a model has no dropout of its own
+SENTENCES = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +33,19 @@ class Data:
 
     Attributes:
         x: the inputs (B, *shape).
-        y: their labels (B, C) in float64.
+        y: their labels (B, C) in float64: one-hot, or ones at several classes.
     """
 
     x: Tensor
     y: Tensor
+
+    @property
+    def classes(self) -> frozenset[int]:
+        """The classes that some sample has."""
+        return frozenset((self.y > 0.5).any(0).nonzero()[:, 0].tolist())
+
+    def and_also(self, other: Data) -> Data:
+        return Data(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,66 +64,109 @@ class Client:
         return self.network.make().eval()
 
     @cached_property
+    def other(self) -> nn.Module:
+        """The model with the weights of another seed."""
+        return self.network.make(seed=1).eval()
+
+    @cached_property
     def before(self) -> State:
         """The weights and buffers before the step."""
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
     @cached_property
-    def _pool(self) -> Tensor:
-        """The inputs that samples are drawn from."""
-        return pool(self.network.shape, self._classes, number_of(self.network.name))
+    def layout(self) -> Layout:
+        """What the auditor knows of one input."""
+        x = self._pool[:1]
+        with torch.no_grad(), watched_tables(self.model) as watch:
+            self.model(x)
+        return layout_of(x, watch.tables(x))
 
     @cached_property
-    def _classes(self) -> int:
+    def _pool(self) -> Tensor:
+        """The inputs that samples are drawn from."""
+        network = self.network
+        if isinstance(network, Reader):
+            source = torch.Generator().manual_seed(number_of(network.name))
+            return torch.randint(1, network.words, (SENTENCES, *network.shape), generator=source)
+        return pool(network.shape, 10, number_of(network.name))
+
+    @cached_property
+    def classes(self) -> int:
         """The number of classes."""
         with torch.no_grad():
-            return int(self.model(torch.zeros(2, *self.network.shape)).shape[-1])
+            return int(self.model(self._pool[:2]).shape[-1])
 
-    def draw(self, size: int, seed: int) -> Data:
-        """Return some samples. A single one may have a soft label; those of a batch are one-hot."""
+    def draw(self, size: int, seed: int, positives: int = 1) -> Data:
+        """Return some samples, each of as many classes as are ``positives``."""
         source = torch.Generator().manual_seed(number_of(self.network.name, size, seed))
         rows = torch.randint(len(self._pool), (size,), generator=source)
-        kind = LABEL_KINDS[seed % len(LABEL_KINDS)] if size == 1 else one_hot
-        blank = torch.zeros(self._classes, dtype=torch.double)
-        return Data(self._pool[rows], torch.stack([kind(blank, source) for _ in range(size)]))
+        y = torch.zeros(size, self.classes, dtype=torch.double)
+        for label in y:
+            label[torch.randperm(self.classes, generator=source)[:positives]] = 1
+        return Data(self._pool[rows], y)
 
-    def gradient(self, data: Data) -> State:
-        """Return the gradient of the mean loss by parameter name."""
-        model = copy.deepcopy(self.model)
-        _backward(model, data)
+    def gradient(
+        self,
+        data: Data,
+        loss: LossFunction = cross_entropy,
+        *,
+        dropping: bool = False,
+        model: nn.Module | None = None,
+        factor: float = 1.0,
+        clip: float | None = None,
+    ) -> State:
+        """Return the gradient of the mean loss by parameter name.
+
+        Args:
+            data: the samples.
+            loss: what is minimised.
+            dropping: whether dropout is active.
+            model: the model with other weights than those that were sent.
+            factor: what the loss is multiplied by, as a ``GradScaler`` does.
+            clip: the largest norm of the gradient; None clips nothing.
+        """
+        model = copy.deepcopy(model or self.model)
+        if dropping:
+            _drop(model)
+        scaler = torch.amp.GradScaler("cpu", init_scale=factor, enabled=factor != 1.0)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number_of(self.network.name))
+            _backward(model, data, loss, scaler)
+        if clip is not None:
+            clip_grad_norm_(model.parameters(), clip)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
     def after(
-        self,
-        optimiser: Optimiser,
-        steps: Sequence[Data],
-        *,
-        earlier: Data | None = None,
-        clip: float | None = None,
+        self, optimiser: Optimiser, steps: Sequence[Data], schedule: Schedule | None = None
     ) -> State:
-        """Return the weights after some steps.
-
-        Args:
-            optimiser: the function that makes the optimiser.
-            steps: the data of each step.
-            earlier: the data of a former step, which momentum remembers. The server has sent its
-                own weights again since.
-            clip: the largest norm of a gradient; None clips nothing.
-        """
+        """Return the weights after one step on each of some batches."""
         model = copy.deepcopy(self.model)
         chosen = optimiser(model.parameters())
-        for data in (*([earlier] if earlier else []), *steps):
-            if data is steps[0]:
-                model.load_state_dict(self.before)
+        rates = None if schedule is None else schedule(chosen)
+        for data in steps:
             chosen.zero_grad()
-            _backward(model, data)
-            if clip is not None:
-                clip_grad_norm_(model.parameters(), clip)
+            _backward(model, data, cross_entropy)
             chosen.step()
+            if rates is not None:
+                rates.step()
         return model.state_dict()
 
 
-def _backward(model: nn.Module, data: Data) -> None:
+def _drop(model: nn.Module) -> None:
+    """Make dropout active, or drop entries before the last layer where the model has none."""
+    own = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0]
+    for module in own:
+        module.train()
+    if not own:
+        last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+        last.register_forward_pre_hook(lambda _, x: (functional.dropout(x[0], DROPPED), *x[1:]))
+
+
+def _backward(
+    model: nn.Module, data: Data, loss: LossFunction, scaler: torch.amp.GradScaler | None = None
+) -> None:
     """Compute the gradient of the mean loss."""
-    loss = functional.cross_entropy(model(data.x), data.y.to(data.x.dtype))
-    loss.backward()  # type: ignore[no-untyped-call]
+    logits = model(data.x)
+    value = loss(logits, data.y.to(logits.dtype))
+    value = value if scaler is None else scaler.scale(value)
+    value.backward()  # type: ignore[no-untyped-call]

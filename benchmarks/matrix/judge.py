@@ -2,167 +2,145 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from benchmarks.adversary.judge import FAILURES
 from benchmarks.adversary.judge import judge as judge_label
+from benchmarks.adversary.truth import Truth, variants
+from benchmarks.matrix.simple import FEATURE_NEAR, _entering, simple_leaks
 from benchmarks.matrix.updates import Sent
-from softleak.audit import AuditReport, Leak, Method, State
+from softleak.audit import AuditReport, Leak, LabelLeak, State
 from softleak.audit import Truth as Told
-from softleak.audit.findings import (
-    LEAK_FEATURE_ERROR,
-    LEAK_LABEL_ERROR,
-    LEAK_RECOGNISABLE,
-    LabelLeak,
-)
-from softleak.core.results import Status
+from softleak.audit.findings import LEAK_LABEL_ERROR, LEAK_RECOGNISABLE, PixelMap
+from softleak.audit.metrics import pairing, psnr
+from softleak.core.results import Recovery, Status
 from softleak.core.subject import Subject
+from softleak.inversion.texts.plan import Certainty
 from softleak.labels.composition import BatchReader, is_sign_pattern
 
 OF_ONE_SAMPLE = (Leak.LABEL, Leak.CLASS, Leak.FEATURE)
+SURE = 0.9  # the confidence from which a probable class is a claim
+SLACK = 3.0  # dB that an input may be worse than it was predicted to be
 
 
-def wrong_unique(report: AuditReport, sent: Sent) -> bool:
-    """Return whether a label was called unique and is further from the truth than its bound."""
-    return report.label.leak is LabelLeak.UNIQUE and _outcome(report, sent) in FAILURES
+def contradicted(report: AuditReport) -> bool:
+    """Return whether the report says that the update contradicts what is assumed of it."""
+    fit = getattr(report, "fit", None)
+    states = {state.name for state in report.states.values()}
+    return "CONTRADICTED" in states or bool(getattr(fit, "contradicted", False))
+
+
+def why_contradicted(report: AuditReport) -> tuple[str, ...]:
+    """Return what the numbers contradict, in words."""
+    hypotheses = getattr(getattr(report, "fit", None), "hypotheses", ())
+    return tuple(
+        f"{one.topic.value}: {one.explanation.value}"
+        for one in hypotheses
+        if one.standing.name == "CONTRADICTED"
+    )
 
 
 def wrong_claims(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str, ...]:
-    """Return what else was claimed as proved and is not true."""
-    leak, found = report.label.leak, report.composition
-    tops = {int(y.argmax()) for y in sent.data.y}
-    held = set((sent.data.y > 0).any(0).nonzero()[:, 0].tolist())
-    readings = (found.present, *([found.otherwise] if found.otherwise else []))
-    named = leak in (LabelLeak.CLASS, LabelLeak.PROBABLE)
-    feature, image = _feature_error(subject, report, sent), _psnr(subject, report, sent)
+    """Return what was claimed and is not true."""
+    label, leak = report.label, report.label.leak
+    outcome = judge_label(label.recovery, _truth(sent), told=False)
+    sure = (label.recovery.confidence or 1.0) > SURE
+    named = leak is LabelLeak.CLASS or (leak is LabelLeak.PROBABLE and sure)
+    feature = _feature_error(subject, report, sent)
     claims = {
-        "set of labels": leak is LabelLeak.AMBIGUOUS and _outcome(report, sent) in FAILURES,
-        "label": report.label.known and not _label_known(report, sent),
-        "class": named and report.label.class_index not in tops,
-        "classes": not any(set(present) <= held for present in readings),
+        "label unique": leak is LabelLeak.UNIQUE and outcome in FAILURES,
+        "set of labels": leak is LabelLeak.AMBIGUOUS and outcome in FAILURES,
+        "label known": label.known and leak is not LabelLeak.UNIQUE and not _known(report, sent),
+        "class": named and label.class_index not in sent.data.classes,
+        "classes present": _wrongly_present(report, sent) > 0,
         "counts": not _counts_hold(report, sent),
-        "feature": report.feature.proved and LEAK_FEATURE_ERROR < feature < float("inf"),
-        "input": report.input.leaked and image < LEAK_RECOGNISABLE,
+        "labels of samples": not _samples_hold(report, sent),
+        "inputs of samples": not _inputs_hold(report, sent),
+        "feature": report.feature.proved and FEATURE_NEAR < feature < float("inf"),
+        "input": _input_wrong(subject, report, sent),
+        "words": not _words_hold(report, sent),
+        "contradiction": sent.sound and contradicted(report),
     }
     return tuple(name for name, wrong in claims.items() if wrong)
 
 
-def falsely_green(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str, ...]:
-    """Return what is called attacked without success but leaks, or was not attacked at all."""
-    green = {leak for leak, state in report.states.items() if state is State.NO_SUCCESS}
-    leaking = {
-        Leak.LABEL: _label_known(report, sent),
-        Leak.CLASS: _label_known(report, sent) and _has_a_class(sent),
-        Leak.FEATURE: _feature_known(subject, report, sent),
-        Leak.INPUT: _psnr(subject, report, sent) >= LEAK_RECOGNISABLE,
-        Leak.COMPOSITION: _proves_classes(subject, sent),
-    }
-    untried = set(OF_ONE_SAMPLE) if _not_sought(subject, report, sent) else set()
-    if report.input.method == Method.NONE:
-        untried.add(Leak.INPUT)
-    if not _could_prove_classes(subject, sent):
-        untried.add(Leak.COMPOSITION)
+def green_tiles(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str, ...]:
+    """Return what is shown as attacked without success but leaks simply, or was not attacked."""
+    green = [leak for leak, state in report.states.items() if state is State.NO_SUCCESS]
+    simple = simple_leaks(subject, sent)
     return tuple(
-        f"{leak.value} ({'leaks' if leaking[leak] else 'not tried'})"
-        for leak in Leak
-        if leak in green and (leaking[leak] or leak in untried)
+        f"{leak.value}: {simple.get(leak, 'not really attacked')}"
+        for leak in green
+        if leak in simple or not _really_attacked(leak, subject, report, sent)
     )
 
 
-def _outcome(report: AuditReport, sent: Sent) -> object:
-    """Return how the adversary's judge rates the label."""
-    told = "unknown" in (sent.options.knowledge.scale, sent.share.scale)
-    return judge_label(report.label.recovery, sent.truth, told=told)
+def falsely_green(
+    subject: Subject, report: AuditReport, sent: Sent, exit_code: int
+) -> tuple[str, ...]:
+    """Return why a report that names no leak, with exit code 0, is no all-clear; nothing if it is.
 
-
-def _not_sought(subject: Subject, report: AuditReport, sent: Sent) -> bool:
-    """Return whether such numbers do not allow to look for the label of one sample."""
-    signs = is_sign_pattern(sent.share[subject.head.weight_name])
-    several = subject.once(BatchReader.of).read(sent.share).gradients > 1
-    guessed = report.label.recovery.status in (Status.GUESS, Status.NO_SOLUTION)
-    return signs or (several and guessed) or report.label.recovery.status is Status.NOT_SINGLE
-
-
-def _label_known(report: AuditReport, sent: Sent) -> bool:
-    """Return whether the answer names a true label, within a small bound or as another reading.
-
-    An answer that bounds its error by more than that says that it does not know.
+    Either something simple leaks, or nothing was really attacked.
     """
-    found = report.label.recovery
-    named = [one.label for one in found.readings]
-    if found.label is not None and found.error <= LEAK_LABEL_ERROR:
-        named.append(found.label)
-    errors = [float((label.double() - y).abs().sum()) for label in named for y in sent.data.y]
+    states = report.states
+    if exit_code != 0 or State.LEAKED in states.values():
+        return ()
+    simple = simple_leaks(subject, sent)
+    if simple:
+        return tuple(f"{leak.value}: {how}" for leak, how in simple.items())
+    tried = [leak for leak, state in states.items() if state is State.NO_SUCCESS]
+    if any(_really_attacked(leak, subject, report, sent) for leak in tried):
+        return ()
+    return ("nothing was really attacked",)
+
+
+def _truth(sent: Sent) -> Truth:
+    labels = variants(tuple(sent.labels), torch.float32)
+    return Truth(labels, samples=len(sent.data.x), steps=sent.steps)
+
+
+def _really_attacked(leak: Leak, subject: Subject, report: AuditReport, sent: Sent) -> bool:
+    """Return whether an attack of this kind, on such an update, could have succeeded at all.
+
+    What was taken for noise though there is none was not attacked for what it is.
+    """
+    recovery = report.label.recovery
+    if leak in OF_ONE_SAMPLE:
+        signs = is_sign_pattern(sent.share[subject.head.weight_name])
+        if report.samples.attacked:
+            return not signs
+        several = len(sent.data.x) > 1 or recovery.status is Status.NOT_SINGLE
+        invented = recovery.status in (Status.GUESS, Status.PROBABLE) and not sent.noisy
+        return not (signs or several or invented)
+    if leak is Leak.COMPOSITION:
+        reader, head = subject.once(BatchReader.of), subject.head
+        if "carries noise" in reader.read(sent.share).message:
+            return False
+        return (head.has_bias and head.bias_name in sent.share) or reader.never_negative
+    return report.input.attacked
+
+
+def _named(recovery: Recovery) -> list[Tensor]:
+    labels = [one.label for one in recovery.readings]
+    return [*labels, *([] if recovery.label is None else [recovery.label])]
+
+
+def _known(report: AuditReport, sent: Sent) -> bool:
+    """Return whether a label that counts as known, or another reading, is a true one."""
+    errors = [_l1(one, y) for one in _named(report.label.recovery) for y in sent.labels]
     return min(errors, default=float("inf")) <= LEAK_LABEL_ERROR
 
 
-def _has_a_class(sent: Sent) -> bool:
-    """Return whether the top class of a label stands out by more than the label may be off."""
-    top = sent.data.y.topk(2).values
-    return bool((top[:, 0] - top[:, 1] > LEAK_LABEL_ERROR).any())
+def _l1(one: Tensor, other: Tensor) -> float:
+    return float((one.double() - other).abs().sum())
 
 
-def _feature_known(subject: Subject, report: AuditReport, sent: Sent) -> bool:
-    """Return whether the answer holds the true feature and says so."""
-    found = report.label.recovery
-    alone = found.status in (Status.UNIQUE, Status.PROBABLE) or len(found.solutions) == 1
-    return (
-        alone
-        and found.feature_error <= LEAK_FEATURE_ERROR
-        and _feature_error(subject, report, sent) <= LEAK_FEATURE_ERROR
-    )
-
-
-def _feature_error(subject: Subject, report: AuditReport, sent: Sent) -> float:
-    """Return the relative error of the feature; infinite if there is none."""
-    found = report.label.recovery.feature
-    if found is None:
-        return float("inf")
-    true = _features(subject, sent.data.x)
-    return float(((found.double() - true).norm(dim=1) / true.norm(dim=1)).min())
-
-
-def _features(subject: Subject, x: Tensor) -> Tensor:
-    """Return what enters the head, (B, I) in float64."""
-    seen: list[Tensor] = []
-    head = subject.model.get_submodule(subject.head.weight_name.rpartition(".")[0])
-    handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].double()))
-    with torch.no_grad():
-        subject.model(x)
-    handle.remove()
-    return seen[0]
-
-
-def _psnr(subject: Subject, report: AuditReport, sent: Sent) -> float:
-    """Return the PSNR of the image in dB; minus infinity if there is none or several samples."""
-    if report.input.pixels is None or len(sent.data.x) > 1:
-        return -float("inf")
-    told = Told(None, sent.data.x[0]).fitted(subject.head.classes, subject.input_shape)
-    score = told.score(report.label.recovery, report.input, None).psnr
-    return -float("inf") if score is None else score
-
-
-def _could_prove_classes(subject: Subject, sent: Sent) -> bool:
-    """Return whether signs say anything: there is a bias, or features are never negative.
-
-    The reader gives up on a head's gradient with noise, whose columns do not sum to zero.
-    """
-    head = subject.head
-    if "carries noise" in subject.once(BatchReader.of).read(sent.share).message:
-        return False
-    told = head.has_bias and head.bias_name in sent.share
-    return told or subject.once(BatchReader.of).never_negative
-
-
-def _proves_classes(subject: Subject, sent: Sent) -> bool:
-    """Return whether the reader of batches proves a true class of the same share."""
-    held = set((sent.data.y > 0).any(0).nonzero()[:, 0].tolist())
-    share = replace(sent.share, scale=None)
-    readings = (subject.once(BatchReader.of).read(one).present for one in (share, share.scaled(-1)))
-    return any(present and set(present) <= held for present in readings)
+def _wrongly_present(report: AuditReport, sent: Sent) -> int:
+    """Return how many classes are called present that no sample has, in the better reading."""
+    found = report.composition
+    readings = [found.present, *([found.otherwise] if found.otherwise else [])]
+    return min(len(set(present) - sent.data.classes) for present in readings)
 
 
 def _counts_hold(report: AuditReport, sent: Sent) -> bool:
@@ -170,6 +148,76 @@ def _counts_hold(report: AuditReport, sent: Sent) -> bool:
     counts = report.composition.counts
     if counts is None or not counts.low:
         return True
-    true = sent.data.y.sum(0).tolist()
-    bounds = zip(counts.low, true, counts.high, strict=True)
+    bounds = zip(counts.low, sent.data.y.sum(0).tolist(), counts.high, strict=True)
     return all(low <= round(n) <= high for low, n, high in bounds)
+
+
+def _samples_hold(report: AuditReport, sent: Sent) -> bool:
+    """Return whether every proved label is that of a sample of its own, to within its error."""
+    proved, true = report.samples.proved, sent.labels
+    if len(proved) > len(true):
+        return False
+    near = torch.tensor(
+        [[_l1(one.label, y) <= one.error + 1e-6 for y in true] if one.label is not None
+         else [False] * len(true) for one in proved]
+    ).reshape(len(proved), len(true))  # fmt: skip
+    chosen = pairing(1.0 - near.double()) if len(proved) else []
+    return all(bool(near[row, column]) for row, column in enumerate(chosen))
+
+
+def _inputs_hold(report: AuditReport, sent: Sent) -> bool:
+    """Return whether every input that was computed for a sample is recognisable."""
+    found = report.samples.found
+    if not report.samples.inputs or found is None or found.inputs is None:
+        return True
+    best = [max(psnr(PixelMap.of(x, None)(x), PixelMap.of(x, None)(true)) for true in sent.data.x)
+            for x in found.inputs]  # fmt: skip
+    return min(best) >= LEAK_RECOGNISABLE
+
+
+def _feature_error(subject: Subject, report: AuditReport, sent: Sent) -> float:
+    """Return the relative error of the feature; infinite if there is none."""
+    found = report.label.recovery.feature
+    if found is None:
+        return float("inf")
+    true = _entering(subject, subject.head.weight_name.rpartition(".")[0], sent.data.x)
+    return float(((found.double() - true).norm(dim=1) / true.norm(dim=1)).min())
+
+
+def input_psnr(subject: Subject, report: AuditReport, sent: Sent) -> float | None:
+    """Return the PSNR in dB of the input that was found; None if there is none."""
+    if report.input.pixels is None or not sent.data.x.is_floating_point():
+        return None
+    scores = [
+        Told(None, x).fitted(subject.head.classes, subject.input_shape)
+        .score(report.label.recovery, report.input, None).psnr for x in sent.data.x
+    ]  # fmt: skip
+    return max((one for one in scores if one is not None), default=None)
+
+
+def _input_wrong(subject: Subject, report: AuditReport, sent: Sent) -> bool:
+    """Return whether an input is much worse than it is claimed to be."""
+    image, found = input_psnr(subject, report, sent), report.input
+    if image is None:
+        return False
+    if not found.method.exact:
+        return found.leaked and image < LEAK_RECOGNISABLE
+    told = found.psnr_predicted
+    below = told is not None and image < told - SLACK
+    if report.shows_input:
+        return below and image < LEAK_RECOGNISABLE
+    return found.determined and below
+
+
+def _words_hold(report: AuditReport, sent: Sent) -> bool:
+    """Return whether words that are called certain are true, and where places are, in theirs."""
+    text = report.input.text
+    if text is None:
+        return True
+    if not set(text.words) <= set(sent.data.x.flatten().tolist()):
+        return False
+    sure = [place for place in text.places if place.certainty is Certainty.CERTAIN]
+    return any(
+        all(p.position < len(row) and int(row[p.position]) == p.token for p in sure)
+        for row in sent.data.x
+    )

@@ -1,58 +1,107 @@
-"""The rows: networks of every kind that the audit treats differently, with and without head bias.
-
-Chains are inverted layer by layer. Residual networks, networks that pool maxima, transformers and
-recurrent networks are not.
-"""
+"""The models: sixteen strangers in four groups, small enough for about a second per update."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor, nn
 
-from benchmarks.adversary.stranger import IMAGE, Stranger
+from benchmarks.adversary.stranger import Stranger
 from benchmarks.adversary.zoo.hugging_face import HUGGING_FACE
 from benchmarks.adversary.zoo.sequences import SEQUENCES
-from softleak.paper import models
 
 CLASSES = 10
+RECORD, PICTURE, SENTENCE = (20,), (3, 16, 16), (8,)
+TABLES, CONVOLUTIONS = "Tables", "Convolutions"
+STRANGERS, SEQUENTIAL = "Image models of Hugging Face", "Sequences"
 
 
-def perceptron() -> nn.Module:
-    """Return an MLP whose head has a bias."""
+@dataclass(frozen=True)
+class Reader(Stranger):
+    """A model that reads sentences.
+
+    Attributes:
+        words: the number of rows of its table; row 0 is padding.
+    """
+
+    words: int = 200
+
+
+def perceptron(activation: type[nn.Module], bias: bool = True) -> nn.Module:
+    """Return an MLP for records."""
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(3072, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(),
-        nn.Linear(64, CLASSES),
+        nn.Linear(20, 64), activation(), nn.Linear(64, 32), activation(),
+        nn.Linear(32, CLASSES, bias=bias),
     )  # fmt: skip
 
 
-def sigmoid_cnn() -> nn.Module:
-    """Return a sequence of convolutions with sigmoids and a head with a bias."""
+def normalised() -> nn.Module:
+    """Return an MLP for records with dropout and a LayerNorm before its head."""
     return nn.Sequential(
-        nn.Conv2d(3, 12, 5, 2, 2), nn.Sigmoid(), nn.Conv2d(12, 12, 5, 2, 2), nn.Sigmoid(),
-        nn.Flatten(), nn.Linear(768, CLASSES),
+        nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 32), nn.GELU(),
+        nn.LayerNorm(32), nn.Linear(32, CLASSES),
     )  # fmt: skip
 
 
-class SmallAlexNet(nn.Module):
-    """A network with max-pooling, two hidden layers with dropout, and a head with a bias."""
+def pooled(activation: type[nn.Module], bias: bool = True) -> nn.Module:
+    """Return convolutions with max-pooling right before the head."""
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 3, 1, 1), activation(), nn.MaxPool2d(2),
+        nn.Conv2d(12, 16, 3, 1, 1), activation(), nn.MaxPool2d(4), nn.Flatten(),
+        nn.Linear(64, CLASSES, bias=bias),
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+
+def smooth() -> nn.Module:
+    """Return convolutions with strides and tanh, a chain that can be inverted."""
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 5, 2, 2), nn.Tanh(), nn.Conv2d(12, 12, 5, 2, 2), nn.Tanh(),
+        nn.Flatten(), nn.Linear(192, CLASSES),
+    )  # fmt: skip
+
+
+def dropping() -> nn.Module:
+    """Return convolutions with max-pooling, hidden layers with dropout, and leaky ReLUs."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 5, 1, 2), nn.LeakyReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 16, 3, 1, 1), nn.LeakyReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Dropout(), nn.Linear(256, 64), nn.LeakyReLU(), nn.Dropout(), nn.Linear(64, CLASSES),
+    )  # fmt: skip
+
+
+class Sentence(nn.Module):
+    """A text classifier of transformers that takes token ids and returns logits."""
+
+    def __init__(self, family: str, settings: Mapping[str, int]) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 24, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(3, 2),
-            nn.Conv2d(24, 32, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(3, 2),
-            nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(3, 2),
-        )  # fmt: skip
-        self.classifier = nn.Sequential(
-            nn.Dropout(), nn.Linear(288, 96), nn.ReLU(), nn.Dropout(), nn.Linear(96, 64), nn.ReLU(),
-            nn.Linear(64, CLASSES),
-        )  # fmt: skip
+        library = importlib.import_module("transformers")
+        library.logging.set_verbosity_error()
+        config = getattr(library, f"{family}Config")(
+            vocab_size=200, num_labels=CLASSES, pad_token_id=0, **settings
+        )
+        self.inner = getattr(library, f"{family}ForSequenceClassification")(config)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits (N, 10) of images (N, 3, 32, 32)."""
-        z: Tensor = self.classifier(self.features(x).flatten(1))
-        return z
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Return the logits (N, 10) of sentences (N, T)."""
+        logits: Tensor = self.inner(input_ids=input_ids).logits
+        return logits
+
+
+BERT = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": 24,
+}  # fmt: skip
+DISTILLED = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64,
+             "max_position_embeddings": 24}  # fmt: skip
+GPT = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_inner": 64, "n_positions": 24}
+
+
+def _reader(title: str, family: str, settings: Mapping[str, int]) -> Reader:
+    build: Callable[[], nn.Module] = partial(Sentence, family, settings)
+    return Reader(title, SEQUENTIAL, build, SENTENCE)
 
 
 def _known(name: str, group: str, title: str) -> Stranger:
@@ -62,18 +111,20 @@ def _known(name: str, group: str, title: str) -> Stranger:
 
 
 NETWORKS: tuple[Stranger, ...] = (
-    Stranger("MLP", "chain", perceptron, trained=40),
-    Stranger("MLP, no head bias", "chain", partial(models.mlp, 3072, (128, 64))),
-    Stranger("LeNet, trained, no head bias", "chain", models.trained_lenet),
-    Stranger("LeNet with tanh, no head bias", "chain", partial(models.lenet, activation=nn.Tanh)),
-    Stranger("sigmoid CNN", "chain", sigmoid_cnn),
-    Stranger("ResNet18 for CIFAR", "residual", models.resnet18_cifar),
-    _known("ResNet, trained", "residual", "Hugging Face ResNet, trained"),
-    Stranger("VGG, no head bias", "max-pool", models.vgg),
-    Stranger("small AlexNet", "max-pool", SmallAlexNet, trained=40),
-    Stranger("ViT, no head bias", "transformer", models.vit, IMAGE),
-    _known("ViT, trained", "transformer", "Hugging Face ViT, trained"),
-    _known("TransformerEncoderLayer", "transformer", "nn.TransformerEncoder"),
-    _known("GRU", "recurrent", "GRU"),
-    _known("GRU, no head bias, trained", "recurrent", "GRU, trained, no head bias"),
+    Stranger("MLP", TABLES, partial(perceptron, nn.ReLU), RECORD, trained=40),
+    Stranger("MLP, leaky, no bias", TABLES, partial(perceptron, nn.LeakyReLU, False), RECORD),
+    Stranger("MLP, tanh", TABLES, partial(perceptron, nn.Tanh), RECORD),
+    Stranger("MLP, LayerNorm", TABLES, normalised, RECORD),
+    Stranger("max-pooling", CONVOLUTIONS, partial(pooled, nn.ReLU), PICTURE, trained=40),
+    Stranger("GELU, no bias", CONVOLUTIONS, partial(pooled, nn.GELU, False), PICTURE),
+    Stranger("tanh", CONVOLUTIONS, smooth, PICTURE),
+    Stranger("dropout", CONVOLUTIONS, dropping, PICTURE),
+    _known("ResNet, trained", STRANGERS, "ResNet, trained"),
+    _known("ConvNext", STRANGERS, "ConvNeXt"),
+    _known("MobileNetV2", STRANGERS, "MobileNetV2"),
+    _known("ViT, trained", STRANGERS, "ViT, trained"),
+    _reader("BERT", "Bert", BERT),
+    _reader("DistilBERT", "DistilBert", DISTILLED),
+    _reader("GPT-2, no bias", "GPT2", GPT),
+    _known("GRU", SEQUENTIAL, "GRU"),
 )

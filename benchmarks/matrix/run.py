@@ -8,9 +8,19 @@ from dataclasses import dataclass
 
 from benchmarks.adversary.stranger import Stranger
 from benchmarks.matrix.client import Client
-from benchmarks.matrix.judge import falsely_green, wrong_claims, wrong_unique
+from benchmarks.matrix.judge import (
+    contradicted,
+    falsely_green,
+    green_tiles,
+    input_psnr,
+    why_contradicted,
+    wrong_claims,
+)
 from benchmarks.matrix.updates import Kind, Sent
-from softleak.audit import AuditReport, Leak, NamedShare, State, audit_shares, prepared
+from softleak.audit import Audit, AuditReport, LabelLeak, NamedShare, State, audit_shares, prepared
+from softleak.audit.report import Refusal
+from softleak.cli.audit import exit_code
+from softleak.core.errors import SoftleakError
 from softleak.core.subject import Subject
 from softleak.present.words import headline
 
@@ -22,50 +32,83 @@ class Cell:
     Attributes:
         network: the name of the network.
         kind: the name of the kind of update.
-        verdict: the verdict on the label.
-        states: the state of each kind of leak, in the order of ``Leak``.
-        wrong_unique: whether a label was called unique and is wrong.
-        wrong: the other claims that are wrong.
-        green: the leaks that are shown as attacked without success although that is not so.
-        said: the headline of the report.
+        word: what came of it, in a word or two.
+        code: the exit code of the command, with nothing named to fail on.
+        states: the name of the state of each kind of leak, in the order of ``Leak``.
+        wrong: the claims that are wrong.
+        green: why an all-clear is none, if there was one.
+        tiles: the leaks that are shown in green, beside others that leaked, although they leak.
+        said: the headline of the report, and what the input is said and known to be.
         seconds: the processor time of the audit.
     """
 
     network: str
     kind: str
-    verdict: str
-    states: tuple[State, ...]
-    wrong_unique: bool
-    wrong: tuple[str, ...]
-    green: tuple[str, ...]
-    said: str
-    seconds: float
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """Everything that is wrong with the report, in words."""
-        unique = ("UNIQUE",) if self.wrong_unique else ()
-        return (
-            *(f"wrong {claim}" for claim in (*unique, *self.wrong)),
-            *(f"green {kind}" for kind in self.green),
-        )
+    word: str
+    code: int
+    states: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    green: tuple[str, ...] = ()
+    tiles: tuple[str, ...] = ()
+    said: str = ""
+    seconds: float = 0.0
 
 
 def cells(network: Stranger, kinds: Sequence[Kind], row: int = 0) -> Iterator[Cell]:
-    """Yield one row of the matrix; the numbers of row and column decide which data are drawn."""
+    """Yield one column of the matrix; its number and that of the kind decide which data is drawn.
+
+    An exception that is no refusal is a wrong claim: the command would end in a traceback.
+    """
     client = Client(network)
-    subject = Subject.of(client.model, network.shape)
-    for column, kind in enumerate(kinds):
-        sent = kind.make(client, row + column)
+    subject = Subject.of(client.model, client.layout)
+    for number, kind in enumerate(kinds):
+        sent = kind.make(client, row + number)
         start = time.process_time()
-        report = audited(subject, sent)
-        seconds = time.process_time() - start
-        yield Cell(
-            network.name, kind.name, report.label.leak.name,
-            tuple(report.states[leak] for leak in Leak), wrong_unique(report, sent),
-            wrong_claims(subject, report, sent), falsely_green(subject, report, sent),
-            headline(report), seconds,
-        )  # fmt: skip
+        try:
+            report = audited(subject, sent)
+        except SoftleakError as error:
+            code = exit_code(Audit((), (Refusal("update", str(error)),)), frozenset())
+            wrong = ("refusal",) if sent.sound else ()
+            yield Cell(network.name, kind.name, "WRONG" if wrong else "refused", code, wrong=wrong,
+                       said=str(error))  # fmt: skip
+            continue
+        except Exception as error:  # what the command would show as a traceback
+            wrong = (f"traceback ({type(error).__name__})",)
+            yield Cell(network.name, kind.name, "WRONG", 1, wrong=wrong, said=repr(error))
+            continue
+        yield _judged(subject, report, sent, network, kind, time.process_time() - start)
+
+
+def _judged(
+    subject: Subject, report: AuditReport, sent: Sent, network: Stranger, kind: Kind, seconds: float
+) -> Cell:
+    code = int(exit_code(Audit((report,)), frozenset()))
+    wrong = wrong_claims(subject, report, sent)
+    green = falsely_green(subject, report, sent, code)
+    tiles = () if green else green_tiles(subject, report, sent)
+    word = "WRONG" if wrong else "GREEN" if green else _word(report) + "*" * bool(tiles)
+    states = tuple(state.name for state in report.states.values())
+    said = "; ".join([headline(report), *why_contradicted(report)])
+    image, told = input_psnr(subject, report, sent), report.input.psnr_predicted
+    if image is not None and told is not None:
+        said += f" ({told:.0f} dB predicted, {image:.0f} true)"
+    return Cell(network.name, kind.name, word, code, states, wrong, green, tiles, said, seconds)
+
+
+def _word(report: AuditReport) -> str:
+    """Return what came of an audit whose claims are right."""
+    found, states = report.input, set(report.states.values())
+    words = found.text is not None and found.text.certain
+    proved = report.label.leak is LabelLeak.UNIQUE or report.samples.proved or words
+    if proved or (found.method.exact and found.leaked):
+        return "proved"
+    if State.LEAKED in states:
+        return "leaked"
+    if contradicted(report):
+        return "contradicted"
+    if report.label.leak is not LabelLeak.NOTHING or found.pixels is not None:
+        return "candidate"
+    return "no success" if State.NO_SUCCESS in states else "not attacked"
 
 
 def audited(subject: Subject, sent: Sent) -> AuditReport:

@@ -1,39 +1,47 @@
-"""The text above and below the table."""
+"""The text above and below the tables."""
 
 from __future__ import annotations
 
 LEGEND = """\
-Each cell: the verdict on the label, then five marks for label, class, feature, input and class
-composition, in this order. A fault would stand beside them in bold.
-
-| mark | meaning |
+| cell | meaning |
 |---|---|
-| ● | leaked |
-| ○ | attacked without success (green on the page) |
-| · | not attacked (grey on the page) |
+| proved | a label, a sample's label, an input or every word is proved, and right |
+| leaked | something leaked (a class, a feature, words …), and what was said of it is right |
+| candidate | a set of labels or an image was found and not claimed |
+| contradicted | the update contradicts what was assumed or told; the exit code is 5 |
+| refused | the update was not accepted; the exit code is 2 |
+| not attacked | nothing was recovered, and nothing was tried |
+| no success | attacks were carried out and did not succeed |
+| **WRONG** | a claim is not true |
+| **GREEN** | nothing leaked, exit code 0, although something simple leaks or nothing was tried |
+| \\* | right, but a tile beside what leaked is green although that leaks or was not tried |
 """
 JUDGING = """\
 ## How it is judged
 
-- *Wrong UNIQUE*: the label is further from the truth than the bound that came with it.
-- *Another wrong claim*: a complete set of labels without the true one, a label called known that
-  is not true to within 0.1 in L1, a class that is not the true one, a class called present that is
-  in no label, counts outside their bounds, a feature that is off by more than 1 %, an input called
-  recognisable below 20 dB.
-- *Green where something leaks*: the audit says that an attack did not succeed, but it names a label
-  that is true to within 0.1 in L1 and bounds its error by as much, or has it as another reading of
-  the same numbers; or its feature is true to within 1 % and said to be; or its image has 20 dB or
-  more; or `BatchReader` proves true classes on the same numbers.
-- *Green where nothing was tried*: the audit says that an attack did not succeed although none
-  applies: a label of one sample in an update of several or in a pattern of signs, classes where the
-  head has neither a bias nor features of one sign or where noise makes the reader give up, an input
-  nobody searched for.
+A claim is wrong if
 
-Labels of single samples are one-hot, smoothed and mixed in turn, those of batches one-hot. The
-learning rate is 0.1 (Adam: 0.001). *Delta* is `--kind delta --lr`; *not said* is the same file
-without a word about it. *Clipped* is a step whose gradient was clipped to a norm of 0.1, which the
-auditor does not know. *Momentum* is the second step of a client whose first was on another sample.
-The sizes of batches are told (`--samples`); *5 steps* are local steps on batches of two. Noise is
-Gaussian, on every entry, and not declared. Gradients are not matched (`--match-seconds 0`), so that
-inputs are attacked in chains only.
+- a label is called unique, or known within a bound, and is further from the truth than that;
+- a complete set of labels does not hold the true one;
+- a class is named, or with a probability above 0.9, that is not the true one;
+- a class is proved to be among the labels that no sample has, or counts exclude the true ones;
+- a label is proved for a sample, and none of the samples has it, or another one has it already;
+- a feature is off by more than 1 %;
+- an input is more than 3 dB worse than predicted, and below 20 dB if it counts as leaked;
+- a word that is called certain does not occur, or not there;
+- an update that bears out all that is assumed is said to contradict it, or is refused;
+- the audit ends in a traceback.
+
+An all-clear is none if nothing leaked, the exit code is 0 with nothing named to fail on, and one of
+these reads the truth, or nothing was really attacked:
+
+- the entries of one sign of the head's bias are true classes;
+- the quotient of the gradients of weight and bias is what entered the first layer, or the head;
+- the rows of the table of words that moved are the words.
+
+Not really attacked is a label of one sample in an update of several or in a pattern of signs, a
+label behind noise where there is none, and classes where signs say nothing.
+
+Labels are one-hot unless the kind says otherwise. Models have random weights or were trained for
+some steps. Gradients are not matched (`--match-seconds 0`): inputs are computed or not attacked.
 """

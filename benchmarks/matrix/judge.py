@@ -8,9 +8,9 @@ from torch import Tensor
 from benchmarks.adversary.judge import FAILURES
 from benchmarks.adversary.judge import judge as judge_label
 from benchmarks.adversary.truth import Truth, variants
-from benchmarks.matrix.simple import FEATURE_NEAR, _entering, simple_leaks
+from benchmarks.matrix.simple import FEATURE_NEAR, entering, simple_leaks
 from benchmarks.matrix.updates import Sent
-from softleak.audit import AuditReport, Leak, LabelLeak, State
+from softleak.audit import AuditReport, LabelLeak, Leak, State
 from softleak.audit import Truth as Told
 from softleak.audit.findings import LEAK_LABEL_ERROR, LEAK_RECOGNISABLE, PixelMap
 from softleak.audit.metrics import pairing, psnr
@@ -180,7 +180,7 @@ def _feature_error(subject: Subject, report: AuditReport, sent: Sent) -> float:
     found = report.label.recovery.feature
     if found is None:
         return float("inf")
-    true = _entering(subject, subject.head.weight_name.rpartition(".")[0], sent.data.x)
+    true = entering(subject, subject.head.weight_name.rpartition(".")[0], sent.data.x)
     return float(((found.double() - true).norm(dim=1) / true.norm(dim=1)).min())
 
 

@@ -28,7 +28,7 @@ def simple_leaks(subject: Subject, sent: Sent) -> dict[Leak, str]:
             found[Leak.CLASS] = "the class alone has its sign in the head's bias"
     head = subject.head.weight_name.rpartition(".")[0]
     if len(sent.data.x) == 1:
-        feature = _entering(subject, head, sent.data.x)[0].flatten()
+        feature = entering(subject, head, sent.data.x)[0].flatten()
         if _quotient_off(sent, head, feature) <= FEATURE_NEAR:
             found[Leak.FEATURE] = "one division at the head"
         first = _first_linear(subject.model)
@@ -87,7 +87,7 @@ def _first_linear(model: nn.Module) -> str:
     return first if isinstance(modules[first], nn.Linear) else ""
 
 
-def _entering(subject: Subject, layer: str, x: Tensor) -> Tensor:
+def entering(subject: Subject, layer: str, x: Tensor) -> Tensor:
     """Return what enters a layer, (B, I) in float64; of a sequence, its last row or the mean."""
     seen: list[Tensor] = []
     module = subject.model.get_submodule(layer)

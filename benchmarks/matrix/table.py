@@ -26,7 +26,8 @@ def page(cells: Sequence[Cell], seconds: float, jobs: int = 1) -> str:
     lines = [
         "# The matrix",
         "",
-        f"What [the audit](audit.md) says of {len(kinds)} kinds of update of {len(networks)} models,",
+        f"What [the audit](audit.md) says of {len(kinds)} kinds of update of {len(networks)} "
+        "models,",
         "made with torch's own losses and optimisers and judged against the truth, which the audit",
         "is not given.",
         "",

@@ -1,4 +1,4 @@
-"""The kinds of update: what clients send, what the auditor is told of it, and what is true of it."""
+"""The kinds of update: what clients send, what the auditor is told, and what is true of it."""
 
 from __future__ import annotations
 
@@ -98,10 +98,11 @@ class Kind:
 
 
 def _sent(
-    client: Client, share: GradientShare, data: Data, options: Options = ASKED, **facts: bool
-) -> Sent:
+    client: Client, share: GradientShare, data: Data, options: Options = ASKED, *,
+    sound: bool = False, noisy: bool = False,
+) -> Sent:  # fmt: skip
     share = replace(share, input_shape=client.layout)
-    return Sent(share, options, data, data.y, **facts)  # type: ignore[arg-type]
+    return Sent(share, options, data, data.y, sound, noisy)
 
 
 def _said(client: Client, gradients: State, data: Data, **facts: bool) -> Sent:
@@ -154,7 +155,8 @@ def scaled(client: Client, seed: int, amp: float = 1.0, clip: float | None = Non
 def accumulated(client: Client, seed: int) -> Sent:
     """Return the sum of the gradients of some micro-batches, of which nothing is said."""
     data = client.draw(MADE.micro_batches, seed)
-    parts = [client.gradient(Data(data.x[i : i + 1], data.y[i : i + 1])) for i in range(len(data.x))]
+    micro = (Data(*pair) for pair in zip(data.x.split(1), data.y.split(1), strict=True))
+    parts = [client.gradient(one) for one in micro]
     total = {name: sum(part[name] for part in parts) for name in parts[0]}
     return _sent(client, GradientShare(total), data)  # type: ignore[arg-type]
 
@@ -209,7 +211,7 @@ def scheduled(client: Client, seed: int) -> Sent:
     optimiser = HEAVY([torch.nn.Parameter(torch.zeros(1))])
     schedule, rates = COSINE(optimiser), []
     for _ in range(MADE.steps):
-        rates += schedule.get_last_lr()
+        rates.append(float(schedule.get_last_lr()[0]))
         optimiser.step()
         schedule.step()
     told = Training(lr=sum(rates) / len(rates), steps=MADE.steps, momentum=0.9)

@@ -13,8 +13,7 @@ from torch import Tensor
 from softleak.core.normalisation import Normalisation
 from softleak.core.reasons import Told
 from softleak.core.results import Recovery, Status
-from softleak.inversion.state import LayerReport
-from softleak.inversion.texts.plan import Certainty, Text
+from softleak.inversion.results import Certainty, LayerReport, Text
 from softleak.matching.reconstruction import Certificate
 
 

@@ -10,9 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from softleak.core.normalisation import Normalisation
-from softleak.core.reasons import Told
-from softleak.core.results import Recovery, Status
+from softleak.core.input_spec import Normalisation
+from softleak.core.results import Recovery, Status, Told
 from softleak.inversion.results import Certainty, LayerReport, Text
 from softleak.matching.reconstruction import Certificate
 

@@ -247,7 +247,7 @@ def _weights(request: Request, model: nn.Module, again: Callable[[], nn.Module])
     copy_weights(model, held.tensors, path.name)
     if request.weights is not None and path is not request.weights:
         _check_same(model, request.weights, path)
-    return LoadedWeights((*held.remarks, *match(held.tensors, model).remarks), held=held)
+    return LoadedWeights((*held.remarks, *match(held.tensors, model)[1]), held=held)
 
 
 def _check_same(model: nn.Module, weights: Path, before: Path) -> None:

@@ -5,7 +5,13 @@ names to a model's. ``atomic``: files that are written whole or not at all.
 """
 
 from softleak.io.formats import (
-    ENDINGS, Content, fingerprint, is_checkpoint_folder, load, parts, save,
+    ENDINGS,
+    Content,
+    fingerprint,
+    is_checkpoint_folder,
+    load,
+    parts,
+    save,
 )  # fmt: skip
 
 __all__ = ["ENDINGS", "Content", "fingerprint", "is_checkpoint_folder", "load", "parts", "save"]

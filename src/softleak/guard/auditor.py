@@ -71,31 +71,20 @@ def step_between(before: Weights, after: Weights, lr: float | None) -> GradientS
 
 @dataclass(frozen=True, eq=False)
 class ClientUpdate:
-    """One client's step as a share, or the reason why there is none.
+    """One client's step as a share, or the reason why there is none."""
 
-    Attributes:
-        node: the number of the client's node.
-        share: the gradient behind the step; None if it could not be read.
-        lr: the learning rate by which the share was divided; None if it is unknown.
-        samples: the number of samples that the client says it used.
-        reason: why there is no share.
-        client: how the client trained; None if nothing but its learning rate is known.
-        received: the weights and buffers that the client was sent.
-    """
-
-    node: int
-    share: GradientShare | None = None
-    lr: float | None = None
-    samples: int | None = None
-    reason: str = ""
-    client: LocalTraining | None = None
-    received: Weights = field(default_factory=dict)
+    node: int  # the number of the client's node
+    share: GradientShare | None = None  # the gradient behind the step; None if it was not read
+    lr: float | None = None  # what the share was divided by; None if it is unknown
+    samples: int | None = None  # the number of samples that the client says it used
+    reason: str = ""  # why there is no share
+    client: LocalTraining | None = None  # how it trained; None if no more than lr is known
+    received: Weights = field(default_factory=dict)  # what the client was sent
 
     def sending(self, after: Weights, samples: int | None = None) -> ClientUpdate:
         """Return the update of a client that sends this state, or some arrays of it.
 
-        Raises:
-            ShareError: if this is not a step from the state that the client was sent.
+        Raises ``ShareError`` if this is not a step from the state that the client was sent.
         """
         told = {name: self.received[name] for name in after if name in self.received}
         return replace(self, share=step_between(told, after, self.lr), samples=samples)
@@ -203,17 +192,11 @@ def _balance(subject: Subject) -> Balance | None:
 
 @dataclass(frozen=True, eq=False)
 class ClientAudit:
-    """What was found in one client's update.
+    """What was found in one client's update."""
 
-    Attributes:
-        node: the number of the client's node.
-        report: the report of the audit; None if the update was not audited.
-        reason: why there is no report.
-    """
-
-    node: int
-    report: AuditReport | None = None
-    reason: str = ""
+    node: int  # the number of the client's node
+    report: AuditReport | None = None  # the report; None if the update was not audited
+    reason: str = ""  # why there is no report
 
     @property
     def leaks(self) -> frozenset[Leak]:
@@ -247,17 +230,11 @@ class ClientAudit:
 
 @dataclass(frozen=True, eq=False)
 class RoundAudit:
-    """What was found in the updates of a round.
+    """What was found in the updates of a round."""
 
-    Attributes:
-        number: the number of the round.
-        clients: what was found in each client's update.
-        seconds: the time that the audit took.
-    """
-
-    number: int
+    number: int  # the number of the round
     clients: tuple[ClientAudit, ...]
-    seconds: float
+    seconds: float  # the time that the audit took
 
     @property
     def audited(self) -> tuple[ClientAudit, ...]:
@@ -389,13 +366,7 @@ class Auditor:
         return replace(update, share=prepared(subject, update.share, options))
 
     def one(self, subject: Subject, update: ClientUpdate, *, inputs: bool) -> ClientAudit:
-        """Return the audit of a single update.
-
-        Args:
-            subject: the model with the weights that the client received.
-            update: the client's step, which is ``ready``.
-            inputs: whether the input is attacked as well.
-        """
+        """Return the audit of a single update that is ``ready``, with its input if asked for."""
         return self._alike(subject, [update], int(inputs))[0]
 
     def _clients(

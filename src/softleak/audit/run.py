@@ -28,7 +28,7 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.core.update import as_gradient
 from softleak.io.names import aligned
-from softleak.labels.composition import is_sign_pattern
+from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.recover import recover
 
 Recover = Callable[[GradientShare], Recovery]

@@ -31,8 +31,8 @@ from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import State
 from softleak.guard.updates import ClientUpdate, Group, Weights, under_own_names
-from softleak.labels.composition import Balance
 from softleak.labels.evidence.probes import evidence_of
+from softleak.labels.local.one_step import Balance
 from softleak.labels.local.proportions import StandIns
 from softleak.present.words import composition_words, headline
 

@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak.core.forward import forward_batch
+from softleak.core.forward import forward_batch, random_tensor
 from softleak.core.head import Head
-from softleak.core.input_shapes import random_tensor
 from softleak.core.input_spec import Layout
 from softleak.core.share import GradientShare
 from softleak.labels.composition import entry_error

@@ -25,7 +25,7 @@ from softleak.paper import data
 from softleak.paper.experiment import Size
 from softleak.paper.figures import FIGURES, Drawing, pyplot
 from softleak.paper.leaderboard import LEADERBOARD, frameworks_left_out, runnable
-from softleak.paper.models.registry import MODELS
+from softleak.paper.models import MODELS
 from softleak.paper.networks import Shelf
 from softleak.paper.options import EVERYTHING, EngineName, ReproduceOptions, TrainOptions
 from softleak.paper.reproduction import EXPERIMENTS, Reproduction, reproduce

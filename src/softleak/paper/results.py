@@ -1,4 +1,4 @@
-"""What the records say of the paper's tables and claims: as a page, Markdown or in the terminal."""
+"""What the records say of tables and claims of the paper: a page, Markdown, the terminal."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from softleak.paper.classic import Loss
-from softleak.paper.classic.methods import RowRatios
+from softleak.paper.classic import Loss, RowRatios
 
 
 @dataclass(frozen=True, eq=False)

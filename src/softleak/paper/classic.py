@@ -184,9 +184,9 @@ class ScalarObjective(ABC):
     def label(self, scalar: Tensor) -> Tensor:
         """Return the pseudo label ``softmax(W (s g) + b) − ratios / s`` (C,) at one scalar ()."""
 
-    @abstractmethod
     def __call__(self, scalars: Tensor) -> Tensor:
-        """Return the losses (S,) at scalars (S,)."""
+        """Return the losses (S,) at scalars (S,), computed one after the other."""
+        return torch.stack([self.loss(self.label(scalar)) for scalar in scalars])
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,9 +201,6 @@ class FullHead(ScalarObjective):
         s = scalar.to(self.row.g)
         p = linear(s * self.row.g, self.row.W, self.row.b).softmax(-1)
         return p - self.row.ratios / s
-
-    def __call__(self, scalars: Tensor) -> Tensor:
-        return torch.stack([self.loss(self.label(scalar)) for scalar in scalars])
 
 
 @dataclass(frozen=True, eq=False)

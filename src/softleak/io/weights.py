@@ -1,4 +1,4 @@
-"""From a file's names to a model's: tensors under the model's own names, and weights copied into it.
+"""From a file's names to a model's: tensors under its own names, and weights copied into it.
 
 Names may carry a wrapper's prefix, a list of tensors has no names at all, and Hugging Face has
 other names on disk.

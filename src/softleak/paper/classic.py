@@ -31,11 +31,9 @@ from softleak.core.head import Head
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.inversion.activations import ActivationStep
 from softleak.inversion.chain import Chain
-from softleak.inversion.linear import Linear
-from softleak.inversion.lossless import Reshape
 from softleak.inversion.state import REMEDY
+from softleak.inversion.steps import ActivationStep, Linear, Reshape
 
 
 def head_gradient(

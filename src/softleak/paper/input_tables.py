@@ -18,7 +18,8 @@ from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
-from softleak.inversion.walk import Inversion, invert
+from softleak.inversion.invert import walk_back
+from softleak.inversion.results import Inversion
 from softleak.labels.recover import recover, recover_labels
 from softleak.matching.gauss_newton.method import GaussNewton
 from softleak.matching.optimisers import Optimiser
@@ -90,7 +91,7 @@ def inverter(
         (recovery,) = recover(target.subject, [share], Knowledge())
         if recovery.feature is None:
             return recovery, None
-        return recovery, invert(target.model, share, recovery, chain=chain, pixel=pixel)
+        return recovery, walk_back(target.model, share, recovery, chain=chain, pixel=pixel)
 
     return inverse
 

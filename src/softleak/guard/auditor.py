@@ -33,8 +33,8 @@ from softleak.core.share import GradientShare, LocalTraining, Scale
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import State
 from softleak.io.weights import own_names
-from softleak.labels.composition import Balance
 from softleak.labels.evidence.probes import evidence_of
+from softleak.labels.local.one_step import Balance
 from softleak.labels.local.proportions import StandIns
 from softleak.present.words import composition_words, headline
 

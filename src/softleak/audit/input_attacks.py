@@ -29,7 +29,7 @@ from softleak.inversion.patches import invert_patches, patch_plan
 from softleak.inversion.results import Inversion, NoWay, Text
 from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
-from softleak.labels.decay import without_decay
+from softleak.labels.otherwise import without_decay
 from softleak.matching.gauss_newton.method import GaussNewton
 from softleak.matching.optimisers import Adam
 from softleak.matching.reconstruct import Matching, usual_objective
@@ -417,7 +417,7 @@ def recover_input(
     start = time.perf_counter()
     factors = factor(subject.head, [share])
     faint = factors.sums[0] if bool(factors.rank_one) else None  # most products have no decay
-    shares = [one.share for one in without_decay(subject, share, sums=faint)] or [share]
+    shares = [tried for tried, _ in without_decay(subject, share, sums=faint)] or [share]
     best: InputFinding | None = None
     ended: list[Attempt] = []
     for attack in INPUT_ATTACKS:

@@ -19,11 +19,10 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
-from softleak.labels.certify import is_flat
-from softleak.labels.decay import without_decay
+from softleak.labels.certify import Doubt, describe_family, is_flat
 from softleak.labels.evidence.relation import Relation
-from softleak.labels.messages import Doubt, describe_family
 from softleak.labels.noisy.features import features_of_noise
+from softleak.labels.otherwise import without_decay
 from softleak.labels.recover import check_share, make_subject, recover
 from softleak.numerics.rounding import with_precision
 
@@ -298,11 +297,11 @@ def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Batc
 
 def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
     """Read a gradient whose columns do not sum to zero: without weight decay, if that is it."""
-    for tried in without_decay(subject, share):
-        space = HeadSpace.of(subject.head, tried.share, use_bias=not knowledge.head_only)
+    for tried, decay in without_decay(subject, share):
+        space = HeadSpace.of(subject.head, tried, use_bias=not knowledge.head_only)
         if space.rank > 1 and _balanced(space, subject):
             found = _read(subject, space, knowledge)
-            note = f"; a weight decay of {tried.decay:.3g} was undone"
+            note = f"; a weight decay of {decay:.3g} was undone"
             return replace(found, reason=found.message + note)
     answer = _alone(subject, share, replace(knowledge, samples=None))
     if answer.status is Status.NOT_SINGLE:

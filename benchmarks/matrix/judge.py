@@ -16,10 +16,11 @@ from softleak.audit.findings import LEAK_LABEL_ERROR, LEAK_RECOGNISABLE, PixelMa
 from softleak.audit.metrics import pairing, psnr
 from softleak.core.results import Recovery, Status
 from softleak.core.subject import Subject
-from softleak.inversion.texts.plan import Certainty
-from softleak.labels.composition import BatchReader, is_sign_pattern
+from softleak.labels.composition import BatchReader
 
 OF_ONE_SAMPLE = (Leak.LABEL, Leak.CLASS, Leak.FEATURE)
+NOTHING_TRIED = "all is grey, yet the exit code is 0"
+NOTHING_REALLY = "no attack that was made could have succeeded"
 SURE = 0.9  # the confidence from which a probable class is a claim
 SLACK = 3.0  # dB that an input may be worse than it was predicted to be
 
@@ -90,9 +91,11 @@ def falsely_green(
     if simple:
         return tuple(f"{leak.value}: {how}" for leak, how in simple.items())
     tried = [leak for leak, state in states.items() if state is State.NO_SUCCESS]
+    if not tried:
+        return (NOTHING_TRIED,)
     if any(_really_attacked(leak, subject, report, sent) for leak in tried):
         return ()
-    return ("nothing was really attacked",)
+    return (NOTHING_REALLY,)
 
 
 def _truth(sent: Sent) -> Truth:
@@ -107,7 +110,7 @@ def _really_attacked(leak: Leak, subject: Subject, report: AuditReport, sent: Se
     """
     recovery = report.label.recovery
     if leak in OF_ONE_SAMPLE:
-        signs = is_sign_pattern(sent.share[subject.head.weight_name])
+        signs = report.composition.signs
         if report.samples.attacked:
             return not signs
         several = len(sent.data.x) > 1 or recovery.status is Status.NOT_SINGLE
@@ -216,7 +219,7 @@ def _words_hold(report: AuditReport, sent: Sent) -> bool:
         return True
     if not set(text.words) <= set(sent.data.x.flatten().tolist()):
         return False
-    sure = [place for place in text.places if place.certainty is Certainty.CERTAIN]
+    sure = [place for place in text.places if place.certainty.name == "CERTAIN"]
     return any(
         all(p.position < len(row) and int(row[p.position]) == p.token for p in sure)
         for row in sent.data.x

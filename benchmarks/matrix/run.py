@@ -106,7 +106,7 @@ def _word(report: AuditReport) -> str:
         return "leaked"
     if contradicted(report):
         return "contradicted"
-    if report.label.leak is not LabelLeak.NOTHING or found.pixels is not None:
+    if report.label.leak is not LabelLeak.NOTHING or found.doubtful:
         return "candidate"
     return "no success" if State.NO_SUCCESS in states else "not attacked"
 

@@ -155,7 +155,7 @@ def scaled(client: Client, seed: int, amp: float = 1.0, clip: float | None = Non
 def accumulated(client: Client, seed: int) -> Sent:
     """Return the sum of the gradients of some micro-batches, of which nothing is said."""
     data = client.draw(MADE.micro_batches, seed)
-    micro = (Data(*pair) for pair in zip(data.x.split(1), data.y.split(1), strict=True))
+    micro = (Data(*pair) for pair in zip(data.x[:, None], data.y[:, None], strict=True))
     parts = [client.gradient(one) for one in micro]
     total = {name: sum(part[name] for part in parts) for name in parts[0]}
     return _sent(client, GradientShare(total), data)  # type: ignore[arg-type]

@@ -16,8 +16,7 @@ from benchmarks.adversary.stranger import Stranger, number_of
 from benchmarks.adversary.training import pool
 from benchmarks.matrix.losses import LossFunction, cross_entropy
 from benchmarks.matrix.networks import Reader
-from softleak.core.forward import watched_tables
-from softleak.core.input_spec import Layout, layout_of
+from softleak.core.input_spec import POSITIONAL, InputPart, InputSpec, Layout
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Schedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
@@ -76,10 +75,10 @@ class Client:
     @cached_property
     def layout(self) -> Layout:
         """What the auditor knows of one input."""
-        x = self._pool[:1]
-        with torch.no_grad(), watched_tables(self.model) as watch:
-            self.model(x)
-        return layout_of(x, watch.tables(x))
+        network = self.network
+        if not isinstance(network, Reader):
+            return network.shape
+        return InputSpec((InputPart(POSITIONAL, network.shape, True, network.words),))
 
     @cached_property
     def _pool(self) -> Tensor:

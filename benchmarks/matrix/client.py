@@ -92,8 +92,9 @@ class Client:
     @cached_property
     def classes(self) -> int:
         """The number of classes."""
+        model = self.model
         with torch.no_grad():
-            return int(self.model(self._pool[:2]).shape[-1])
+            return int(model(self._pool[:2]).shape[-1])
 
     def draw(self, size: int, seed: int, positives: int = 1) -> Data:
         """Return some samples, each of as many classes as are ``positives``."""

@@ -1,74 +1,111 @@
-"""A corner of the matrix: no label wrongly called unique, no green that leaks or was not tried."""
+"""A corner of the matrix: no claim that is wrong, and no all-clear that is none."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from benchmarks.matrix.client import Client
+from benchmarks.matrix.judge import wrong_claims
 from benchmarks.matrix.networks import NETWORKS
-from benchmarks.matrix.run import Cell, cells
+from benchmarks.matrix.run import Cell, audited, cells
+from benchmarks.matrix.simple import simple_leaks
 from benchmarks.matrix.table import page
-from benchmarks.matrix.updates import KINDS
-from softleak.audit import Leak, State
+from benchmarks.matrix.updates import KINDS, Sent
+from softleak.audit import Leak
+from softleak.core.subject import Subject
 
-ROWS = ("MLP", "VGG, no head bias", "ViT, no head bias", "GRU")
-COLUMNS = ("delta, not said", "decay 5e-4", "Adam", "batch of 16", "float16")
+ROWS = (
+    "gradient", "smoothed", "batch of 2", "checkpoints", "swapped", "BCE", "MSE", "temperature",
+    "top-k 1 %", "wrong noise", "other weights", "AdamW",
+)  # fmt: skip
+COLUMNS = ("MLP", "MLP, leaky, no bias", "GELU, no bias", "DistilBERT")
 WRITTEN = Path(__file__).parents[2] / "docs" / "matrix.md"
 
 
 @pytest.fixture(scope="module")
-def corner() -> dict[tuple[str, str], Cell]:
-    kinds = [kind for kind in KINDS if kind.name in COLUMNS]
-    networks = [network for network in NETWORKS if network.name in ROWS]
+def corner() -> list[Cell]:
+    kinds = [kind for kind in KINDS if kind.name in ROWS]
+    networks = [network for network in NETWORKS if network.name in COLUMNS]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = [cell for network in networks for cell in cells(network, kinds)]
-    return {(cell.network, cell.kind): cell for cell in found}
+        return [cell for network in networks for cell in cells(network, kinds)]
 
 
-def state(cell: Cell, leak: Leak) -> State:
-    return cell.states[list(Leak).index(leak)]
+def faults(cells: list[Cell], what: str) -> dict[str, tuple[str, ...]]:
+    """Return the faults of one sort, by network and kind of update."""
+    return {f"{c.network}: {c.kind}": getattr(c, what) for c in cells if getattr(c, what)}
 
 
-def test_no_label_is_wrongly_called_unique_and_no_other_claim_is_wrong(corner):
+def test_no_claim_is_wrong(corner):
     assert len(corner) == len(ROWS) * len(COLUMNS)
-    assert not [cell for cell in corner.values() if cell.wrong_unique or cell.wrong]
+    assert faults(corner, "wrong") == {}
 
 
-def test_nothing_is_green_that_leaks_or_was_not_tried(corner):
-    assert not [cell for cell in corner.values() if cell.green]
+def test_no_all_clear_is_none(corner):
+    assert faults(corner, "green") == {}
 
 
-def test_weight_decay_hides_no_input(corner):
-    assert state(corner["MLP", "decay 5e-4"], Leak.INPUT) is State.LEAKED
+def test_no_green_tile_stands_beside_what_leaked_although_it_leaks(corner):
+    assert faults(corner, "tiles") == {}
 
 
-def test_a_difference_of_weights_nobody_called_so_gives_its_label_away(corner):
-    cell = corner["MLP", "delta, not said"]
-    assert cell.verdict == "AMBIGUOUS"
-    assert {state(cell, leak) for leak in Leak} == {State.LEAKED}
-    assert "its label" in cell.said
+def test_what_is_sound_is_proved(corner):
+    sound = ("gradient", "smoothed", "checkpoints")
+    assert {cell.word.rstrip("*") for cell in corner if cell.kind in sound} == {"proved"}
 
 
-@pytest.mark.parametrize("kind", ["Adam", "batch of 16"])
-def test_classes_no_attack_applies_to_are_not_attacked(corner, kind):
-    cell = corner["ViT, no head bias", kind]
-    assert set(cell.states) == {State.NOT_ATTACKED}
+def made(network: str, kind: str) -> tuple[Subject, Sent]:
+    client = Client(next(one for one in NETWORKS if one.name == network))
+    sent = next(one for one in KINDS if one.name == kind).make(client, 0)
+    return Subject.of(client.model, client.layout), sent
+
+
+@pytest.mark.parametrize(
+    ("network", "kind", "leaks"),
+    [
+        ("MLP", "gradient", {Leak.COMPOSITION, Leak.CLASS, Leak.FEATURE, Leak.INPUT}),
+        ("MLP", "BCE", {Leak.COMPOSITION, Leak.FEATURE, Leak.INPUT}),
+        ("MLP, leaky, no bias", "MSE", {Leak.INPUT}),
+        ("DistilBERT", "AdamW", {Leak.COMPOSITION, Leak.CLASS, Leak.INPUT}),
+        ("DistilBERT", "noise", set()),
+        ("GELU, no bias", "gradient", set()),
+    ],
+)
+def test_one_line_of_arithmetic_reads(network, kind, leaks):
+    subject, sent = made(network, kind)
+    assert simple_leaks(subject, sent).keys() >= leaks
+    assert leaks or not simple_leaks(subject, sent).keys() & {Leak.FEATURE, Leak.INPUT}
+
+
+def test_the_judge_sees_a_claim_that_is_not_true():
+    subject, sent = made("MLP", "gradient")
+    report = audited(subject, sent)
+    assert not wrong_claims(subject, report, sent)
+    moved = sent.data.y.roll(1, dims=1)
+    lied = replace(sent, data=replace(sent.data, y=moved), labels=moved)
+    assert {"label unique"} <= set(wrong_claims(subject, report, lied))
+    other = replace(sent.data, x=torch.rand_like(sent.data.x))
+    assert "input" in wrong_claims(subject, report, replace(sent, data=other))
 
 
 def test_the_written_table_has_every_row_and_column_and_no_fault():
     text = WRITTEN.read_text()
-    assert all(f"| {network.name} |" in text for network in NETWORKS)
-    assert all(f" {kind.name} |" in text for kind in KINDS)
-    assert "| **wrong UNIQUE** | **0** |" in text
-    assert "| **green where something leaks or nothing was tried** | **0** |" in text
+    assert all(f"| {network.name} " in text for network in NETWORKS)
+    assert all(f"\n| {kind.name} " in text for kind in KINDS)
+    assert max(map(len, text.splitlines())) <= 120
+    assert "| **WRONG: a claim that is not true** | **0** |" in text
+    assert "| **GREEN: an all-clear that is none** | **0** |" in text
+    assert "| **\\*: a green tile that is wrong** | **0** |" in text
 
 
-def test_a_fault_is_shown_in_the_cell_and_counted():
-    states = (State.NO_SUCCESS,) * len(Leak)
-    bad = Cell("GRU", "Adam", "UNIQUE", states, True, (), ("input (leaks)",), "", 0.0)
+def test_a_fault_is_shown_in_the_cell_counted_and_named():
+    bad = Cell("GRU", "AdamW", "WRONG", 0, wrong=("label unique",))
     text = page([bad], 1.0)
-    assert "unique ○○○○○ **wrong UNIQUE, green input (leaks)**" in text
-    assert "| **wrong UNIQUE** | **1** |" in text
+    assert "| AdamW | **WRONG** |" in text
+    assert "| **WRONG: a claim that is not true** | **1** |" in text
+    assert "| AdamW | WRONG | label unique | GRU |" in text

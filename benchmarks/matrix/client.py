@@ -136,6 +136,20 @@ class Client:
             clip_grad_norm_(model.parameters(), clip)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
+    def features(
+        self, data: Data, *, dropping: bool = False, model: nn.Module | None = None
+    ) -> Tensor:
+        """Return what entered the last layer (B, I), in float64, when ``gradient`` was computed."""
+        model = copy.deepcopy(model or self.model)
+        if dropping:
+            _drop(model)
+        seen: list[Tensor] = []
+        _last(model).register_forward_pre_hook(lambda _, x: seen.append(x[0].double()))
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(number_of(self.network.name))
+            model(data.x)
+        return seen[0] if seen[0].ndim == 2 else seen[0][:, -1]
+
     def after(
         self, optimiser: Optimiser, steps: Sequence[Data], schedule: Schedule | None = None
     ) -> State:
@@ -158,8 +172,12 @@ def _drop(model: nn.Module) -> None:
     for module in own:
         module.train()
     if not own:
-        last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
-        last.register_forward_pre_hook(lambda _, x: (functional.dropout(x[0], DROPPED), *x[1:]))
+        _last(model).register_forward_pre_hook(lambda _, x: functional.dropout(x[0], DROPPED))
+
+
+def _last(model: nn.Module) -> nn.Linear:
+    """Return the last linear layer, which is the head of every model here."""
+    return [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
 
 
 def _backward(

@@ -8,7 +8,7 @@ from torch import Tensor
 from benchmarks.adversary.judge import FAILURES
 from benchmarks.adversary.judge import judge as judge_label
 from benchmarks.adversary.truth import Truth, variants
-from benchmarks.matrix.simple import FEATURE_NEAR, entering, simple_leaks
+from benchmarks.matrix.simple import FEATURE_NEAR, simple_leaks
 from benchmarks.matrix.updates import Sent
 from softleak.audit import AuditReport, LabelLeak, Leak, State
 from softleak.audit import Truth as Told
@@ -48,7 +48,7 @@ def wrong_claims(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str
     outcome = judge_label(label.recovery, _truth(sent), told=False)
     sure = (label.recovery.confidence or 1.0) > SURE
     named = leak is LabelLeak.CLASS or (leak is LabelLeak.PROBABLE and sure)
-    feature = _feature_error(subject, report, sent)
+    feature = _feature_error(report, sent)
     claims = {
         "label unique": leak is LabelLeak.UNIQUE and outcome in FAILURES,
         "set of labels": leak is LabelLeak.AMBIGUOUS and outcome in FAILURES,
@@ -178,13 +178,13 @@ def _inputs_hold(report: AuditReport, sent: Sent) -> bool:
     return min(best) >= LEAK_RECOGNISABLE
 
 
-def _feature_error(subject: Subject, report: AuditReport, sent: Sent) -> float:
+def _feature_error(report: AuditReport, sent: Sent) -> float:
     """Return the relative error of the feature; infinite if there is none."""
     found = report.label.recovery.feature
     if found is None:
         return float("inf")
-    true = entering(subject, subject.head.weight_name.rpartition(".")[0], sent.data.x)
-    return float(((found.double() - true).norm(dim=1) / true.norm(dim=1)).min())
+    off = (found.double() - sent.features).norm(dim=1) / sent.features.norm(dim=1)
+    return float(off.min())
 
 
 def input_psnr(subject: Subject, report: AuditReport, sent: Sent) -> float | None:

@@ -5,7 +5,6 @@ An audit that shows green although one of these succeeds calls safe what is not.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from benchmarks.matrix.updates import Sent
@@ -28,8 +27,7 @@ def simple_leaks(subject: Subject, sent: Sent) -> dict[Leak, str]:
             found[Leak.CLASS] = "the class alone has its sign in the head's bias"
     head = subject.head.weight_name.rpartition(".")[0]
     if len(sent.data.x) == 1:
-        feature = entering(subject, head, sent.data.x)[0].flatten()
-        if _quotient_off(sent, head, feature) <= FEATURE_NEAR:
+        if _quotient_off(sent, head, sent.features[0]) <= FEATURE_NEAR:
             found[Leak.FEATURE] = "one division at the head"
         first = _first_linear(subject.model)
         x = sent.data.x[0].flatten()
@@ -85,17 +83,6 @@ def _first_linear(model: nn.Module) -> str:
     modules = dict(model.named_modules())
     first = next((n for n, m in modules.items() if not list(m.children()) and list(m.parameters())))
     return first if isinstance(modules[first], nn.Linear) else ""
-
-
-def entering(subject: Subject, layer: str, x: Tensor) -> Tensor:
-    """Return what enters a layer, (B, I) in float64; of a sequence, its last row or the mean."""
-    seen: list[Tensor] = []
-    module = subject.model.get_submodule(layer)
-    handle = module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].double()))
-    with torch.no_grad():
-        subject.model(x)
-    handle.remove()
-    return seen[0] if seen[0].ndim == 2 else seen[0][:, -1]
 
 
 def _words_read(subject: Subject, sent: Sent) -> bool:

@@ -67,6 +67,7 @@ class Sent:
         share: the share as the auditor reads it.
         options: what the auditor is asked and told.
         data: the samples behind it, with the labels that the loss was given.
+        features: what entered the last layer (B, I) when the client computed.
         labels: the labels (B, C) as the cross-entropy means them; those of the data, or smoothed.
         sound: whether all that the auditor assumes or is told is true.
         noisy: whether there is noise that looks like noise.
@@ -76,6 +77,7 @@ class Sent:
     share: GradientShare
     options: Options
     data: Data
+    features: torch.Tensor
     labels: torch.Tensor
     sound: bool = False
     noisy: bool = False
@@ -102,7 +104,7 @@ def _sent(
     sound: bool = False, noisy: bool = False,
 ) -> Sent:  # fmt: skip
     share = replace(share, input_shape=client.layout)
-    return Sent(share, options, data, data.y, sound, noisy)
+    return Sent(share, options, data, client.features(data), data.y, sound, noisy)
 
 
 def _said(client: Client, gradients: State, data: Data, **facts: bool) -> Sent:
@@ -172,7 +174,8 @@ def strange(client: Client, seed: int, dropping: bool) -> Sent:
     """Return the gradient of a model that drops entries, or has the weights of another seed."""
     data = client.draw(1, seed)
     model = None if dropping else client.other
-    return _said(client, client.gradient(data, dropping=dropping, model=model), data)
+    made = _said(client, client.gradient(data, dropping=dropping, model=model), data)
+    return replace(made, features=client.features(data, dropping=dropping, model=model))
 
 
 def checkpoints(client: Client, seed: int, swapped: bool = False) -> Sent:

@@ -23,7 +23,7 @@ ROWS = (
     "gradient", "smoothed", "batch of 2", "checkpoints", "swapped", "BCE", "MSE", "temperature",
     "top-k 1 %", "wrong noise", "other weights", "AdamW",
 )  # fmt: skip
-COLUMNS = ("MLP", "MLP, leaky, no bias", "GELU, no bias", "DistilBERT")
+COLUMNS = ("MLP", "MLP, leaky, no bias", "CNN, GELU, no bias", "DistilBERT")
 WRITTEN = Path(__file__).parents[2] / "docs" / "matrix.md"
 
 
@@ -73,7 +73,7 @@ def made(network: str, kind: str) -> tuple[Subject, Sent]:
         ("MLP, leaky, no bias", "MSE", {Leak.INPUT}),
         ("DistilBERT", "AdamW", {Leak.COMPOSITION, Leak.CLASS, Leak.INPUT}),
         ("DistilBERT", "noise", set()),
-        ("GELU, no bias", "gradient", set()),
+        ("CNN, GELU, no bias", "gradient", set()),
     ],
 )
 def test_one_line_of_arithmetic_reads(network, kind, leaks):

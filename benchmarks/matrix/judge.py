@@ -61,6 +61,7 @@ def wrong_claims(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str
         "feature": report.feature.proved and FEATURE_NEAR < feature < float("inf"),
         "input": _input_wrong(subject, report, sent),
         "words": not _words_hold(report, sent),
+        "words in all likelihood": not _likely_words_hold(report, sent),
         "contradiction": sent.sound and contradicted(report),
     }
     return tuple(name for name, wrong in claims.items() if wrong)
@@ -210,6 +211,17 @@ def _input_wrong(subject: Subject, report: AuditReport, sent: Sent) -> bool:
     if report.shows_input:
         return below and image < LEAK_RECOGNISABLE
     return found.determined and below
+
+
+def _likely_words_hold(report: AuditReport, sent: Sent) -> bool:
+    """Return whether at least half of the words that are called likely stand where it is said."""
+    text = report.input.text
+    likely = [p for p in text.places if p.certainty.name == "LIKELY"] if text else []
+    right = max(
+        sum(p.position < len(row) and int(row[p.position]) == p.token for p in likely)
+        for row in sent.data.x
+    )
+    return 2 * right >= len(likely)
 
 
 def _words_hold(report: AuditReport, sent: Sent) -> bool:

@@ -35,7 +35,7 @@ class Cell:
         word: what came of it, in a word or two.
         code: the exit code of the command, with nothing named to fail on.
         states: the name of the state of each kind of leak, in the order of ``Leak``.
-        wrong: the claims that are wrong.
+        wrong: the claims that are wrong; a traceback is one.
         green: why an all-clear is none, if there was one.
         tiles: the leaks that are shown in green, beside others that leaked, although they leak.
         said: the headline of the report, and what the input is said and known to be.

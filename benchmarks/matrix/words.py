@@ -28,12 +28,13 @@ A claim is wrong if
 - a label is proved for a sample, and none of the samples has it, or another one has it already;
 - a feature is off by more than 1 %;
 - an input is more than 3 dB worse than predicted, and below 20 dB if it counts as leaked;
-- a word that is called certain does not occur, or not there;
+- a word that is called certain does not occur, or not there, or most of the words that are called
+  likely do not;
 - an update that bears out all that is assumed is said to contradict it, or is refused;
 - the audit ends in a traceback.
 
 An all-clear is none if nothing leaked, the exit code is 0 with nothing named to fail on, and one of
-these reads the truth, or nothing was really attacked:
+these reads the truth, or nothing was really attacked (all is grey, or what is green had no chance):
 
 - the entries of one sign of the head's bias are true classes;
 - the quotient of the gradients of weight and bias is what entered the first layer, or the head;

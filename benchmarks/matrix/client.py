@@ -16,7 +16,7 @@ from benchmarks.adversary.stranger import Stranger, number_of
 from benchmarks.adversary.training import pool
 from benchmarks.matrix.losses import LossFunction, cross_entropy
 from benchmarks.matrix.networks import Reader
-from softleak.core.input_spec import POSITIONAL, InputPart, InputSpec, Layout
+from softleak.core.input_spec import InputPart, InputSpec, Layout
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Schedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
@@ -78,7 +78,7 @@ class Client:
         network = self.network
         if not isinstance(network, Reader):
             return network.shape
-        return InputSpec((InputPart(POSITIONAL, network.shape, True, network.words),))
+        return InputSpec((InputPart(network.keyword, network.shape, True, network.words),))
 
     @cached_property
     def _pool(self) -> Tensor:

@@ -25,9 +25,11 @@ class Reader(Stranger):
 
     Attributes:
         words: the number of rows of its table; row 0 is padding.
+        keyword: the argument that the auditor passes token ids as; empty if they have none.
     """
 
     words: int = 200
+    keyword: str = "input_ids"
 
 
 def perceptron(activation: type[nn.Module], bias: bool = True) -> nn.Module:
@@ -99,9 +101,11 @@ DISTILLED = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64,
 GPT = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_inner": 64, "n_positions": 24}
 
 
-def _reader(title: str, family: str, settings: Mapping[str, int]) -> Reader:
+def _reader(
+    title: str, family: str, settings: Mapping[str, int], keyword: str = "input_ids"
+) -> Reader:
     build: Callable[[], nn.Module] = partial(Sentence, family, settings)
-    return Reader(title, SEQUENTIAL, build, SENTENCE)
+    return Reader(title, SEQUENTIAL, build, SENTENCE, keyword=keyword)
 
 
 def _known(name: str, group: str, title: str) -> Stranger:
@@ -125,6 +129,6 @@ NETWORKS: tuple[Stranger, ...] = (
     _known("ViT, trained", STRANGERS, "ViT, trained"),
     _reader("BERT", "Bert", BERT),
     _reader("DistilBERT", "DistilBert", DISTILLED),
-    _reader("GPT-2, no bias", "GPT2", GPT),
+    _reader("GPT-2, no bias", "GPT2", GPT, keyword=""),
     _known("GRU", SEQUENTIAL, "GRU"),
 )

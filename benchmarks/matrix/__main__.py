@@ -58,7 +58,7 @@ def _column(row: int, kind: str) -> tuple[list[Cell], float]:
 def _tell(column: list[Cell], took: float) -> None:
     """Say on standard error what came of one model."""
     for cell in column:
-        faults = "; ".join((*cell.wrong, *cell.green, *cell.tiles))
+        faults = "; ".join((*cell.wrong, *cell.green, *cell.tiles, *cell.missed))
         states = "".join(state[:3].lower() + " " for state in cell.states)
         told = f"{cell.network} | {cell.kind} | {cell.word} | {cell.code} | {states}| {faults}"
         print(f"{told} | {cell.said} | {cell.seconds:.1f} s", file=sys.stderr)

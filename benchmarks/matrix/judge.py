@@ -78,6 +78,14 @@ def green_tiles(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str,
     )
 
 
+def missed(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str, ...]:
+    """Return what leaks simply and is said not to have been attacked."""
+    open_ = {leak for leak, state in report.states.items()
+             if state not in (State.LEAKED, State.NO_SUCCESS)}  # fmt: skip
+    simple = simple_leaks(subject, sent)
+    return tuple(f"{leak.value}: {how}" for leak, how in simple.items() if leak in open_)
+
+
 def falsely_green(
     subject: Subject, report: AuditReport, sent: Sent, exit_code: int
 ) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from benchmarks.matrix.judge import (
     falsely_green,
     green_tiles,
     input_psnr,
+    missed,
     why_contradicted,
     wrong_claims,
 )
@@ -38,6 +39,7 @@ class Cell:
         wrong: the claims that are wrong; a traceback is one.
         green: why an all-clear is none, if there was one.
         tiles: the leaks that are shown in green, beside others that leaked, although they leak.
+        missed: the leaks that one line of arithmetic reads and that were not attacked.
         said: the headline of the report, and what the input is said and known to be.
         seconds: the processor time of the audit.
     """
@@ -50,6 +52,7 @@ class Cell:
     wrong: tuple[str, ...] = ()
     green: tuple[str, ...] = ()
     tiles: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
     said: str = ""
     seconds: float = 0.0
 
@@ -86,13 +89,17 @@ def _judged(
     wrong = wrong_claims(subject, report, sent)
     green = falsely_green(subject, report, sent, code)
     tiles = () if green else green_tiles(subject, report, sent)
-    word = "WRONG" if wrong else "GREEN" if green else _word(report) + "*" * bool(tiles)
+    grey = () if green else missed(subject, report, sent)
+    mark = "*" * bool(tiles) + "°" * bool(grey)
+    word = "WRONG" if wrong else "GREEN" if green else _word(report) + mark
     states = tuple(state.name for state in report.states.values())
     said = "; ".join([headline(report), *why_contradicted(report)])
     image, told = input_psnr(subject, report, sent), report.input.psnr_predicted
     if image is not None and told is not None:
         said += f" ({told:.0f} dB predicted, {image:.0f} true)"
-    return Cell(network.name, kind.name, word, code, states, wrong, green, tiles, said, seconds)
+    return Cell(
+        network.name, kind.name, word, code, states, wrong, green, tiles, grey, said, seconds
+    )
 
 
 def _word(report: AuditReport) -> str:

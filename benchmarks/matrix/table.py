@@ -87,7 +87,7 @@ def _written(cell: Cell | None) -> str:
 
 def _counts(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the lines of the table of counts."""
-    words = Counter(cell.word.rstrip("*") for cell in cells)
+    words = Counter(cell.word.rstrip("*°") for cell in cells)
     yield "| what | cells |"
     yield "|---|---|"
     yield f"| all | {len(cells)} |"
@@ -97,13 +97,20 @@ def _counts(cells: Sequence[Cell]) -> Iterator[str]:
     yield f"| **WRONG: a claim that is not true** | **{words['WRONG']}** |"
     yield f"| **GREEN: an all-clear that is none** | **{words['GREEN']}** |"
     yield f"| **\\*: a green tile that is wrong** | **{sum(bool(c.tiles) for c in cells)}** |"
+    yield f"| °: a grey tile that one line of arithmetic reads | {sum(bool(c.missed) for c in cells)} |"
 
 
 def _faults(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the faults, those of one kind of update and of one sort in one row."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for cell in cells:
-        for word, faults in (("WRONG", cell.wrong), ("GREEN", cell.green), ("\\*", cell.tiles)):
+        sorts = (
+            ("WRONG", cell.wrong),
+            ("GREEN", cell.green),
+            ("\\*", cell.tiles),
+            ("°", cell.missed),
+        )
+        for word, faults in sorts:
             for fault in faults:
                 found.setdefault((cell.kind, word, fault), []).append(cell.network)
     if not found:

@@ -15,6 +15,7 @@ LEGEND = """\
 | **WRONG** | a claim is not true |
 | **GREEN** | nothing leaked, exit code 0, although something simple leaks or nothing was tried |
 | \\* | right, but a tile beside what leaked is green although that leaks or was not tried |
+| ° | right, but a tile beside what leaked is grey although one line of arithmetic reads it |
 """
 JUDGING = """\
 ## How it is judged

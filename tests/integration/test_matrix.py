@@ -56,7 +56,7 @@ def test_no_green_tile_stands_beside_what_leaked_although_it_leaks(corner):
 
 def test_what_is_sound_is_proved(corner):
     sound = ("gradient", "smoothed", "checkpoints")
-    assert {cell.word.rstrip("*") for cell in corner if cell.kind in sound} == {"proved"}
+    assert {cell.word.rstrip("*°") for cell in corner if cell.kind in sound} == {"proved"}
 
 
 def made(network: str, kind: str) -> tuple[Subject, Sent]:

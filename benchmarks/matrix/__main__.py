@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -27,15 +29,20 @@ def main() -> None:
     parser.add_argument("--kind", default="", help="run kinds of update whose name contains this")
     parser.add_argument("--jobs", type=int, default=1, help="the number of processes")
     parser.add_argument("--out", type=Path, help=f"the file to write (all of it: {WRITTEN.name})")
+    parser.add_argument("--cells", type=Path, help="a file to write the cells to, as JSON")
+    parser.add_argument("--again", type=Path, help="such a file, to write the page again from it")
     given = parser.parse_args()
     rows = [row for row, network in enumerate(NETWORKS) if given.only in network.name]
     run = partial(_column, kind=given.kind)
-    found: list[Cell] = []
-    seconds = 0.0
+    found, seconds = _kept(given.again) if given.again else ([], 0.0)
+    rows = [] if given.again else rows
     with ProcessPoolExecutor(given.jobs) as pool:
         for mine, took in pool.map(run, rows) if given.jobs > 1 else map(run, rows):
             found, seconds = found + mine, seconds + took
             _tell(mine, took)
+    if given.cells is not None:
+        held = {"seconds": seconds, "cells": [asdict(cell) for cell in found]}
+        given.cells.write_text(json.dumps(held, indent=1))
     text = page(found, seconds, given.jobs)
     whole = not given.only and not given.kind
     path = given.out or (WRITTEN if whole else None)
@@ -43,6 +50,16 @@ def main() -> None:
         print(text)
     else:
         path.write_text(text)
+
+
+def _kept(path: Path) -> tuple[list[Cell], float]:
+    """Return the cells that another run wrote, and the processor time they took."""
+    held = json.loads(path.read_text())
+    tuples = (
+        {name: tuple(value) if isinstance(value, list) else value for name, value in cell.items()}
+        for cell in held["cells"]
+    )
+    return [Cell(**cell) for cell in tuples], held["seconds"]
 
 
 def _column(row: int, kind: str) -> tuple[list[Cell], float]:

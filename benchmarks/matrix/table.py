@@ -97,28 +97,26 @@ def _counts(cells: Sequence[Cell]) -> Iterator[str]:
     yield f"| **WRONG: a claim that is not true** | **{words['WRONG']}** |"
     yield f"| **GREEN: an all-clear that is none** | **{words['GREEN']}** |"
     yield f"| **\\*: a green tile that is wrong** | **{sum(bool(c.tiles) for c in cells)}** |"
-    yield f"| °: a grey tile that one line of arithmetic reads | {sum(bool(c.missed) for c in cells)} |"
+    grey = sum(bool(cell.missed) for cell in cells)
+    yield f"| °: a grey tile that one line of arithmetic reads | {grey} |"
 
 
 def _faults(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the faults, those of one kind of update and of one sort in one row."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for cell in cells:
-        sorts = (
-            ("WRONG", cell.wrong),
-            ("GREEN", cell.green),
-            ("\\*", cell.tiles),
-            ("°", cell.missed),
-        )
-        for word, faults in sorts:
+        sorts = {"WRONG": cell.wrong, "GREEN": cell.green, "\\*": cell.tiles, "°": cell.missed}
+        for mark, faults in sorts.items():
             for fault in faults:
-                found.setdefault((cell.kind, word, fault), []).append(cell.network)
+                found.setdefault((mark, cell.kind, fault), []).append(cell.network)
     if not found:
         yield "None."
         return
-    yield "| kind | | what | models |"
+    yield "| | kind | what | models |"
     yield "|---|---|---|---|"
-    for (kind, word, fault), networks in found.items():
-        many = len(networks) > NAMES
-        rest = f" and {len(networks) - NAMES} more" if many else ""
-        yield f"| {kind} | {word} | {fault} | {'; '.join(networks[:NAMES])}{rest} |"
+    order = list(found)
+    for mark in ("WRONG", "GREEN", "\\*", "°"):
+        for key in (key for key in order if key[0] == mark):
+            networks = found[key]
+            rest = f" and {len(networks) - NAMES} more" if len(networks) > NAMES else ""
+            yield f"| {mark} | {key[1]} | {key[2]} | {'; '.join(networks[:NAMES])}{rest} |"

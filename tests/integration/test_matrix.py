@@ -108,4 +108,4 @@ def test_a_fault_is_shown_in_the_cell_counted_and_named():
     text = page([bad], 1.0)
     assert "| AdamW | **WRONG** |" in text
     assert "| **WRONG: a claim that is not true** | **1** |" in text
-    assert "| AdamW | WRONG | label unique | GRU |" in text
+    assert "| WRONG | AdamW | label unique | GRU |" in text

@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
@@ -59,7 +60,7 @@ def _kept(path: Path) -> tuple[list[Cell], float]:
         {name: tuple(value) if isinstance(value, list) else value for name, value in cell.items()}
         for cell in held["cells"]
     )
-    return [Cell(**cell) for cell in tuples], held["seconds"]
+    return [Cell(**cast(Any, cell)) for cell in tuples], held["seconds"]
 
 
 def _column(row: int, kind: str) -> tuple[list[Cell], float]:

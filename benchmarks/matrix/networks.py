@@ -108,10 +108,10 @@ def _reader(
     return Reader(title, SEQUENTIAL, build, SENTENCE, keyword=keyword)
 
 
-def _known(name: str, group: str, title: str) -> Stranger:
+def _known(name: str, group: str, title: str, trained: int = 0) -> Stranger:
     """Return one of the adversary's networks under a title and group of this table."""
     found = next(one for one in (*HUGGING_FACE, *SEQUENCES) if one.name == name)
-    return Stranger(title, group, found.build, found.shape, found.trained)
+    return Stranger(title, group, found.build, found.shape, trained or found.trained)
 
 
 NETWORKS: tuple[Stranger, ...] = (
@@ -125,7 +125,7 @@ NETWORKS: tuple[Stranger, ...] = (
     Stranger("CNN, dropout", CONVOLUTIONS, dropping, PICTURE),
     _known("ResNet, trained", STRANGERS, "ResNet, trained"),
     _known("ConvNext", STRANGERS, "ConvNeXt"),
-    _known("MobileNetV2", STRANGERS, "MobileNetV2"),
+    _known("MobileNetV2", STRANGERS, "MobileNetV2, trained", 40),
     _known("ViT, trained", STRANGERS, "ViT, trained"),
     _reader("BERT", "Bert", BERT),
     _reader("DistilBERT", "DistilBert", DISTILLED),

@@ -65,7 +65,7 @@ class Spectrum:
         above = int((values > edge).sum())
         clear = float(values[0]) > edge * (SPECTRUM_CLEAR / SPECTRUM_EDGE) ** 2
         heavy = _kurtosis(G - sums / classes) > SPECTRUM_HEAVY
-        if _holes(G) > SPECTRUM_HOLES:
+        if holes(G) > SPECTRUM_HOLES:
             return cls(math.sqrt(noise), 1, False, heavy, clear)
         even = freedom == 0 or beside / SPECTRUM_EVEN <= rest / freedom <= beside * SPECTRUM_EVEN
         return cls(math.sqrt(noise), max(above, 1), even, heavy, clear)
@@ -108,7 +108,7 @@ def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
     repaired = G.clone()
     repaired[row] -= noise
     empty = float((G[row] == 0).double().mean())
-    pruned = _holes(repaired) > SPECTRUM_HOLES or empty > SPECTRUM_HOLES
+    pruned = holes(repaired) > SPECTRUM_HOLES or empty > SPECTRUM_HOLES
     if not found or pruned or int(across.any(1).sum()) <= 2:
         return None
     return repaired, row
@@ -121,7 +121,7 @@ def _kurtosis(G: Tensor) -> float:
     return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(SPECTRUM_SMALLEST))
 
 
-def _holes(G: Tensor) -> float:
+def holes(G: Tensor) -> float:
     """Return the part of entries that are zero, in rows and columns that are not."""
     seen = G != 0
     inner = seen[seen.any(1)][:, seen.any(0)]

@@ -413,5 +413,32 @@ class AnyLabel:
         return Simplices.of_mixes(classes, classes, range(classes))
 
 
+@dataclass(frozen=True)
+class Binary:
+    """Labels of several outputs, each of which is zero or one."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return zero or one for each entry of ``y`` (…, C), whichever is nearer."""
+        return (y > 0.5).to(y.dtype)
+
+
+@dataclass(frozen=True)
+class SmoothedBinary:
+    """Labels of several outputs, each ``e`` or ``1 − e`` with one smoothing ``e`` for all."""
+
+    @property
+    def simpler(self) -> Family | None:
+        """Return the family without smoothing."""
+        return Binary()
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return the entries of ``y`` (…, C) smoothed by their mean distance from zero or one."""
+        high = y > 0.5
+        e = torch.where(high, 1 - y, y).mean(-1, keepdim=True).clamp(0.0, MOST_SMOOTHED)
+        return torch.where(high, 1 - e, e)
+
+
+MOST_SMOOTHED = 0.4  # of a binary label: more would leave nothing of it
+
 # The first of these that fits a label names it, so simpler families come first.
 KNOWN_FAMILIES: tuple[Family, ...] = (OneHot(), Smoothed(), Mixed(2), SmoothedMixed(2))

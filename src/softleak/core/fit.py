@@ -112,3 +112,6 @@ class Fit:
         """Return the fit with other words on some topics."""
         changed = {one.topic: one for one in more}
         return replace(self, hypotheses=tuple(changed.get(h.topic, h) for h in self.hypotheses))
+
+
+NOT_FITTED = Fit.of(())

@@ -13,6 +13,8 @@ from enum import Enum
 
 from torch import Tensor
 
+from softleak.core.fit import NOT_FITTED, Fit
+from softleak.core.loss import CrossEntropy, Loss
 from softleak.core.reasons import Told
 
 MOST_CLASSES = 3  # that a label names; the others are summed up
@@ -163,6 +165,8 @@ class Recovery(ShortRepr):
     noise: float = 0.0
     confidence: float | None = None
     interval: Tensor | None = None
+    loss: Loss = CrossEntropy()  # the loss that the label rests on
+    fit: Fit = NOT_FITTED  # what the numbers say of everything that is assumed
 
     @property
     def message(self) -> str:

@@ -1,231 +1,43 @@
-"""Ask whether an update bears out what is assumed of it, before anything is claimed of its label.
-
-The head's gradients of one sample are ``G = δ xᵀ`` and ``g = δ``, whatever the loss. Where ``δ`` is
-known (from the head's bias, or from evidence of other layers), so is the feature, and with the
-weights the logits ``z``. Then each loss means one label, ``y = predict(z) − δ/f``: the loss, the
-sign and the scale hold for which ``y`` is a label of a simple kind. Chance does not make it one,
-since all classes have to agree on one factor.
-"""
+"""Ask whether an update bears out what is assumed of it, before anything is claimed of its label."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
 
 import torch
-import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from softleak.core.factors import Factors, factor, numerical_rank
 from softleak.core.fit import Explanation, Fit, Hypothesis, Standing, Topic
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
-from softleak.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
+from softleak.core.loss import CrossEntropy
+from softleak.core.results import Evidence
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.composition import is_sign_pattern
 from softleak.labels.evidence.combine import CombinedEvidence, combine
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
+from softleak.labels.residual import (
+    LOGIT_ROUNDINGS,
+    SAME_FACTOR,
+    Reading,
+    Residual,
+    simple_readings,
+    temperature_of,
+)
 
-LOGIT_ROUNDINGS = 16.0  # of the largest term of a logit
-FITS = 6.0  # errors, root mean square over the classes: a label this near to its kind is one
-FEWEST = 2  # equations beyond the unknowns, for a kind of label to be more than chance
-SAME_FACTOR = 1e-3  # relative: a factor this close to one is one
 GRID_LEAST, GRID_MOST = 8, 600  # levels of a grid that rounding to 8 bits leaves
-GRID_OFF = 1e-2  # of a step: how far values may lie beside a grid
+GRID_OFF = 0.04  # of a step: how far values may lie beside a grid
 GRID_REPEATS = 4  # times as many values as levels
 ABSENT = 0.5  # of the smallest singular value that noise leaves: less means that it is not there
-TEMPERATURES, HOTTEST = 41, 32.0  # how many are tried, and the largest
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 
 
-LOSSES_TRIED: tuple[Loss, ...] = (
-    CrossEntropy(), BinaryCrossEntropy(), BinaryCrossEntropy("sum"),
-    MeanSquaredError(), MeanSquaredError("sum"),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Residual:
-    """What the head's gradients say of one sample before any loss is assumed.
-
-    Attributes:
-        delta: ``δ`` (C,), the gradient at the logits, up to the share's factor.
-        feature: ``x`` (I,), exact whatever that factor is.
-        z: the logits (C,).
-        z_error: the error of each logit.
-        relative: the relative error of ``δ``.
-        absolute: the absolute error of an entry of ``δ``.
-    """
-
-    delta: Tensor
-    feature: Tensor
-    z: Tensor
-    z_error: Tensor
-    relative: float
-    absolute: float
-
-    @classmethod
-    def of(
-        cls, head: Head, share: GradientShare, factors: Factors, verdict: CombinedEvidence
-    ) -> Residual | None:
-        """Return the residual of a share of one sample; None where nothing tells its size."""
-        if not bool(factors.rank_one & ~factors.zero):
-            return None
-        if not bool(verdict.decided) or verdict.unsigned(0):
-            return None
-        t = float(verdict.scalar)
-        unsure = float(verdict.error) / abs(t) + factors.feature_error(0)
-        delta = t * factors.u[0]
-        if head.has_bias and head.bias_name in share:
-            sent = share[head.bias_name].to(delta)
-            if float((sent - delta).norm()) <= 4 * unsure * float(delta.norm()):
-                delta = sent  # which has the rounding of each entry, and not that of all
-        x = factors.sigma[0] / t * factors.v[0]
-        z = head.logits(x[None])[0] + head.b
-        terms = head.W.abs().double() @ x.abs() + head.b.abs()
-        z_error = (LOGIT_ROUNDINGS * factors.relative + unsure) * terms
-        return cls(delta, x, z, z_error, unsure, float(factors.absolute[0] / factors.sigma[0]) * abs(t))
-
-    def tempered(self, temperature: float) -> Residual:
-        """Return the residual of a loss that divides the logits by a temperature."""
-        z, error = self.z / temperature, self.z_error / temperature
-        return replace(self, z=z, z_error=error)
-
-    def errors(self, loss: Loss, factor: float) -> Tensor:
-        """Return the error (C,) of the label that a loss means at a factor of ``δ``."""
-        step = self.z_error
-        moved = (loss.predict(self.z + step) - loss.predict(self.z - step)).abs() / 2
-        size = abs(factor) / loss.slope(len(self.z))
-        resolution = 4 * torch.finfo(torch.float32).eps * self.relative
-        return moved + size * (self.relative * self.delta.abs() + self.absolute) + resolution
-
-
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """A loss, a sign and a factor at which a residual means a label of a simple kind.
-
-    Attributes:
-        loss: the loss.
-        factor: what ``δ`` is multiplied by; negative where before and after are swapped.
-        label: the label (C,).
-        error: a bound of the label's error in L1.
-        misfit: how far the label is from its kind, in errors.
-        spare: equations beyond the unknowns.
-    """
-
-    loss: Loss
-    factor: float
-    label: Tensor
-    error: float
-    misfit: float
-    spare: int
-
-
-def simple_readings(seen: Residual) -> Iterator[Reading]:
-    """Yield every reading of a residual as a label of a simple kind, the plainest first."""
-    for given, sign, loss in product((True, False), (1.0, -1.0), LOSSES_TRIED):
-        if given or loss.reduction == "mean":
-            found = _read(seen, loss, sign, _kind(seen, loss, sign, given), given)
-            if found is not None:
-                yield found
-
-
-def _kind(seen: Residual, loss: Loss, sign: float, given: bool) -> Tensor:
-    """Return the label (C,) of zeros and ones that a residual may mean."""
-    delta = sign * seen.delta
-    if isinstance(loss, BinaryCrossEntropy):
-        return (delta < 0).double()
-    far = -delta
-    if isinstance(loss, MeanSquaredError):  # the class that is off the line of all others
-        slope = delta / loss.slope(len(delta))
-        s = 1.0 if given else float((slope @ seen.z) / (slope @ slope))
-        far = (seen.z - s * slope).abs()
-    return F.one_hot(far.argmax(), len(delta)).double()
-
-
-def _read(
-    seen: Residual, loss: Loss, sign: float, kind: Tensor, given: bool
-) -> Reading | None:
-    """Return the reading of one kind: at the factor ``given`` by the loss, or at any.
-
-    With ``y = (1 − e) kind + e/n`` (n is 1 for each entry by itself, and C on the simplex; 1/2 of a
-    binary one) the conditions are linear in the factor ``s`` and the smoothing ``e``.
-    """
-    predicted, outputs = loss.predict(seen.z), len(seen.z)
-    slope = seen.delta * sign / loss.slope(outputs)
-    error = seen.errors(loss, 1.0)
-    even = {"ce": 1.0 / outputs, "bce": 0.5, "mse": 0.0}[loss.name]
-    columns = [] if given else [slope]
-    columns += [even - kind] if even else []
-    right = predicted - kind - (slope if given else 0.0)
-    weighted = right / error
-    solved = torch.zeros(0, dtype=torch.double)
-    left = weighted
-    if columns:
-        A = torch.stack(columns, 1) / error[:, None]
-        solved = torch.linalg.lstsq(A, weighted[:, None], driver="gelsd").solution[:, 0]
-        left = weighted - A @ solved
-    s = 1.0 if given else float(solved[0])
-    e = float(solved[-1]) if even else 0.0
-    spare = outputs - len(columns) - (1 if loss.balanced else 0)
-    if not 0.0 < s or not -1e-3 < e < 0.9:
-        return None
-    scaled = error if given else seen.errors(loss, s)
-    misfit = float((left * error / scaled).square().mean().sqrt())
-    if spare < FEWEST or not misfit <= FITS or _by_chance(seen, loss, s, scaled):
-        return None
-    label = (1 - e) * kind + e * even if even else kind
-    return Reading(loss, sign * s, label, float(scaled.sum()), misfit, spare)
-
-
-def temperature_of(seen: Residual) -> float | None:
-    """Return a temperature other than one at which a residual means a label of one class.
-
-    The loss divides the logits by it, and perhaps the whole is multiplied by a factor.
-    """
-
-    def left(log_t: float) -> float:
-        reading = _fitted(seen.tempered(math.exp(log_t)))
-        return math.inf if reading is None else reading
-
-    tried = torch.linspace(-1.0, 1.0, TEMPERATURES).mul(math.log(HOTTEST)).tolist()
-    values = [left(one) for one in tried]
-    best = min(range(len(tried)), key=values.__getitem__)
-    if best in (0, len(tried) - 1):
-        return None
-    found = minimize_scalar(left, bounds=(tried[best - 1], tried[best + 1]), method="bounded", options={"xatol": 1e-12})
-    warm = math.exp(float(found.x))
-    exact = found.fun <= FITS and len(seen.z) > FEWEST + 4 and abs(warm - 1) > 10 * SAME_FACTOR
-    return warm if exact else None
-
-
-def _fitted(seen: Residual) -> float | None:
-    """Return the misfit of a smoothed label of one class at the best factor."""
-    loss = CrossEntropy()
-    kind = _kind(seen, loss, 1.0, False)
-    error = seen.errors(loss, 1.0)
-    A = torch.stack([seen.delta, 1.0 / len(kind) - kind], 1) / error[:, None]
-    right = (loss.predict(seen.z) - kind) / error
-    solved = torch.linalg.lstsq(A, right[:, None], driver="gelsd").solution[:, 0]
-    s = float(solved[0])
-    if s <= 0:
-        return None
-    scaled = seen.errors(loss, s)
-    return float(((right - A @ solved) * error / scaled).square().mean().sqrt())
-
-
-def _by_chance(seen: Residual, loss: Loss, s: float, error: Tensor) -> bool:
-    """Return whether the residual is so small that any label is within its error."""
-    moved = s / loss.slope(len(seen.z)) * seen.delta.abs()
-    return float(error.max()) > 0.05 * float(moved.max())
-
-
-def fit_of(subject: Subject, share: GradientShare, knowledge: Knowledge) -> tuple[Fit, Reading | None, Residual | None]:
+def fit_of(
+    subject: Subject, share: GradientShare, knowledge: Knowledge
+) -> tuple[Fit, Reading | None, Residual | None]:
     """Return what the numbers of a gradient say of every assumption, and the reading that holds."""
     head = subject.head
     G = share[head.weight_name].to(head.W.device).double()
@@ -240,7 +52,9 @@ def fit_of(subject: Subject, share: GradientShare, knowledge: Knowledge) -> tupl
         return Fit.of([*found, *_of_one(seen, reading, share, verdict, head)]), reading, seen
     refuted = [piece for piece in verdict.pieces[0] if piece.refutes and not piece.holds]
     many = list(_of_many(subject, share, G, factors))
-    clean = bool(factors.rank_one) and all(one.standing is not Standing.CONTRADICTED for one in many)
+    clean = bool(factors.rank_one) and all(
+        one.standing is not Standing.CONTRADICTED for one in many
+    )
     if clean and refuted and not bool(verdict.coarse[0]):
         worst = max(piece.misfit for piece in refuted)
         many.append(
@@ -250,7 +64,11 @@ def fit_of(subject: Subject, share: GradientShare, knowledge: Knowledge) -> tupl
 
 
 def _of_one(
-    seen: Residual, reading: Reading | None, share: GradientShare, verdict: CombinedEvidence, head: Head
+    seen: Residual,
+    reading: Reading | None,
+    share: GradientShare,
+    verdict: CombinedEvidence,
+    head: Head,
 ) -> Iterator[Hypothesis]:
     """Yield what one sample's residual says of loss, weights, sign, scale, steps and noise."""
     yield Hypothesis(Topic.STEPS, Standing.HOLDS)
@@ -277,7 +95,9 @@ def _of_one(
         yield Hypothesis(Topic.SCALE, stated, Explanation.OTHER_SCALE, 1 / abs(reading.factor))
 
 
-def _unread(seen: Residual, share: GradientShare, others: Sequence[object]) -> Iterator[Hypothesis]:
+def _unread(
+    seen: Residual, share: GradientShare, others: Sequence[Evidence]
+) -> Iterator[Hypothesis]:
     """Yield what a residual without a simple label says: it may be of any label, or of none."""
     error = seen.errors(CrossEntropy(), 1.0)
     y = CrossEntropy().label(seen.z, seen.delta)
@@ -297,7 +117,9 @@ def _unread(seen: Residual, share: GradientShare, others: Sequence[object]) -> I
     if warm is not None:
         yield Hypothesis(Topic.LOSS, Standing.CONTRADICTED, Explanation.TEMPERATURE, warm)
         return
-    yield Hypothesis(Topic.WEIGHTS, Standing.CONTRADICTED, Explanation.OTHER_WEIGHTS, float(-y.min()))
+    yield Hypothesis(
+        Topic.WEIGHTS, Standing.CONTRADICTED, Explanation.OTHER_WEIGHTS, float(-y.min())
+    )
 
 
 def _is_margin(delta: Tensor, relative: float) -> bool:
@@ -378,8 +200,7 @@ def grid_step(G: Tensor) -> float | None:
     if not step > 0 or float(levels[-1] - levels[0]) > GRID_MOST * step:
         return None
     steps = (levels - levels[0]) / step
-    steps = steps / max(round(float(steps[-1])), 1) * float(steps[-1]) if False else steps
-    return step if bool(((steps - steps.round()).abs() <= GRID_OFF * 4).all()) else None
+    return step if bool(((steps - steps.round()).abs() <= GRID_OFF).all()) else None
 
 
 def noise_is_absent(share: GradientShare, noise: float) -> bool:

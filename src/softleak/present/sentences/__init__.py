@@ -10,6 +10,7 @@ from typing import Any
 
 from softleak.core.reasons import Reason, Why
 from softleak.present.sentences import audit
+from softleak.present.sentences.fit import fitting as fitting
 
 SENTENCES: dict[Why, str | Callable[..., Any]] = {**audit.SENTENCES}
 

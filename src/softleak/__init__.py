@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from softleak.core.subject import Subject
     from softleak.inversion.chain import Chain
     from softleak.inversion.invert import invert
-    from softleak.inversion.walk import Inversion
+    from softleak.inversion.results import Inversion
     from softleak.labels.evidence.probes import probe
     from softleak.labels.recover import recover_label, recover_labels
     from softleak.matching.problems import L2, Cosine
@@ -82,7 +82,7 @@ _NAMES_BY_MODULE = {
     "core.input_spec": ("InputPart", "InputSpec"),
     "inversion.chain": ("Chain",),
     "inversion.invert": ("invert",),
-    "inversion.walk": ("Inversion",),
+    "inversion.results": ("Inversion",),
     "core.knowledge": ("Knowledge",),
     "labels.evidence.probes": ("probe",),
     "labels.recover": ("recover_label", "recover_labels"),

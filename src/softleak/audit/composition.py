@@ -16,10 +16,8 @@ from torch import Tensor
 from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import LocalTraining
-from softleak.core.reasons import Told, Why, because
-from softleak.core.results import Recovery, Status
-from softleak.core.share import GradientShare
+from softleak.core.results import Recovery, Status, Told, Why, because
+from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.labels.composition import Batch, BatchReader, is_sign_pattern
 from softleak.labels.decay import without_decay

@@ -11,7 +11,7 @@ from statistics import fmean
 from softleak.paper.experiment import NOTHING, Cell, Column, Experiment
 from softleak.paper.input_tables import PSNR
 from softleak.paper.reproduction import EXPERIMENTS
-from softleak.paper.sweep.records import Record, Records, numbers
+from softleak.paper.sweep import Record, Records, numbers
 
 
 class Standing(Enum):

@@ -38,8 +38,7 @@ from softleak.paper.results_page import (
     splice,
     write_results,
 )
-from softleak.paper.sweep.engines import Cluster, Processes
-from softleak.paper.sweep.records import Engine, Local, Piece, Records
+from softleak.paper.sweep import Cluster, Engine, Local, Piece, Processes, Records
 from softleak.paper.training import RECIPES, Epoch, Recipe, accuracy, save, train
 
 

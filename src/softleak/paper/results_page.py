@@ -27,7 +27,7 @@ from softleak.paper.claims import (
     tabulated,
 )
 from softleak.paper.reproduction import EXPERIMENTS, Omission
-from softleak.paper.sweep.records import Records
+from softleak.paper.sweep import Records
 from softleak.present.page import fill
 
 MARKS = {Verdict.BETTER: "▲", Verdict.EQUAL: "=", Verdict.WORSE: "▼", Verdict.NONE: ""}

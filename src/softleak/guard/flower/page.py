@@ -40,14 +40,7 @@ class Picture:
 def picture(
     number: int, client: ClientAudit, names: Sequence[str], true: Tensor | None = None
 ) -> Picture:
-    """Return one client's input as the server can see it.
-
-    Args:
-        number: the number of the round.
-        client: what was found about the client's update.
-        names: the names of the classes.
-        true: the true pixels (C, H, W), if they are known.
-    """
+    """Return one client's input as the server can see it, and the true one if it is known."""
     report = client.report
     if report is None:
         return Picture(f"round {number}", "not audited", client.reason, None)

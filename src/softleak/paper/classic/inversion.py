@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from softleak.core.errors import ModelError, ShareError
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
-from softleak.inversion.activations import ActivationStep
 from softleak.inversion.chain import Chain
-from softleak.inversion.linear import Linear
-from softleak.inversion.lossless import Reshape
 from softleak.inversion.state import REMEDY
+from softleak.inversion.steps import ActivationStep, Linear, Reshape
 
 
 def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:

@@ -24,6 +24,7 @@ from softleak.audit.rates import WhatIf
 from softleak.audit.samples import NO_SAMPLES, SamplesFinding
 from softleak.core.factors import factor
 from softleak.core.families import Family, SmoothedMixed
+from softleak.core.fit import Fit
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
@@ -137,7 +138,17 @@ class AuditReport:
     @cached_property
     def states(self) -> dict[Leak, State]:
         """Return for each kind of leak whether it was found, not found, or not attacked."""
-        return {leak: leak.state(self) for leak in Leak}
+        states = {leak: leak.state(self) for leak in Leak}
+        if self.fit.holds:
+            return states
+        # An attack fails for nothing where what it rests on is not so.
+        failed = State.NO_SUCCESS
+        return {k: State.CONTRADICTED if s is failed else s for k, s in states.items()}
+
+    @property
+    def fit(self) -> Fit:
+        """Return what the numbers of the update say of everything that is assumed of it."""
+        return self.label.recovery.fit
 
     @property
     def knows_label(self) -> bool:
@@ -174,7 +185,7 @@ class AuditReport:
     @cached_property
     def unattacked(self) -> frozenset[Leak]:
         """Return the kinds of leak that were not attacked, or could not be."""
-        return frozenset(k for k, state in self.states.items() if state is State.NOT_ATTACKED)
+        return frozenset(k for k, state in self.states.items() if not state.attacked)
 
     @property
     def telling(self) -> bool:
@@ -247,6 +258,11 @@ class Audit:
     remarks: tuple[str, ...] = ()  # how files were read
     cautions: tuple[str, ...] = ()  # sentences that belong to the verdict, as on random weights
 
-    def count(self, leak: Leak, state: State = State.LEAKED) -> int:
-        """Return the number of shares of which this kind of leak is in the given state."""
-        return sum(report.states[leak] is state for report in self.reports)
+    def count(self, leak: Leak, *states: State) -> int:
+        """Return the number of shares of which this kind of leak is in one of the states."""
+        wanted = states or (State.LEAKED,)
+        return sum(report.states[leak] in wanted for report in self.reports)
+
+    def untried(self, leak: Leak) -> int:
+        """Return the number of shares of which this kind of leak was not attacked."""
+        return self.count(leak, State.NOT_ATTACKED, State.CONTRADICTED)

@@ -484,12 +484,15 @@ def carry_out(request: Request) -> None:
 
 
 def exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
-    """Return the exit code of an audit; a leak outweighs what could not be attacked."""
+    """Return the exit code of an audit; a leak outweighs what could not be attacked.
+
+    An update that contradicts what was stated could not be attacked as such, whatever was asked.
+    """
     if not found.reports:
         return Exit.MISTAKE
     if any(report.leaks & fail_on for report in found.reports):
         return Exit.LEAK
-    if any(report.unattacked & fail_on for report in found.reports):
+    if any(report.unattacked & fail_on or not report.fit.holds for report in found.reports):
         return Exit.UNATTACKED
     return Exit.INCOMPLETE if found.refused else Exit.DONE
 

@@ -105,6 +105,7 @@ class MeanSquaredError(Loss):
         return 2 * super().slope(outputs)
 
 
+CROSS_ENTROPY = CrossEntropy()
 LOSSES: dict[str, type[Loss]] = {
     one.name: one for one in (CrossEntropy, BinaryCrossEntropy, MeanSquaredError)
 }

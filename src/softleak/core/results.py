@@ -16,7 +16,8 @@ from typing import TypeAlias
 from torch import Tensor
 
 from softleak.core.fit import NOT_FITTED, Fit
-from softleak.core.loss import CrossEntropy, Loss
+from softleak.core.loss import CROSS_ENTROPY, Loss
+
 
 class Why(Enum):
     """What a finding can rest on, or why there is none."""
@@ -242,7 +243,7 @@ class Recovery(ShortRepr):
     noise: float = 0.0
     confidence: float | None = None
     interval: Tensor | None = None
-    loss: Loss = CrossEntropy()  # the loss that the label rests on
+    loss: Loss = CROSS_ENTROPY  # the loss that the label rests on
     fit: Fit = NOT_FITTED  # what the numbers say of everything that is assumed
 
     @property

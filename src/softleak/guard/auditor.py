@@ -276,7 +276,7 @@ class RoundAudit:
 
     def attacked(self, leak: Leak) -> int:
         """Return the number of updates on which a kind of leak was attacked."""
-        return len(self.audited) - self.count(leak, State.NOT_ATTACKED)
+        return sum(self.count(leak, state) for state in State if state.attacked)
 
     def metrics(self) -> dict[str, float]:
         """Return the round in numbers, for Flower's metrics.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from softleak.core.errors import SoftleakError
 from softleak.core.factors import Factors
 from softleak.core.forward import forward_one
-from softleak.core.input_shapes import random_input
+from softleak.core.forward import random_input
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.numerics.recorder import recorded_inputs
@@ -67,9 +67,9 @@ def input_layer(subject: Subject) -> str | None:
     except SoftleakError:
         return None
     for name, calls in entered.items():
-        if len(calls) == 1 and calls[0].shape == (1, x.numel()):
-            if torch.equal(calls[0].flatten().to(x), x.flatten()):
-                return name
+        whole = len(calls) == 1 and calls[0].shape == (1, x.numel())
+        if whole and torch.equal(calls[0].flatten().to(x), x.flatten()):
+            return name
     return None
 
 

@@ -90,17 +90,27 @@ class BinaryCurve:
 
 
 def recover_binary(
-    head: Head, factors: Factors, family: Family | None, loss: BinaryCrossEntropy
-) -> Recovery:
-    """Return the label of one sample under a binary cross-entropy, from the head's weight alone."""
+    head: Head, factors: Factors, family: Family | None, loss: BinaryCrossEntropy,
+    positive: bool = False,
+) -> Recovery:  # fmt: skip
+    """Return the label of one sample under a binary cross-entropy, from the head's weight alone.
+
+    Args:
+        head: the model's head.
+        factors: those of the head's gradient, of one client.
+        family: what is known of the label: zeros and ones, by default smoothed alike.
+        loss: the loss with its factor.
+        positive: whether features cannot be negative, which decides the scalar's sign.
+    """
     curve, kind = BinaryCurve.of(head, factors, loss), family or SmoothedBinary()
     minima = search(curve, kind, curve.interval())
-    minima = minima.take(minima.fits.nonzero()[:, 0])
+    usable = minima.fits
+    if positive:  # factors have the sign that makes most of v positive
+        usable = usable & (minima.scalar > 0)
+    minima = minima.take(usable.nonzero()[:, 0])
     found = [_candidate(curve, kind, minima, index) for index in range(len(minima.scalar))]
     if not found:
-        return Recovery(
-            Status.NO_SOLUTION, "no scalar gives labels of zeros and ones", loss=loss
-        )
+        return Recovery(Status.NO_SOLUTION, "no scalar gives labels of zeros and ones", loss=loss)
     first = min(found, key=lambda one: one.misfit)
     same = all(torch.equal(one.label > 0.5, first.label > 0.5) for one in found)
     error, label = first.rounding + first.width, kind.project(first.label)

@@ -1,28 +1,31 @@
-"""Ask whether an update bears out what is assumed of it, before anything is claimed of its label."""
+"""Ask whether an update bears out what is assumed of it, before its label is claimed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from softleak.core.factors import Factors, factor, numerical_rank
+from softleak.core.families import KNOWN_FAMILIES, Binary, Family
 from softleak.core.fit import Explanation, Fit, Hypothesis, Standing, Topic
-from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
-from softleak.core.loss import CrossEntropy
-from softleak.core.results import Evidence
+from softleak.core.loss import BinaryCrossEntropy, CrossEntropy
+from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.labels.binary import recover_binary
 from softleak.labels.composition import is_sign_pattern
-from softleak.labels.evidence.combine import CombinedEvidence, combine
+from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
+from softleak.labels.positive import never_negative
 from softleak.labels.residual import (
     LOGIT_ROUNDINGS,
     SAME_FACTOR,
-    Reading,
+    LossReading,
     Residual,
     simple_readings,
     temperature_of,
@@ -32,94 +35,228 @@ GRID_LEAST, GRID_MOST = 8, 600  # levels of a grid that rounding to 8 bits leave
 GRID_OFF = 0.04  # of a step: how far values may lie beside a grid
 GRID_REPEATS = 4  # times as many values as levels
 ABSENT = 0.5  # of the smallest singular value that noise leaves: less means that it is not there
+ZEROS = 0.01  # the part of entries that noise would have to leave exactly zero
+FEWEST_ENTRIES, MOST_ENTRIES = 64, 1 << 22  # of a matrix whose singular values show noise
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
+UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
+NAMED = {"ce": Explanation.NONE, "bce": Explanation.BCE, "mse": Explanation.MSE}
 
 
-def fit_of(
-    subject: Subject, share: GradientShare, knowledge: Knowledge
-) -> tuple[Fit, Reading | None, Residual | None]:
-    """Return what the numbers of a gradient say of every assumption, and the reading that holds."""
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """What the numbers of a gradient say, and the label that they mean.
+
+    Attributes:
+        fit: what they say of every assumption.
+        seen: the head's residual, if one sample is behind it and something tells its size.
+        reading: the loss, sign and factor at which the residual means a label of a simple kind.
+        pieces: what other layers say.
+    """
+
+    fit: Fit
+    seen: Residual | None = None
+    reading: LossReading | None = None
+    pieces: tuple[Evidence, ...] = ()
+
+
+def fitted(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, answer: Recovery
+) -> Recovery:
+    """Return an answer with its fit; it claims nothing on an assumption that is contradicted."""
+    head = subject.head
+    if answer.status is Status.UNIQUE and answer.family in KNOWN_FAMILIES:
+        return replace(answer, fit=_borne_out(answer, knowledge))
+    if answer.status is Status.ZERO_GRADIENT or head.weight_name not in share:
+        return answer
+    found = examine(subject, share, knowledge)
+    answer = replace(answer, fit=_stated(found.fit, knowledge, share))
+    if found.reading is not None and found.seen is not None:
+        return _read_as(answer, found.reading, found.seen, share, found.pieces)
+    if answer.status is Status.UNIQUE:
+        return _doubted(answer)
+    several = _binary(subject, knowledge, share, answer)
+    if several is not None:
+        return several
+    return _contradicted(answer, found)
+
+
+def _borne_out(answer: Recovery, knowledge: Knowledge) -> Fit:
+    """Return the fit of a label of a simple kind, which chance alone would not leave."""
+    scale = Hypothesis(Topic.SCALE, Standing.HOLDS, number=1.0)
+    if knowledge.scale_unknown:
+        scale = Hypothesis(Topic.SCALE, Standing.OPEN)
+    return Fit.of([scale], otherwise=Standing.HOLDS)
+
+
+def _stated(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
+    """Return the fit beside what the caller stated of noise."""
+    if not knowledge.noise or (share.rounding and max(share.rounding.values()) >= knowledge.noise):
+        return fit
+    absent = Hypothesis(Topic.NOISE, Standing.CONTRADICTED, Explanation.ABSENT, knowledge.noise)
+    return fit.saying(absent)
+
+
+def _read_as(
+    answer: Recovery, reading: LossReading, seen: Residual, share: GradientShare,
+    pieces: tuple[Evidence, ...],
+) -> Recovery:  # fmt: skip
+    """Return the answer under the loss, sign and factor that make a simple label of the numbers."""
+    plain = reading.factor > 0
+    same = abs(reading.factor - 1) <= SAME_FACTOR
+    if isinstance(reading.loss, CrossEntropy) and plain and (same or share.scale != "known"):
+        return answer  # which was searched under this loss, and may be doubted for good reasons
+    sentences = " ".join(h.sentence for h in answer.fit.hypotheses if h.explanation.value)
+    family = _family(reading)
+    if isinstance(reading.loss, CrossEntropy) or not plain or not (same or share.scale != "known"):
+        other = Reading(reading.label, 1 / reading.factor, family)
+        reason = f"read as it was stated, the update means no label of a simple kind. {sentences}"
+        return replace(
+            answer, status=Status.AMBIGUOUS, reason=reason, complete=False, readings=(other,),
+            label=reading.label if answer.label is None else answer.label, noise=0.0,
+        )  # fmt: skip
+    return Recovery(
+        Status.UNIQUE, sentences, reading.label, seen.feature, seen.t * reading.factor,
+        reading.error, seen.relative, 1 / reading.factor, difference=seen.delta, family=family,
+        evidence=pieces, complete=True, loss=reading.loss, fit=answer.fit,
+    )  # fmt: skip
+
+
+def _family(reading: LossReading) -> Family:
+    """Return the simplest family of a reading's label."""
+    if isinstance(reading.loss, BinaryCrossEntropy):
+        return Binary()
+    return KNOWN_FAMILIES[0] if float(reading.label.max()) == 1 else KNOWN_FAMILIES[1]
+
+
+def _doubted(answer: Recovery) -> Recovery:
+    """Return a label of no simple kind, doubted where a temperature makes a simple one of it."""
+    loss = answer.fit[Topic.LOSS]
+    if loss.explanation is not Explanation.TEMPERATURE:
+        return answer
+    return replace(answer, status=Status.AMBIGUOUS, reason=loss.sentence, complete=False)
+
+
+def _binary(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, answer: Recovery
+) -> Recovery | None:
+    """Return several labels of one sample, if the head alone tells them and it is no cross-entropy.
+
+    Without a bias there is an exact twin of the other sign, which features of one sign rule out.
+    """
+    factors = factor(subject.head, [share])
+    loss = answer.fit[Topic.LOSS]
+    product = bool(factors.rank_one & ~factors.zero)
+    compressed = answer.fit[Topic.COMPRESSION].standing is Standing.CONTRADICTED
+    if not product or compressed or loss.standing is not Standing.CONTRADICTED:
+        return None
+    family = knowledge.family if isinstance(knowledge.family, Binary) else None
+    positive = subject.once(never_negative)
+    for one in (BinaryCrossEntropy(), BinaryCrossEntropy("sum")):
+        found = recover_binary(subject.head, factors, family, one, positive)
+        if found.label is not None:
+            bce = Hypothesis(Topic.LOSS, Standing.HOLDS, Explanation.BCE, loss.number)
+            return replace(found, fit=answer.fit.saying(bce))
+    return None
+
+
+def _contradicted(answer: Recovery, found: Examined) -> Recovery:
+    """Return an answer that claims no label, if the numbers contradict an assumption."""
+    if answer.status is Status.NO_SOLUTION and answer.fit.holds:
+        weights = Hypothesis(Topic.WEIGHTS, Standing.CONTRADICTED, Explanation.OTHER_WEIGHTS)
+        answer = replace(answer, fit=answer.fit.saying(weights))
+    against = {h.topic: h for h in answer.fit.contradicted}
+    rounded = Topic.COMPRESSION in against and against[Topic.COMPRESSION].explanation in (
+        Explanation.GRID, Explanation.SIGNS
+    )  # fmt: skip
+    against.pop(Topic.NOISE, None)  # the declaration is wrong, and was left out
+    if not against or rounded or answer.status is Status.NOT_SINGLE:
+        return answer
+    reason = " ".join(h.sentence for h in against.values())
+    claims = Recovery(Status.NO_SOLUTION, reason, fit=answer.fit, evidence=found.pieces)
+    seen = found.seen
+    if seen is None:
+        return claims
+    # Where another layer agrees, the feature is that of the sample whatever the loss.
+    agree = sum(piece.agrees for piece in found.pieces) > 1
+    error = seen.relative if agree else float("inf")
+    return replace(
+        claims, feature=seen.feature, scalar=seen.t, feature_error=error, difference=seen.delta
+    )
+
+
+def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Examined:
+    """Return what the numbers of a gradient say of every assumption."""
     head = subject.head
     G = share[head.weight_name].to(head.W.device).double()
-    found = [_compression(subject, share, G)]
+    compression = _compression(G)
+    if compression.standing is Standing.CONTRADICTED:
+        return Examined(Fit.of([compression]))
     factors = factor(head, [share])
-    if found[0].standing is Standing.CONTRADICTED:
-        return Fit.of([*found, _noise(knowledge, share)]), None, None
     verdict = combine(evidence_for(subject, knowledge), [share], head, factors)
+    pieces = verdict.pieces[0]
     seen = Residual.of(head, share, factors, verdict)
     if seen is not None:
         reading = next(simple_readings(seen), None)
-        return Fit.of([*found, *_of_one(seen, reading, share, verdict, head)]), reading, seen
-    refuted = [piece for piece in verdict.pieces[0] if piece.refutes and not piece.holds]
-    many = list(_of_many(subject, share, G, factors))
-    clean = bool(factors.rank_one) and all(
-        one.standing is not Standing.CONTRADICTED for one in many
-    )
-    if clean and refuted and not bool(verdict.coarse[0]):
-        worst = max(piece.misfit for piece in refuted)
-        many.append(
-            Hypothesis(Topic.WEIGHTS, Standing.CONTRADICTED, Explanation.OTHER_WEIGHTS, worst)
-        )
-    return Fit.of([*found, *many]), None, None
+        said = _of_one(seen, reading, share)
+        return Examined(Fit.of([compression, *said]), seen, reading, pieces)
+    said = list(_of_many(subject, share, G, factors))
+    refuted = [piece.misfit for piece in pieces if piece.refutes and not piece.holds]
+    clean = bool(factors.rank_one) and not bool(verdict.coarse[0])
+    if clean and refuted and all(one.standing is not Standing.CONTRADICTED for one in said):
+        said.append(_contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, max(refuted)))
+    return Examined(Fit.of([compression, *said]), pieces=pieces)
+
+
+def _contradiction(topic: Topic, why: Explanation, number: float | None = None) -> Hypothesis:
+    return Hypothesis(topic, Standing.CONTRADICTED, why, number)
 
 
 def _of_one(
-    seen: Residual,
-    reading: Reading | None,
-    share: GradientShare,
-    verdict: CombinedEvidence,
-    head: Head,
+    seen: Residual, reading: LossReading | None, share: GradientShare
 ) -> Iterator[Hypothesis]:
     """Yield what one sample's residual says of loss, weights, sign, scale, steps and noise."""
     yield Hypothesis(Topic.STEPS, Standing.HOLDS)
     yield Hypothesis(Topic.NOISE, Standing.HOLDS, number=0.0)
-    others = [piece for piece in verdict.pieces[0] if piece.parameter != head.bias_name]
     if reading is None:
-        yield from _unread(seen, share, others)
+        yield from _unread(seen, share)
         return
-    number = reading.misfit
-    yield Hypothesis(Topic.WEIGHTS, Standing.HOLDS, number=number)
-    known = isinstance(reading.loss, CrossEntropy)
-    names = {"ce": Explanation.NONE, "bce": Explanation.BCE, "mse": Explanation.MSE}
-    standing = Standing.HOLDS if known else Standing.CONTRADICTED
-    yield Hypothesis(Topic.LOSS, standing, names[reading.loss.name], number)
-    swapped = reading.factor < 0
-    if swapped:
-        yield Hypothesis(Topic.SIGN, Standing.CONTRADICTED, Explanation.SWAPPED, number)
+    yield Hypothesis(Topic.WEIGHTS, Standing.HOLDS, number=reading.misfit)
+    yield Hypothesis(Topic.LOSS, Standing.HOLDS, NAMED[reading.loss.name], reading.misfit)
+    if reading.factor < 0:
+        yield _contradiction(Topic.SIGN, Explanation.SWAPPED, reading.misfit)
     else:
         yield Hypothesis(Topic.SIGN, Standing.HOLDS)
     if abs(abs(reading.factor) - 1) <= SAME_FACTOR:
         yield Hypothesis(Topic.SCALE, Standing.HOLDS, number=1.0)
-    else:
-        stated = Standing.CONTRADICTED if share.scale == "known" else Standing.OPEN
-        yield Hypothesis(Topic.SCALE, stated, Explanation.OTHER_SCALE, 1 / abs(reading.factor))
+        return
+    impossible = share.scale == "known" and _below_zero(seen) > LOGIT_ROUNDINGS
+    standing = Standing.CONTRADICTED if impossible else Standing.OPEN
+    yield Hypothesis(Topic.SCALE, standing, Explanation.OTHER_SCALE, 1 / abs(reading.factor))
 
 
-def _unread(
-    seen: Residual, share: GradientShare, others: Sequence[Evidence]
-) -> Iterator[Hypothesis]:
+def _below_zero(seen: Residual) -> float:
+    """Return how far the label of the cross-entropy is below zero, in errors."""
+    loss = CrossEntropy()
+    return float((-loss.label(seen.z, seen.delta) / seen.errors(loss, 1.0)).max())
+
+
+def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
     """Yield what a residual without a simple label says: it may be of any label, or of none."""
-    error = seen.errors(CrossEntropy(), 1.0)
-    y = CrossEntropy().label(seen.z, seen.delta)
-    balanced = abs(float(seen.delta.sum())) <= 4 * float(error.sum())
-    margin = _is_margin(seen.delta, seen.relative)
-    if not balanced or margin:
-        name = Explanation.MARGIN if margin else Explanation.OTHER_LOSS
-        size = float(seen.delta.abs().sum())
-        yield Hypothesis(Topic.LOSS, Standing.CONTRADICTED, name, float(seen.delta.sum()) / size)
+    error, total = seen.errors(CrossEntropy(), 1.0), float(seen.delta.sum())
+    off = total / float(seen.delta.abs().sum())
+    if _is_margin(seen.delta, seen.relative):
+        yield _contradiction(Topic.LOSS, Explanation.MARGIN, off)
+        return
+    if abs(total) > 4 * float(error.sum()):
+        yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
         return
     warm = temperature_of(seen)
+    impossible = _below_zero(seen) > LOGIT_ROUNDINGS and share.scale != "unknown"
     if warm is not None:
-        yield Hypothesis(Topic.LOSS, Standing.OPEN, Explanation.TEMPERATURE, warm)
-    worst = float((-y / error).max())
-    if worst <= LOGIT_ROUNDINGS or share.scale == "unknown":
-        return  # a label of no simple kind, or one at another factor
-    if warm is not None:
-        yield Hypothesis(Topic.LOSS, Standing.CONTRADICTED, Explanation.TEMPERATURE, warm)
-        return
-    yield Hypothesis(
-        Topic.WEIGHTS, Standing.CONTRADICTED, Explanation.OTHER_WEIGHTS, float(-y.min())
-    )
+        standing = Standing.CONTRADICTED if impossible else Standing.OPEN
+        yield Hypothesis(Topic.LOSS, standing, Explanation.TEMPERATURE, warm)
+    elif impossible:
+        yield _contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, _below_zero(seen))
 
 
 def _is_margin(delta: Tensor, relative: float) -> bool:
@@ -129,7 +266,7 @@ def _is_margin(delta: Tensor, relative: float) -> bool:
     below = delta[delta < -1e-3 * largest]
     if len(below) != 1 or len(above) < 3:
         return False
-    return bool((above / above.mean() - 1).abs().max() <= 16 * relative + 1e-6)
+    return bool((above / above.mean() - 1).abs().max() <= LOGIT_ROUNDINGS * relative + 1e-6)
 
 
 def _of_many(
@@ -143,82 +280,67 @@ def _of_many(
     rounding += LOGIT_ROUNDINGS * share.noise(head.weight_name) * G.numel() ** 0.5
     off = sums / max(float(G.norm()), 1e-300)
     rank = numerical_rank(head, share, relative)
-    if bool(factors.rank_one):
-        yield Hypothesis(Topic.STEPS, Standing.OPEN)
-    elif rank < min(G.shape):
+    if not bool(factors.rank_one) and rank < min(G.shape):
         yield Hypothesis(Topic.STEPS, Standing.OPEN, Explanation.SEVERAL, float(rank))
+    own = head.column_sums
     if sums <= rounding:
         yield Hypothesis(Topic.LOSS, Standing.HOLDS, number=off)
-        return
-    own = head.column_sums
-    if float(own.norm()) and float(torch.cosine_similarity(G.sum(0), own, 0).abs()) > PARALLEL:
+    elif bool(own.any()) and float(torch.cosine_similarity(G.sum(0), own, 0).abs()) > PARALLEL:
         yield Hypothesis(Topic.STEPS, Standing.OPEN, Explanation.DECAY, off)
-        return
-    if rank < min(G.shape) - 1:
+    elif rank < min(G.shape) - 1:
         yield Hypothesis(Topic.NOISE, Standing.HOLDS, number=0.0)
-        yield Hypothesis(Topic.LOSS, Standing.CONTRADICTED, Explanation.OTHER_LOSS, off)
-        return
-    yield from _of_noise(G, off)
-
-
-def _of_noise(G: Tensor, off: float) -> Iterator[Hypothesis]:
-    """Yield whether what stands beside the samples is noise: as large in the sums as elsewhere."""
-    classes, inputs = G.shape
-    spectrum = Spectrum.of(G)
-    expected = spectrum.noise * (classes * inputs) ** 0.5
-    if float(G.sum(0).norm()) <= 3 * expected:
-        yield Hypothesis(Topic.NOISE, Standing.HOLDS, Explanation.MEASURED, spectrum.noise)
+        yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
     else:
-        yield Hypothesis(Topic.STEPS, Standing.CONTRADICTED, Explanation.OTHER_STEPS, off)
+        yield _of_noise(G, sums, off)
 
 
-def _noise(knowledge: Knowledge, share: GradientShare) -> Hypothesis:
-    return Hypothesis(Topic.NOISE, Standing.OPEN)
+def _of_noise(G: Tensor, sums: float, off: float) -> Hypothesis:
+    """Return whether what stands beside the samples is noise: as large in the sums as elsewhere."""
+    noise = Spectrum.of(G).noise
+    if sums <= UNEVEN * noise * G.numel() ** 0.5:
+        return Hypothesis(Topic.NOISE, Standing.HOLDS, Explanation.MEASURED, noise)
+    return _contradiction(Topic.STEPS, Explanation.OTHER_STEPS, off)
 
 
-def _compression(subject: Subject, share: GradientShare, G: Tensor) -> Hypothesis:
+def _compression(G: Tensor) -> Hypothesis:
     """Return whether entries were removed, or rounded to a grid, or left as signs."""
     if is_sign_pattern(G):
-        return Hypothesis(Topic.COMPRESSION, Standing.CONTRADICTED, Explanation.SIGNS)
-    step = grid_step(G)
+        return _contradiction(Topic.COMPRESSION, Explanation.SIGNS)
+    step, empty = grid_step(G), holes(G)
     if step is not None:
-        return Hypothesis(Topic.COMPRESSION, Standing.CONTRADICTED, Explanation.GRID, step)
-    empty = holes(G)
+        return _contradiction(Topic.COMPRESSION, Explanation.GRID, step)
     if empty > SPECTRUM_HOLES:
-        return Hypothesis(Topic.COMPRESSION, Standing.CONTRADICTED, Explanation.PRUNED, empty)
+        return _contradiction(Topic.COMPRESSION, Explanation.PRUNED, empty)
     return Hypothesis(Topic.COMPRESSION, Standing.HOLDS)
 
 
 def grid_step(G: Tensor) -> float | None:
     """Return the spacing of the grid that all values lie on; None if they lie on no coarse one."""
-    if G.numel() < GRID_REPEATS * GRID_LEAST:
-        return None
     levels = G.flatten()[: 1 << 20].unique()
     if not GRID_LEAST <= len(levels) <= min(GRID_MOST, G.numel() // GRID_REPEATS):
         return None
     step = float(levels.diff().min())
-    if not step > 0 or float(levels[-1] - levels[0]) > GRID_MOST * step:
+    if float(levels[-1] - levels[0]) > GRID_MOST * step:
         return None
     steps = (levels - levels[0]) / step
     return step if bool(((steps - steps.round()).abs() <= GRID_OFF).all()) else None
 
 
 def noise_is_absent(share: GradientShare, noise: float) -> bool:
-    """Return whether independent noise of this size on every entry is contradicted.
+    """Return whether the numbers contradict independent noise of this size on every entry.
 
-    The smallest singular value of a matrix (m, n) that carries it is about ``σ (√n − √m)`` at least,
-    whatever else is in the matrix; and no entry of it is exactly zero.
+    The smallest singular value of a matrix (m, n) that carries it is about ``σ (√n − √m)`` at
+    least, whatever else is in the matrix. And no entry of it is exactly zero.
     """
     for gradient in share.values():
-        if gradient.ndim < 2 or gradient.numel() < 64:
+        if gradient.ndim < 2 or not FEWEST_ENTRIES <= gradient.numel() <= MOST_ENTRIES:
             continue
         M = gradient.detach().double().flatten(1)
-        if float((M == 0).double().mean()) > 0.01:
+        if float((M == 0).double().mean()) > ZEROS:
             return True
         m, n = min(M.shape), max(M.shape)
-        if n < 2 * m or M.numel() > 1 << 22:
+        if n < 2 * m:
             continue
-        least = float(torch.linalg.svdvals(M)[-1])
-        if least < ABSENT * noise * (n**0.5 - m**0.5):
+        if float(torch.linalg.svdvals(M)[-1]) < ABSENT * noise * (n**0.5 - m**0.5):
             return True
     return False

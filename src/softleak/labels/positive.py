@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from softleak.core.forward import forward_one, seeded
-from softleak.core.input_shapes import random_input
+from softleak.core.forward import random_input
 from softleak.core.subject import Subject
 from softleak.numerics.recorder import recorded_inputs
 
@@ -21,11 +21,11 @@ Node = Any  # a node of autograd's graph, whose class has no public name
 NEVER = frozenset({"Relu", "Sigmoid", "Softmax", "Softplus", "Abs", "Exp", "Square"})
 # What leaves entries as they are, picks among them, or averages them.
 KEEPS = frozenset({
-    "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Permute", "Transpose", "T",
-    "Select", "Slice", "Expand", "Clone", "ToCopy", "Mean", "Sum", "Max", "Amax", "AvgPool1D",
+    "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Permute", "Transpose",
+    "T", "Select", "Slice", "Expand", "Clone", "ToCopy", "Mean", "Sum", "Max", "Amax", "AvgPool1D",
     "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D", "MaxPool2DWithIndices",
-    "MaxPool3DWithIndices", "AdaptiveMaxPool2D", "Cat", "Stack", "NativeDropout", "Contiguous", "Alias",
-    "SplitWithSizes", "Split", "Index", "IndexSelect", "Gather", "Flip", "ConstantPadNd",
+    "MaxPool3DWithIndices", "AdaptiveMaxPool2D", "Cat", "Stack", "NativeDropout", "Contiguous",
+    "Alias", "SplitWithSizes", "Split", "Index", "IndexSelect", "Gather", "Flip", "ConstantPadNd",
 })  # fmt: skip
 PRODUCTS = frozenset({"Mul", "Add"})  # of two factors or terms that are never negative
 

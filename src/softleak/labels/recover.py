@@ -21,6 +21,7 @@ from softleak.labels.composition import is_sign_pattern
 from softleak.labels.decay import allow_for_decay
 from softleak.labels.evidence.probes import evidence_for, evidence_of
 from softleak.labels.evidence.relation import Relation
+from softleak.labels.fit import fitted
 from softleak.labels.local.recover import recover_trained
 from softleak.labels.otherwise import BROKEN, from_bias_alone, otherwise
 from softleak.labels.solve import solve
@@ -252,7 +253,8 @@ def _recover(
         if factors.balanced(i, found.scalar)
     }
     every = torch.arange(len(shares), device=rows.device)
-    return [
+    found = [
         answers.get(i) or otherwise(subject, knowledge, share, factors.take(every[i : i + 1]))
         for i, share in enumerate(shares)
     ]
+    return [fitted(subject, knowledge, *one) for one in zip(shares, found, strict=True)]

@@ -43,6 +43,7 @@ class Residual:
     """What the head's gradients say of one sample before any loss is assumed.
 
     Attributes:
+        t: the scalar of ``δ = t u``.
         delta: ``δ`` (C,), the gradient at the logits, up to the share's factor.
         feature: ``x`` (I,), exact whatever that factor is.
         z: the logits (C,).
@@ -51,6 +52,7 @@ class Residual:
         absolute: the absolute error of an entry of ``δ``.
     """
 
+    t: float
     delta: Tensor
     feature: Tensor
     z: Tensor
@@ -79,7 +81,7 @@ class Residual:
         terms = head.W.abs().double() @ x.abs() + head.b.abs()
         z_error = (LOGIT_ROUNDINGS * factors.relative + unsure) * terms
         return cls(
-            delta, x, z, z_error, unsure, float(factors.absolute[0] / factors.sigma[0]) * abs(t)
+            t, delta, x, z, z_error, unsure, float(factors.absolute[0] / factors.sigma[0]) * abs(t)
         )
 
     def tempered(self, temperature: float) -> Residual:
@@ -97,7 +99,7 @@ class Residual:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class LossReading:
     """A loss, a sign and a factor at which a residual means a label of a simple kind.
 
     Attributes:
@@ -117,7 +119,7 @@ class Reading:
     spare: int
 
 
-def simple_readings(seen: Residual) -> Iterator[Reading]:
+def simple_readings(seen: Residual) -> Iterator[LossReading]:
     """Yield every reading of a residual as a label of a simple kind, the plainest first."""
     for given, sign, loss in product((True, False), (1.0, -1.0), LOSSES_TRIED):
         if given or loss.reduction == "mean":
@@ -139,7 +141,7 @@ def _kind(seen: Residual, loss: Loss, sign: float, given: bool) -> Tensor:
     return F.one_hot(far.argmax(), len(delta)).double()
 
 
-def _read(seen: Residual, loss: Loss, sign: float, kind: Tensor, given: bool) -> Reading | None:
+def _read(seen: Residual, loss: Loss, sign: float, kind: Tensor, given: bool) -> LossReading | None:
     """Return the reading of one kind: at the factor ``given`` by the loss, or at any.
 
     With ``y = (1 − e) kind + e/n`` (n is 1 for each entry by itself, and C on the simplex; 1/2 of a
@@ -162,14 +164,14 @@ def _read(seen: Residual, loss: Loss, sign: float, kind: Tensor, given: bool) ->
     s = 1.0 if given else float(solved[0])
     e = float(solved[-1]) if even else 0.0
     spare = outputs - len(columns) - (1 if loss.balanced else 0)
-    if not 0.0 < s or not -SAME_FACTOR < e < MOST_SMOOTHED:
+    if not s > 0.0 or not -SAME_FACTOR < e < MOST_SMOOTHED:
         return None
     scaled = error if given else seen.errors(loss, s)
     misfit = float((left * error / scaled).square().mean().sqrt())
     if spare < FEWEST or not misfit <= FITS or _by_chance(seen, loss, s, scaled):
         return None
     label = (1 - e) * kind + e * even if even else kind
-    return Reading(loss, sign * s, label, float(scaled.sum()), misfit, spare)
+    return LossReading(loss, sign * s, label, float(scaled.sum()), misfit, spare)
 
 
 def temperature_of(seen: Residual) -> float | None:

@@ -9,7 +9,7 @@ from softleak.audit.leaks import Leak, Severity
 from softleak.audit.rates import Rate, Response, WhatIf
 from softleak.audit.report import Audit, AuditReport
 from softleak.core.knowledge import Knowledge
-from softleak.core.vocabulary import State, written
+from softleak.core.vocabulary import written
 from softleak.present.catalogue import every_attack, tally
 from softleak.present.words import listed
 
@@ -167,7 +167,7 @@ def residual_risk(audit: Audit) -> tuple[str, ...]:
 def _sentences(audit: Audit) -> Iterator[str]:
     total = len(audit.reports)
     for leak in Leak:
-        count, missed = audit.count(leak), audit.count(leak, State.NOT_ATTACKED)
+        count, missed = audit.count(leak), audit.untried(leak)
         failed = total - count - missed
         parts = [f"recovered from {count} of {total} updates"] if count else []
         parts += [f"attacked without success in {failed}"] if failed else []

@@ -90,7 +90,7 @@ class AuditDifference:
         if not self.changes:
             same = "Nothing changed in what leaks from the updates that both audits have."
             return f"{same} {self._alone}".strip()
-        made = Counter((c.before, c.after) for c in self.changes)
+        made = Counter((c.before, _as_shown(c.after)) for c in self.changes)
         new = sum(change.after is State.LEAKED for change in self.changes)
         said = [
             _counted(made[states], *phrases)
@@ -110,6 +110,11 @@ class AuditDifference:
             for which, names in sides
             if names
         )
+
+
+def _as_shown(state: State) -> State:
+    """Return the state, of which a sentence does not say why nothing was attacked."""
+    return state if state.attacked else State.NOT_ATTACKED
 
 
 def _counted(count: int, one: str, several: str) -> str:

@@ -16,7 +16,7 @@ from softleak.audit.leaks import Leak
 from softleak.audit.rates import Point, WhatIf
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.samples import SamplesFinding
-from softleak.core.vocabulary import State
+from softleak.core.fit import Fit
 from softleak.inversion.results import Text
 from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate
@@ -35,7 +35,7 @@ def as_data(audit: Audit) -> dict[str, Any]:
         "severity": severity_of_audit(audit).value,
         "advice": list(advice(audit)),
         "counts": {leak.value: audit.count(leak) for leak in Leak},
-        "not_attacked": {leak.value: audit.count(leak, State.NOT_ATTACKED) for leak in Leak},
+        "not_attacked": {leak.value: audit.untried(leak) for leak in Leak},
         "shares": len(audit.reports),
         "model": audit.model,
         "evidence": list(audit.evidence),
@@ -61,6 +61,7 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "verdict": headline(report),
         "leaks": [leak.value for leak in Leak if leak in report.leaks],
         "states": {leak.value: state.value for leak, state in report.states.items()},
+        "fit": _fit(report.fit),
         "notes": list(report.notes),
         "attacks": [
             {"attack": a.attack, "outcome": a.outcome.value, "why": a.why} for a in attempts(report)
@@ -74,6 +75,18 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "seconds": report.seconds,
         "score": _score(report.score),
     }
+
+
+def _fit(fit: Fit) -> dict[str, Any]:
+    """Return what the numbers say of every assumption."""
+    hypotheses = [
+        {
+            "name": one.topic.value, "state": one.standing.value,
+            "explanation": one.explanation.value, "number": one.number, "sentence": one.sentence,
+        }
+        for one in fit.hypotheses
+    ]  # fmt: skip
+    return {"holds": fit.holds, "hypotheses": hypotheses}
 
 
 def _what_if(tried: WhatIf) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def tiles(count: Callable[[Leak, State], int], total: int) -> list[Tile]:
             total,
             leak.short,
             leak.counts_if,
-            count(leak, State.NOT_ATTACKED),
+            sum(count(leak, state) for state in State if not state.attacked),
         )
         for leak in Leak
     ]
@@ -220,7 +220,7 @@ def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> Share
 def _row_words(report: AuditReport) -> list[str]:
     """Return what the filter can ask for."""
     said = [leak.value for leak in Leak if leak in report.leaks]
-    untried = State.NOT_ATTACKED in report.states.values()
+    untried = not all(state.attacked for state in report.states.values())
     return [*(said or ["quiet"]), *(["untried"] if untried else [])]
 
 

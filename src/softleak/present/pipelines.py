@@ -60,9 +60,9 @@ def _case(report: AuditReport, leak: Leak, gated: bool) -> ET.Element:
         kind = leak.severity.value
         made = ET.SubElement(case, "failure", {"message": f"{leak.value} leaked", "type": kind})
         made.text = words
-    elif state is State.NOT_ATTACKED and gated:
-        ET.SubElement(case, "error", {"message": "not attacked", "type": "not attacked"})
-    elif state is State.NOT_ATTACKED:
+    elif not state.attacked and gated:
+        ET.SubElement(case, "error", {"message": state.value, "type": "not attacked"})
+    elif not state.attacked:
         ET.SubElement(case, "skipped", {"message": "not attacked: nothing is known"})
     return case
 
@@ -86,7 +86,10 @@ SCORES = {
     Severity.CRITICAL: "9.5", Severity.HIGH: "8.0", Severity.MEDIUM: "5.5", Severity.LOW: "2.0",
 }  # fmt: skip
 # In SARIF "open" says that nobody can tell, which is not "pass".
-KIND_OF_STATE = {State.LEAKED: "fail", State.NO_SUCCESS: "pass", State.NOT_ATTACKED: "open"}
+KIND_OF_STATE = {
+    State.LEAKED: "fail", State.NO_SUCCESS: "pass",
+    State.NOT_ATTACKED: "open", State.CONTRADICTED: "open",
+}  # fmt: skip
 
 
 def write_sarif(path: Path, audit: Audit) -> None:

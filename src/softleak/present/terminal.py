@@ -120,7 +120,7 @@ def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
     shown = f"{image:.0f} dB" if image is not None else "recognisable"
     return [
         Text(report.name),
-        NOT_ATTACKED if states[Leak.LABEL] is State.NOT_ATTACKED else label,
+        NOT_ATTACKED if not states[Leak.LABEL].attacked else label,
         Text(in_brief(report, names, in_a_line)),
         _cell(states[Leak.FEATURE], _feature(report)),
         _cell(states[Leak.INPUT], known_words(text) if text else shown),
@@ -157,6 +157,6 @@ def _score(report: AuditReport) -> list[Text]:
 
 def _cell(state: State, leaked: str) -> Text:
     """Return what leaked, a dash if the attack failed, or in grey that there was no attack."""
-    if state is State.NOT_ATTACKED:
+    if not state.attacked:
         return NOT_ATTACKED
     return Text(leaked if state is State.LEAKED else "–")

@@ -187,7 +187,7 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
         )
     if leak is LabelLeak.AMBIGUOUS:
         return f"one of a set of labels: {recovery.message}"
-    if report.states[Leak.LABEL] is State.NOT_ATTACKED:
+    if not report.states[Leak.LABEL].attacked:
         return f"not attacked: {report.why}"
     return f"no label: {report.why}; {FAILED}"
 
@@ -216,8 +216,9 @@ def feature_words(report: AuditReport) -> str:
     if report.feature.proved:
         error = written(report.feature.error)
         return f"all {report.feature.entries} entries, to a relative error of {error}"
-    if report.states[Leak.FEATURE] is State.NOT_ATTACKED:
-        return "not attacked: the update mixes several samples or steps"
+    if not report.states[Leak.FEATURE].attacked:
+        why = "the update mixes several samples or steps"
+        return f"not attacked: {why if report.fit.holds else contradiction(report)}"
     return f"not proved; {FAILED}"
 
 
@@ -321,7 +322,12 @@ def headline(report: AuditReport) -> str:
         said = f"This update of at least {count} samples or steps gives away {listed(parts)}."
     else:
         said = f"This share gives away {listed(parts)}."
-    return f"{said}{_unattacked(report)}".strip()
+    return f"{contradiction(report)} {said}{_unattacked(report)}".strip()
+
+
+def contradiction(report: AuditReport) -> str:
+    """Return what the numbers of an update contradict, in sentences; nothing if they do not."""
+    return " ".join(one.sentence for one in report.fit.contradicted)
 
 
 def _leaked(report: AuditReport, leak: Leak) -> str:

@@ -15,8 +15,8 @@ import softleak as sl
 from softleak.core.fit import Explanation, Fit, Standing, Topic
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
-from softleak.labels.fit import fit_of, grid_step, noise_is_absent
-from softleak.labels.residual import Reading
+from softleak.labels.fit import examine, grid_step, noise_is_absent
+from softleak.labels.residual import LossReading
 
 SHAPE, OUTPUTS, CLASS = (3, 8, 8), 14, 4
 BIASED, PLAIN = "biased", "plain"
@@ -61,13 +61,13 @@ def image(count: int = 1) -> Tensor:
 
 def asked(
     model: nn.Module, sent: dict[str, Tensor], scale: str | None = "known", **said
-) -> tuple[Fit, Reading | None]:
+) -> tuple[Fit, LossReading | None]:
     share = sl.GradientShare(sent, SHAPE, scale=scale)
-    fit, reading, _ = fit_of(Subject.of(model, SHAPE), share, Knowledge(**said))
-    return fit, reading
+    found = examine(Subject.of(model, SHAPE), share, Knowledge(**said))
+    return found.fit, found.reading
 
 
-def of_loss(name: str, kind: str = BIASED) -> tuple[Fit, Reading | None]:
+def of_loss(name: str, kind: str = BIASED) -> tuple[Fit, LossReading | None]:
     model = network(kind)
     return asked(model, gradients(model, LOSSES[name](model(image()))))
 
@@ -137,8 +137,7 @@ def test_a_factor_contradicts_only_what_was_stated():
     assert asked(model, sent, "unknown")[0].holds
 
 
-@pytest.mark.parametrize("kind", [BIASED, PLAIN])
-@pytest.mark.parametrize("far", [0.01, 0.3])
+@pytest.mark.parametrize(("kind", "far"), [(BIASED, 0.01), (BIASED, 0.3), (PLAIN, 0.01)])
 def test_other_weights_are_named(kind, far):
     model, other = network(kind), network(kind)
     generator = torch.Generator().manual_seed(1)
@@ -174,7 +173,8 @@ def test_noise_is_called_noise_only_where_it_is_alike_everywhere():
     def noisy(name: str) -> Fit:
         sent = gradients(model, LOSSES[name](model(image())))
         return asked(
-            model, {n: g + 1e-3 * torch.randn(g.shape, generator=generator) for n, g in sent.items()}
+            model,
+            {n: g + 1e-3 * torch.randn(g.shape, generator=generator) for n, g in sent.items()},
         )[0]
 
     plain = noisy("ce")

@@ -142,7 +142,7 @@ def headline(run: Federation) -> str:
     """Return a run in a sentence or two."""
     if not run.audited:
         return "No update could be audited."
-    tried = {k: run.audited - run.count(k, State.NOT_ATTACKED) for k in GIVEN_AWAY}
+    tried = {k: sum(run.count(k, state) for state in State if state.attacked) for k in GIVEN_AWAY}
     parts = [
         f"{run.count(k)}{'' if n == run.audited else f' of the {n} attacked'} {GIVEN_AWAY[k]}"
         for k, n in tried.items() if n

@@ -37,8 +37,8 @@ EXPLAINED: Mapping[Explanation, str] = {
     "label. Give the weights that the client was sent, in the mode it used.",
     Explanation.SWAPPED: "The sign is the opposite of a gradient's: before and after are swapped, "
     "or a difference of weights was taken for a gradient.",
-    Explanation.OTHER_SCALE: "The update is the gradient times {number:.4g}: a clipped, averaged or "
-    "weighted loss, or another learning rate.",
+    Explanation.OTHER_SCALE: "The update is the gradient times {number:.4g}: a clipped, averaged "
+    "or weighted loss, or another learning rate.",
     Explanation.TENSOR_FACTORS: "Tensors were multiplied by different factors, as layer-wise "
     "clipping or a learning rate for each layer leaves them.",
     Explanation.SEVERAL: "At least {number:.0f} gradients were added up: samples, or local steps.",

@@ -11,10 +11,10 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from softleak import io as tensor_files
+from softleak.audit.metrics import Truth
 from softleak.audit.options import Options
 from softleak.audit.report import AuditReport, Refusal
 from softleak.audit.run import NamedShare, Progress, audit_shares, prepared
-from softleak.audit.truth import Truth
 from softleak.core.errors import FileError, ShareError, SoftleakError
 from softleak.core.input_spec import Layout, entries
 from softleak.core.local_training import LocalTraining

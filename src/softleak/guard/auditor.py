@@ -12,15 +12,13 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from softleak.audit.composition import counted, parts_in_words
 from softleak.audit.findings import InputFinding
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare, audit_shares, prepared
-from softleak.audit.samples import read_samples
-from softleak.audit.several_inputs import trained_input
+from softleak.audit.several import counted, parts_of_classes, read_samples, trained_input
 from softleak.core.errors import ModelError, ShareError, SoftleakError
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
@@ -69,7 +67,7 @@ class SeveralReader:
             return replace(report, samples=single)
         found = report.composition
         sent = update.trained
-        parts = "" if sent is None else parts_in_words(
+        parts = "" if sent is None else parts_of_classes(
             self.subject, sent, update.samples, self.stand_ins
         )  # fmt: skip
         uncounted = because(Why.NOT_COUNTED, why=reason)

@@ -20,7 +20,7 @@ from softleak.audit.input_attacks import (
 )
 from softleak.audit.leaks import Leak
 from softleak.audit.report import AuditReport
-from softleak.audit.several_inputs import LOCAL_FIRST_LAYER, LOCAL_MATCHING
+from softleak.audit.several import LOCAL_FIRST_LAYER, LOCAL_MATCHING
 from softleak.core.results import Status
 from softleak.present.words import features_words, inputs_words
 

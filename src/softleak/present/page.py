@@ -22,10 +22,9 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from softleak._version import __version__
-from softleak.audit.findings import LabelLeak
+from softleak.audit.findings import LabelLeak, SamplesFinding
 from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, AuditReport
-from softleak.audit.samples import SamplesFinding
 from softleak.core.results import Status
 from softleak.core.vocabulary import State, written
 from softleak.io.atomic import write_text
@@ -375,7 +374,9 @@ def _scalar(report: AuditReport, names: Sequence[str]) -> dict[str, Any] | None:
         "reach": view.reach,
         "loss": [_short_number(loss) for loss in view.loss.tolist()],
         "near": [[t, _short_number(loss)] for t, loss in view.near.tolist()],
-        "marks": [{"t": m.scalar, "low": m.low, "high": m.high} for m in view.marks],
+        "marks": [
+            {"t": m.scalar, "low": m.low, "high": m.high} for m in report.label.recovery.solutions
+        ],
         "unique": report.label.leak is LabelLeak.UNIQUE,
         "names": [class_name(i, names) for i in range(len(view.u))],
     }

@@ -72,8 +72,9 @@ def test_a_rough_network_is_matched_as_before():
 
 
 def test_what_solving_does_not_prove_is_matched_and_said(monkeypatch):
-    hopeless = sl.matching.GaussNewton(descent=solved.SOLVING.method.descent.__class__(steps=1))
-    monkeypatch.setattr(solved, "SOLVING", solved.SolveSettings(restarts=0, method=hopeless))
+    hopeless = sl.matching.GaussNewton(descent=solved.SOLVING_METHOD.descent.__class__(steps=1))
+    monkeypatch.setattr(solved, "SOLVING_METHOD", hopeless)
+    monkeypatch.setattr(solved, "SOLVING_RESTARTS", 0)
     _, found = attacked(nn.SiLU, 0.5)
     assert found.method == Method.MATCHING
     assert not found.certificate.proved

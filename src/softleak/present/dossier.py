@@ -26,9 +26,8 @@ from softleak.present.advice import (
     severity_of_share,
 )
 from softleak.present.catalogue import CataloguedAttack, every_attack, tally
-from softleak.present.charts import FRAME, chart, charted
 from softleak.present.json import finite
-from softleak.present.page import fill, tiles, untried_words
+from softleak.present.page import FRAME, chart, charted, fill, tiles, untried_words
 from softleak.present.words import (
     composition_words,
     features_words,

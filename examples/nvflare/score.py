@@ -18,9 +18,8 @@ from examples.nvflare.job import FlareRun
 from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.metrics import psnr
 from softleak.core.errors import SoftleakError
-from softleak.guard.auditor import Auditor, Question
+from softleak.guard.auditor import Auditor, ClientUpdate, Group, Question
 from softleak.guard.nvflare import built, own_step
-from softleak.guard.updates import ClientUpdate, Group
 
 
 @dataclass

@@ -7,7 +7,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.core.errors import ShareError
-from softleak.io.names import aligned, match
+from softleak.io.weights import aligned, match
 from softleak.paper import data, models
 
 

@@ -10,9 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from softleak.core.normalisation import Normalisation
-from softleak.core.reasons import Told, Why, because
-from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.input_spec import Normalisation
+from softleak.core.results import BatchRecovery, Recovery, Status, Told, Why, because
 from softleak.inversion.state import LayerReport
 from softleak.inversion.texts.plan import Certainty, Text
 from softleak.matching.reconstruction import Certificate

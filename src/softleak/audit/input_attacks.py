@@ -20,8 +20,7 @@ from softleak.audit.options import Options
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
 from softleak.core.input_spec import InputSpec
-from softleak.core.reasons import Reason, Told, Why, because
-from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.results import BatchRecovery, Reason, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.chain import NoChain, chain_of

@@ -17,8 +17,7 @@ from torch import Tensor
 from softleak import io as tensor_files
 from softleak.audit.findings import LEAK_RECOGNISABLE, InputFinding, PixelMap
 from softleak.core.errors import DataError, MissingExtra, how_to_install
-from softleak.core.input_spec import Layout
-from softleak.core.normalisation import Normalisation
+from softleak.core.input_spec import Layout, Normalisation
 from softleak.core.results import Recovery
 
 __all__ = [

@@ -35,10 +35,8 @@ from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
 from softleak.core.input_spec import InputSpec
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import LocalTraining
-from softleak.core.reasons import Told, Why, because
-from softleak.core.results import BatchRecovery, Status
-from softleak.core.share import GradientShare
+from softleak.core.results import BatchRecovery, Status, Told, Why, because
+from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.inversion.texts.read import read_bag
 from softleak.labels.composition import Batch, BatchReader, is_sign_pattern

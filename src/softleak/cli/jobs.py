@@ -30,18 +30,17 @@ from softleak.cli.options import Request
 from softleak.core.client import Client
 from softleak.core.environment import code_digest, now, versions
 from softleak.core.errors import DataError, ModelError, SoftleakError
+from softleak.core.forward import accepted_shapes
 from softleak.core.head import Head
-from softleak.core.input_shapes import accepted_shapes
 from softleak.core.input_spec import Layout
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import LocalTraining
+from softleak.core.share import LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision
 from softleak.defenses.dpsgd import PrivateTraining
 from softleak.io.formats import Content, fingerprint
-from softleak.io.names import match
 from softleak.io.untrusted import check_file, shown
-from softleak.io.weights import copy_weights, own_weights
+from softleak.io.weights import copy_weights, match, own_weights
 from softleak.labels.evidence.probes import evidence_of
 from softleak.paper import data, models
 from softleak.paper.data.imageset import LARGEST_CLASS_COUNT

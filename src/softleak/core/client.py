@@ -20,11 +20,16 @@ from softleak.core.errors import (
     OptionError,
     SoftleakError,
 )
-from softleak.core.forward import batch_size, forward_one, gradients_of, logits_of, run_batch
-from softleak.core.input_shapes import watched_tables
+from softleak.core.forward import (
+    batch_size,
+    forward_one,
+    gradients_of,
+    logits_of,
+    run_batch,
+    watched_tables,
+)
 from softleak.core.input_spec import Inputs, layout_of, pieces
-from softleak.core.local_training import LocalTraining, read_settings
-from softleak.core.share import GradientShare
+from softleak.core.share import GradientShare, LocalTraining, read_settings
 
 Weights = dict[str, Tensor]
 Objective = Callable[[Tensor, Tensor], Tensor]

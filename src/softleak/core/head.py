@@ -17,8 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softleak.core.errors import HeadNotFound, ModelError
-from softleak.core.forward import forward_one, gradients_of, row_of_logits, seeded
-from softleak.core.input_shapes import accepted_shapes, random_input
+from softleak.core.forward import (
+    accepted_shapes,
+    forward_one,
+    gradients_of,
+    random_input,
+    row_of_logits,
+    seeded,
+)
 from softleak.core.input_spec import Inputs, Layout
 from softleak.numerics.recorder import watched
 

@@ -14,8 +14,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from softleak.core.factors import Factors, factor
-from softleak.core.local_training import LocalTraining, Unknown
-from softleak.core.share import GradientShare
+from softleak.core.share import GradientShare, LocalTraining, Unknown
 from softleak.core.subject import Subject
 
 Number = TypeVar("Number", float, Tensor)

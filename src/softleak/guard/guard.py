@@ -26,8 +26,7 @@ from softleak.audit.weakest import (
 from softleak.core.errors import OptionError
 from softleak.core.share import GradientShare
 from softleak.defenses.defense import GaussianNoise
-from softleak.guard.auditor import Auditor, ClientAudit, Question
-from softleak.guard.updates import ClientUpdate
+from softleak.guard.auditor import Auditor, ClientAudit, ClientUpdate, Question
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,8 @@ from softleak.audit.leaks import Leak
 from softleak.audit.weakest import Stopped
 from softleak.core.errors import MissingExtra, ModelError, OptionError, ShareError, how_to_install
 from softleak.core.share import GradientShare
-from softleak.guard.auditor import Question
+from softleak.guard.auditor import ClientUpdate, Question, Weights
 from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
-from softleak.guard.updates import ClientUpdate, Weights
 
 try:
     from nvflare.apis.analytix import AnalyticsDataType

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from softleak.core.client import capture
 from softleak.core.errors import ModelError, SoftleakError, in_a_line
-from softleak.core.forward import forward_one, seeded
-from softleak.core.input_shapes import random_tensor
+from softleak.core.forward import forward_one, random_tensor, seeded
 from softleak.core.input_spec import Shape
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

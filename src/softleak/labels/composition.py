@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from softleak.core.errors import LabelError
 from softleak.core.factors import head_gradients, numerical_rank
-from softleak.core.forward import forward_batch
+from softleak.core.forward import forward_batch, random_tensor
 from softleak.core.head import Head
-from softleak.core.input_shapes import random_tensor
 from softleak.core.input_spec import Layout
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from softleak.audit.metrics import label_error, lpips, psnr, same_bits, ssim
+from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
-from softleak.core.normalisation import Normalisation
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

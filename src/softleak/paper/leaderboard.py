@@ -24,8 +24,8 @@ from softleak.audit.run import audit
 from softleak.core.client import capture
 from softleak.core.errors import MissingExtra, how_to_install, in_a_line
 from softleak.core.factors import head_gradients
+from softleak.core.input_spec import CIFAR10_NORM, Normalisation
 from softleak.core.knowledge import Knowledge
-from softleak.core.normalisation import CIFAR10_NORM, Normalisation
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, GaussianNoise, Prune

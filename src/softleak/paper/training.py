@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from softleak.core.normalisation import CIFAR10_NORM
+from softleak.core.input_spec import CIFAR10_NORM
 from softleak.io.atomic import replacing
 from softleak.paper.data.imageset import ImageSet
 from softleak.paper.models.registry import MODELS

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from softleak.core.reasons import Reason, Why
+from softleak.core.results import Reason, Why
 
 LISTED_LAYERS = 3  # layers with dropout that are named
 

@@ -9,9 +9,8 @@ import softleak as sl
 from softleak.audit import Options, audit
 from softleak.audit.several import parts_of_classes
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import UNKNOWN, LocalTraining
-from softleak.guard.auditor import SeveralReader
-from softleak.guard.updates import ClientUpdate
+from softleak.core.share import UNKNOWN, LocalTraining
+from softleak.guard.auditor import ClientUpdate, SeveralReader
 from softleak.labels.local.proportions import StandIns
 from softleak.paper import models
 

@@ -5,7 +5,7 @@ import pytest
 from softleak.cli.jobs import _options
 from softleak.cli.options import Request
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import LocalTraining
+from softleak.core.share import LocalTraining
 from softleak.present.advice import attacker_knowledge
 
 

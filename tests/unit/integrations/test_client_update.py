@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.core.local_training import LocalTraining
-from softleak.guard.auditor import Auditor, Question
-from softleak.guard.updates import ClientUpdate, Group
+from softleak.core.share import LocalTraining
+from softleak.guard.auditor import Auditor, ClientUpdate, Group, Question
 from softleak.paper import models
 
 EPOCH = LocalTraining(lr=0.1, epochs=1, batch_size=4, momentum=0.9)

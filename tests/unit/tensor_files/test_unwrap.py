@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from softleak.core.errors import FileError
-from softleak.io.checkpoints import is_averaged, unwrap
+from softleak.io.formats import is_averaged, unwrap
 
 ONE, TWO = torch.ones(1), torch.ones(2)
 

@@ -29,11 +29,10 @@ from softleak.audit.sweeps import TREATMENTS, Treatment
 from softleak.audit.weakest import Make, Stopped
 from softleak.core.client import capture
 from softleak.core.errors import ShareError, SoftleakError
-from softleak.core.local_training import UNKNOWN, LocalTraining, read_settings
+from softleak.core.share import UNKNOWN, LocalTraining, read_settings
 from softleak.defenses.defense import GaussianNoise
-from softleak.guard.auditor import Auditor, Question
+from softleak.guard.auditor import Auditor, ClientUpdate, Question, Weights
 from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
-from softleak.guard.updates import ClientUpdate, Weights
 from softleak.labels.composition import BatchReader
 
 LEARNING_RATE_KEY = "lr"  # the name of the learning rate in the config of Flower's examples

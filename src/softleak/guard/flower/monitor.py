@@ -23,11 +23,19 @@ from torch import nn
 from softleak.audit.findings import CompositionFinding
 from softleak.audit.leaks import Leak
 from softleak.core.errors import MissingExtra, SoftleakError, how_to_install
-from softleak.core.local_training import LocalTraining
-from softleak.guard.auditor import Auditor, ClientAudit, Question, RoundAudit
+from softleak.core.share import LocalTraining
+from softleak.guard.auditor import (
+    Auditor,
+    ClientAudit,
+    ClientUpdate,
+    Group,
+    Question,
+    RoundAudit,
+    Weights,
+    step_between,
+)
 from softleak.guard.flower.guard import addressed, claimed_samples, only_arrays, tensors
 from softleak.guard.flower.page import write_rounds
-from softleak.guard.updates import ClientUpdate, Group, Weights, step_between
 from softleak.present.json import finite, numbers
 
 AUDIT_ACTORS = 2  # the number of Ray actors

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.errors import ModelError
-from softleak.core.forward import forward_one, run_batch
-from softleak.core.input_shapes import random_input
+from softleak.core.forward import forward_one, random_input, run_batch
 from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from softleak.core.client import capture
 from softleak.core.errors import SoftleakError, in_a_line
-from softleak.core.forward import seeded
-from softleak.core.input_shapes import random_input, watched_tables
+from softleak.core.forward import random_input, seeded, watched_tables
 from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from softleak.core.client import capture
 from softleak.core.factors import SMALLEST_NORMAL, Factors
-from softleak.core.forward import logits_of, row_of_logits, seeded
+from softleak.core.forward import logits_of, random_input, row_of_logits, seeded
 from softleak.core.head import Head
-from softleak.core.input_shapes import random_input
 from softleak.core.input_spec import Layout
 from softleak.core.share import GradientShare
 from softleak.numerics.recorder import watched

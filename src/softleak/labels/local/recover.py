@@ -13,9 +13,8 @@ import torch
 from softleak.core.factors import factor
 from softleak.core.families import AnyLabel, Family, SmoothedMixed
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import UNKNOWN, LocalTraining
 from softleak.core.results import Candidate, Recovery, Status
-from softleak.core.share import GradientShare
+from softleak.core.share import UNKNOWN, GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.update import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.curve import on_simplex

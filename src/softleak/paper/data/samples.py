@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from softleak.core.errors import DataError
-from softleak.core.normalisation import Normalisation
+from softleak.core.input_spec import Normalisation
 from softleak.paper.data.imageset import ImageSet, resize
 
 

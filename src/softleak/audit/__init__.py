@@ -3,7 +3,7 @@
 ``leaks``: the table of kinds of leak. ``findings``: what was found, as data; ``report``: all of it
 for one update. ``input_attacks``, ``several``: the attacks on inputs, and on updates of several
 samples or steps. ``run``: one audit from beginning to end. ``files``: update files. ``metrics``:
-scores, read after the answer. ``rates``, ``defended``, ``whatif``, ``weakest``: what would stop an
+scores, read after the answer. ``sweeps``, ``defended``, ``whatif``, ``weakest``: what would stop an
 attack. The names below are imported when they are first used.
 """
 

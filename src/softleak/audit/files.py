@@ -51,6 +51,23 @@ class UpdateReading:
         old, new = (own_weights(held.tensors, model) for held in (before, after))
         return self._in_precision(self._step(old, new))
 
+    def _share(self, held: Content, model: nn.Module) -> GradientShare:
+        if self.kind is None:
+            return GradientShare.of_file(held)
+        if self.kind is UpdateKind.GRADIENT:
+            share = GradientShare.of_file(held)
+            return replace(share, scale=share.scale or "known")
+        tensors = own_weights(held.tensors, model)
+        start = model.state_dict()
+        if self.kind is UpdateKind.WEIGHTS:
+            share = self._step(start, tensors)
+        elif self.client is None:
+            share = GradientShare.from_delta(tensors, lr=self.lr)
+        else:  # the weights before tell how a difference was rounded
+            ends = {n: start[n].double() + d for n, d in tensors.items() if n in start}
+            share = GradientShare.from_update(start, ends, client=self.client)
+        return replace(share, input_shape=held.input_shape)
+
     def _step(self, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> GradientShare:
         """Return the update between weights before and after a step; raises if they are equal."""
         share = GradientShare.from_update(old, new, lr=self.lr, client=self.client)
@@ -64,45 +81,12 @@ class UpdateReading:
     def _in_precision(self, share: GradientShare) -> GradientShare:
         return share if self.precision is None else replace(share, precision=self.precision)
 
-    def _share(self, held: Content, model: nn.Module) -> GradientShare:
-        if self.kind is None:
-            return GradientShare.of_file(held)
-        if self.kind is UpdateKind.GRADIENT:
-            share = GradientShare.of_file(held)
-            return replace(share, scale=share.scale or "known")
-        tensors = own_weights(held.tensors, model)
-        start = model.state_dict()
-        if self.kind is UpdateKind.DELTA and self.client is not None:
-            # The weights before tell how a difference was rounded.
-            ends = {n: start[n].double() + d for n, d in tensors.items() if n in start}
-            share = GradientShare.from_update(start, ends, client=self.client)
-            return replace(share, input_shape=held.input_shape)
-        if self.kind is UpdateKind.DELTA:
-            share = GradientShare.from_delta(tensors, lr=self.lr)
-        else:
-            share = self._step(start, tensors)
-        return replace(share, input_shape=held.input_shape)
-
 
 AS_GRADIENTS = UpdateReading()
-
-
-@dataclass(frozen=True)
-class FolderLimits:
-    """Bounds on what a folder of strangers' files may cost.
-
-    Attributes:
-        shares: how many shares are held in memory at once.
-        held_bytes: how many bytes of gradients are held in memory at once.
-        recorded_input: the most entries of an input that a file may have the model tried on.
-    """
-
-    shares: int = 256
-    held_bytes: int = 1 << 29
-    recorded_input: int = 1 << 20
-
-
-USUAL_LIMITS = FolderLimits()
+# What a folder of strangers' files may cost.
+SHARES_AT_ONCE = 256  # held in memory
+BYTES_AT_ONCE = 1 << 29  # of gradients held in memory
+LARGEST_RECORDED_INPUT = 1 << 20  # entries of an input that a file may have the model tried on
 
 
 def share_files(path: Path) -> list[Path]:
@@ -132,7 +116,6 @@ class UpdateFiles:
     paths: Sequence[Path]
     reading: UpdateReading = AS_GRADIENTS
     truth: Path | None = None
-    limits: FolderLimits = USUAL_LIMITS
     _early: dict[Path, Content | SoftleakError] = field(default_factory=dict, repr=False)
 
     def recorded_shape(self) -> Layout | None:
@@ -144,7 +127,7 @@ class UpdateFiles:
                 self._early[path] = error
             else:
                 shape = held.input_shape
-                usual = shape is not None and entries(shape) <= self.limits.recorded_input
+                usual = shape is not None and entries(shape) <= LARGEST_RECORDED_INPUT
                 return shape if usual else None
         return None
 
@@ -174,7 +157,7 @@ class UpdateFiles:
                 held += sum(g.numel() * g.element_size() for g in ready.values())
             except SoftleakError as error:
                 refused.append(Refusal(name, str(error)))
-            if len(batch) >= self.limits.shares or held >= self.limits.held_bytes:
+            if len(batch) >= SHARES_AT_ONCE or held >= BYTES_AT_ONCE:
                 yield batch, refused
                 batch, refused, held = [], [], 0
         yield batch, refused
@@ -184,28 +167,6 @@ class UpdateFiles:
         if isinstance(held, SoftleakError):
             raise held
         return held
-
-
-def audit_files(
-    subject: Subject,
-    paths: Sequence[Path],
-    options: Options,
-    truth: Path | None = None,
-    progress: Progress = lambda _: None,
-    reading: UpdateReading = AS_GRADIENTS,
-) -> Iterator[AuditReport | Refusal]:
-    """Yield a report or a refusal of each file.
-
-    Args:
-        subject: the model, made ready.
-        paths: the update files.
-        options: what the audit is asked for, and what is known beforehand.
-        truth: a file of truth for every update, or a folder with one per update.
-        progress: is told the name of each file when its turn comes.
-        reading: what the files are said to hold.
-    """
-    for found in UpdateFiles(paths, reading, truth).audited(subject, options, progress):
-        yield found if isinstance(found, Refusal) else found[1]
 
 
 def _truths(path: Path | None, subject: Subject) -> Callable[[Path], Truth | None]:

@@ -24,7 +24,7 @@ from softleak.audit.findings import (
 from softleak.audit.leaks import Leak
 from softleak.audit.metrics import Score
 from softleak.audit.options import NO_NAMES, TokenNames
-from softleak.audit.rates import WhatIf
+from softleak.audit.sweeps import WhatIf
 from softleak.core.factors import factor
 from softleak.core.families import Family, SmoothedMixed
 from softleak.core.head import Head

@@ -18,8 +18,8 @@ from softleak.audit.findings import (
 )
 from softleak.audit.leaks import Leak
 from softleak.audit.metrics import Score
-from softleak.audit.rates import Point, WhatIf
 from softleak.audit.report import Audit, AuditReport
+from softleak.audit.sweeps import Point, WhatIf
 from softleak.core.vocabulary import State
 from softleak.inversion.texts.plan import Text
 from softleak.io.atomic import write_text

@@ -25,8 +25,8 @@ from torch import Tensor
 from softleak._version import __version__
 from softleak.audit.findings import LabelLeak, SamplesFinding
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Rate, Response
 from softleak.audit.report import Audit, AuditReport
+from softleak.audit.sweeps import Rate, Response
 from softleak.core.results import Status
 from softleak.core.vocabulary import State, written
 from softleak.io.atomic import write_text

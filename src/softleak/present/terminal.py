@@ -11,8 +11,8 @@ from rich.text import Text
 
 from softleak.audit.findings import LabelLeak
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import WhatIf
 from softleak.audit.report import Audit, AuditReport
+from softleak.audit.sweeps import WhatIf
 from softleak.core.vocabulary import State
 from softleak.present.page import chart
 from softleak.present.words import in_a_line, in_brief, known_words, not_attacked, summary

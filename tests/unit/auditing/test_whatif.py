@@ -12,8 +12,7 @@ from softleak.audit.defended import SUCCESS_WALK_GAIN, InputReach, Target, walks
 from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.metrics import psnr
-from softleak.audit.rates import Point, Rate, Response
-from softleak.audit.sweeps import Sweep
+from softleak.audit.sweeps import Point, Rate, Response, Sweep
 from softleak.audit.whatif import ResponseCurve, behind
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject

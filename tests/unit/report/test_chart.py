@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Point, Rate, Response
+from softleak.audit.sweeps import Point, Rate, Response
 from softleak.present.page import FRAME, chart
 
 L, C = Leak.LABEL, Leak.CLASS

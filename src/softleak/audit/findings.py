@@ -12,8 +12,7 @@ from torch import Tensor
 
 from softleak.core.input_spec import Normalisation
 from softleak.core.results import BatchRecovery, Recovery, Status, Told, Why, because
-from softleak.inversion.state import LayerReport
-from softleak.inversion.texts.plan import Certainty, Text
+from softleak.inversion.results import Certainty, LayerReport, Text
 from softleak.matching.reconstruction import Certificate
 
 LABEL_READ = (because(Why.LABEL_READ),)

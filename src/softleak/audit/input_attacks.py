@@ -23,13 +23,13 @@ from softleak.core.input_spec import InputSpec
 from softleak.core.results import BatchRecovery, Reason, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.inversion.chain import NoChain, chain_of
-from softleak.inversion.patch_plan import NoPlan, patch_plan
-from softleak.inversion.patches import invert_patches
-from softleak.inversion.texts.plan import NoText, Text, TextPlan, text_plan
+from softleak.inversion.chain import chain_of
+from softleak.inversion.invert import walk_back
+from softleak.inversion.patches import invert_patches, patch_plan
+from softleak.inversion.results import Inversion, NoWay, Text
+from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
-from softleak.inversion.walk import Inversion, invert
-from softleak.labels.decay import without_decay
+from softleak.labels.otherwise import without_decay
 from softleak.matching.gauss_newton.method import GaussNewton
 from softleak.matching.optimisers import Adam
 from softleak.matching.reconstruct import Matching, usual_objective
@@ -50,7 +50,7 @@ def invert_embedded(
             text = read_bag(subject, share, "the update mixes several texts, or was changed")
         return text_finding(text)
     plan = subject.once(patch_plan)
-    if isinstance(plan, NoPlan) or not {plan.weight, plan.positions} <= share.keys():
+    if isinstance(plan, NoWay) or not {plan.weight, plan.positions} <= share.keys():
         return None
     found = invert_patches(plan, share)
     return _computed(Method.EMBEDDING, found, found.message, options)
@@ -64,12 +64,12 @@ def embeddings(subject: Subject) -> tuple[str, ...]:
             return ()
         return (text.words,) if text.positions is None else (text.words, text.positions)
     plan = subject.once(patch_plan)
-    return () if isinstance(plan, NoPlan) else (plan.weight, plan.positions)
+    return () if isinstance(plan, NoWay) else (plan.weight, plan.positions)
 
 
-def text_finding(found: Text | NoText) -> InputFinding:
+def text_finding(found: Text | NoWay) -> InputFinding:
     """Return a text as a finding, or why there is none."""
-    if isinstance(found, NoText):
+    if isinstance(found, NoWay):
         return InputFinding(Method.NONE, found.reason)
     return InputFinding(Method.TEXT, found.message, determined=found.certain, text=found)
 
@@ -79,9 +79,9 @@ def invert_input(
 ) -> InputFinding:
     """Compute the input layer by layer, with its predicted error; or say why it cannot be."""
     chain = subject.once(chain_of)
-    if isinstance(chain, NoChain):
+    if isinstance(chain, NoWay):
         return InputFinding(Method.NONE, chain.reason)
-    found = invert(subject.model, share, recovery, chain=chain)
+    found = walk_back(subject.model, share, recovery, chain=chain)
     said = because(Why.DETERMINED if found.determined else Why.UNDETERMINED)
     return _computed(Method.INVERSION, found, said, options)
 
@@ -343,7 +343,7 @@ def recover_input(
     start = time.perf_counter()
     factors = factor(subject.head, [share])
     faint = factors.sums[0] if bool(factors.rank_one) else None  # most products have no decay
-    shares = [one.share for one in without_decay(subject, share, sums=faint)] or [share]
+    shares = [tried for tried, _ in without_decay(subject, share, sums=faint)] or [share]
     best: InputFinding | None = None
     ended: list[Attempt] = []
     for attack in INPUT_ATTACKS:

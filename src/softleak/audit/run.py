@@ -40,7 +40,7 @@ from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.update import as_gradient
 from softleak.io.weights import aligned
-from softleak.labels.composition import is_sign_pattern
+from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.recover import recover
 
 Progress = Callable[[str], None]

@@ -1,4 +1,4 @@
-"""What kind of input a model takes: one tensor, or several by keyword; and pixels made its input."""
+"""What kind of input a model takes: one tensor, or several by keyword; and what pixels become."""
 
 from __future__ import annotations
 

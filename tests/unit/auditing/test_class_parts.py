@@ -10,7 +10,7 @@ from softleak.audit import Options, audit
 from softleak.audit.several import parts_of_classes
 from softleak.core.knowledge import Knowledge
 from softleak.core.share import UNKNOWN, LocalTraining
-from softleak.guard.auditor import ClientUpdate, SeveralReader
+from softleak.guard.auditor import ClientUpdate, read_several
 from softleak.labels.local.proportions import StandIns
 from softleak.paper import models
 
@@ -45,7 +45,7 @@ def test_a_round_states_them_where_the_client_is_known(federation):
     update = ClientUpdate(1, gradient, CLIENT.lr, SAMPLES, client=CLIENT.training)
     report = audit(subject.model, share, options=Options(inputs=False))
     assert "parts of the classes" not in report.composition.message
-    told = SeveralReader(subject, public).read(update, gradient, report).composition
+    told = read_several(subject, update, report, public).composition
     assert "parts of the classes, with 90 % intervals: class 0 " in told.message
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import softleak as sl
 from softleak.audit import Options
-from softleak.audit.files import UpdateFiles, share_files
+from softleak.audit.run import UpdateFiles, share_files
 from softleak.core.subject import Subject
 from softleak.paper import data, models
 

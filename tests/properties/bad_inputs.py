@@ -27,7 +27,7 @@ from softleak.audit import (
     audit_shares,
     prepared,
 )
-from softleak.audit.files import UpdateFiles
+from softleak.audit.run import UpdateFiles
 from softleak.core.subject import Subject
 from softleak.paper import data
 from softleak.present.page import render

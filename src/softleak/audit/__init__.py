@@ -2,7 +2,7 @@
 
 ``leaks``: the table of kinds of leak. ``findings``: what was found, as data; ``report``: all of it
 for one update. ``input_attacks``, ``several``: the attacks on inputs, and on updates of several
-samples or steps. ``run``: one audit from beginning to end. ``files``: update files. ``metrics``:
+samples or steps. ``run``: one audit from beginning to end, and update files. ``metrics``:
 scores, read after the answer. ``sweeps``, ``defended``, ``whatif``, ``weakest``: what would stop an
 attack. The names below are imported when they are first used.
 """
@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from softleak.audit.files import UpdateReading
     from softleak.audit.findings import (
         CompositionFinding,
         Counts,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from softleak.audit.metrics import Score, Truth
     from softleak.audit.options import Options
     from softleak.audit.report import Audit, AuditReport, Provenance, Refusal
-    from softleak.audit.run import NamedShare, audit, audit_shares, prepared
+    from softleak.audit.run import NamedShare, UpdateReading, audit, audit_shares, prepared
     from softleak.core.vocabulary import State, UpdateKind
 
 __all__ = [
@@ -56,7 +55,6 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "audit.files": ("UpdateReading",),
     "audit.findings": (
         "CompositionFinding", "Counts", "FeatureFinding", "InputFinding", "LabelFinding",
         "LabelLeak", "Method",
@@ -65,7 +63,7 @@ _NAMES_BY_MODULE = {
     "audit.metrics": ("Score", "Truth"),
     "audit.options": ("Options",),
     "audit.report": ("Audit", "AuditReport", "Provenance", "Refusal"),
-    "audit.run": ("NamedShare", "audit", "audit_shares", "prepared"),
+    "audit.run": ("NamedShare", "UpdateReading", "audit", "audit_shares", "prepared"),
     "core.vocabulary": ("State", "UpdateKind"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

@@ -249,11 +249,17 @@ class InputFinding:
         return Outcome.of(self.leaked)
 
     @property
+    def told(self) -> Told:
+        """Return the reason, or the reasons in words if there are several."""
+        beside = [] if self.beside is None else [str(self.beside)]
+        if not beside and not self.instead_of:
+            return self.reason
+        return "; ".join([", so ".join(map(str, (*self.instead_of, self.reason))), *beside])
+
+    @property
     def message(self) -> str:
         """Return the reasons in words."""
-        beside = [] if self.beside is None else [str(self.beside)]
-        said = ", so ".join(map(str, (*self.instead_of, self.reason)))
-        return "; ".join([said, *beside])
+        return str(self.told)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -360,7 +360,7 @@ def recover_input(
             why = because(Why.OFFERS_NOTHING)
             ended.append(Attempt(attack.id, Outcome.NOT_APPLICABLE, why))
             continue
-        ended += [Attempt(attack.id, found.outcome, found.message), *found.attempts]
+        ended += [Attempt(attack.id, found.outcome, found.told), *found.attempts]
         best = found if best is None else _better(best, found)
         shares = [share]
     best = best or InputFinding(Method.NONE, because(Why.NO_FEATURE))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from os import PathLike
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from softleak.audit.findings import (
     NO_SAMPLES,
@@ -41,39 +41,33 @@ REACH = LARGEST ** (1 / 3)
 SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
 
 
-@dataclass(frozen=True, eq=False)
-class ScalarView:
-    """``ŷ(t) = softmax(a/t + b) − t u`` with its loss on a grid.
+def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[str, Any] | None:
+    """Return ``ŷ(t) = softmax(a/t + b) − t u`` with its loss, for the page of one share.
 
-    ``a``, ``b``, ``u`` are (C,). ``loss`` is (S,) on cubes of evenly spaced numbers from −``reach``
-    to ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
-    around the certified solutions, where it falls to zero.
+    Returns:
+        ``a``, ``b``, ``u`` (C,). ``loss`` (S,) on cubes of evenly spaced numbers from −``reach`` to
+        ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
+        around the certified solutions, where it falls to zero. None where no single sample is
+        behind the share.
     """
-
-    a: Tensor
-    b: Tensor
-    u: Tensor
-    reach: float
-    loss: Tensor
-    near: Tensor
-
-    @classmethod
-    def of(cls, head: Head, share: GradientShare, recovery: Recovery) -> ScalarView | None:
-        """Return the view of one share; None where no single sample is behind it."""
-        if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE):
-            return None
-        unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
-        pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
-        # Scalars of both signs, denser near zero; then ever closer to each solution on both sides.
-        even = torch.arange(POINTS, dtype=torch.double).add(0.5).mul(2 * REACH / POINTS).sub(REACH)
-        sides = torch.cat([1 - NEAR, torch.ones(1, dtype=torch.double), 1 + NEAR])
-        around = [found.scalar * sides for found in recovery.solutions]
-        close = [torch.cat(around).sort().values] if around else []
-        t = torch.cat([even**3, *close]).to(head.W.device)
-        loss = spread(pseudo, SHOWN, t[None])[0]
-        near = torch.stack([t, loss], 1)[POINTS:].cpu()
-        a, b, u = pseudo.a[0].cpu(), pseudo.b.cpu(), pseudo.u[0].cpu()
-        return cls(a, b, u, REACH, loss[:POINTS].cpu(), near)
+    if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE):
+        return None
+    unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
+    pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
+    even = torch.arange(POINTS, dtype=torch.double).add(0.5).mul(2 * REACH / POINTS).sub(REACH)
+    sides = torch.cat([1 - NEAR, torch.ones(1, dtype=torch.double), 1 + NEAR])
+    around = [found.scalar * sides for found in recovery.solutions]
+    close = [torch.cat(around).sort().values] if around else []
+    t = torch.cat([even**3, *close]).to(head.W.device)
+    loss = spread(pseudo, SHOWN, t[None])[0]
+    near = torch.stack([t, loss], 1)[POINTS:]
+    numbers = {"a": pseudo.a[0], "b": pseudo.b, "u": pseudo.u[0]}
+    return {
+        **{name: entries.tolist() for name, entries in numbers.items()},
+        "reach": REACH,
+        "loss": loss[:POINTS].tolist(),
+        "near": near.tolist(),
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +79,7 @@ class AuditReport:
     feature: FeatureFinding
     input: InputFinding
     knowledge: Knowledge
-    view: ScalarView | None = None
+    view: dict[str, Any] | None = None  # the loss over the searched scalar
     score: Score | None = None
     fingerprint: str = ""  # SHA-256 of the file it came from
     composition: CompositionFinding = UNREAD

@@ -299,7 +299,7 @@ def batch_input(
         return InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
     attempts = found.attempts
     if found.attacked:
-        attempts += (Attempt(MATCHING.id, found.outcome, found.message),)
+        attempts += (Attempt(MATCHING.id, found.outcome, found.told),)
     return replace(found, seconds=time.perf_counter() - start, attempts=attempts)
 
 
@@ -332,7 +332,7 @@ def trained_input(subject: Subject, share: GradientShare, options: Options) -> I
     except Exception as error:  # the model's own code and torch may raise anything
         return not_run("the attack on local training", error)
     run = _TRAINED.get(found.method)
-    ended = () if run is None else (Attempt(run.id, found.outcome, found.message),)
+    ended = () if run is None else (Attempt(run.id, found.outcome, found.told),)
     return replace(found, seconds=time.perf_counter() - start, attempts=ended)
 
 

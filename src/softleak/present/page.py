@@ -33,7 +33,7 @@ from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit, severity_of_share
 from softleak.present.catalogue import every_attack
-from softleak.present.json import finite, numbers
+from softleak.present.json import finite
 from softleak.present.words import (
     class_name,
     composition_words,
@@ -267,15 +267,12 @@ def _scalar(report: AuditReport, names: Sequence[str]) -> dict[str, Any] | None:
         return None
     marks = report.label.recovery.solutions
     shown: dict[str, Any] = finite({
-        "a": numbers(view.a),
-        "b": numbers(view.b),
-        "u": numbers(view.u),
-        "reach": view.reach,
-        "loss": [float(f"{loss:.4g}") for loss in view.loss.tolist()],
-        "near": [[t, float(f"{loss:.4g}")] for t, loss in view.near.tolist()],
+        **view,
+        "loss": [float(f"{loss:.4g}") for loss in view["loss"]],
+        "near": [[t, float(f"{loss:.4g}")] for t, loss in view["near"]],
         "marks": [{"t": one.scalar, "low": one.low, "high": one.high} for one in marks],
         "unique": report.label.leak is LabelLeak.UNIQUE,
-        "names": [class_name(i, names) for i in range(len(view.u))],
+        "names": [class_name(i, names) for i in range(len(view["u"]))],
     })  # fmt: skip
     return shown
 

@@ -23,17 +23,11 @@ SUBTRACTED = 0.5  # the part of a group's size that may be subtracted, so that f
 
 @dataclass(frozen=True, eq=False)
 class WeightedGrams:
-    """Compute ``J diag(w) Jᵀ`` for any weights, quickly where they are alike within groups.
+    """Compute ``J diag(w) Jᵀ`` for any weights, quickly where they are alike within groups."""
 
-    Attributes:
-        jacobian: the Jacobian ``J``, (n, R).
-        sizes: how many of the R columns each group has, in their order.
-        memory: the bytes that Gram matrices may take. The largest groups have theirs kept.
-    """
-
-    jacobian: Tensor
-    sizes: tuple[int, ...]
-    memory: int = 1 << 28
+    jacobian: Tensor  # the Jacobian ``J``, (n, R)
+    sizes: tuple[int, ...]  # how many of the R columns each group has, in their order
+    memory: int = 1 << 28  # the bytes for Gram matrices; the largest groups have theirs kept
 
     def __call__(self, weight: Tensor) -> Tensor:
         """Return the normal matrix (n, n), summed in the dtype of the Jacobian, in float64.

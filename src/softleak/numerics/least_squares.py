@@ -62,24 +62,16 @@ def cholesky_in_place(matrix: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class LeastSquaresSettings:
-    """The settings of the dense solver. The matrix is scaled to a unit diagonal.
+    """The settings of the dense solver. The matrix is scaled to a unit diagonal."""
 
-    Attributes:
-        singular_pivot: A scaled pivot this small belongs to a direction that no row sees.
-        diagonal_lifts: What is added to the scaled diagonal, one after the other, until the
-            matrix can be factored.
-        refinements: How many steps towards the solution of the rows themselves, at most.
-        step_tolerance: The refinement stops at a step this small, as a part of the error.
-        error_draws: From how many draws a standard error is computed; 64 tell it to a tenth.
-        smallest_single_pivot: A factor in single precision is used if its smallest scaled pivot
-            is larger than this. At 4·10⁻⁴ it is off by a hundredth in the worst direction.
-    """
-
-    singular_pivot: float = 1e-13
+    singular_pivot: float = 1e-13  # a scaled pivot this small belongs to a direction no row sees
+    # what is added to the scaled diagonal, one after the other, until the matrix can be factored
     diagonal_lifts: tuple[float, ...] = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-6)
-    refinements: int = 6
-    step_tolerance: float = 1e-3
-    error_draws: int = 64
+    refinements: int = 6  # how many steps towards the solution of the rows themselves, at most
+    step_tolerance: float = 1e-3  # refinement stops at a step of this part of the error
+    error_draws: int = 64  # from how many draws a standard error is computed; 64 tell it to a tenth
+    # A factor in single precision is used if its smallest scaled pivot is larger than this. At
+    # 4·10⁻⁴ it is off by a hundredth in the worst direction
     smallest_single_pivot: float = 1e-4
 
 
@@ -102,22 +94,15 @@ class Solution:
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """A normal matrix N (n, n) and the Cholesky factor of its scaled form.
+    """A normal matrix N (n, n) and the Cholesky factor of its scaled form."""
 
-    Attributes:
-        normal: The matrix N, in single or in double precision.
-        scale: The scale s (n,) that makes the diagonal of ``s N s`` one.
-        factor: The lower factor L of ``s N s`` with its lifted diagonal, in the precision of N.
-            What is above the diagonal means nothing.
-        lifted: What was added to the diagonal of N (n,).
-        settings: The settings of the solver.
-    """
-
-    normal: Tensor
-    scale: Tensor
+    normal: Tensor  # the matrix N, in single or in double precision
+    scale: Tensor  # the scale s (n,) that makes the diagonal of ``s N s`` one
+    # the lower factor L of ``s N s`` with its lifted diagonal, in the precision of N. What is above
+    # the diagonal means nothing
     factor: Tensor
-    lifted: Tensor
-    settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
+    lifted: Tensor  # what was added to the diagonal of N (n,)
+    settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS  # the settings of the solver
 
     @classmethod
     def of(

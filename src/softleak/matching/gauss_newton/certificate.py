@@ -26,20 +26,12 @@ BLIND = 1e-9  # the part of an entry in directions of which nothing is known, be
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """How errors of the share move the inputs.
+    """How errors of the share move the inputs."""
 
-    Attributes:
-        error: the standard error of each pixel, (pixels,); infinite if it is not determined.
-        spectrum: the standard errors along the principal directions, increasing; infinite along a
-            direction of which the share says nothing.
-        directions: the principal directions (pixels, pixels), in columns, in the same order.
-        label_error: the largest standard error of a label's entry.
-    """
-
-    error: Tensor
-    spectrum: Tensor
-    directions: Tensor
-    label_error: float
+    error: Tensor  # the standard error of each pixel, (pixels,); infinite if it is not determined
+    spectrum: Tensor  # along the principal directions, increasing; infinite where nothing is known
+    directions: Tensor  # the principal directions (pixels, pixels), in columns, in the same order
+    label_error: float  # the largest standard error of a label's entry
 
 
 def spread_of(normal: NormalEquations, pushed: Tensor, pixels: int) -> Spread:
@@ -137,46 +129,26 @@ def _independent(equations: ShareEquations, least: float, generator: torch.Gener
 
 @dataclass(frozen=True)
 class ProofSettings:
-    """What a proof asks for.
+    """What a proof asks for."""
 
-    Attributes:
-        largest_misfit: the largest misfit of a layer, in units of the error it is expected to
-            carry.
-        undetermined: a direction is undetermined if its predicted error is larger than this part
-            of the spread of the inputs.
-        reach: as far as so many predicted errors the equations must be linear.
-        bend: the largest deviation from linearity, relative to the change.
-        excess: how many independent numbers there must be for each unknown.
-        negative: a label may be below zero by so many of its errors.
-        entries: how other values of single entries are searched for.
-    """
-
-    largest_misfit: float = 5.0
-    undetermined: float = 0.1
-    reach: float = 3.0
-    bend: float = 0.3
-    excess: float = 2.0
-    negative: float = 10.0
-    entries: EntrySearch = field(default_factory=EntrySearch)
+    largest_misfit: float = 5.0  # of a layer, in units of the error it is expected to carry
+    undetermined: float = 0.1  # a direction with an error above this part of the inputs' spread is
+    reach: float = 3.0  # as far as so many predicted errors the equations must be linear
+    bend: float = 0.3  # the largest deviation from linearity, relative to the change
+    excess: float = 2.0  # how many independent numbers there must be for each unknown
+    negative: float = 10.0  # a label may be below zero by so many of its errors
+    entries: EntrySearch = field(default_factory=EntrySearch)  # finds other values of an entry
 
 
 @dataclass(frozen=True, eq=False)
 class Certifier:
-    """Decide whether the end of a walk is proved, and predict its error.
+    """Decide whether the end of a walk is proved, and predict its error."""
 
-    Attributes:
-        equations: the equations, in float64.
-        client: the same function in the dtype in which the client computes.
-        products: products with the Jacobian, in float64.
-        kept: which rows (R,) the normal matrix was made of.
-        settings: what a proof asks for.
-    """
-
-    equations: ShareEquations
-    client: BatchFunction
-    products: TangentProducts
-    kept: Tensor
-    settings: ProofSettings
+    equations: ShareEquations  # the equations, in float64
+    client: BatchFunction  # the same function in the dtype in which the client computes
+    products: TangentProducts  # products with the Jacobian, in float64
+    kept: Tensor  # which rows (R,) the normal matrix was made of
+    settings: ProofSettings  # what a proof asks for
 
     def __call__(self, walk: Walk) -> Certificate:
         """Return what is proved of the end of a walk."""

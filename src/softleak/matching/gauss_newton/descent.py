@@ -16,27 +16,16 @@ from softleak.matching.reconstruction import Stopping
 
 @dataclass(frozen=True)
 class Damping:
-    """How the damping follows the success of the steps.
+    """How the damping follows the success of the steps."""
 
-    Attributes:
-        first: the damping of the first step, relative to the diagonal of the normal matrix.
-        least: the least damping.
-        raised: the factor by which it grows if a step does not lower the misfit.
-        lowered: the factor by which it falls after a step that does as the linear model promises.
-        tries: how often a step is tried before the walk counts as stuck.
-        good: the part of the promised decrease from which on the damping falls.
-        poor: the part below which it doubles.
-        smoothness: the power of the frequency by which changes of an image are damped; zero means
-            that every pixel is damped by itself.
-    """
-
-    first: float = 1e-2
-    least: float = 1e-14
-    raised: float = 10.0
-    lowered: float = 0.1
-    tries: int = 8
-    good: float = 0.5
-    poor: float = 0.25
+    first: float = 1e-2  # the damping of the first step, relative to the normal matrix's diagonal
+    least: float = 1e-14  # the least damping
+    raised: float = 10.0  # the factor by which it grows if a step does not lower the misfit
+    lowered: float = 0.1  # the factor by which it falls after a step that keeps the linear promise
+    tries: int = 8  # how often a step is tried before the walk counts as stuck
+    good: float = 0.5  # the part of the promised decrease from which on the damping falls
+    poor: float = 0.25  # the part below which it doubles
+    # the power of the frequency by which an image is damped; 0: each pixel alone
     smoothness: float = 2.0
 
     def cautious(self, smooth: bool) -> Damping:
@@ -69,24 +58,14 @@ class Linearised(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """Where a walk ended.
+    """Where a walk ended."""
 
-    Attributes:
-        z: the last iterate (n,).
-        r: its residuals (R,), in units of their standard errors.
-        misfits: the root mean square of the residuals at the start and after each step.
-        normal: the normal equations in float64 from which the last steps were taken, if the walk
-            came so far.
-        stuck: whether no step lowers the misfit any more.
-        steps: how often the Jacobian was computed.
-    """
-
-    z: Tensor
-    r: Tensor
-    misfits: tuple[float, ...]
-    normal: NormalEquations | None
-    stuck: bool
-    steps: int
+    z: Tensor  # the last iterate (n,)
+    r: Tensor  # its residuals (R,), in units of their standard errors
+    misfits: tuple[float, ...]  # the root mean square of the residuals at first and after each step
+    normal: NormalEquations | None  # those in float64 behind the last steps, if it came so far
+    stuck: bool  # whether no step lowers the misfit any more
+    steps: int  # how often the Jacobian was computed
 
 
 class Taken(NamedTuple):
@@ -103,29 +82,19 @@ class DampedDescent:
 
     Near the solution the Jacobian hardly changes. After each step, further ones are taken with the
     same matrix and the slope of the new place, as long as they gain much.
-
-    Attributes:
-        steps: the largest number of steps with a matrix of their own.
-        damping: how steps are damped.
-        slow: a step that leaves more than this part of the misfit is a slow one.
-        patience: how many slow steps in a row end a precision.
-        precise: the misfit, in standard errors, from which on float64 takes over.
-        again: a further step with the same matrix counts if it leaves at most this part of the
-            misfit. Far from the solution few do, and the walk goes on with a matrix of its place.
-            In float64, where matrices are dear and the solution is near, every step that is not
-            slow counts.
-        repeats: the largest number of further steps with one matrix.
-        hopeless: a walk that gets stuck in float32 with a larger misfit is given up.
     """
 
-    steps: int = 60
-    damping: Damping = field(default_factory=Damping)
-    slow: float = 0.995
-    patience: int = 3
-    precise: float = 30.0
+    steps: int = 60  # the largest number of steps with a matrix of their own
+    damping: Damping = field(default_factory=Damping)  # how steps are damped
+    slow: float = 0.995  # a step that leaves more than this part of the misfit is a slow one
+    patience: int = 3  # how many slow steps in a row end a precision
+    precise: float = 30.0  # the misfit, in standard errors, from which on float64 takes over
+    # a further step with the same matrix counts if it leaves at most this part of the misfit. Far
+    # from the solution few do, and the walk goes on with a matrix of its place. In float64, where
+    # matrices are dear and the solution is near, every step that is not slow counts
     again: float = 0.5
-    repeats: int = 10
-    hopeless: float = math.inf
+    repeats: int = 10  # the largest number of further steps with one matrix
+    hopeless: float = math.inf  # a walk that gets stuck in float32 with a larger misfit is given up
 
     def __call__(
         self, equations: ShareEquations, z: Tensor, linearised: Linearised, stopping: Stopping

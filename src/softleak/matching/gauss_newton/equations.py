@@ -21,16 +21,11 @@ class BatchFunction:
     The unknowns are the entries of B inputs and then of B soft labels. The rows are the gradients
     by name, then the features (B · I), then the labels themselves (B · C) and their B sums. The
     label is an unknown like the pixels: what is known of it are rows with their own precision.
-
-    Attributes:
-        model: the private copy of the network, in the dtype of the arithmetic.
-        names: the parameters whose gradients are rows.
-        shape: the shape (B, …) of the batch.
     """
 
-    model: DifferentiableModel
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
+    model: DifferentiableModel  # the private copy of the network, in the dtype of the arithmetic
+    names: tuple[str, ...]  # the parameters whose gradients are rows
+    shape: tuple[int, ...]  # the shape (B, …) of the batch
 
     @property
     def pixels(self) -> int:
@@ -88,42 +83,25 @@ class BatchFunction:
 
 @dataclass(frozen=True, eq=False)
 class BatchKnowledge:
-    """What is known of the samples of a batch beside the share.
+    """What is known of the samples of a batch beside the share."""
 
-    Attributes:
-        labels: the soft labels (B, C), or where to begin if nothing is known of them.
-        label_error: the error of each entry; infinite if the labels are to be found as well.
-        features: the features (B, I) that enter the head, if they were recovered.
-        feature_error: their error, relative to their size.
-    """
-
-    labels: Tensor
-    label_error: float = 0.0
-    features: Tensor | None = None
-    feature_error: float = 0.0
+    labels: Tensor  # the soft labels (B, C), or where to begin if nothing is known of them
+    label_error: float = 0.0  # of each entry; infinite if the labels are to be found as well
+    features: Tensor | None = None  # the features (B, I) that enter the head, if recovered
+    feature_error: float = 0.0  # their error, relative to their size
 
 
 @dataclass(frozen=True, eq=False)
 class ShareEquations:
-    """The equations ``rows(z) = target``, every row with its standard error.
+    """The equations ``rows(z) = target``, every row with its standard error."""
 
-    Attributes:
-        function: what the rows are functions of, in float64.
-        target: what the rows should be, (R,).
-        deviation: the standard error (R,) of each row; infinite for a row that says nothing.
-        known: what was known of the samples.
-        sent: the dtype in which each gradient was sent, by name.
-        noise: the standard deviation of noise on each gradient, by name, if it was said.
-        coarse: the relative rounding of each gradient that no simulation shows, by name.
-    """
-
-    function: BatchFunction
-    target: Tensor
-    deviation: Tensor
-    known: BatchKnowledge
-    sent: Mapping[str, torch.dtype]
-    noise: Mapping[str, float]
-    coarse: Mapping[str, float]
+    function: BatchFunction  # what the rows are functions of, in float64
+    target: Tensor  # what the rows should be, (R,)
+    deviation: Tensor  # the standard error (R,) of each row; infinite for a row that says nothing
+    known: BatchKnowledge  # what was known of the samples
+    sent: Mapping[str, torch.dtype]  # the dtype in which each gradient was sent, by name
+    noise: Mapping[str, float]  # the standard deviation of noise on each gradient, if said
+    coarse: Mapping[str, float]  # the rounding of each gradient that no simulation shows
 
     @classmethod
     def of(

@@ -58,19 +58,12 @@ class _FirstFold(TorchFunctionMode):
 
 @dataclass(frozen=True, eq=False)
 class FoldedUnits:
-    """The units of the first layer that folds, at one place.
+    """The units of the first layer that folds, at one place."""
 
-    Attributes:
-        function: what a client sends.
-        z: the unknowns (n,).
-        entered: what enters the activation of each unit, (U,).
-        act: the activation.
-    """
-
-    function: BatchFunction
-    z: Tensor
-    entered: Tensor
-    act: Callable[[Tensor], Tensor]
+    function: BatchFunction  # what a client sends
+    z: Tensor  # the unknowns (n,)
+    entered: Tensor  # what enters the activation of each unit, (U,)
+    act: Callable[[Tensor], Tensor]  # the activation
 
     @classmethod
     def of(cls, function: BatchFunction, z: Tensor) -> FoldedUnits | None:
@@ -166,27 +159,17 @@ class FoldEscape:
     side of the dip passes on what it should, but its slope has the wrong sign. Which units these
     are is read from the share: with the right slope, more of what is left of the misfit could be
     explained by pixels.
-
-    Attributes:
-        tries: how many units are tried in a round, those that explain most first.
-        rounds: how often a walk is led out of a wrong place.
-        gain: a move counts if it leaves at most this part of the misfit.
-        trial: within so many steps the misfit has to be as low; then the walk goes on.
-        nearest: units whose two inputs are nearer to each other than this are not moved, because
-            steps cross so short a way by themselves.
-        furthest: units whose two inputs are farther apart than this are not moved.
-        ridge: how much the length of a move counts beside what it does to other units.
-        damping: how steps after a move are damped.
     """
 
-    tries: int = 4
-    rounds: int = 8
-    gain: float = 0.9
-    trial: int = 5
+    tries: int = 4  # how many units are tried in a round, those that explain most first
+    rounds: int = 8  # how often a walk is led out of a wrong place
+    gain: float = 0.9  # a move counts if it leaves at most this part of the misfit
+    trial: int = 5  # within so many steps the misfit has to be as low; then the walk goes on
+    # units whose inputs are nearer are not moved: steps cross so short a way anyhow
     nearest: float = 0.15
-    furthest: float = 4.0
-    ridge: float = 1e-2
-    damping: Damping = field(default_factory=lambda: Damping(lowered=0.3))
+    furthest: float = 4.0  # units whose two inputs are farther apart than this are not moved
+    ridge: float = 1e-2  # how much the length of a move counts beside what it does to other units
+    damping: Damping = field(default_factory=lambda: Damping(lowered=0.3))  # of steps after a move
 
     def __call__(
         self, descent: DampedDescent, walk: Walk, linearised: LinearisedShare, stopping: Stopping

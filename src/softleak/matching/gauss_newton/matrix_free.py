@@ -24,14 +24,10 @@ class ImageLengths:
 
     It is the metric of ``roughness_metric`` for every channel, applied by cosine transforms, and
     one for unknowns that are not pixels.
-
-    Attributes:
-        shape: the shape (B, …) of the batch, whose entries are the first unknowns.
-        values: how much each frequency (H, W) counts; None means that all count the same.
     """
 
-    shape: tuple[int, ...]
-    values: Tensor | None
+    shape: tuple[int, ...]  # the shape (B, …) of the batch, whose entries are the first unknowns
+    values: Tensor | None  # how much each frequency (H, W) counts; None means all the same
 
     @classmethod
     def of(cls, shape: tuple[int, ...], power: float) -> ImageLengths:
@@ -59,20 +55,13 @@ class DampedProducts:
 
     ``S²`` is the diagonal of the normal matrix, so that ``u`` counts every unknown in units of what
     the share says about it, and ``M`` makes rough changes of an image longer.
-
-    Attributes:
-        along: the weighted product ``J v`` (R,) with a change (n,).
-        back: the weighted product ``Jᵀ r`` (n,) with residuals (R,).
-        scale: ``S`` (n,).
-        lengths: ``M``.
-        damping: ``μ``.
     """
 
-    along: Callable[[Tensor], Tensor]
-    back: Callable[[Tensor], Tensor]
-    scale: Tensor
-    lengths: ImageLengths
-    damping: float
+    along: Callable[[Tensor], Tensor]  # the weighted product ``J v`` (R,) with a change (n,)
+    back: Callable[[Tensor], Tensor]  # the weighted product ``Jᵀ r`` (n,) with residuals (R,)
+    scale: Tensor  # ``S`` (n,)
+    lengths: ImageLengths  # ``M``
+    damping: float  # ``μ``
 
     @classmethod
     def of(
@@ -142,16 +131,10 @@ class LinearStep(NamedTuple):
 
 @dataclass(frozen=True)
 class ConjugateGradients:
-    """Find a step by preconditioned conjugate gradients on the least squares of a place.
+    """Find a step by preconditioned conjugate gradients on the least squares of a place."""
 
-    Attributes:
-        iterations: the largest number of iterations. The better a share determines an image, the
-            fewer are needed; some hundreds are usual.
-        forcing: it ends when the slope has shrunk to this part.
-    """
-
-    iterations: int = 800
-    forcing: float = 1e-2
+    iterations: int = 800  # at most; some hundreds are usual, fewer where a share determines more
+    forcing: float = 1e-2  # it ends when the slope has shrunk to this part
 
     def __call__(self, problem: DampedProducts, r: Tensor, stopping: Stopping) -> LinearStep:
         """Return a step that lowers residuals ``r`` (R,), sooner if the time is over."""
@@ -176,27 +159,18 @@ class ConjugateGradients:
 
 @dataclass(frozen=True)
 class MatrixFree:
-    """Minimise the weighted misfit of a share where a normal matrix would be too large.
+    """Minimise the weighted misfit of a share where a normal matrix would be too large."""
 
-    Attributes:
-        steps: the largest number of steps.
-        inner: how each step is found.
-        mending: how a step is mended that did not do as promised. Where the equations bend, a long
-            step spoils the few directions that the share sees best, and few iterations at the
-            new place put them right.
-        damping: how steps are damped.
-        slow: a step that leaves more than this part of the misfit is a slow one.
-        patience: how many steps in a row that are slow, or lead uphill, end a precision.
-        precise: the misfit, in standard errors, from which on float64 takes over.
-    """
-
-    steps: int = 60
-    inner: ConjugateGradients = field(default_factory=ConjugateGradients)
+    steps: int = 60  # the largest number of steps
+    inner: ConjugateGradients = field(default_factory=ConjugateGradients)  # how each step is found
+    # how a step is mended that did not do as promised. Where the equations bend, a long step spoils
+    # the few directions that the share sees best, and few iterations at the new place put them
+    # right
     mending: ConjugateGradients = field(default_factory=lambda: ConjugateGradients(20))
-    damping: Damping = field(default_factory=Damping)
-    slow: float = 0.95
-    patience: int = 5
-    precise: float = 30.0
+    damping: Damping = field(default_factory=Damping)  # how steps are damped
+    slow: float = 0.95  # a step that leaves more than this part of the misfit is a slow one
+    patience: int = 5  # how many steps in a row that are slow, or lead uphill, end a precision
+    precise: float = 30.0  # the misfit, in standard errors, from which on float64 takes over
 
     def __call__(
         self,

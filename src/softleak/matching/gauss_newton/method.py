@@ -29,13 +29,10 @@ COLOURED = 3  # the largest number of channels whose levels are tried in every c
 
 @dataclass(frozen=True)
 class FlatSearch:
-    """Look for the flat colour of each image that leaves the least misfit.
+    """Look for the flat colour of each image that leaves the least misfit."""
 
-    Attributes:
-        levels: the values that are tried in each channel, in units of the input. If there are more
-            than three channels, all of them have the same value.
-    """
-
+    # the values that are tried in each channel, in units of the input. If there are more than three
+    # channels, all of them have the same value
     levels: tuple[float, ...] = (-2.0, -1.2, -0.5, 0.0, 0.5, 1.2, 2.0)
 
     def __call__(self, equations: ShareEquations, start: Tensor, stopping: Stopping) -> Tensor:
@@ -75,49 +72,28 @@ def misfit(equations: ShareEquations, x: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class NewtonSolution:
-    """What Gauss–Newton found for a batch.
+    """What Gauss–Newton found for a batch."""
 
-    Attributes:
-        inputs: the inputs (B, …), in float64.
-        labels: the labels (B, C).
-        certificate: what is proved of them.
-        misfit: what remains of the gradient, relative to its size.
-        steps: how many steps were taken.
-        stuck: whether no step lowers the misfit any more.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    certificate: Certificate
-    misfit: float
-    steps: int
-    stuck: bool
+    inputs: Tensor  # the inputs (B, …), in float64
+    labels: Tensor  # the labels (B, C)
+    certificate: Certificate  # what is proved of them
+    misfit: float  # what remains of the gradient, relative to its size
+    steps: int  # how many steps were taken
+    stuck: bool  # whether no step lowers the misfit any more
 
 
 @dataclass(frozen=True)
 class SecondLook:
-    """Settings that say from where and for how long a second solution is looked for.
+    """Settings that say from where and for how long a second solution is looked for."""
 
-    Attributes:
-        looks: the number of starts.
-        looks_in_part: their number if the share lacks parameters, or if the network has constants
-            of its own. Whatever a frozen layer hides can be exchanged behind it.
-        small: inputs of at most so many unknowns are looked at from every start, which is cheap.
-        least: each walk takes as many steps as the first solution took, but so many at least.
-        most: and so many at most.
-        most_of_small: the steps of each walk for small inputs.
-        apart: two solutions differ if an entry does by more than so many of its predicted errors.
-        seed: the seed of the starts.
-    """
-
-    looks: int = 2
-    looks_in_part: int = 4
-    small: int = 256
-    least: int = 12
-    most: int = 25
-    most_of_small: int = 60
-    apart: float = 1e3
-    seed: int = 0
+    looks: int = 2  # the number of starts
+    looks_in_part: int = 4  # their number if layers are frozen: what they hide can be exchanged
+    small: int = 256  # inputs of at most so many unknowns are looked at from every start
+    least: int = 12  # a walk takes as many steps as the first solution, but so many at least
+    most: int = 25  # and so many at most
+    most_of_small: int = 60  # the steps of each walk for small inputs
+    apart: float = 1e3  # two solutions differ if an entry does by more than so many of its errors
+    seed: int = 0  # the seed of the starts
 
     def __call__(
         self,

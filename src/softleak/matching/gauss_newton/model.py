@@ -78,14 +78,10 @@ class ImagePrior:
 
     The amplitude of a cosine of frequency ``f`` is taken to be proportional to ``1/(1 + |f|)``, as
     in photographs. Inputs that are not images have independent entries.
-
-    Attributes:
-        contrast: the standard deviation of a pixel of range one.
-        colours: the correlation between the colours of a pixel.
     """
 
-    contrast: float = 0.25
-    colours: float = 0.9
+    contrast: float = 0.25  # the standard deviation of a pixel of range one
+    colours: float = 0.9  # the correlation between the colours of a pixel
 
     def precision(self, shape: tuple[int, ...]) -> Tensor:
         """Return the inverse covariance (n, n) of the n entries of an input of this shape."""
@@ -104,20 +100,14 @@ class ImagePrior:
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """``JᵀJ`` (n, n) and ``Jᵀr`` (n,) in float64, at one iterate.
+    """``JᵀJ`` (n, n) and ``Jᵀr`` (n,) in float64, at one iterate."""
 
-    Attributes:
-        matrix: ``JᵀJ``.
-        slope: ``Jᵀr``.
-        metric: how long a change of one channel is, (HW, HW), if the first unknowns are images;
-            None means that every unknown is measured by its own entry of the diagonal.
-        pixels: how many unknowns are pixels.
-    """
-
-    matrix: Tensor
-    slope: Tensor
+    matrix: Tensor  # ``JᵀJ``
+    slope: Tensor  # ``Jᵀr``
+    # how long a change of one channel is, (HW, HW), if the first unknowns are images; None means
+    # that every unknown is measured by its own entry of the diagonal
     metric: Tensor | None = None
-    pixels: int = 0
+    pixels: int = 0  # how many unknowns are pixels
 
     @classmethod
     def of(cls, jacobian: Tensor, r: Tensor, blocks: int = 6) -> NormalEquations:
@@ -170,19 +160,12 @@ class NormalEquations:
 
 @dataclass(eq=False)
 class NewtonModel:
-    """A network in both precisions, for batches of one shape, with recorded products.
+    """A network in both precisions, for batches of one shape, with recorded products."""
 
-    Attributes:
-        exact: the batch function in float64.
-        quick: the batch function in float32.
-        client: the batch function in the dtype in which clients compute.
-        memory: the bytes that products and the Jacobian may take together.
-    """
-
-    exact: BatchFunction
-    quick: BatchFunction
-    client: BatchFunction
-    memory: int
+    exact: BatchFunction  # the batch function in float64
+    quick: BatchFunction  # the batch function in float32
+    client: BatchFunction  # the batch function in the dtype in which clients compute
+    memory: int  # the bytes that products and the Jacobian may take together
     _products: dict[torch.dtype, TangentProducts] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -237,17 +220,11 @@ class NewtonModel:
 
 @dataclass(eq=False)
 class LinearisedShare:
-    """Compute the normal equations of a share at an iterate, and hold one Jacobian at most.
+    """Compute the normal equations of a share at an iterate, and hold one Jacobian at most."""
 
-    Attributes:
-        model: the network.
-        equations: the equations of the share, in float64.
-        smoothness: the power of the frequency by which changes of an image are damped.
-    """
-
-    model: NewtonModel
-    equations: ShareEquations
-    smoothness: float
+    model: NewtonModel  # the network
+    equations: ShareEquations  # the equations of the share, in float64
+    smoothness: float  # the power of the frequency by which changes of an image are damped
     _held: dict[torch.dtype, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, z: Tensor, r: Tensor, dtype: torch.dtype) -> NormalEquations:

@@ -96,22 +96,14 @@ def _pooled(errors: Tensor, counts: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class NoiseReach:
-    """How good an image may be that is estimated from a changed gradient.
+    """How good an image may be that is estimated from a changed gradient."""
 
-    Attributes:
-        jacobian: how the gradients change with the pixels, (n, R).
-        rows: which entries of each gradient the R columns are, by name.
-        counts: how many entries each of the R columns stands for.
-        precision: the inverse covariance (n, n) of pixels beforehand.
-        memory: the bytes that the Jacobian may take.
-        known: the weights (R,) of entries that were asked for, and the PSNR for each.
-    """
-
-    jacobian: Tensor
-    rows: dict[str, Tensor]
-    counts: Tensor
-    precision: Tensor
-    memory: int = MEMORY
+    jacobian: Tensor  # how the gradients change with the pixels, (n, R)
+    rows: dict[str, Tensor]  # which entries of each gradient the R columns are
+    counts: Tensor  # how many entries each of the R columns stands for
+    precision: Tensor  # the inverse covariance (n, n) of pixels beforehand
+    memory: int = MEMORY  # the bytes that the Jacobian may take
+    # weights and PSNRs of before
     known: list[tuple[Tensor, float]] = field(default_factory=list, repr=False)
 
     @classmethod

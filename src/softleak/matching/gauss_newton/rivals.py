@@ -137,20 +137,13 @@ GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True)
 class EntrySearch:
-    """Search for other values of some entries of an input, one entry at a time.
+    """Search for other values of some entries of an input, one entry at a time."""
 
-    Attributes:
-        entries: how many entries are tried, from the smallest to the largest.
-        points: how many values of an entry are tried near those of the input, and as many far away.
-        beyond: how far values reach beyond those of the input, at least by its range. Inputs are
-            mostly normalised, so that this holds a period of every function that tells them apart.
-        narrowings: how often the interval around a smallest misfit is narrowed.
-    """
-
-    entries: int = 7
+    entries: int = 7  # how many entries are tried, from the smallest to the largest
+    # values of an entry that are tried near those of the input, and as many far away
     points: int = 96
-    beyond: float = 32.0
-    narrowings: int = 80
+    beyond: float = 32.0  # how far values reach beyond those of the input, at least by its range
+    narrowings: int = 80  # how often the interval around a smallest misfit is narrowed
 
     def __call__(self, equations: ShareEquations, z: Tensor, error: Tensor, margin: float) -> bool:
         """Return whether another value of an entry explains the share.

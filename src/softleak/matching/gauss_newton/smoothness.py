@@ -84,20 +84,14 @@ class SmoothnessProbe:
 
     ``‖g(x + hv) − 2 g(x) + g(x − hv)‖`` shrinks like ``h²`` where the gradient is smooth. Where
     units switch, it shrinks more slowly: their number grows like ``h``, and each switch is a jump.
-
-    Attributes:
-        distances: the distances ``h``, from large to small, relative to inputs of size one.
-        directions: along how many random directions the gradient is probed.
-        least_order: the order of shrinking from which on the gradient counts as smooth.
-        noise: a second difference below this part of the gradient is rounding.
-        seed: the seed of inputs and directions.
     """
 
+    # from large to small, for inputs of size one
     distances: tuple[float, ...] = (0.03, 0.01, 0.003, 0.001)
-    directions: int = 3
-    least_order: float = 1.75
-    noise: float = 1e-12
-    seed: int = 0
+    directions: int = 3  # along how many random directions the gradient is probed
+    least_order: float = 1.75  # the order of shrinking from which on the gradient counts as smooth
+    noise: float = 1e-12  # a second difference below this part of the gradient is rounding
+    seed: int = 0  # the seed of inputs and directions
 
     def __call__(self, function: BatchFunction) -> str:
         """Return why the network is not smooth, or nothing if it is."""

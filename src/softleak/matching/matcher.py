@@ -17,7 +17,6 @@ from softleak.matching.gauss_newton.method import (
     GaussNewton,
     NewtonSolution,
     described,
-    explains,
     solve_from_starts,
 )
 from softleak.matching.gradients import (
@@ -62,7 +61,7 @@ class Prover:
             if not found:
                 return Reconstruction(MatchStatus.UNFIT, reason=in_a_line(error))
         best = min(found, key=lambda one: one.misfit)
-        rivals = [one for one in found if one is not best and explains(one)]
+        rivals = [one for one in found if one is not best and one.explained]
         answer = self._answer(best, job)
         if answer.proved and any(_apart(one, best) for one in rivals):
             reason = "another label explains the share as well, with another image"

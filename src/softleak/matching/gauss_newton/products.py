@@ -17,7 +17,8 @@ from torch.func import functionalize, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from softleak.matching.gauss_newton.equations import BatchFunction
-from softleak.numerics.jacobian.operations import (
+from softleak.matching.gradients import count_activations
+from softleak.numerics.operations import (
     CONSTANT,
     RULES,
     Carry,
@@ -221,7 +222,9 @@ class TangentProducts:
     def chunk(self) -> int:
         """Return how many tangents are carried at once."""
         like = self.function.model.like
-        entries = sum(self.function.sizes.values()) + self.function.activations
+        batch, *shape = self.function.shape
+        activations = batch * count_activations(self.function.model, like.new_zeros(1, *shape))
+        entries = sum(self.function.sizes.values()) + activations
         room = self.memory // (self.copies * entries * like.element_size())
         n = self.function.unknowns
         count = math.ceil(n / max(1, min(self.most, room, n)))

@@ -15,10 +15,9 @@ import torch
 
 import softleak as sl
 from softleak.paper import data
+from softleak.paper.label_tables import NOISES
 from softleak.paper.networks import NETWORKS, SEEDS, AttackedNetwork, Shelf
-from softleak.paper.noise_table import PAPER
 
-NOISES = {kind: noise for kind, (noise, _) in PAPER.items()}
 NETWORK = {"kaiming": "resnet18 kaiming", "default": "resnet18"}
 LEVELS = (1e-2, 1e-1, 3e-1, 1.0, 2.0)
 INTERVAL_SLACK = 1e-6  # the rounding that an interval is forgiven

@@ -93,9 +93,8 @@ def an_audit(folder: Path) -> Trace:
 def a_guarded_update(_: Path) -> Trace:
     """Trace a guard that is asked about one update of one sample, and refuses to send it."""
     from softleak.audit.leaks import Leak
-    from softleak.guard.auditor import Question
+    from softleak.guard.auditor import ClientUpdate, Question
     from softleak.guard.guard import Action, GuardPolicy, UpdateGuard
-    from softleak.guard.updates import ClientUpdate
 
     model = the_model()
     share = sl.capture(model, torch.rand(1, 16, 16), 3)

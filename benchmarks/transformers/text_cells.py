@@ -13,7 +13,7 @@ from benchmarks.transformers.classifiers import TextModel, train_texts
 from benchmarks.transformers.sentences import WORDS, sentences
 from softleak.core.knowledge import Knowledge
 from softleak.inversion.invert import invert_subject
-from softleak.inversion.texts.plan import Certainty
+from softleak.inversion.results import Certainty
 from softleak.labels.recover import recover
 
 LABEL_BOUND = 1e-3

@@ -11,7 +11,7 @@ import softleak as sl
 from benchmarks.transformers.strangers import CLASSES, WAYS, Way, stranger, texts
 from benchmarks.transformers.text_cells import made_label
 from softleak.core.errors import SoftleakError
-from softleak.inversion.texts.plan import Certainty, Text
+from softleak.inversion.results import Certainty, Text
 
 WRONG_HEADER = (
     "| update | tries | texts read | words certain in their place | of these wrong "

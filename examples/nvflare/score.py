@@ -18,9 +18,8 @@ from examples.nvflare.job import FlareRun
 from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.metrics import psnr
 from softleak.core.errors import SoftleakError
-from softleak.guard.auditor import Auditor, Question
+from softleak.guard.auditor import Auditor, ClientUpdate, Question
 from softleak.guard.nvflare import built, own_step
-from softleak.guard.updates import ClientUpdate, Group
 
 
 @dataclass
@@ -93,9 +92,8 @@ def score(run: FlareRun, seconds: float = 0.0) -> dict[str, ClientScore]:
                 share = own_step(state, dxo, run.lr).share
             except SoftleakError:
                 continue
-            audit = auditor.audit(
-                number, [Group(state, (ClientUpdate(client, share, run.lr),))], inputs=1
-            )
+            sent = ClientUpdate(client, share, run.lr, received=state)
+            audit = auditor.audit(number, [sent], inputs=1)
             (finding,) = audit.clients
             one.labels += exact(finding, int(y[client]))
             one.classes += guess(finding) == int(y[client])

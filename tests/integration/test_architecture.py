@@ -17,11 +17,11 @@ ATTACKS = ("labels", "inversion", "batches", "matching", "defenses", "resimulati
 # A name stands for a folder or for one module of it; the longest name that fits decides.
 ROOMS: dict[str, tuple[str, ...]] = {
     "foundations": (
-        "_version", "core.errors", "core.vocabulary", "core.input_spec", "core.normalisation",
-        "core.reasons", "numerics.recorder", "numerics.least_squares", "numerics.levenberg",
+        "_version", "_moved", "core.errors", "core.vocabulary", "core.input_spec",
+        "numerics.recorder", "numerics.least_squares", "numerics.levenberg",
     ),
     "files": ("io",),
-    "core": ("core", "io.names", "io.weights"),
+    "core": ("core", "io.weights"),
     "numerics": ("numerics",),
     "resimulation": ("resimulation",),
     "labels": ("labels",),
@@ -36,14 +36,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "paper": ("paper",),
     "cli": ("cli",),
     "root": ("__init__", "__main__"),
-    "old paths": ("auditing", "data", "integrations", "metrics", "models", "report"),
+    "old paths": ("integrations",),
 }  # fmt: skip
 RANK = {room: rank for rank, room in enumerate(ROOMS)}
 # Words are made in the highest room; a result asks for its own where a person reads it.
 ASKS_FOR_WORDS = {
     ("audit.report", "present.page"),
     ("audit.report", "present.words"),
-    ("core.reasons", "present.sentences"),
+    ("core.results", "present.sentences"),
 }
 
 

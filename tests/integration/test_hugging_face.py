@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.inversion.texts.plan import Certainty
+from softleak.inversion.results import Certainty
 
 library: Any = pytest.importorskip("transformers")
 library.logging.set_verbosity_error()

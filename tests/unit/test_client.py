@@ -7,7 +7,7 @@ from torch import nn
 import softleak as sl
 from softleak.audit.metrics import label_error
 from softleak.core.errors import DataError, LabelError, ModelError, NonFinite
-from softleak.core.input_shapes import accepted_shapes
+from softleak.core.forward import accepted_shapes
 from softleak.paper import models
 
 

@@ -12,7 +12,7 @@ from torch.func import grad, jvp
 import softleak as sl
 from softleak.core.client import LocalProgram
 from softleak.core.errors import OptionError, ShareError
-from softleak.core.local_training import UNKNOWN, LocalTraining
+from softleak.core.share import UNKNOWN, LocalTraining
 from softleak.paper import models
 
 NETWORKS = {

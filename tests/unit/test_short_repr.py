@@ -8,7 +8,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.core.results import BatchRecovery, Recovery, Status, label_in_words
-from softleak.inversion.walk import Inversion
+from softleak.inversion.results import Inversion
 
 
 def soft(weights: dict[int, float], classes: int = 10, floor: float = 0.0) -> torch.Tensor:

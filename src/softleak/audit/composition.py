@@ -16,14 +16,12 @@ from torch import Tensor
 from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import LocalTraining
-from softleak.core.reasons import Told, Why, because
-from softleak.core.results import Recovery, Status
-from softleak.core.share import GradientShare
+from softleak.core.results import Recovery, Status, Told, Why, because
+from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.labels.composition import Batch, BatchReader, is_sign_pattern
-from softleak.labels.decay import without_decay
+from softleak.labels.composition import Batch, BatchReader
 from softleak.labels.local.proportions import ProportionReader, Proportions, StandIns
+from softleak.labels.otherwise import is_sign_pattern, without_decay
 
 LABEL_READ = (because(Why.LABEL_READ),)
 COUNT_SLACK = 1e-3  # of a sample: what rounding may add to a bound
@@ -120,11 +118,11 @@ def _read(
     reader, undone = subject.once(BatchReader.of), list(without_decay(subject, share))
     if not undone:
         return share, reader.read(share, samples)
-    batches = [reader.read(tried.share, samples) for tried in undone]
+    batches = [reader.read(tried, samples) for tried, _ in undone]
     present = set.intersection(*(set(batch.present) for batch in batches))
-    told = because(Why.DECAY_UNDONE, decay=undone[0].decay, message=batches[0].message)
+    told = because(Why.DECAY_UNDONE, decay=undone[0][1], message=batches[0].message)
     first = replace(batches[0], present=tuple(sorted(present)), message=str(told))
-    return undone[0].share, first
+    return undone[0][0], first
 
 
 def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:

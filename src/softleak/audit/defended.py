@@ -35,8 +35,8 @@ from softleak.core.factors import head_gradients
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.inversion.chain import Chain, NoChain, chain_of
-from softleak.inversion.texts.plan import Certainty, Text
+from softleak.inversion.chain import Chain, chain_of
+from softleak.inversion.results import Certainty, NoWay, Text
 from softleak.labels.composition import BatchReader
 from softleak.labels.recover import recover
 from softleak.matching.gauss_newton.reach import NoiseReach
@@ -141,7 +141,7 @@ def walks(subject: Subject) -> tuple[Subject, ...]:
     if embeddings(subject):
         return (subject,)
     chain = subject.once(chain_of)
-    if isinstance(chain, NoChain):
+    if isinstance(chain, NoWay):
         return ()
     quick = subject.given(chain_of, Chain(chain.head, chain.passes[0]))
     return (quick, subject)[: len(chain.passes)]

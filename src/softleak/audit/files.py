@@ -17,8 +17,7 @@ from softleak.audit.run import NamedShare, Progress, audit_shares, prepared
 from softleak.audit.truth import Truth
 from softleak.core.errors import FileError, ShareError, SoftleakError
 from softleak.core.input_spec import Layout, entries
-from softleak.core.local_training import LocalTraining
-from softleak.core.share import GradientShare
+from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision, UpdateKind
 from softleak.io.formats import Content, fingerprint

@@ -10,11 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from softleak.core.normalisation import Normalisation
-from softleak.core.reasons import Told
-from softleak.core.results import Recovery, Status
-from softleak.inversion.state import LayerReport
-from softleak.inversion.texts.plan import Certainty, Text
+from softleak.core.input_spec import Normalisation
+from softleak.core.results import Recovery, Status, Told
+from softleak.inversion.results import Certainty, LayerReport, Text
 from softleak.matching.reconstruction import Certificate
 
 

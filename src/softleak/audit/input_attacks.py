@@ -19,19 +19,17 @@ from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
-from softleak.core.input_spec import InputSpec
-from softleak.core.normalisation import Normalisation
-from softleak.core.reasons import Reason, Told, Why, because
-from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.input_spec import InputSpec, Normalisation
+from softleak.core.results import BatchRecovery, Reason, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.inversion.chain import NoChain, chain_of
-from softleak.inversion.patch_plan import NoPlan, patch_plan
-from softleak.inversion.patches import invert_patches
-from softleak.inversion.texts.plan import NoText, Text, TextPlan, text_plan
+from softleak.inversion.chain import chain_of
+from softleak.inversion.invert import walk_back
+from softleak.inversion.patches import invert_patches, patch_plan
+from softleak.inversion.results import Inversion, NoWay, Text
+from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
-from softleak.inversion.walk import Inversion, invert
-from softleak.labels.decay import without_decay
+from softleak.labels.otherwise import without_decay
 from softleak.matching.gauss_newton.method import GaussNewton
 from softleak.matching.optimisers import Adam
 from softleak.matching.reconstruct import Matching, usual_objective
@@ -48,7 +46,7 @@ def invert_embedded(
     if isinstance(subject.input_shape, InputSpec):
         return _text(subject, share, recovery)
     plan = subject.once(patch_plan)
-    if isinstance(plan, NoPlan) or not {plan.weight, plan.positions} <= share.keys():
+    if isinstance(plan, NoWay) or not {plan.weight, plan.positions} <= share.keys():
         return None
     found = invert_patches(plan, share)
     if not found.input.isfinite().all():
@@ -73,7 +71,7 @@ def embeddings(subject: Subject) -> tuple[str, ...]:
             return ()
         return (text.words,) if text.positions is None else (text.words, text.positions)
     plan = subject.once(patch_plan)
-    return () if isinstance(plan, NoPlan) else (plan.weight, plan.positions)
+    return () if isinstance(plan, NoWay) else (plan.weight, plan.positions)
 
 
 def _text(subject: Subject, share: GradientShare, recovery: Recovery) -> InputFinding:
@@ -84,9 +82,9 @@ def _text(subject: Subject, share: GradientShare, recovery: Recovery) -> InputFi
     return text_finding(found)
 
 
-def text_finding(found: Text | NoText) -> InputFinding:
+def text_finding(found: Text | NoWay) -> InputFinding:
     """Return a text as a finding, or why there is none."""
-    if isinstance(found, NoText):
+    if isinstance(found, NoWay):
         return InputFinding(Method.NONE, found.reason)
     return InputFinding(Method.TEXT, found.message, determined=found.certain, text=found)
 
@@ -96,9 +94,9 @@ def invert_input(
 ) -> InputFinding:
     """Compute the input layer by layer, with its predicted error; or say why it cannot be."""
     chain = subject.once(chain_of)
-    if isinstance(chain, NoChain):
+    if isinstance(chain, NoWay):
         return InputFinding(Method.NONE, chain.reason)
-    inverted = invert(subject.model, share, recovery, chain=chain)
+    inverted = walk_back(subject.model, share, recovery, chain=chain)
     return _described(inverted, options.normalisation)
 
 
@@ -419,7 +417,7 @@ def recover_input(
     start = time.perf_counter()
     factors = factor(subject.head, [share])
     faint = factors.sums[0] if bool(factors.rank_one) else None  # most products have no decay
-    shares = [one.share for one in without_decay(subject, share, sums=faint)] or [share]
+    shares = [tried for tried, _ in without_decay(subject, share, sums=faint)] or [share]
     best: InputFinding | None = None
     ended: list[Attempt] = []
     for attack in INPUT_ATTACKS:

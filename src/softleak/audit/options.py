@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 
 from softleak.core.errors import FileError
+from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
-from softleak.core.normalisation import Normalisation
 from softleak.io.untrusted import check_file, shown
 from softleak.labels.local.proportions import StandIns
 

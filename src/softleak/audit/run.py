@@ -21,14 +21,12 @@ from softleak.audit.truth import Truth
 from softleak.core.errors import ShareError, in_a_line
 from softleak.core.factors import head_gradients
 from softleak.core.input_spec import InputSpec, Layout
-from softleak.core.local_training import LocalTraining
-from softleak.core.reasons import Why, because
-from softleak.core.results import Reading, Recovery, Status
-from softleak.core.share import GradientShare
+from softleak.core.results import Reading, Recovery, Status, Why, because
+from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.update import as_gradient
-from softleak.io.names import aligned
-from softleak.labels.composition import is_sign_pattern
+from softleak.io.weights import aligned
+from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.recover import recover
 
 Recover = Callable[[GradientShare], Recovery]

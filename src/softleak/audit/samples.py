@@ -15,11 +15,10 @@ from softleak.batches.sparse.inputs import recover_by_inputs
 from softleak.core.errors import in_a_line
 from softleak.core.families import Family
 from softleak.core.knowledge import Knowledge
-from softleak.core.reasons import Told, Why, because
-from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.results import BatchRecovery, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.messages import describe_family
+from softleak.labels.certify import describe_family
 
 NOT_SEVERAL = because(Why.NOT_SEVERAL)
 SPARE_CLASSES = 2  # a head of C classes tells fewer than C − 1 samples from each other

@@ -22,8 +22,7 @@ from softleak.audit.options import Options
 from softleak.audit.samples import SamplesFinding
 from softleak.batches.sparse.inputs import recover_trained_batch
 from softleak.core.input_spec import InputSpec
-from softleak.core.reasons import Why, because
-from softleak.core.results import BatchRecovery
+from softleak.core.results import BatchRecovery, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.texts.read import read_bag

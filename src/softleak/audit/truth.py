@@ -15,8 +15,7 @@ from softleak import io as tensor_files
 from softleak.audit.findings import InputFinding, PixelMap, Score
 from softleak.audit.metrics import distance_to_set, label_error, psnr
 from softleak.core.errors import DataError
-from softleak.core.input_spec import Layout
-from softleak.core.normalisation import Normalisation
+from softleak.core.input_spec import Layout, Normalisation
 from softleak.core.results import Recovery
 
 

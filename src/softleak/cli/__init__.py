@@ -1,8 +1,8 @@
 """The command line: strings become objects here and nowhere else.
 
-Read in this order: ``app`` (the commands), ``options`` (what can be asked), ``audit`` (outputs and
-exit codes) and ``jobs`` (from options to an audit), ``diff``, ``doctor`` and ``model_list``, and
-``exits`` (exit codes, errors and progress).
+Read in this order: ``app`` (the commands), ``options`` (what can be asked), ``audit`` (from options
+to an audit, its outputs and exit codes), ``diff``, ``doctor``, and ``exits`` (exit codes, errors,
+progress).
 """
 
 from softleak.cli.app import app

@@ -1,31 +1,409 @@
-"""Carry out ``softleak audit``: files in; tables, a page and an exit code out."""
+"""Carry out ``softleak audit``: files in; tables, a page and an exit code out.
+
+First from options to an audit of files, two checkpoints or the sample, then its outputs.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import math
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any, cast
 
+import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
+from torch import nn
 
+from softleak import io as tensor_files
+from softleak.audit.defended import Target
+from softleak.audit.files import UpdateFiles, UpdateReading, share_files
 from softleak.audit.leaks import Leak
-from softleak.audit.report import Audit
-from softleak.cli import jobs
+from softleak.audit.options import NO_NAMES, Options, TokenNames
+from softleak.audit.report import Audit, AuditReport, Provenance, Refusal
+from softleak.audit.run import NamedShare, audit_shares, prepared
+from softleak.audit.sweeps import Asked
+from softleak.audit.truth import Truth
+from softleak.audit.whatif import stages, what_if
 from softleak.cli.exits import Exit, counting_bar, mistakes
 from softleak.cli.options import Request
-from softleak.core.errors import FileError
+from softleak.core.client import Client
+from softleak.core.environment import code_digest, now, versions
+from softleak.core.errors import DataError, FileError, ModelError, SoftleakError
+from softleak.core.forward import accepted_shapes
+from softleak.core.head import Head
+from softleak.core.input_spec import Layout
+from softleak.core.knowledge import Knowledge
+from softleak.core.share import LocalTraining
+from softleak.core.subject import Subject
+from softleak.core.vocabulary import Precision
+from softleak.defenses.dpsgd import PrivateTraining
 from softleak.io.atomic import make_folder
+from softleak.io.formats import Content, fingerprint
+from softleak.io.untrusted import check_file, shown
+from softleak.io.weights import copy_weights, match, own_weights
+from softleak.labels.evidence.probes import evidence_of
+from softleak.paper import data, models
+from softleak.paper.data.imageset import LARGEST_CLASS_COUNT
+from softleak.paper.data.load import embedded
+from softleak.paper.sample import NORMALISATION, sample_shares, tensor_digest
 from softleak.present.dossier import write_dossier
 from softleak.present.json import as_data, write_json
 from softleak.present.page import write_page
 from softleak.present.pipelines import write_junit, write_sarif
 from softleak.present.terminal import audit_table, closing_words, refusal_table, what_if_table
+
+NORMALISATIONS: Mapping[str, data.Normalisation] = {
+    "cifar10": data.CIFAR10_NORM,
+    "imagenet": data.IMAGENET_NORM,
+}
+LARGEST_INPUT_SHAPE = 1 << 24  # entries of one input
+
+
+def input_shape(text: str | None) -> tuple[int, ...] | None:
+    """Return the input shape that a text such as ``3,32,32`` means."""
+    if text is None:
+        return None
+    try:
+        shape = tuple(int(part) for part in text.lower().replace("x", ",").split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1 or math.prod(shape) > LARGEST_INPUT_SHAPE:
+        raise DataError(f"expected an input shape such as 3,32,32; got {text!r}")
+    return shape
+
+
+def client(text: str | None) -> LocalTraining | None:
+    """Return the client that settings such as ``lr=0.01,steps=5``, or a file of them, describe."""
+    if text is None:
+        return None
+    path = Path(text)
+    if "=" not in text:
+        if not os.path.isfile(path):
+            raise DataError(
+                f"expected settings such as lr=0.01,steps=5, or a file of them; got {text!r}"
+            )
+        check_file(path)
+        text = path.read_text("utf-8", errors="replace")
+    described = Client.parse(text)
+    if not described.trains:
+        raise DataError("a client that sends weights has a learning rate: say lr=0.01, or lr=?")
+    return described.training
+
+
+def private_training(text: str | None) -> PrivateTraining:
+    """Return the training that settings such as ``rate=0.01,steps=1000`` describe."""
+    kinds = {"clip": float, "rate": float, "steps": int, "delta": float}
+    said: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        name, _, value = part.strip().partition("=")
+        try:
+            said[name] = kinds[name](value)
+        except (KeyError, ValueError):
+            raise DataError(
+                "expected settings such as clip=1,rate=0.01,steps=1000,delta=1e-5; got "
+                f"{part.strip()!r}"
+            ) from None
+    training = PrivateTraining(**said)
+    training.dpsgd(1.0, 1.0 if training.clip is None else training.clip)  # checks the settings
+    return training
+
+
+def class_names(text: str | None) -> tuple[str, ...]:
+    """Return the lines of a file, or ``class 0``, ``class 1``, … for a number of classes."""
+    if text is None:
+        return ()
+    if text.isdecimal():
+        if len(text) > len(str(LARGEST_CLASS_COUNT)) or not 2 <= int(text) <= LARGEST_CLASS_COUNT:
+            raise DataError(f"expected 2 to {LARGEST_CLASS_COUNT:,} classes, got {text[:20]}")
+        return tuple(f"class {i}" for i in range(int(text)))
+    path = Path(text)
+    if not os.path.isfile(path):
+        raise DataError(f"expected a file of class names, one per line, or a number; got {text!r}")
+    try:
+        lines = (line.strip() for line in path.read_text("utf-8").splitlines())
+        return tuple(shown(line) for line in lines if line)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path.name} is not a text file in UTF-8") from error
+
+
+def normalisation(text: str | None) -> data.Normalisation | None:
+    """Return what ``cifar10``, ``imagenet`` or ``0.5,0.5,0.5/0.2,0.2,0.2`` means."""
+    if text is None or text in NORMALISATIONS:
+        return NORMALISATIONS[text] if text else None
+    try:
+        mean, std = (tuple(float(v) for v in part.split(",")) for part in text.split("/"))
+    except ValueError as error:
+        known = ", ".join(NORMALISATIONS)
+        raise DataError(
+            f"expected mean/std such as 0.5,0.5,0.5/0.2,0.2,0.2, or {known}; got {text!r}"
+        ) from error
+    return data.Normalisation(mean, std)
+
+
+def build_model(
+    text: str, classes: int | None, shape: tuple[int, ...] | None
+) -> tuple[nn.Module, tuple[int, ...] | None]:
+    """Build a model of ours by name, or one by ``package.module:factory``.
+
+    Returns:
+        The model, and the shape of its input if it is known.
+    """
+    if text in models.MODELS:
+        spec = models.MODELS[text]
+        wanted: dict[str, int] = {} if classes is None else {"classes": classes}
+        if shape is not None and len(shape) == 3:
+            wanted |= {"in_channels": shape[0], "image": shape[1]}
+        takes = inspect.signature(spec.factory).parameters
+        own = spec(**{name: value for name, value in wanted.items() if name in takes})
+        return own, shape or spec.input_shape
+    if ":" not in text:
+        known = ", ".join(models.MODELS)
+        raise ModelError(f"expected {known} or package.module:factory; got {text!r}")
+    module_name, _, attribute = text.partition(":")
+    if module_name.endswith(".py"):
+        dotted = ".".join(Path(module_name).with_suffix("").parts)
+        raise ModelError(
+            f"expected a module and not a file before the colon, got {text!r}; "
+            f"write {dotted}:{attribute}, from the folder that {dotted.split('.')[0]} is in"
+        )
+    # A console script does not see modules beside the user, as `python -m` would.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)
+        model = made if isinstance(made, nn.Module) else made()
+    except Exception as error:  # the user's own code may raise anything
+        raise ModelError(f"could not make a model of {text!r}: {error!r}") from error
+    finally:
+        sys.path.pop(0)
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{text!r} should make an nn.Module, made a {type(model).__name__}")
+    return model, shape
+
+
+RANDOM_WEIGHTS = (
+    "The model's weights were drawn at random, as --random-weights asks: this verdict holds only "
+    "if the update was computed with these very weights."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedWeights:
+    """What the file of the weights before the step held, and what has to be said of it."""
+
+    remarks: tuple[str, ...] = ()  # how the file was read
+    cautions: tuple[str, ...] = ()  # sentences that belong to the verdict
+    held: Content | None = None
+
+
+def ready(
+    request: Request, classes: int | None, files: UpdateFiles | None
+) -> tuple[Subject, LoadedWeights]:
+    """Build the model, load the weights before the step, and probe it.
+
+    Inputs have the shape that the user says, else the update, else the model itself. The number of
+    classes and the files of updates are those the user says, if any.
+    """
+    said = input_shape(request.input_shape)
+    model, own = build_model(request.model or "", classes, said)
+    loaded = _weights(request, model, lambda: build_model(request.model or "", classes, said)[0])
+    model.train(request.train_mode)
+    if said is None and files is not None:
+        with suppress(ModelError):  # a file may claim what the model does not take
+            return _subject(model, request.head, files.recorded_shape() or own), loaded
+    return _subject(model, request.head, own), loaded
+
+
+def _subject(model: nn.Module, head: str | None, shape: Layout | None) -> Subject:
+    """Return the model made ready; if its input shape is unknown, the named head is trusted."""
+    unknown = shape is None and next(accepted_shapes(model), None) is None
+    return Subject.of(model, shape, head=Head.of(model, head) if head and unknown else head)
+
+
+def _weights(request: Request, model: nn.Module, again: Callable[[], nn.Module]) -> LoadedWeights:
+    """Load the weights before the step into the model."""
+    path = request.before or request.weights
+    if path is None:
+        other = again().state_dict()
+        if all(torch.equal(tensor, other[name]) for name, tensor in model.state_dict().items()):
+            return LoadedWeights()  # a factory that makes other weights every time was no client's
+        if request.random_weights:
+            return LoadedWeights(cautions=(RANDOM_WEIGHTS,))
+        raise ModelError(
+            f"{request.model} comes with random weights, and an update says nothing without the "
+            "weights it was computed with: give --weights FILE (or --before FILE); "
+            "--random-weights audits random ones all the same"
+        )
+    held = tensor_files.load(path)
+    copy_weights(model, held.tensors, path.name)
+    if request.weights is not None and path is not request.weights:
+        _check_same(model, request.weights, path)
+    return LoadedWeights((*held.remarks, *match(held.tensors, model)[1]), held=held)
+
+
+def _check_same(model: nn.Module, weights: Path, before: Path) -> None:
+    """Raise ``ModelError`` unless --weights, given with --before, holds the same weights."""
+    own, held = model.state_dict(), own_weights(tensor_files.load(weights).tensors, model)
+    other = [n for n, t in held.items() if n in own and not torch.equal(t.to(own[n]), own[n])]
+    if other:
+        raise ModelError(
+            f"{weights.name} and {before.name} hold different weights, first {other[0]!r}; the "
+            "step began at --before, so leave out --weights"
+        )
+
+
+Step = Callable[[str, int], None]  # is told what is done next, and of how many steps
+DEFENDED_SHARES = 4  # shares that defences are tried on
+# The reports of an audit, the files refused, and shares to try defences on.
+AuditedShares = tuple[Sequence[AuditReport], Sequence[Refusal], Sequence[NamedShare]]
+
+
+def run(request: Request, step: Step) -> Audit:
+    """Audit what was asked for; raises ``SoftleakError`` if the options contradict one another.
+
+    ``step`` is told of every share, and of every setting of a defence.
+    """
+    request.check()
+    if request.of_the_sample:
+        return _sample(request, step)
+    names = class_names(request.classes)
+    paths = None if request.share is None else share_files(request.share)
+    files = None if paths is None else UpdateFiles(paths, _reading(request), request.truth)
+    subject, loaded = ready(request, len(names) or None, files)
+    if names and len(names) != subject.head.classes:
+        raise DataError(f"got {len(names)} class names for {subject.head.classes} classes")
+    options = _options(request)
+    reports, refused, shares = (
+        _checkpoints(request, subject, loaded.held, options, step) if files is None
+        else _files(request, files, subject, options, step)
+    )  # fmt: skip
+    found = Audit(
+        tuple(reports), tuple(refused), names, request.model or "", remarks=loaded.remarks,
+        cautions=loaded.cautions,
+    )  # fmt: skip
+    return _completed(found, request, subject, shares, options, step)
+
+
+def _reading(request: Request) -> UpdateReading:
+    precision = None if request.precision is None else cast(Precision, request.precision.value)
+    return UpdateReading(request.kind, request.lr, precision, client(request.client))
+
+
+def _options(request: Request) -> Options:
+    knowledge = Knowledge(
+        scale="unknown" if request.unknown_scale else None,
+        noise=request.noise,
+        samples=request.samples,
+        is_gradient=request.kind is not None or request.before is not None,
+        lr=request.lr,
+    )
+    tokens = NO_NAMES if request.tokenizer is None else TokenNames.load(request.tokenizer)
+    return Options(
+        knowledge, not request.labels_only, request.match_seconds,
+        normalisation=normalisation(request.normalise), tokens=tokens,
+    )  # fmt: skip
+
+
+def _files(
+    request: Request, files: UpdateFiles, subject: Subject, options: Options, step: Step
+) -> AuditedShares:
+    """Audit update files; of those that leak the first are kept, if defences are to be tried."""
+    total = len(files.paths)
+    step("", total)
+    reports: list[AuditReport] = []
+    refused: list[Refusal] = []
+    kept: list[NamedShare] = []
+    for found in files.audited(subject, options, lambda name: step(name, total)):
+        if isinstance(found, Refusal):
+            refused.append(found)
+            continue
+        share, report = found
+        reports.append(report)
+        if request.what_if and report.telling and len(kept) < DEFENDED_SHARES:
+            kept.append(share)
+    if refused and files.paths == [request.share]:
+        raise SoftleakError(refused[0].reason)
+    return reports, refused, kept
+
+
+def _checkpoints(
+    request: Request, subject: Subject, before: Content | None, options: Options, step: Step
+) -> AuditedShares:
+    """Audit the update between two checkpoints."""
+    if request.before is None or request.after is None or before is None:
+        raise SoftleakError("--before and --after belong together; give both")
+    share = _reading(request).between(before, tensor_files.load(request.after), subject.model)
+    truth = None if request.truth is None else Truth.load(request.truth)
+    fitted = None if truth is None else truth.fitted(subject.head.classes, subject.input_shape)
+    name = shown(f"{request.before.name} → {request.after.name}")
+    sent = prepared(subject, share, options)
+    shares = [NamedShare(name, sent, fitted, tensor_digest(sent))]
+    reports = audit_shares(subject, shares, options, lambda name: step(name, 1))
+    return tuple(reports), (), shares
+
+
+def _sample(request: Request, step: Step) -> Audit:
+    """Audit the embedded sample, with the truth to score the answers."""
+    subject = Subject.of(models.trained_lenet(), (3, 32, 32))
+    shares = list(sample_shares(request.each, request.seed))
+    options = replace(_options(request), normalisation=NORMALISATION)
+    step("", len(shares))
+    reports = tuple(audit_shares(subject, shares, options, lambda name: step(name, len(shares))))
+    name, classes = "the trained LeNet that comes with softleak", embedded().class_names
+    found = Audit(reports, (), classes, name)
+    return _completed(found, request, subject, shares[:: request.each], options, step)
+
+
+def _completed(
+    found: Audit, request: Request, subject: Subject, shares: Sequence[NamedShare],
+    options: Options, step: Step,
+) -> Audit:  # fmt: skip
+    """Return the audit with its provenance and, if asked for, defences tried on some shares."""
+    evidence = tuple(f"{r.parameter}: {r.explanation}" for r in subject.once(evidence_of))
+    hashes = (
+        ("model weights", tensor_digest(subject.model.state_dict())),
+        ("softleak code", code_digest()),
+    )
+    provenance = Provenance(
+        request.command, versions(), _inputs(found, request), now(), hashes, request.auditor or ""
+    )
+    tried = None
+    by_name = {report.name: report for report in found.reports if report.telling}
+    worth = [share for share in shares if share.name in by_name][:DEFENDED_SHARES]
+    if worth and request.what_if:
+        targets = [Target.of(share, by_name[share.name]) for share in worth]
+        groups = frozenset(request.defences) if request.defences else None
+        asked = Asked(groups, private_training(request.dp_sgd))
+        if request.lr is not None:
+            asked = replace(asked, lr=request.lr)
+        count = stages(subject, asked)
+        step("", count)
+        tried = what_if(
+            subject, targets, options, request.seeds, lambda name: step(name, count), asked
+        )
+    return replace(found, evidence=evidence, provenance=provenance, what_if=tried)
+
+
+def _inputs(found: Audit, request: Request) -> tuple[tuple[str, str], ...]:
+    """Return name and SHA-256 of each file; of a folder of updates the reports have them."""
+    hashed = [(path.name, fingerprint(path)) for path in request.files if _is_one(path)]
+    if request.share is not None and _is_one(request.share):
+        hashed += [(request.share.name, report.fingerprint) for report in found.reports]
+    return tuple(hashed)
+
+
+def _is_one(path: Path) -> bool:
+    """Return whether a path is one file or a sharded checkpoint, not a folder of files."""
+    return path.is_file() or tensor_files.is_checkpoint_folder(path)
 
 
 def check_outputs(request: Request) -> None:
@@ -99,7 +477,7 @@ def carry_out(request: Request) -> None:
     with mistakes(f"Nothing was kept: {request.out} is written when the audit ends."):
         check_outputs(request)
         with _progress() as step:
-            found = jobs.run(request, step)
+            found = run(request, step)
         _write(request, found)
     _show(Console(stderr=request.as_json), found, request)
     raise typer.Exit(exit_code(found, request.leaks_to_fail_on))
@@ -157,7 +535,7 @@ def _show(console: Console, found: Audit, request: Request) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[jobs.Step]:
+def _progress() -> Iterator[Step]:
     """Show a bar that counts updates, then settings of defences."""
     with counting_bar("reading") as (bar, task):
 

@@ -1,7 +1,6 @@
 """Families of labels (§3.4): one-hot, smoothed, mixed, smoothed mixed, and any label at all.
 
-A family is known by the member that is nearest to a vector. It may offer more: a simpler family
-within it, the weighing of entries, a misfit in few steps, simplices to integrate over.
+A family is known by the member that is nearest to a vector.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Protocol, TypeGuard, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -112,7 +111,12 @@ class Simplices:
 
 @runtime_checkable
 class Family(Protocol):
-    """A set of labels, described by the member that is nearest to any given vector."""
+    """A set of labels, described by the member that is nearest to any given vector.
+
+    ``project`` is all it needs. It may also have ``simpler``, ``nearest(y, error)``,
+    ``misfit(y, error)`` with ``distance(y)``, ``least_misfit(y, error, classes)`` and
+    ``simplices(classes, likely)``: see the functions below, which use them where they are there.
+    """
 
     def project(self, y: Tensor) -> Tensor:
         """Return the member nearest to each vector of ``y`` (…, C).
@@ -122,118 +126,74 @@ class Family(Protocol):
         ...
 
 
-@runtime_checkable
-class Nested(Family, Protocol):
-    """A family some of whose members come arbitrarily close to those of a simpler family."""
-
-    @property
-    def simpler(self) -> Family | None:
-        """Return the simpler family, or None; labels near it are searched around solutions."""
-        ...
-
-
-class Weighted(Family, Protocol):
-    """A family whose free parameters are better estimated from entries with a small error."""
-
-    def nearest(self, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the member nearest to ``y`` (…, C) in units of ``error``, and its own error."""
-        ...
-
-
-class Measured(Weighted, Protocol):
-    """A family that measures how far a label is from it in fewer steps than others need."""
-
-    def misfit(self, y: Tensor, error: Tensor) -> Tensor:
-        """Return the distance (…) of ``y`` (…, C) from its nearest member in units of ``error``.
-
-        It is the root mean square over the entries that differ from those of the member, whose own
-        error counts as well.
-        """
-        ...
-
-    def distance(self, y: Tensor) -> Tensor:
-        """Return the length (…) of ``y − project(y)``."""
-        ...
-
-
-class Bounded(Measured, Protocol):
-    """A family that tells from some entries of a label how far it is from the label at least."""
-
-    def least_misfit(self, y: Tensor, error: Tensor, classes: int) -> Tensor:
-        """Return a lower bound (…) of the misfit of labels of C ``classes``.
-
-        Args:
-            y: (…, E) any of their entries, the same of all labels.
-            error: (…, E) the errors of these.
-            classes: how many entries the labels have.
-        """
-        ...
-
-
-@runtime_checkable
-class Integrable(Family, Protocol):
-    """A family whose members are mixes of corners, so that a probability can be integrated."""
-
-    def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
-        """Return the simplices whose union is the family.
-
-        Args:
-            classes: the number of classes C.
-            likely: the classes that may lead the label. Simplices of other classes may be left
-                out; with few classes all of them are likely.
-        """
-        ...
-
-
 def simpler_of(family: Family) -> Family | None:
-    """Return the simpler family that a family offers, or None."""
+    """Return the simpler family, if any, that some members come arbitrarily close to.
+
+    Labels near it are searched around solutions.
+    """
     found: Family | None = getattr(family, "simpler", None)
     return found
 
 
 def nearest_of(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the member nearest to ``y`` (…, C), and how far ``error`` (…, C) may move it.
+    """Return the member nearest to ``y`` (…, C) in units of ``error``, and its own error.
 
     A family that does not weigh entries is projected onto twice: its nearest member moves with the
     entries it is made of.
     """
     if hasattr(family, "nearest"):  # isinstance with a protocol takes ten times as long
-        return cast(Weighted, family).nearest(y, error)
+        weighed: tuple[Tensor, Tensor] = family.nearest(y, error)
+        return weighed
     nearest = family.project(y)
     return nearest, (family.project(y + error) - nearest).abs()
 
 
 def misfit_of(family: Family, y: Tensor, error: Tensor) -> Tensor | None:
-    """Return the distance (…) that a family measures itself, or None if it does not."""
-    return family.misfit(y, error) if _measures(family) else None
+    """Return the distance (…) that a family measures itself, or None if it does not.
+
+    That is the distance of ``y`` (…, C) from its nearest member in units of ``error``: the root
+    mean square over the entries that differ from those of the member, whose own error counts too.
+    """
+    if hasattr(family, "misfit") and hasattr(family, "distance"):
+        measured: Tensor = family.misfit(y, error)
+        return measured
+    return None
 
 
 def distance_of(family: Family, y: Tensor) -> Tensor:
     """Return the length (…) of what a projection onto a family takes from labels (…, C)."""
-    if _measures(family):
-        return family.distance(y)
-    found: Tensor = torch.linalg.vector_norm(y - family.project(y), dim=-1)
+    found: Tensor
+    if hasattr(family, "misfit") and hasattr(family, "distance"):
+        found = family.distance(y)
+    else:
+        found = torch.linalg.vector_norm(y - family.project(y), dim=-1)
     return found
 
 
 def least_misfit_of(family: Family, y: Tensor, error: Tensor, classes: int) -> Tensor | None:
-    """Return a lower bound (…) of the misfit from some entries (…, E), None if there is none."""
+    """Return a lower bound (…) of the misfit of labels of C ``classes``; None if there is none.
+
+    It is told from any of their entries ``y`` (…, E), the same of all labels, and their errors.
+    """
     if not hasattr(family, "least_misfit"):
         return None
-    return cast(Bounded, family).least_misfit(y, error, classes)
-
-
-def _measures(family: Family) -> TypeGuard[Measured]:
-    return hasattr(family, "misfit") and hasattr(family, "distance")
+    least: Tensor = family.least_misfit(y, error, classes)
+    return least
 
 
 def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplices:
-    """Return the simplices by which a label behind noise is integrated.
+    """Return the simplices whose union is the family, by which a label behind noise is integrated.
+
+    Args:
+        family: a family that has ``simplices``.
+        classes: the number of classes C.
+        likely: the classes that may lead the label. Simplices of other classes may be left out;
+            with few classes all of them are likely.
 
     Raises:
         LabelError: if the family does not offer them, or offers them for another number of classes.
     """
-    if not isinstance(family, Integrable):
+    if not hasattr(family, "simplices"):
         raise LabelError(
             f"the family {family!r} cannot be integrated over, as it has no method `simplices`. "
             "Add simplices(classes, likely) -> softleak.families.Simplices to it "

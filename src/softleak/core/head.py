@@ -9,16 +9,23 @@ so the model is run on random inputs and both are compared with what really come
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softleak.core.errors import HeadNotFound, ModelError
-from softleak.core.forward import forward_one, gradients_of, row_of_logits, seeded
-from softleak.core.input_shapes import accepted_shapes, random_input
+from softleak.core.forward import (
+    accepted_shapes,
+    forward_one,
+    gradients_of,
+    random_input,
+    row_of_logits,
+    seeded,
+)
 from softleak.core.input_spec import Inputs, Layout
 from softleak.numerics.recorder import watched
 
@@ -226,14 +233,13 @@ def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = 
     return replace(head, normalised=all(map(_sums_to_one, runs)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
+class _Run(NamedTuple):
     """One forward and backward pass: what entered and left each layer, and gradients."""
 
     logits: Tensor
     delta: Tensor
     calls: dict[str, list[tuple[Tensor, Tensor]]]
-    gradients: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, Tensor]
 
 
 def _runs(model: nn.Module, linears: dict[str, nn.Linear], shape: Layout) -> list[_Run]:

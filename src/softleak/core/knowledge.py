@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from softleak.core.errors import LabelError, OptionError, ShareError
 from softleak.core.families import Family
-from softleak.core.local_training import LocalTraining
 from softleak.core.results import Recovery, Status
-from softleak.core.share import GradientShare, Scale
+from softleak.core.share import GradientShare, LocalTraining, Scale
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from softleak.core.errors import ModelError
+from softleak.core.forward import accepted_shapes
 from softleak.core.head import Head, find_head
-from softleak.core.input_shapes import accepted_shapes
 from softleak.core.input_spec import Layout, Shape
 
 Made = TypeVar("Made")

@@ -1,16 +1,19 @@
-"""The audit of a round: labels of all clients in one pass, and inputs of the first few."""
+"""Clients' updates and the audit of a round: all labels in one pass, and inputs of the first few.
+
+An update is converted once, where it enters: from two states to a share.
+"""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from softleak.audit.composition import counted, parts_in_words
 from softleak.audit.findings import InputFinding
@@ -23,88 +26,177 @@ from softleak.audit.samples import read_samples
 from softleak.audit.several_inputs import trained_input
 from softleak.core.errors import ModelError, ShareError, SoftleakError
 from softleak.core.head import Head
+from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import LocalTraining
-from softleak.core.normalisation import Normalisation
-from softleak.core.reasons import Why, because
-from softleak.core.share import GradientShare, Scale
+from softleak.core.results import Why, because
+from softleak.core.share import GradientShare, LocalTraining, Scale
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import State
-from softleak.guard.updates import ClientUpdate, Group, Weights, under_own_names
-from softleak.labels.composition import Balance
+from softleak.io.weights import own_names
 from softleak.labels.evidence.probes import evidence_of
+from softleak.labels.local.one_step import Balance
 from softleak.labels.local.proportions import StandIns
 from softleak.present.words import composition_words, headline
 
+Weights = Mapping[str, Tensor]  # weights and buffers by name
+
+
+def step_between(before: Weights, after: Weights, lr: float | None) -> GradientShare:
+    """Return the gradient behind the state a client received and the one it sent back.
+
+    Without a learning rate it is multiplied by an unknown factor. Raises ``ShareError`` if the
+    states are not those of one model, or hold NaN or infinity.
+    """
+    if not after:
+        raise ShareError("it sent no arrays, so there is nothing to audit")
+    if before.keys() != after.keys():
+        odd = sorted(before.keys() ^ after.keys())
+        raise ShareError(
+            f"it sent {len(after)} arrays under other names than the {len(before)} it received, "
+            f"first {odd[0]!r}; is it of this model?"
+        )
+    for name, start in before.items():
+        came = after[name]
+        if came.shape != start.shape:
+            raise ShareError(
+                f"the array {name!r} should have shape {tuple(start.shape)}, got "
+                f"{tuple(came.shape)}; is it of this model?"
+            )
+        if came.is_floating_point() != start.is_floating_point():
+            raise ShareError(f"the array {name!r} should be {start.dtype}, got {came.dtype}")
+    share = GradientShare.from_update(before, after, lr=1.0 if lr is None else lr)
+    share.check_finite()
+    return share
+
 
 @dataclass(frozen=True, eq=False)
-class SeveralReader:
-    """A reader of updates that hold several samples.
+class ClientUpdate:
+    """One client's step as a share, or the reason why there is none."""
 
-    Attributes:
-        subject: the model with the weights that the clients were sent.
-        stand_ins: images with their classes on which local training is simulated.
-    """
+    node: int  # the number of the client's node
+    share: GradientShare | None = None  # the gradient behind the step; None if it was not read
+    lr: float | None = None  # what the share was divided by; None if it is unknown
+    samples: int | None = None  # the number of samples that the client says it used
+    reason: str = ""  # why there is no share
+    client: LocalTraining | None = None  # how it trained; None if no more than lr is known
+    received: Weights = field(default_factory=dict)  # what the client was sent
 
-    subject: Subject
-    stand_ins: StandIns | None = None
+    def sending(self, after: Weights, samples: int | None = None) -> ClientUpdate:
+        """Return the update of a client that sends this state, or some arrays of it.
+
+        Raises ``ShareError`` if this is not a step from the state that the client was sent.
+        """
+        told = {name: self.received[name] for name in after if name in self.received}
+        return replace(self, share=step_between(told, after, self.lr), samples=samples)
+
+    def under_sent_names(self, share: GradientShare, model: nn.Module) -> GradientShare:
+        """Return a share under the names of the arrays that were sent, not the model's own."""
+        names = own_names(self.share or {}, model)
+        return share.renamed({own: name for name, own in names.items()})
+
+    def after(self, share: GradientShare, model: nn.Module) -> dict[str, Tensor]:
+        """Return the received state after one step of another share.
+
+        Running statistics and counters, which a share does not hold, stay as they were received.
+        """
+        told = self.under_sent_names(share, model)
+        moved = {n: t.double() - self.size * told[n] for n, t in self.received.items() if n in told}
+        return {name: moved.get(name, t).to(t.dtype) for name, t in self.received.items()}
+
+    @property
+    def size(self) -> float:
+        """What the step was divided by for the share."""
+        return 1.0 if self.lr is None else self.lr
 
     @cached_property
-    def _balance(self) -> Balance | None:
-        """The check for a single step; None if this network does not allow it."""
-        return Balance.of(self.subject.model, self.subject.head, self.subject.input_shape)
+    def trained(self) -> GradientShare | None:
+        """The share as local training made it, where that is known; else the gradient."""
+        if self.share is None or self.client is None:
+            return self.share
+        return replace(self.share.scaled(self.size), made_by=self.client)
 
-    def read(self, update: ClientUpdate, share: GradientShare, report: AuditReport) -> AuditReport:
-        """Return the report with the number of samples per class, or why they were not counted."""
-        if not report.several or not report.composition.attacked:
+    @property
+    def samples_of_steps(self) -> int | None:
+        """The number of samples if, by what is said, several steps were taken on several samples.
+
+        None for one sample, for one step, and if it was not said.
+        """
+        if self.samples is None or self.client is None or self.client.epochs is None:
+            return None
+        batch = self.client.batch_size or self.samples
+        return self.samples if batch < self.samples else None
+
+    @property
+    def scale_known(self) -> bool:
+        """Whether the share is the gradient itself, and not a multiple of it."""
+        return self.lr is not None
+
+
+def by_state(updates: Sequence[ClientUpdate]) -> list[list[ClientUpdate]]:
+    """Return updates grouped by the state that their clients were sent."""
+    groups: dict[int, list[ClientUpdate]] = defaultdict(list)
+    for update in updates:
+        groups[id(update.received) if update.received else 0].append(update)
+    return list(groups.values())
+
+
+def read_several(
+    subject: Subject, update: ClientUpdate, report: AuditReport, stand_ins: StandIns | None = None
+) -> AuditReport:
+    """Return the report on several samples with their number per class, or why it was not counted.
+
+    Args:
+        subject: the model with the weights that the client was sent.
+        update: the client's step, and what it says of its training.
+        report: the report so far.
+        stand_ins: images with their classes on which local training is simulated.
+    """
+    share, sent = update.share, update.trained
+    if share is None or sent is None or not report.several or not report.composition.attacked:
+        return report
+    reason = _uncounted(subject, update, share)
+    if not reason and update.samples is not None:
+        found = counted(subject, share, report.composition, update.samples)
+        report = replace(report, composition=found)
+        if update.samples >= subject.head.classes:  # more than the head's rows tell apart
             return report
-        reason = self._uncounted(update, share)
-        if not reason and update.samples is not None:
-            known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
-            found = counted(self.subject, share, report.composition, update.samples)
-            report = replace(report, composition=found)
-            if update.samples >= self.subject.head.classes:  # more than the head's rows tell apart
-                return report
-            single = read_samples(self.subject, share, found, Options(known))
-            return replace(report, samples=single)
-        found = report.composition
-        sent = update.trained
-        parts = "" if sent is None else parts_in_words(
-            self.subject, sent, update.samples, self.stand_ins
-        )  # fmt: skip
-        uncounted = because(Why.NOT_COUNTED, why=reason)
-        return replace(report, composition=found.because(uncounted, parts))
+        known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
+        return replace(report, samples=read_samples(subject, share, found, Options(known)))
+    parts = parts_in_words(subject, sent, update.samples, stand_ins)
+    uncounted = because(Why.NOT_COUNTED, why=reason)
+    return replace(report, composition=report.composition.because(uncounted, parts))
 
-    def _uncounted(self, update: ClientUpdate, share: GradientShare) -> str:
-        """Return why samples cannot be counted; empty if they can."""
-        if update.samples is None:
-            return "the client did not say how many it used"
-        if update.lr is None:
-            return "the learning rate is not known"
-        if self._balance is None:
-            return (
-                "counting takes one step on all of them, which cannot be checked on this network "
-                "(it needs a ReLU before the last layer)"
-            )
-        checked = self._balance.check(share, self.subject.parameters, update.lr)
-        return "" if checked.proved else (
-            f"counting takes one step on all of them, and {checked.reason}"
-        )  # fmt: skip
+
+def _uncounted(subject: Subject, update: ClientUpdate, share: GradientShare) -> str:
+    """Return why samples cannot be counted; empty if they can."""
+    if update.samples is None:
+        return "the client did not say how many it used"
+    if update.lr is None:
+        return "the learning rate is not known"
+    balance = subject.once(_balance)
+    if balance is None:
+        return (
+            "counting takes one step on all of them, which cannot be checked on this network "
+            "(it needs a ReLU before the last layer)"
+        )
+    checked = balance.check(share, subject.parameters, update.lr)
+    return "" if checked.proved else (
+        f"counting takes one step on all of them, and {checked.reason}"
+    )  # fmt: skip
+
+
+def _balance(subject: Subject) -> Balance | None:
+    """Return the check for a single step; None if this network does not allow it."""
+    return Balance.of(subject.model, subject.head, subject.input_shape)
 
 
 @dataclass(frozen=True, eq=False)
 class ClientAudit:
-    """What was found in one client's update.
+    """What was found in one client's update."""
 
-    Attributes:
-        node: the number of the client's node.
-        report: the report of the audit; None if the update was not audited.
-        reason: why there is no report.
-    """
-
-    node: int
-    report: AuditReport | None = None
-    reason: str = ""
+    node: int  # the number of the client's node
+    report: AuditReport | None = None  # the report; None if the update was not audited
+    reason: str = ""  # why there is no report
 
     @property
     def leaks(self) -> frozenset[Leak]:
@@ -138,17 +230,11 @@ class ClientAudit:
 
 @dataclass(frozen=True, eq=False)
 class RoundAudit:
-    """What was found in the updates of a round.
+    """What was found in the updates of a round."""
 
-    Attributes:
-        number: the number of the round.
-        clients: what was found in each client's update.
-        seconds: the time that the audit took.
-    """
-
-    number: int
+    number: int  # the number of the round
     clients: tuple[ClientAudit, ...]
-    seconds: float
+    seconds: float  # the time that the audit took
 
     @property
     def audited(self) -> tuple[ClientAudit, ...]:
@@ -215,12 +301,12 @@ class Question:
     client: LocalTraining | None = None
     stand_ins: StandIns | None = None
 
-    def options(self, scale_known: bool) -> Options:
+    def options(self, scale_known: bool, samples: int | None = None) -> Options:
         """Return the options of an audit, which leave out inputs: those are attacked one by one."""
         scale: Scale = "known" if scale_known else "unknown"
         return Options(
-            Knowledge(scale=scale), inputs=False, views=False, seconds=self.seconds,
-            normalisation=self.normalisation,
+            Knowledge(scale=scale, samples=samples), inputs=False, views=False,
+            seconds=self.seconds, normalisation=self.normalisation,
         )  # fmt: skip
 
 
@@ -236,27 +322,34 @@ class Auditor:
 
     def __init__(self, model: nn.Module, question: Question) -> None:
         self.question = question
-        self._model = copy.deepcopy(model)
+        self.model = copy.deepcopy(model)
         self._first: Subject | None = None
 
-    def audit(self, number: int, groups: Sequence[Group], *, inputs: int = 0) -> RoundAudit:
-        """Return what the updates of one round give away."""
+    def audit(self, number: int, updates: Sequence[ClientUpdate], *, inputs: int = 0) -> RoundAudit:
+        """Return what the updates of one round give away.
+
+        Args:
+            number: the number of the round.
+            updates: the clients' steps, each with the state it began at.
+            inputs: how many inputs are attacked, of the updates from each state.
+        """
         start = time.perf_counter()
-        clients = [client for group in groups for client in self._group(group, inputs)]
+        clients = [client for some in by_state(updates) for client in self._group(some, inputs)]
         return RoundAudit(number, tuple(clients), time.perf_counter() - start)
 
-    def _group(self, group: Group, inputs: int) -> list[ClientAudit]:
+    def _group(self, updates: Sequence[ClientUpdate], inputs: int) -> list[ClientAudit]:
         """Audit the updates of clients that were sent the same state."""
-        if all(update.share is None for update in group.updates):
-            return [ClientAudit(u.node, reason=u.reason) for u in group.updates]
+        refused = [ClientAudit(u.node, reason=u.reason) for u in updates]
+        if all(update.share is None for update in updates):
+            return refused
         try:
-            return self._clients(self.subject(group.state), group.updates, inputs)
+            return self._clients(self.subject(updates[0].received), updates, inputs)
         except SoftleakError as error:  # the model or its state is wrong, not an update
-            return [ClientAudit(u.node, reason=u.reason or str(error)) for u in group.updates]
+            return [replace(one, reason=one.reason or str(error)) for one in refused]
 
     def subject(self, state: Weights) -> Subject:
         """Return the model with these weights as a subject, or raise ``ModelError``."""
-        model = copy.deepcopy(self._model)
+        model = copy.deepcopy(self.model)
         _load(model, state)
         if self._first is None:
             self._first = Subject.of(model, self.question.input_shape)
@@ -273,14 +366,8 @@ class Auditor:
         return replace(update, share=prepared(subject, update.share, options))
 
     def one(self, subject: Subject, update: ClientUpdate, *, inputs: bool) -> ClientAudit:
-        """Return the audit of a single update.
-
-        Args:
-            subject: the model with the weights that the client received.
-            update: the client's step, which is ``ready``.
-            inputs: whether the input is attacked as well.
-        """
-        return self._alike(subject, [update], self._options(update), int(inputs))[0]
+        """Return the audit of a single update that is ``ready``, with its input if asked for."""
+        return self._alike(subject, [update], int(inputs))[0]
 
     def _clients(
         self, subject: Subject, updates: Sequence[ClientUpdate], inputs: int
@@ -297,47 +384,43 @@ class Auditor:
         for update in ready:
             alike[update.scale_known, update.samples_of_steps].append(update)
         for some in alike.values():
-            for client in self._alike(subject, some, self._options(some[0]), inputs):
+            for client in self._alike(subject, some, inputs):
                 found[client.node] = client
             inputs = max(inputs - len(some), 0)
         return [found[update.node] for update in updates]
 
-    def _options(self, update: ClientUpdate) -> Options:
-        """Return the options of an audit of one update, with what is known of its samples."""
-        usual = self.question.options(update.scale_known)
-        known = replace(usual.knowledge, samples=update.samples_of_steps)
-        return replace(usual, knowledge=known)
-
     def _alike(
-        self, subject: Subject, updates: Sequence[ClientUpdate], options: Options, inputs: int
+        self, subject: Subject, updates: Sequence[ClientUpdate], inputs: int
     ) -> list[ClientAudit]:
         """Audit updates of which the same is known, all labels in one pass."""
-        pairs = [(u, u.share, u.trained) for u in updates if u.share is not None]
-        named = [NamedShare(str(u.node), sent) for u, _, sent in pairs if sent is not None]
-        reports = list(audit_shares(subject, named, options)) if named else []
-        reader = SeveralReader(subject, self.question.stand_ins)
-        clients = []
-        for index, ((update, share, sent), report) in enumerate(zip(pairs, reports, strict=True)):
-            if index < inputs:
-                report = replace(report, input=_input(subject, share, sent, report, options))
-            clients.append(ClientAudit(update.node, reader.read(update, share, report)))
+        options = self.question.options(updates[0].scale_known, updates[0].samples_of_steps)
+        named = [NamedShare(str(u.node), u.trained) for u in updates if u.trained is not None]
+        clients: list[ClientAudit] = []
+        for update, report in zip(updates, audit_shares(subject, named, options), strict=True):
+            if len(clients) < inputs:
+                report = replace(report, input=_input(subject, update, report, options))
+            told = read_several(subject, update, report, self.question.stand_ins)
+            clients.append(ClientAudit(update.node, told))
         return clients
 
 
 def _input(
-    subject: Subject, share: GradientShare, sent: GradientShare | None, report: AuditReport,
-    options: Options,
-) -> InputFinding:  # fmt: skip
+    subject: Subject, update: ClientUpdate, report: AuditReport, options: Options
+) -> InputFinding:
     """Attack the input behind a gradient, or behind the local steps that were declared."""
-    training = None if sent is None else sent.made_by
-    if sent is None or training is None or (training.single_steps == 1 and training.epochs is None):
+    share, sent = update.share, update.trained
+    if share is None or sent is None:
+        return report.input
+    training = sent.made_by
+    if training is None or (training.single_steps == 1 and training.epochs is None):
         return recover_input(subject, share, report.label.recovery, options)
     return trained_input(subject, sent, replace(options, inputs=True))
 
 
 def _load(model: nn.Module, state: Weights) -> None:
     """Copy a state into a model; what was not sent, such as a counter, stays as it was."""
-    held, own = under_own_names(state, model), model.state_dict()
+    names, own = own_names(state, model), model.state_dict()
+    held = {names[name]: tensor for name, tensor in state.items()}
     with torch.no_grad():
         for name, tensor in own.items():
             if name in held and held[name].shape == tensor.shape:

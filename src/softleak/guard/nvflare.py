@@ -15,9 +15,8 @@ from softleak.audit.leaks import Leak
 from softleak.audit.weakest import Stopped
 from softleak.core.errors import MissingExtra, ModelError, OptionError, ShareError, how_to_install
 from softleak.core.share import GradientShare
-from softleak.guard.auditor import Question
-from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
-from softleak.guard.updates import ClientUpdate, Weights
+from softleak.guard.auditor import ClientUpdate, Question, Weights
+from softleak.guard.guard import Action, GuardPolicy, UpdateGuard
 
 try:
     from nvflare.apis.analytix import AnalyticsDataType
@@ -85,12 +84,10 @@ def tensors(dxo: DXO) -> dict[str, Tensor]:
 
 
 def own_step(before: Weights, dxo: DXO, lr: float | None) -> ClientUpdate:
-    """Return the step that an object is about to tell, or raise ``ShareError``.
+    """Return the step from the state received that an object tells, or raise ``ShareError``.
 
-    Args:
-        before: the state that the client received.
-        dxo: weights, or differences of weights; variables that were excluded may be missing.
-        lr: the client's learning rate; None if it is unknown.
+    The object holds weights, or differences of weights; variables that were excluded may be
+    missing. The learning rate may be unknown.
     """
     sent = tensors(dxo)
     strange = sorted(sent.keys() - before.keys())
@@ -117,9 +114,11 @@ def defended_dxo(dxo: DXO, update: ClientUpdate, share: GradientShare, model: nn
     """Return an object of the same kind, types and properties that tells another share."""
     state = update.after(share, model)
     if dxo.data_kind == DataKind.WEIGHT_DIFF:
-        size = 1.0 if update.lr is None else update.lr
         told = update.under_sent_names(share, model)
-        state = {n: -size * told[n] if n in told else torch.zeros_like(t) for n, t in state.items()}
+        state = {
+            n: -update.size * told[n] if n in told else torch.zeros_like(t)
+            for n, t in state.items()
+        }
     data = {name: _like(state[name], array) for name, array in dxo.data.items()}
     return DXO(dxo.data_kind, data, dict(dxo.meta))
 
@@ -216,18 +215,15 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
         outcome = self.guard.outcome(update, self._last, np.random.default_rng())
         seconds = perf_counter() - start
         self.guard.say(self._round, outcome, seconds)
-        self._count(fl_ctx, self._numbers(outcome, seconds))
+        found = outcome.metrics(self.guard.policy.stop, seconds)
+        dropped = float(bool(outcome.refusal))
+        self._count(fl_ctx, {**found, "guard-dropped": dropped, "guard-failed": 0.0})
         if outcome.refusal:
             raise ContentBlockedException(f"softleak: {outcome.refusal}")
         if outcome.sent is None:
             return None
         self._last = outcome.stopped
         return defended_dxo(dxo, update, outcome.sent, self.guard.model)
-
-    def _numbers(self, outcome: GuardOutcome, seconds: float) -> dict[str, float]:
-        """Return the outcome in numbers."""
-        found = outcome.metrics(self.guard.policy.stop, seconds)
-        return {**found, "guard-dropped": float(bool(outcome.refusal)), "guard-failed": 0.0}
 
     def _count(self, fl_ctx: FLContext, numbers: Mapping[str, float]) -> None:
         """Send numbers to the event stream; a stream that fails does not let the update out."""

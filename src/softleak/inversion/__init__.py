@@ -2,11 +2,11 @@
 
 A walk starts at the head, whose input the label recovery found, and ends at the model's input:
 
-- ``invert``: the public ``invert``, which picks the way that a model allows.
-- ``walk``: the walk back through a chain from the head, and the ``Inversion`` it returns.
+- ``invert``: the public ``invert``, which picks the way that a model allows, and the walk.
+- ``results``: what is said of an input: the ``Inversion``, or why there is no way.
 - ``chain``: which step each layer or function call of a traced model becomes.
 - ``state``: what is known between two layers, and what a step offers.
-- ``linear``, ``activations``, ``lossless``, ``conv``: one step per kind of layer.
-- ``patch_plan``, ``patches``: the image of a vision transformer, from its patch embedding.
+- ``steps``, ``conv``: one step per kind of layer.
+- ``patches``: the image of a vision transformer, from its patch embedding.
 - ``texts``: the words of a text, from the embeddings of its tokens.
 """

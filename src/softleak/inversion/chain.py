@@ -17,12 +17,11 @@ from softleak.core.errors import ModelError, in_a_line
 from softleak.core.forward import forward_one
 from softleak.core.head import Head
 from softleak.core.subject import Subject
-from softleak.inversion.activations import ActivationStep, inverse_of
 from softleak.inversion.conv.geometry import padding_of
 from softleak.inversion.conv.layer import MOST_INPUTS, Conv
-from softleak.inversion.linear import Linear
-from softleak.inversion.lossless import Affine, Pool, Reshape
+from softleak.inversion.results import NoWay
 from softleak.inversion.state import REMEDY, Step
+from softleak.inversion.steps import ActivationStep, Affine, Linear, Pool, Reshape, inverse_of
 
 SHAPE = "softleak_shape"  # where a node that gives a tensor holds its shape
 MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
@@ -342,19 +341,12 @@ def _with_lowest_marked(steps: list[Step]) -> list[Step]:
     return steps
 
 
-@dataclass(frozen=True)
-class NoChain:
-    """Why a model cannot be walked back layer by layer."""
-
-    reason: str
-
-
-def chain_of(subject: Subject) -> Chain | NoChain:
+def chain_of(subject: Subject) -> Chain | NoWay:
     """Trace a subject's model as a chain of layers, or say what stands in the way."""
     shape = subject.tensor_shape
     if shape is None:
         unknown = subject.input_shape is None
-        return NoChain(
+        return NoWay(
             "the shape of an input is not known; say it"
             if unknown
             else "the input is not one tensor of real numbers, so it cannot be walked back to"
@@ -362,6 +354,6 @@ def chain_of(subject: Subject) -> Chain | NoChain:
     try:
         return Chain.of(subject.model, subject.head, shape)
     except ModelError as error:
-        return NoChain(str(error))
+        return NoWay(str(error))
     except Exception as error:  # tracing runs the model's own code, which may raise anything
-        return NoChain(f"the network cannot be traced: {in_a_line(error)}")
+        return NoWay(f"the network cannot be traced: {in_a_line(error)}")

@@ -1,25 +1,223 @@
 """An image, computed from the gradients of positions and of the patch projection.
 
-With the gradient ``Δ`` (N, d) of the positions the patches ``X`` (N, K) solve ``Δᵀ X = ∂L/∂W``:
-d equations for the N unknowns of each column. Neither the label nor the scale of the share enters.
+A vision transformer cuts an image into N patches ``X`` (N, K), projects them by a weight ``W``
+(d, K) and adds a learned position ``P`` to each. With ``Δ = ∂L/∂P`` (N, d) the gradient of the
+weight is ``∂L/∂W = Δᵀ X``: d equations for the N unknowns of each column. Neither the label nor the
+scale of the share enters. No names are consulted: a weight and a parameter are a plan if this
+equation holds on images that are known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from softleak.core.errors import ShareError
+from softleak.core.client import capture
+from softleak.core.errors import ModelError, ShareError, SoftleakError, in_a_line
+from softleak.core.forward import forward_one, random_tensor, seeded
+from softleak.core.input_spec import Shape
 from softleak.core.share import GradientShare
-from softleak.inversion.patch_plan import OUTSIDE, PatchPlan
-from softleak.inversion.state import LayerReport
-from softleak.inversion.walk import Inversion
+from softleak.core.subject import Subject
+from softleak.inversion.results import Inversion, LayerReport, NoWay
+from softleak.inversion.state import REMEDY
 from softleak.numerics.least_squares import TINY, conjugate_gradients
+from softleak.numerics.recorder import recorded_inputs
+
+DIGIT_BASE = 128  # every number format holds such integers exactly
+OUTSIDE = -1  # the number of a place that holds no pixel, such as padding
+PLAN_RUNS = 2  # random images that the equation is tried on
+PLAN_TOLERANCE = 64.0  # what may remain of the weight's gradient, in units of the rounding of a sum
+PLAN_SEED = 0  # of these images
+
+
+def pixel_layers(model: nn.Module, shape: Shape) -> Iterator[tuple[str, Tensor]]:
+    """Yield each linear layer or convolution that reads patches of the image, by name.
+
+    With it comes the number (N, K) of the pixel behind each entry of each of its N patches, in
+    the order of the columns of its weight (d, K).
+    """
+    readers = {name: module for name, module in model.named_modules() if _may_read(module)}
+    places = math.prod(shape)
+    digits = max(math.ceil(math.log(max(places, 2), DIGIT_BASE)), 1)
+    numbered = torch.arange(places).reshape(shape)
+    seen = [
+        _entering(model, readers, (numbered // DIGIT_BASE**place % DIGIT_BASE).double())
+        for place in range(digits)
+    ]
+    for name, module in readers.items():
+        if not all(name in run for run in seen):
+            continue
+        numbers = sum(run[name].double() * DIGIT_BASE**k for k, run in enumerate(seen))
+        assert isinstance(numbers, Tensor)
+        if _are_pixels(numbers, [run[name] for run in seen], places):
+            patches = _patches(module, numbers)
+            if len(patches) > 1:
+                yield name, patches
+
+
+def _may_read(module: nn.Module) -> bool:
+    if isinstance(module, nn.Conv2d):
+        plain = module.groups == 1 and module.padding_mode == "zeros"
+        return plain and not isinstance(module.padding, str)
+    return isinstance(module, nn.Linear)
+
+
+def _entering(model: nn.Module, layers: dict[str, nn.Module], x: Tensor) -> dict[str, Tensor]:
+    """Return the input of each layer that was called once."""
+    try:
+        with torch.no_grad(), recorded_inputs(model, *layers) as seen:
+            forward_one(model, x)
+    except ModelError:
+        return {}
+    return {name: calls[0] for name, calls in seen.items() if len(calls) == 1}
+
+
+def _are_pixels(numbers: Tensor, digits: list[Tensor], places: int) -> bool:
+    """Return whether a layer's input shows pixels and nothing else, and each of them."""
+    whole = all(bool(((d == d.round()) & (d >= 0) & (d < DIGIT_BASE)).all()) for d in digits)
+    if not whole or numbers.max() >= places:
+        return False
+    return int(torch.unique(numbers.long()).numel()) == places
+
+
+def _patches(module: nn.Module, numbers: Tensor) -> Tensor:
+    """Return the pixels (N, K) that enter each of the N products of a layer."""
+    if isinstance(module, nn.Linear):
+        return numbers.reshape(-1, numbers.shape[-1]).long()
+    assert isinstance(module, nn.Conv2d)
+    assert not isinstance(module.padding, str)
+    # Padding becomes the number 0 of a pixel, so numbers are shifted by one and back.
+    columns = F.unfold(
+        numbers + 1, module.kernel_size, module.dilation, module.padding, module.stride
+    )
+    return columns[0].T.long() + OUTSIDE
+
+
+@dataclass(frozen=True, eq=False)
+class PatchPlan:
+    """Which gradients tell the patches of an image, and where its pixels are."""
+
+    weight: str  # the name of the patch projection's weight
+    positions: str  # the name of the parameter that is added to the projected patches
+    # The row of ``positions`` that belongs to the first patch; class, distillation and register
+    # tokens stand before it or behind the last.
+    first: int
+    factor: float  # what the positions are multiplied by before they are added
+    pixels: Tensor  # (N, K) the number of the pixel behind each entry of each patch, −1 for padding
+    shape: Shape  # the shape of the image
+
+    def read(self, gradients: GradientShare) -> tuple[Tensor, Tensor]:
+        """Return ``Δ`` (N, d) and ``∂L/∂W`` (d, K) of a share, in float64."""
+        G = gradients[self.weight].double().flatten(1)
+        rows = _rows(gradients[self.positions].double(), len(G))
+        assert rows is not None
+        return rows[self.first : self.first + len(self.pixels)] / self.factor, G
+
+
+NO_POSITIONS = NoWay("the model has no learned position of its own for each patch")
+
+
+def patch_plan(subject: Subject) -> PatchPlan | NoWay:
+    """Return where a subject's gradients tell the patches of an image, or why nowhere."""
+    shape = subject.tensor_shape
+    if shape is None:
+        return NoWay("the input is not one tensor of real numbers of a known shape")
+    added = _addable(subject.model)
+    if not added:
+        return NO_POSITIONS
+    try:
+        found = next(_plans(subject.model, shape, added), None)
+    except SoftleakError as error:
+        return NoWay(str(error))
+    except Exception as error:  # the model's own code may raise anything
+        return NoWay(f"the model cannot be probed: {in_a_line(error)}")
+    return found or NoWay(
+        "no parameter that the model learns is added to projected patches of the image, so the "
+        "gradient at each patch is not sent by itself (positions may be fixed, relative or resized)"
+    )
+
+
+def _addable(model: nn.Module) -> list[str]:
+    """Return the parameters that may hold positions: those of no layer, and rows of tables."""
+    tables = [name for name, m in model.named_modules() if isinstance(m, nn.Embedding)]
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    layers = nn.Linear | nn.Embedding | nn.modules.conv._ConvNd | nn.MultiheadAttention
+    wide = [n for n, p in trained.items() if p.ndim > 1]
+    free = [n for n in wide if not isinstance(model.get_submodule(n.rpartition(".")[0]), layers)]
+    return free + [f"{name}.weight" for name in tables if f"{name}.weight" in trained]
+
+
+def _plans(model: nn.Module, shape: Shape, added: list[str]) -> Iterator[PatchPlan]:
+    """Yield the plans that hold on random images."""
+    layers = list(pixel_layers(model, shape))
+    if not layers:
+        return
+    generator = torch.Generator().manual_seed(PLAN_SEED)
+    images = [random_tensor(shape, i, generator) for i in range(PLAN_RUNS)]
+    with seeded(PLAN_SEED, next(model.parameters())):
+        shares = [capture(model, x, i % 2) for i, x in enumerate(images)]
+    for name, pixels in layers:
+        for positions in added:
+            plan = _plan(f"{name}.weight", positions, pixels, shape, (images, shares))
+            if plan is not None:
+                yield plan
+
+
+def _plan(
+    weight: str, positions: str, pixels: Tensor, shape: Shape,
+    known: tuple[list[Tensor], list[GradientShare]],
+) -> PatchPlan | None:  # fmt: skip
+    """Return the plan of two parameters if its equation holds on every known image."""
+    images, shares = known
+    if not all(weight in share and positions in share for share in shares):
+        return None
+    width, count = len(shares[0][weight]), len(pixels)
+    rows = _rows(shares[0][positions], width)
+    if rows is None:
+        return None
+    for first in range(len(rows) - count + 1):
+        plan = PatchPlan(weight, positions, first, 1.0, pixels, shape)
+        factors = [_factor(plan, x, share) for x, share in zip(images, shares, strict=True)]
+        if all(abs(one / factors[0] - 1) < 1e-3 for one in factors if factors[0]) and all(factors):
+            factor = 1.0 if abs(factors[0] - 1) < 1e-4 else 1 / factors[0]
+            return replace(plan, factor=factor)
+    return None
+
+
+def _factor(plan: PatchPlan, x: Tensor, share: GradientShare) -> float:
+    """Return c with ``∂L/∂W = c Δᵀ X``; 0 if there is none."""
+    delta, G = plan.read(share)
+    patches = patches_of(x.to(G), plan.pixels)
+    made = delta.T @ patches
+    size = float(made.square().sum())
+    c = float((made * G).sum()) / size if size else 0.0
+    eps = torch.finfo(share[plan.weight].dtype).eps
+    sizes = (abs(c) * (delta.abs().T @ patches.abs())).norm()
+    return c if (G - c * made).norm() <= PLAN_TOLERANCE * eps * sizes else 0.0
+
+
+def patches_of(x: Tensor, pixels: Tensor) -> Tensor:
+    """Return the patches (N, K) of an image; padding is zero."""
+    values: Tensor = torch.where(
+        pixels == OUTSIDE, 0.0, x.flatten()[pixels.to(x.device).clamp_min(0)]
+    )
+    return values
+
+
+def _rows(held: Tensor, width: int) -> Tensor | None:
+    """Return a parameter as rows (T, d) of this width, if its shape allows; else None."""
+    if held.shape[-1] == width:
+        return held.reshape(-1, width)
+    if held.ndim > 2 and held.shape[:2] == (1, width):  # a map of positions
+        return held[0].flatten(1).T
+    return None
+
 
 FEWEST_VALUES = 16  # fewer values in a channel could be evenly spaced by chance
 MOST_LEVELS = 256  # of a channel
@@ -67,17 +265,22 @@ def _fit(values: Tensor, group: Tensor, gaps: Tensor) -> tuple[Levels, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class Patches:
-    """Patches (N, K) with a standard error (N,) for each."""
+class SolvedPatches:
+    """Patches (N, K) with a standard error (N,) for each, and how well the equations told them."""
 
     X: Tensor
     error: Tensor
+    condition: float
+    residual: float
+    open: int  # directions, of N, that the equations do not tell
+    noisy: bool  # whether the share carries more than the rounding of its sums
+    levelled: bool = False  # whether every pixel was found to lie on the levels of an 8-bit image
 
 
 def on_levels(
-    plan: PatchPlan, delta: Tensor, G: Tensor, found: Patches,
-    solve: Callable[[Tensor, Tensor], Patches],
-) -> Patches | None:  # fmt: skip
+    plan: PatchPlan, delta: Tensor, G: Tensor, found: SolvedPatches,
+    solve: Callable[[Tensor, Tensor], SolvedPatches],
+) -> SolvedPatches | None:  # fmt: skip
     """Return the patches with every pixel on a level, or None if they do not lie on levels.
 
     ``delta`` (N, d) is the gradient at each patch, ``G`` (d, K) that of the projection; ``solve``
@@ -85,7 +288,7 @@ def on_levels(
     """
     channels = _channels(plan).to(found.X.device)
     blur = BLUR * found.X.square().mean().sqrt()
-    found = Patches(found.X, found.error.hypot(blur))
+    found = replace(found, error=found.error.hypot(blur))
     levels = _levels(channels, found)
     if levels is None:
         return None
@@ -109,7 +312,7 @@ def on_levels(
     X = _refitted(delta, G, number, channels)
     if not _agrees(delta, G, (found.X, X), blur):
         return None
-    return Patches(X, blur.expand_as(found.error))
+    return replace(found, X=X, error=blur.expand_as(found.error), levelled=True)
 
 
 def _channels(plan: PatchPlan) -> Tensor:
@@ -119,7 +322,7 @@ def _channels(plan: PatchPlan) -> Tensor:
     return torch.where(plan.pixels == OUTSIDE, channels.max() + 1, channels)
 
 
-def _levels(channels: Tensor, found: Patches) -> tuple[Tensor, Tensor] | None:
+def _levels(channels: Tensor, found: SolvedPatches) -> tuple[Tensor, Tensor] | None:
     """Return the first level and the step of each channel, by the half of patches known best."""
     best = found.error.argsort()[: (len(found.error) + 1) // 2]
     values, error = found.X[best], float(found.error[best].max())
@@ -267,13 +470,13 @@ def invert_patches(plan: PatchPlan, share: GradientShare, pixel: Tensor | float 
     for name in (plan.weight, plan.positions):
         if name not in share:
             raise ShareError(
-                f"the share lacks {name!r}, without which the patches are not told apart; use "
-                "softleak.reconstruct (gradient matching) instead"
+                f"the share lacks {name!r}, without which the patches are not told apart; {REMEDY}"
             )
     delta, G = plan.read(share)
     solved = _solve(delta, G, plan, share)
     if not solved.open and not solved.noisy:
-        solved = _levelled(solved, delta, G, plan, share)
+        levelled = on_levels(plan, delta, G, solved, lambda d, g: _solve(d, g, plan, share))
+        solved = levelled or solved
     value, error = _gathered(solved, plan)
     worth = torch.as_tensor(pixel, dtype=torch.double, device=value.device)
     report = LayerReport(
@@ -283,18 +486,7 @@ def invert_patches(plan: PatchPlan, share: GradientShare, pixel: Tensor | float 
     return Inversion(value, error, (report,), worth, _said(plan, solved, delta.shape[1]))
 
 
-@dataclass(frozen=True, eq=False)
-class _Solved(Patches):
-    """How well the equations told the patches, beside these and their errors."""
-
-    condition: float
-    residual: float
-    open: int  # directions, of N, that the equations do not tell
-    noisy: bool  # whether the share carries more than the rounding of its sums
-    levelled: bool = False  # whether every pixel was found to lie on the levels of an 8-bit image
-
-
-def _solve(delta: Tensor, G: Tensor, plan: PatchPlan, share: GradientShare) -> _Solved:
+def _solve(delta: Tensor, G: Tensor, plan: PatchPlan, share: GradientShare) -> SolvedPatches:
     """Solve ``Δᵀ X = G``, with each row in units of its expected error, then weigh its entries.
 
     Where Δ carries noise too, what the noise adds to ΔΔᵀ is taken off again.
@@ -317,18 +509,8 @@ def _solve(delta: Tensor, G: Tensor, plan: PatchPlan, share: GradientShare) -> _
     missing = patches - int(known.sum())
     outside = (1 - V.square().sum(0)).clamp_min(0) * TYPICAL**2
     error = (variance + (outside if missing else 0)).sqrt()
-    return _Solved(X, error, float(S[0] / S[-1].clamp_min(TINY)), told.residual, missing, noisy)
-
-
-def _levelled(
-    solved: _Solved, delta: Tensor, G: Tensor, plan: PatchPlan, share: GradientShare
-) -> _Solved:
-    """Return the patches on the levels of an 8-bit image if they lie on such, else as they are."""
-
-    found = on_levels(plan, delta, G, solved, lambda some, rest: _solve(some, rest, plan, share))
-    if found is None:
-        return solved
-    return replace(solved, X=found.X, error=found.error, levelled=True)
+    condition = float(S[0] / S[-1].clamp_min(TINY))
+    return SolvedPatches(X, error, condition, told.residual, missing, noisy)
 
 
 def _shrunk(S: Tensor, signal: Tensor, told: PatchFit, patches: int) -> tuple[Tensor, Tensor]:
@@ -391,7 +573,7 @@ def _row_errors(
     return own.clamp_min(float(own.max()) * 1e-12 + TINY), noise
 
 
-def _gathered(found: Patches, plan: PatchPlan) -> tuple[Tensor, Tensor]:
+def _gathered(found: SolvedPatches, plan: PatchPlan) -> tuple[Tensor, Tensor]:
     """Return the image and its error; pixels that several patches show are averaged."""
     X, error = found.X, found.error[:, None].expand_as(found.X)
     pixels = plan.pixels.to(X.device).flatten()
@@ -404,7 +586,7 @@ def _gathered(found: Patches, plan: PatchPlan) -> tuple[Tensor, Tensor]:
     return mean.reshape(plan.shape), total.rsqrt().reshape(plan.shape)
 
 
-def _said(plan: PatchPlan, solved: _Solved, width: int) -> str:
+def _said(plan: PatchPlan, solved: SolvedPatches, width: int) -> str:
     count = len(plan.pixels)
     if not solved.open:
         all_ = f"the gradients of {plan.positions} and {plan.weight} determine all {count} patches"

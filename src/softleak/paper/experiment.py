@@ -1,20 +1,27 @@
-"""An experiment: a frozen description of its cells, with what the paper reports
-of each.
-"""
+"""An experiment: a frozen description of its cells, with what the paper reports of each."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
-from typing import Protocol
 
 from softleak.core.errors import OptionError
-from softleak.paper.networks import Network, Shelf
-from softleak.paper.sweep.records import Measures, Piece
+from softleak.paper.networks import NETWORKS, Network, Shelf
+from softleak.paper.sweep import Measures, Piece
 
 Attack = Callable[[Sequence[int], int], Iterable[Measures]]  # sample numbers and the repetition
 NOTHING = "–"  # how a value that does not exist is written
+
+
+def one_by_one(measured: Callable[[int, int], Measures]) -> Attack:
+    """Return the attack that measures one sample after the other, by its number and repetition."""
+
+    def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
+        return (measured(number, repeat) for number in numbers)
+
+    return attack
 
 
 class Unit(Enum):
@@ -32,65 +39,46 @@ class Unit(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """A measure, averaged over the samples that have it, beside a value of the paper.
-
-    Attributes:
-        check: a function that raises if a package that the measure needs is not installed.
-    """
+    """A measure, averaged over the samples that have it, beside a value of the paper."""
 
     title: str  # the heading of the column
     measure: str  # the name of the measure in the records
     unit: Unit  # how the mean is written
     paper: str = ""  # the name of the paper's value; empty if there is nothing to compare with
     higher: bool = True  # whether a higher value is better
+    # Raises if a package that the measure needs is not installed.
     check: Callable[[], object] = lambda: None
 
 
-class Cell(Protocol):
-    """One entry of a table."""
+@dataclass(frozen=True)
+class Cell(ABC):
+    """One entry of a table: an attack on a network."""
+
+    subject: str  # the name of the network in ``NETWORKS``
+    _: KW_ONLY
+    # The paper's values, by the name that a column refers to; empty if it has none.
+    paper: Mapping[str, float] = field(default_factory=dict, hash=False)
+    samples: int  # the number of samples that the paper has in one repetition
+    together: int = 1  # the samples in one batch, which is always whole: rounding depends on it
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name of the cell in tables and records."""
-        ...
 
     @property
     def network(self) -> Network:
         """The network that is attacked."""
-        ...
+        return NETWORKS[self.subject]
 
-    @property
-    def samples(self) -> int:
-        """The number of samples that the paper has in one repetition."""
-        ...
-
-    @property
-    def together(self) -> int:
-        """The number of samples in one batch. Batches are always whole: rounding depends on it."""
-        ...
-
-    @property
-    def paper(self) -> Mapping[str, float]:
-        """The paper's values, by the name that a column refers to."""
-        ...
-
+    @abstractmethod
     def prepare(self, shelf: Shelf) -> Attack:
-        """Do what is done once for all samples, and return the attack on them.
-
-        Args:
-            shelf: the data packs and weights that the cell needs.
-        """
-        ...
+        """Do what is done once for all samples, and return the attack on them."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table of the paper.
-
-    Attributes:
-        across: the headings of the second dimension, with the endings of the names of their cells.
-            It is empty if cells are rows and measures are columns.
-    """
+    """A table of the paper."""
 
     name: str  # the name by which the experiment is run
     title: str  # the heading of the table
@@ -98,6 +86,8 @@ class Experiment:
     columns: tuple[Column, ...]  # the measures that are shown
     samples: int  # the number of samples per cell, unless another number is asked for
     paper_repeats: int = 1  # the number of repetitions in the paper
+    # The headings of the second dimension, with the endings of the names of their cells; empty if
+    # cells are rows and measures are columns.
     across: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def cell(self, name: str) -> Cell:
@@ -112,10 +102,6 @@ class Experiment:
 
         The batches do not depend on how many samples are asked for, so that a larger run continues
         a smaller one.
-
-        Args:
-            cell: a cell of this experiment.
-            size: how much of it to compute.
         """
         count = size.samples or (cell.samples if size.full else self.samples)
         repeats = size.repeats or (self.paper_repeats if size.full else 1)
@@ -127,13 +113,8 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Size:
-    """How much of an experiment is computed.
+    """How much of an experiment is computed."""
 
-    Attributes:
-        samples: the number of samples per cell and repetition; None for the experiment's own.
-        repeats: the number of repetitions; None for one, or for the paper's if ``full``.
-    """
-
-    samples: int | None = None
-    repeats: int | None = None
+    samples: int | None = None  # per cell and repetition; None for the experiment's own number
+    repeats: int | None = None  # the repetitions; None for one, or for the paper's if ``full``
     full: bool = False  # whether to take the paper's numbers where none are given

@@ -23,10 +23,20 @@ from softleak.matching.optimisers import LBFGS, Adam
 from softleak.matching.problems import L2, Cosine, TotalVariation
 from softleak.matching.reconstruct import reconstruct_many
 from softleak.matching.tasks import RandomLabel
-from softleak.paper.classic.methods import RowRatios, Variance, Vectorised
+from softleak.paper.classic import RowRatios, Variance, Vectorised
 from softleak.paper.data.samples import Sample, smooth
 from softleak.paper.input_tables import inverter, mean_image
-from softleak.paper.label_tables import BATCH_TABLE, PROVED_PART, RIGHT_PART, BatchCell
+from softleak.paper.label_tables import (
+    BATCH_TABLE,
+    NOISES,
+    PROVED_PART,
+    RIGHT_PART,
+    TABLE5,
+    BatchCell,
+    NoiseCell,
+    chosen_row,
+    read,
+)
 from softleak.paper.networks import (
     MIXED,
     NETWORKS,
@@ -36,8 +46,7 @@ from softleak.paper.networks import (
     Network,
     Shelf,
 )
-from softleak.paper.noise_table import PAPER, TABLE5, NoiseCell, chosen_row, read
-from softleak.paper.sweep.records import Records, numbers
+from softleak.paper.sweep import Records, numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -190,9 +199,9 @@ WAYS = {
 
 def errors_under_noise(drawing: Drawing) -> None:
     """Draw a panel per kind of noise and a line per way to read the share."""
-    figure, panels = pyplot().subplots(1, len(PAPER), figsize=(10, 3.6), layout="constrained")
+    figure, panels = pyplot().subplots(1, len(NOISES), figsize=(10, 3.6), layout="constrained")
     drawn = 0
-    for axes, kind in zip(panels, PAPER, strict=True):
+    for axes, kind in zip(panels, NOISES, strict=True):
         for way, words in WAYS.items():
             means = _means(drawing, kind, f"{way}_L1")
             drawn += len(means)

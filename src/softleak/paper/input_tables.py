@@ -1,23 +1,25 @@
-"""Table 4: inputs of an untrained LeNet when the recovered feature is matched as well."""
+"""The tables of inputs: FCN-4 (App. D), LeNet (Table 3), and LeNet with its feature (Table 4)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from itertools import combinations, product
 
 import torch
 from torch import Tensor
 
 from softleak.audit.metrics import label_error, lpips, psnr, same_bits, ssim
+from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
-from softleak.core.normalisation import Normalisation
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
-from softleak.inversion.walk import Inversion, invert
+from softleak.inversion.invert import walk_back
+from softleak.inversion.results import Inversion
 from softleak.labels.recover import recover, recover_labels
 from softleak.matching.gauss_newton.method import GaussNewton
 from softleak.matching.optimisers import Optimiser
@@ -33,21 +35,20 @@ from softleak.matching.tasks import (
     RecoveredLabel,
 )
 from softleak.paper.data.imageset import ImageSet, resize
-from softleak.paper.data.samples import Sample, mixup, numbered_generator, one_hot, smooth
-from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit
-from softleak.paper.label_tables import KindCell
-from softleak.paper.networks import (
-    MIXED,
-    NETWORKS,
-    SEEDS,
-    SMOOTHED,
-    AttackedNetwork,
-    Network,
-    Shelf,
+from softleak.paper.data.samples import (
+    Augmentation,
+    Sample,
+    mixup,
+    numbered_generator,
+    one_hot,
+    smooth,
 )
-from softleak.paper.sweep.records import Measures
+from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit, one_by_one
+from softleak.paper.label_tables import KindCell
+from softleak.paper.networks import MIXED, SEEDS, SMOOTHED, AttackedNetwork, Shelf
+from softleak.paper.sweep import Measures
 
-PSNR, SSIM, LPIPS = "PSNR", "SSIM", "LPIPS"
+QUALITY_NAMES = PSNR, SSIM, LPIPS = "PSNR", "SSIM", "LPIPS"
 _SMALLEST = torch.zeros(1, 7, 7)  # the smallest image that scikit-image compares
 QUALITIES = (
     Column("PSNR", PSNR, Unit.DECIBEL, PSNR),
@@ -59,13 +60,9 @@ QUALITIES = (
 def qualities(
     found: Tensor | None, sample: Sample, norm: Normalisation, nothing: Tensor
 ) -> Measures:
-    """Return PSNR, SSIM and LPIPS of a recovered input.
+    """Return PSNR, SSIM and LPIPS of an input (C, H, W) as the model sees it.
 
-    Args:
-        found: the input (C, H, W) as the model sees it, or None if none was found.
-        sample: the truth.
-        norm: the normalisation that turns pixels into inputs.
-        nothing: the image (C, H, W) that is scored instead if no usable input was found.
+    If no usable input was found, the image ``nothing`` (C, H, W) is scored instead.
     """
     usable = found is not None and bool(found.isfinite().all())
     image = norm.invert(found.double()) if usable and found is not None else nothing.double()
@@ -79,35 +76,13 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-BITS = "bits"  # the measure that says whether an input came back to the last bit
-Inverse = Callable[[GradientShare], tuple[Recovery, Inversion | None]]
-
-
-@dataclass(frozen=True)
-class InversionCell(KindCell):
-    """A cell that inverts a network that is a plain sequence of layers."""
-
-    samples: int = 100
-
-    def prepare(self, shelf: Shelf) -> Attack:
-        """Return the attack on the inputs of this cell's network."""
-        target = AttackedNetwork.of(self.network, shelf, everything=True)
-        inverse, nothing = inverter(target), mean_image(target)
-
-        def measured(sample: Sample) -> Measures:
-            return inverted(*inverse(target.share(sample)), sample, target, nothing)
-
-        return self.one_by_one(target, measured)
-
-
-def inverter(target: AttackedNetwork) -> Inverse:
+def inverter(
+    target: AttackedNetwork,
+) -> Callable[[GradientShare], tuple[Recovery, Inversion | None]]:
     """Return a function that recovers the label of a share, and then its input.
 
     No family of labels is assumed. The function returns None instead of an inversion if the feature
     was not recovered.
-
-    Args:
-        target: the network that is attacked; its layers are prepared once, here.
     """
     chain = Chain.of(target.model, target.head, target.network.input_shape)
     pixel = pixels(target.network.normalisation)
@@ -116,33 +91,9 @@ def inverter(target: AttackedNetwork) -> Inverse:
         (recovery,) = recover(target.subject, [share], Knowledge())
         if recovery.feature is None:
             return recovery, None
-        return recovery, invert(target.model, share, recovery, chain=chain, pixel=pixel)
+        return recovery, walk_back(target.model, share, recovery, chain=chain, pixel=pixel)
 
     return inverse
-
-
-def inverted(
-    recovery: Recovery, found: Inversion | None, sample: Sample, target: AttackedNetwork,
-    nothing: Tensor,
-) -> Measures:  # fmt: skip
-    """Return how an inverted input compares with the true one.
-
-    Args:
-        recovery: the recovered label.
-        found: the inverted input, or None if there is none.
-        sample: the truth.
-        target: the network that was attacked.
-        nothing: the image (C, H, W) that is scored if there is no inverted input.
-    """
-    image = None if found is None else found.input.view_as(sample.x)
-    return {
-        **qualities(image, sample, target.network.normalisation, nothing),
-        "L1": None if recovery.label is None else label_error(recovery, sample.y),
-        "status": recovery.status.name,
-        "predicted": None if found is None else finite(found.psnr_predicted),
-        "determined": found is not None and found.determined,
-        BITS: found is not None and same_bits(found.input, sample.x),
-    }
 
 
 def pixels(norm: Normalisation) -> Tensor:
@@ -156,15 +107,50 @@ def mean_image(target: AttackedNetwork) -> Tensor:
     return resize(mean[None], target.network.size)[0]
 
 
+BITS = "bits"  # the measure that says whether an input came back to the last bit
+
+
+def exactly_inverted(target: AttackedNetwork, draw: Callable[[int, int], Sample]) -> Attack:
+    """Return the attack that inverts a plain sequence of layers, on samples that are drawn."""
+    inverse, nothing = inverter(target), mean_image(target)
+
+    def measured(number: int, repeat: int) -> Measures:
+        sample = draw(number, repeat)
+        recovery, found = inverse(target.share(sample))
+        image = None if found is None else found.input.view_as(sample.x)
+        return {
+            **qualities(image, sample, target.network.normalisation, nothing),
+            "L1": None if recovery.label is None else label_error(recovery, sample.y),
+            "status": recovery.status.name,
+            "predicted": None if found is None else finite(found.psnr_predicted),
+            "determined": found is not None and found.determined,
+            BITS: found is not None and same_bits(found.input, sample.x),
+        }
+
+    return one_by_one(measured)
+
+
+@dataclass(frozen=True)
+class InversionCell(KindCell):
+    """A cell that inverts a network that is a plain sequence of layers."""
+
+    _: KW_ONLY
+    samples: int = 100
+
+    def prepare(self, shelf: Shelf) -> Attack:
+        target = AttackedNetwork.of(self.network, shelf, everything=True)
+        return exactly_inverted(target, partial(target.sample, self.kind.augmentation))
+
+
 FCN = Experiment(
     "fcn",
     "App. D: inputs of FCN-4",
     (
-        InversionCell("fcn4", SMOOTHED, {PSNR: 51.30, SSIM: 0.999, LPIPS: 0.001}),
-        InversionCell("fcn4", MIXED, {PSNR: 66.80, SSIM: 1.0, LPIPS: 0.045}),
+        InversionCell("fcn4", SMOOTHED, paper={PSNR: 51.30, SSIM: 0.999, LPIPS: 0.001}),
+        InversionCell("fcn4", MIXED, paper={PSNR: 66.80, SSIM: 1.0, LPIPS: 0.045}),
         # The same on the embedded images, for users without Flowers-17. The paper has no such cell.
-        InversionCell("fcn4 on cifar10", SMOOTHED, {}),
-        InversionCell("fcn4 on cifar10", MIXED, {}),
+        InversionCell("fcn4 on cifar10", SMOOTHED),
+        InversionCell("fcn4 on cifar10", MIXED),
     ),
     (*QUALITIES, Column("to the last bit", BITS, Unit.PERCENT)),
     samples=10,
@@ -173,7 +159,6 @@ FCN = Experiment(
 
 IMAGES_PER_CLASS = 3  # of the protocol with smoothed labels
 VARIATION_WEIGHTS = {"lenet": 1e-2, "lenet trained": 1e-3}  # the paper's, of total variation
-Draw = Callable[[ImageSet, Normalisation, int, torch.Generator], Sample]
 
 
 def smoothed(
@@ -208,7 +193,7 @@ class SamplingProtocol:
     """A description of how the samples of one repetition are drawn."""
 
     name: str  # how the protocol is called in a cell's name
-    draw: Draw  # the function that draws a sample from its number and a generator
+    draw: Augmentation  # draws a sample from its number, not from that of an image
     samples: int  # how many samples a repetition has
 
     def drawn(self, target: AttackedNetwork, numbers: Sequence[int], repeat: int) -> list[Sample]:
@@ -225,30 +210,10 @@ MIXED_PROTOCOL = SamplingProtocol("mixed", mixed, 45)
 
 
 @dataclass(frozen=True)
-class LeNetCell:
-    """A LeNet, how its samples are drawn, and the paper's figures for it."""
+class ExactCell(Cell):
+    """A cell of inputs of a LeNet computed by exact inversion, which the paper itself has not."""
 
     protocol: SamplingProtocol
-    subject: str
-    paper: Mapping[str, float] = field(hash=False)
-
-    @property
-    def network(self) -> Network:
-        return NETWORKS[self.subject]
-
-    @property
-    def samples(self) -> int:
-        return self.protocol.samples
-
-
-@dataclass(frozen=True)
-class ExactCell(LeNetCell):
-    """A cell of inputs computed by exact inversion, beside the best figures of the paper.
-
-    The paper itself has no exact inversion of a LeNet.
-    """
-
-    together: int = 1
 
     @property
     def name(self) -> str:
@@ -256,33 +221,24 @@ class ExactCell(LeNetCell):
 
     def prepare(self, shelf: Shelf) -> Attack:
         target = AttackedNetwork.of(self.network, shelf, everything=True)
-        inverse, nothing = inverter(target), mean_image(target)
-
-        def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
-            for sample in self.protocol.drawn(target, numbers, repeat):
-                yield inverted(*inverse(target.share(sample)), sample, target, nothing)
-
-        return attack
+        return exactly_inverted(
+            target, lambda n, repeat: self.protocol.drawn(target, [n], repeat)[0]
+        )
 
 
 @dataclass(frozen=True)
-class MatchingCell(LeNetCell):
-    """A cell of inputs found by gradient matching.
+class MatchingCell(Cell):
+    """A cell of inputs of a LeNet found by gradient matching."""
 
-    Attributes:
-        source: where the label comes from; None means that the true label is given.
-        optimiser: the way to minimise; None means the paper's for the objective.
-        compiled: whether evaluations are compiled, which is faster and rounds differently.
-        polish: how inputs that were matched are solved for at the end, if they are.
-    """
-
+    protocol: SamplingProtocol
     objective: Objective  # the distance between gradients
     method: str  # how the cell's column is called
-    source: LabelSource | None
-    optimiser: Optimiser | None = None
-    compiled: bool = False
-    together: int = 15  # how many samples run in one batch
-    polish: GaussNewton | None = None
+    source: LabelSource | None  # where the label comes from; None: the true label is given
+    _: KW_ONLY
+    optimiser: Optimiser | None = None  # the way to minimise; None: the paper's for the objective
+    compiled: bool = False  # whether evaluations are compiled: faster, and rounds differently
+    together: int = 15
+    polish: GaussNewton | None = None  # how what was matched is solved for at the end, if it is
 
     @property
     def name(self) -> str:
@@ -372,43 +328,43 @@ TABLE3_PAPER: Mapping[Setting, tuple[Values, Values, Values, Values]] = {
 }  # fmt: skip
 
 
-def _matched() -> Iterator[Cell]:
-    """Yield a cell for each setting and each source of the label."""
+def _paper(images: Sequence[Values], column: int) -> dict[str, float]:
+    """Return the paper's PSNR, SSIM and LPIPS in one column."""
+    return {name: values[column] for name, values in zip(QUALITY_NAMES, images, strict=True)}
+
+
+def _table3() -> Iterator[Cell]:
+    """Yield the cells of Table 3, in three parts.
+
+    Inputs by exact inversion, each beside the best of the paper's ten values; those by matching,
+    for every setting and source of the label; "ours" polished by Gauss–Newton, beside "ours".
+    """
+    for protocol, subject in product((MIXED_PROTOCOL, SMOOTHED_PROTOCOL), VARIATION_WEIGHTS):
+        both = zip(
+            *(TABLE3_PAPER[protocol, subject, kind][:3] for kind in (L2, Cosine)), strict=True
+        )
+        psnr, ssim, lpips = (l2 + cosine for l2, cosine in both)
+        best = {PSNR: max(psnr), SSIM: max(ssim), LPIPS: min(lpips)}
+        yield ExactCell(subject, protocol, paper=best, samples=protocol.samples)
     for (protocol, subject, kind), (*images, (dlg, ours)) in TABLE3_PAPER.items():
-        for (method, source), values in zip(
-            SOURCES.items(), zip(*images, strict=True), strict=True
-        ):
-            paper = dict(zip((PSNR, SSIM, LPIPS), values, strict=True))
-            errors = {"DLG": dlg, "ours": ours}
-            paper |= {LABEL_L1: errors[method]} if method in errors else {}
-            yield MatchingCell(protocol, subject, paper, kind(), method, source)
-
-
-def _polished() -> Iterator[Cell]:
-    """Yield the cells of "ours" polished by Gauss–Newton, each beside the paper's "ours"."""
-    column = list(SOURCES).index("ours")
+        errors = {"DLG": {LABEL_L1: dlg}, "ours": {LABEL_L1: ours}}
+        for column, (method, source) in enumerate(SOURCES.items()):
+            paper = {**_paper(images, column), **errors.get(method, {})}
+            yield MatchingCell(
+                subject, protocol, kind(), method, source, paper=paper, samples=protocol.samples
+            )
     for (protocol, subject, kind), (*images, _) in TABLE3_PAPER.items():
-        paper = dict(zip((PSNR, SSIM, LPIPS), (one[column] for one in images), strict=True))
         yield MatchingCell(
-            protocol, subject, paper, kind(), POLISHED, RecoveredLabel(), together=1,
+            subject, protocol, kind(), POLISHED, RecoveredLabel(), together=1,
+            paper=_paper(images, list(SOURCES).index("ours")), samples=protocol.samples,
             polish=GaussNewton(),
         )  # fmt: skip
-
-
-def _exact() -> Iterator[Cell]:
-    """Yield the cells of exact inversion, each beside the best of the paper's ten values."""
-    for protocol in (MIXED_PROTOCOL, SMOOTHED_PROTOCOL):
-        for subject in ("lenet", "lenet trained"):
-            both = [TABLE3_PAPER[protocol, subject, kind] for kind in (L2, Cosine)]
-            psnr, ssim, lpips = (sum((each[i] for each in both), ()) for i in range(3))
-            best = {PSNR: max(psnr), SSIM: max(ssim), LPIPS: min(lpips)}
-            yield ExactCell(protocol, subject, best)
 
 
 TABLE3 = Experiment(
     "table3",
     "Table 3: inputs of LeNet, exact inversion beside the best of the paper's five",
-    (*_exact(), *_matched(), *_polished()),
+    tuple(_table3()),
     (*QUALITIES, Column("label's L1", LABEL_L1, Unit.SMALL, LABEL_L1, higher=False)),
     samples=15,
     paper_repeats=10,
@@ -446,11 +402,11 @@ TABLE4 = Experiment(
     "Table 4: inputs of an untrained LeNet, with the last layer's feature",
     tuple(
         MatchingCell(
-            protocol, "lenet", dict(zip((PSNR, SSIM, LPIPS), values, strict=True)),
-            kind(*weights), "ours", RecoveredLabel(),
+            "lenet", protocol, kind(*weights), "ours", RecoveredLabel(),
+            paper=_paper(images, column), samples=protocol.samples,
         )
         for (protocol, kind), images in TABLE4_PAPER.items()
-        for weights, values in zip(TERM_WEIGHTS, zip(*images, strict=True), strict=True)
+        for column, weights in enumerate(TERM_WEIGHTS)
     ),
     QUALITIES,
     samples=15,

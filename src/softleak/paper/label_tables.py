@@ -1,9 +1,10 @@
-"""A table of its own: the labels of every sample of a batch, from one share."""
+"""The tables of labels: Tables 1, 2 and 5, and one of our own for every sample of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -12,65 +13,26 @@ from torch import Tensor
 
 from softleak.audit.metrics import label_error
 from softleak.batches.recover import read_batch
-from softleak.core.client import capture
+from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare
+from softleak.defenses.defense import Defense, GaussianNoise, LaplaceNoise
 from softleak.labels.recover import recover
 from softleak.matching.tasks import HardLabel, Seen
-from softleak.paper.data.samples import Sample
-from softleak.paper.experiment import Attack, Column, Experiment, Unit
+from softleak.paper.classic import PUBLISHED_NOISE, RowRatios, Vectorised
+from softleak.paper.data.samples import Sample, numbered_generator
+from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit, one_by_one
 from softleak.paper.networks import (
     MIXED,
-    NETWORKS,
     ONE_HOT,
+    SEEDS,
     SMOOTHED,
     AttackedNetwork,
     AugmentationKind,
-    Network,
     Shelf,
 )
-from softleak.paper.sweep.records import Measures
-
-
-@dataclass(frozen=True)
-class KindCell:
-    """A cell that attacks one network with one kind of label, sample by sample.
-
-    Attributes:
-        paper: the paper's values, by the name that a column refers to.
-    """
-
-    subject: str  # the name of the network in ``NETWORKS``
-    kind: AugmentationKind  # how labels are made, and the family that the attacker assumes
-    paper: Mapping[str, float] = field(hash=False)
-    samples: int = 1000  # the number of samples that the paper has in one repetition
-    together: int = 1  # the number of samples in one batch
-
-    @property
-    def name(self) -> str:
-        """The name of the cell in tables and records."""
-        return f"{self.subject}, {self.kind.name}"
-
-    @property
-    def network(self) -> Network:
-        """The network that is attacked."""
-        return NETWORKS[self.subject]
-
-    def one_by_one(self, target: AttackedNetwork, measured: Callable[[Sample], Measures]) -> Attack:
-        """Return the attack that draws and measures one sample after the other.
-
-        Args:
-            target: the network that is attacked.
-            measured: the function that attacks one sample and scores the answer.
-        """
-
-        def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
-            for number in numbers:
-                yield measured(target.sample(self.kind.augmentation, number, repeat))
-
-        return attack
-
+from softleak.paper.sweep import Measures
 
 LABEL_TOLERANCE = 1e-3  # the L1 distance below which an answer counts as the true label
 ACCURACY, ERROR, IDLG = "accuracy", "L1", "iDLG"
@@ -84,28 +46,41 @@ ERRORS = (
 )
 
 
+def each_way(scores: Mapping[str, Measures]) -> Measures:
+    """Return the measures of several ways to attack one share, named after way and measure."""
+    return {f"{way}_{name}": v for way, one in scores.items() for name, v in one.items()}
+
+
+@dataclass(frozen=True)
+class KindCell(Cell):
+    """A cell that attacks one network with one kind of label."""
+
+    kind: AugmentationKind  # how labels are made, and the family that the attacker assumes
+    _: KW_ONLY
+    samples: int = 1000
+
+    @property
+    def name(self) -> str:
+        return f"{self.subject}, {self.kind.name}"
+
+
 @dataclass(frozen=True)
 class LabelCell(KindCell):
     """A cell that recovers labels of a kind that the attacker knows."""
 
     def prepare(self, shelf: Shelf) -> Attack:
-        """Return the attack on the labels of this cell's network."""
-        target = AttackedNetwork.of(self.network, shelf)
-        return self.one_by_one(target, partial(self._measured, target))
+        return one_by_one(partial(self._measured, AttackedNetwork.of(self.network, shelf)))
 
-    def _measured(self, target: AttackedNetwork, sample: Sample) -> Measures:
+    def _measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
         """Attack one share in both ways, and score the answers."""
+        sample = target.sample(self.kind.augmentation, number, repeat)
         share = target.share(sample)
         ways = {
             "head": Knowledge(self.kind.family, head_only=True),
             "whole": Knowledge(self.kind.family),
         }
         found = {way: recover(target.subject, [share], known)[0] for way, known in ways.items()}
-        measures = {
-            f"{way}_{name}": value
-            for way, recovery in found.items()
-            for name, value in scored(recovery, sample).items()
-        }
+        measures = each_way({way: scored(answer, sample) for way, answer in found.items()})
         if self.kind != ONE_HOT:  # not `is not`: a worker process holds a copy
             return measures
         return {**measures, "idlg_exact": _idlg(target, share) == int(sample.y.argmax())}
@@ -119,7 +94,7 @@ def _idlg(target: AttackedNetwork, share: GradientShare) -> int | None:
     return None if found is None else int(found.value.argmax())
 
 
-def scored(recovery: Recovery, sample: Sample) -> dict[str, float | str | bool | None]:
+def scored(recovery: Recovery, sample: Sample) -> Measures:
     """Return how an answer compares with the true label of its sample.
 
     The error counts for UNIQUE answers only, because the paper's mean error does so as well.
@@ -140,21 +115,18 @@ TABLE1_PAPER = {
     "resnet50 on imagenet": (1.0, 1.0, 0.999, 0.999),
 }
 
-
-def _cells(subject: str) -> tuple[LabelCell, ...]:
-    """Return the three cells of one network."""
-    smoothed, mixed, one_hot, idlg = TABLE1_PAPER[subject]
-    return (
-        LabelCell(subject, SMOOTHED, {ACCURACY: smoothed}),
-        LabelCell(subject, MIXED, {ACCURACY: mixed}),
-        LabelCell(subject, ONE_HOT, {ACCURACY: one_hot, IDLG: idlg}),
-    )
-
-
 TABLE1 = Experiment(
     "table1",
     "Table 1: labels recovered on an untrained ResNet50",
-    tuple(cell for subject in TABLE1_PAPER for cell in _cells(subject)),
+    tuple(
+        LabelCell(subject, kind, paper=paper)
+        for subject, (smoothed, mixed, one_hot, idlg) in TABLE1_PAPER.items()
+        for kind, paper in (
+            (SMOOTHED, {ACCURACY: smoothed}),
+            (MIXED, {ACCURACY: mixed}),
+            (ONE_HOT, {ACCURACY: one_hot, IDLG: idlg}),
+        )
+    ),
     (*ACCURACIES, Column("iDLG, by us", "idlg_exact", Unit.PERCENT, IDLG)),
     samples=20,
 )
@@ -176,7 +148,7 @@ TABLE2 = Experiment(
     "table2",
     "Table 2: labels recovered on untrained and trained networks",
     tuple(
-        LabelCell(subject, kind, {ACCURACY: accuracy, ERROR: error})
+        LabelCell(subject, kind, paper={ACCURACY: accuracy, ERROR: error})
         for subject, values in TABLE2_PAPER.items()
         for kind, (accuracy, error) in zip((SMOOTHED, MIXED), values, strict=True)
     ),
@@ -185,53 +157,181 @@ TABLE2 = Experiment(
 )
 
 
+# Table 5. What the paper calls the variance of the noise is its standard deviation.
+SCALAR_TOLERANCE = 1.0  # the paper counts a success if |λ_r − λ_r*| is below this
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What an attack says of one share."""
+
+    scalar: float  # the scalar λ_r; infinite if the attack found nothing
+    label: Tensor | None  # the label (C,); None if the attack found nothing
+    status: str  # the status of the attack in a word
+
+
+def chosen_row(share: GradientShare, head: Head) -> int:
+    """Return the paper's r, the row of the head's gradient whose sum has the largest size."""
+    return int(share[head.weight_name].sum(1).abs().argmax())
+
+
+def read(recovery: Recovery, head: Head, row: int) -> Answer:
+    """Return what a recovery says of λ_r, the scalar that belongs to row r."""
+    if recovery.label is None or recovery.feature is None:
+        return Answer(math.inf, None, recovery.status.name)
+    p = torch.softmax(head.logits(recovery.feature[None])[0] + head.b, -1)
+    return Answer(1 / float(p[row] - recovery.label[row]), recovery.label, recovery.status.name)
+
+
+def pso(target: AttackedNetwork, share: GradientShare) -> Answer:
+    """Return the answer of the paper's particle swarm with its published settings.
+
+    The answer is the best scalar of all intervals, and the label there.
+    """
+    search = replace(PUBLISHED_NOISE, objective=Vectorised)
+    best = search(target.model, share, head=target.head)
+    seen = RowRatios.of(target.model, share, head=target.head)
+    if best.scalar is None or seen is None:
+        return Answer(math.inf, None, best.outcome.name)
+    scalar = torch.tensor(best.scalar, dtype=torch.double)
+    return Answer(best.scalar, Vectorised(seen, search.loss).label(scalar), best.outcome.name)
+
+
+def scored_scalar(answer: Answer, scalar_true: float, y_true: Tensor) -> Measures:
+    """Return how an answer compares with the true scalar λ_r* and the true label (C,)."""
+    gap = abs(answer.scalar - scalar_true)
+    label = answer.label
+    return {
+        "status": answer.status,
+        "close": gap < SCALAR_TOLERANCE,
+        # The paper's L_s is a mean over successes, as its code computes it.
+        "gap": gap if gap < SCALAR_TOLERANCE else None,
+        "class": label is not None and int(label.argmax()) == int(y_true.argmax()),
+        "L1": None if label is None else float((label - y_true).abs().sum()),
+    }
+
+
+def on_one_row(share: GradientShare, noisy: GradientShare, weight: str, row: int) -> GradientShare:
+    """Return the share with the noise of one row of the head's gradient: the paper's protocol."""
+
+    def change(name: str, g: Tensor) -> Tensor:
+        chosen = torch.arange(len(g)) == row
+        return torch.where(chosen[:, None], noisy[name], g) if name == weight else g
+
+    return share.map(change)
+
+
+NoiseKind = Callable[[float, torch.Generator], Defense]  # of a standard deviation and a source
+
+
+@dataclass(frozen=True)
+class NoiseCell(Cell):
+    """A cell that recovers smoothed labels under one kind and size of noise."""
+
+    kind: str  # the name of the noise
+    noise: NoiseKind  # the function that makes the defence
+    std: float  # the standard deviation of the noise
+    _: KW_ONLY
+    samples: int = 100
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}, {self.std:.0e}"
+
+    def prepare(self, shelf: Shelf) -> Attack:
+        return one_by_one(partial(self._measured, AttackedNetwork.of(self.network, shelf)))
+
+    def _measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
+        """Attack one share in five ways, and score the answers."""
+        sample = target.sample(SMOOTHED.augmentation, number, repeat)
+        noise = self.noise(self.std, numbered_generator(SEEDS.noise + repeat, number))
+        share = target.share(sample)
+        row = chosen_row(share, target.head)
+        everything = noise(share)
+        one_row = on_one_row(share, noise(share), target.head.weight_name, row)
+        answers = {
+            "head": _ours(target, everything, head_only=True),
+            "whole": _ours(target, everything, head_only=False),
+            "one_row": _ours(target, one_row, head_only=True),
+            "pso": pso(target, everything),
+            "pso_one_row": pso(target, one_row),
+        }
+        with torch.no_grad():
+            p = target.model(sample.x[None]).double().softmax(-1)[0]
+        scalar_true = 1 / float(p[row] - sample.y[row])
+        return each_way({w: scored_scalar(a, scalar_true, sample.y) for w, a in answers.items()})
+
+
+def _ours(target: AttackedNetwork, share: GradientShare, *, head_only: bool) -> Answer:
+    """Return softleak's answer, from the head's gradient alone or from the whole share."""
+    known = Knowledge(SMOOTHED.family, head_only=head_only)
+    (found,) = recover(target.subject, [share], known)
+    return read(found, target.head, chosen_row(share, target.head))
+
+
+CLOSE_SHARE, SCALAR_GAP = "close", "gap"  # the names of the paper's values
+NOISES: Mapping[str, NoiseKind] = {"Gaussian": GaussianNoise, "Laplace": LaplaceNoise}
+# The accuracy and L_s by standard deviation, with noise on the one row that the attack reads.
+TABLE5_PAPER = {
+    "Gaussian": {
+        1e-4: (1.0, 1.02e-4), 1e-3: (1.0, 1.13e-3), 1e-2: (1.0, 1.14e-2), 1e-1: (0.45, 5.82e-1),
+    },
+    "Laplace": {
+        1e-4: (1.0, 1.61e-4), 1e-3: (1.0, 8.07e-4), 1e-2: (1.0, 7.95e-3), 1e-1: (0.36, 7.95e-1),
+    },
+}  # fmt: skip
+STRONGER_STD = 3e-1  # a standard deviation beyond the paper's
+
+TABLE5 = Experiment(
+    "table5",
+    "Table 5: labels recovered under noise",
+    tuple(
+        NoiseCell(
+            "resnet18 kaiming", kind, NOISES[kind], std,
+            paper=dict(zip((CLOSE_SHARE, SCALAR_GAP), values, strict=True)) if values else {},
+        )
+        for kind, paper in TABLE5_PAPER.items()
+        for std, values in (*paper.items(), (STRONGER_STD, None))
+    ),
+    (
+        Column("noise on all, head", "head_close", Unit.PERCENT, CLOSE_SHARE),
+        Column("noise on all, whole", "whole_close", Unit.PERCENT, CLOSE_SHARE),
+        Column("noise on one row", "one_row_close", Unit.PERCENT, CLOSE_SHARE),
+        Column("PSO by us, on all", "pso_close", Unit.PERCENT),
+        Column("PSO by us, on one row", "pso_one_row_close", Unit.PERCENT, CLOSE_SHARE),
+        Column("L_s, one row", "one_row_gap", Unit.SMALL, SCALAR_GAP, higher=False),
+        Column("class right, noise on all", "head_class", Unit.PERCENT),
+        Column("label's L1, noise on all", "head_L1", Unit.SMALL),
+        Column("label's L1, whole share", "whole_L1", Unit.SMALL),
+    ),
+    samples=20,
+)  # fmt: skip
+
+
 RIGHT_PART, PROVED_PART, WRONG_COUNT = "right", "proved", "wrong_unique"
 
 
 @dataclass(frozen=True)
-class BatchCell:
-    """A cell that recovers every sample of batches of one size.
+class BatchCell(KindCell):
+    """A cell that recovers every sample of batches of one size; the paper has none."""
 
-    Attributes:
-        paper: the paper's values; there are none, as the paper has no batches.
-    """
-
-    subject: str  # the name of the network in ``NETWORKS``
-    kind: AugmentationKind  # how labels are made, and the family that the attacker assumes
     size: int  # the number of samples in a batch, which the attacker knows
-    paper: Mapping[str, float] = field(default_factory=dict, hash=False)
+    _: KW_ONLY
     samples: int = 100  # the number of batches in one repetition
-    together: int = 1  # the number of batches that are attacked at once
 
     @property
     def name(self) -> str:
-        """The name of the cell in tables and records."""
-        return f"{self.subject}, {self.kind.name}, B={self.size}"
-
-    @property
-    def network(self) -> Network:
-        """The network that is attacked."""
-        return NETWORKS[self.subject]
+        return f"{super().name}, B={self.size}"
 
     def prepare(self, shelf: Shelf) -> Attack:
-        """Return the attack on the batches of this cell."""
         target = AttackedNetwork.of(self.network, shelf, evidence=False, everything=True)
-
-        def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
-            for number in numbers:
-                yield self._measured(target, number, repeat)
-
-        return attack
+        return one_by_one(partial(self._measured, target))
 
     def _measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
         """Attack one batch, and compare the answer with the truth afterwards."""
-        rows = range(number * self.size, (number + 1) * self.size)
-        drawn = [target.sample(self.kind.augmentation, row, repeat) for row in rows]
-        x = torch.stack([one.x.reshape(self.network.input_shape) for one in drawn]).float()
-        y = torch.stack([one.y.flatten() for one in drawn])
-        share = capture(target.model, x, y.float())
-        knowledge = Knowledge(self.kind.family, samples=self.size)
-        return scored_batch(read_batch(target.subject, share, knowledge), y.double())
+        drawn, share = target.batch(self.kind.augmentation, self.size, number, repeat)
+        found = read_batch(target.subject, share, Knowledge(self.kind.family, samples=self.size))
+        return scored_batch(found, torch.stack([one.y for one in drawn]))
 
 
 def scored_batch(found: BatchRecovery, y: Tensor) -> Measures:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from importlib import import_module
 from io import StringIO
@@ -21,21 +21,20 @@ from torch.library import define
 from softleak.audit.metrics import psnr
 from softleak.audit.options import Options
 from softleak.audit.run import audit
-from softleak.core.client import capture
 from softleak.core.errors import MissingExtra, how_to_install, in_a_line
 from softleak.core.factors import head_gradients
+from softleak.core.input_spec import CIFAR10_NORM, Normalisation
 from softleak.core.knowledge import Knowledge
-from softleak.core.normalisation import CIFAR10_NORM, Normalisation
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, GaussianNoise, Prune
 from softleak.matching.problems import TotalVariation
 from softleak.paper.data.samples import Sample
-from softleak.paper.experiment import Attack, Column, Experiment, Unit
+from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit, one_by_one
 from softleak.paper.input_tables import mean_image
 from softleak.paper.label_tables import LABEL_TOLERANCE
-from softleak.paper.networks import NETWORKS, SEEDS, SMOOTHED, AttackedNetwork, Network, Shelf
-from softleak.paper.sweep.records import Measures
+from softleak.paper.networks import SEEDS, SMOOTHED, AttackedNetwork, Shelf
+from softleak.paper.sweep import Measures
 
 BREACHING = "breaching (inverting gradients)"
 UNDECLARED = "operator torchvision::"  # how torch's complaint about such an operator begins
@@ -73,16 +72,10 @@ def _declare_operators() -> None:
 def runnable(experiment: Experiment, only: str = "") -> Experiment:
     """Return an experiment without breaching's cells if breaching does not import.
 
-    Args:
-        experiment: the experiment.
-        only: a part of the names of the cells that are asked for.
-
-    Raises:
-        MissingExtra: if no other cells are asked for.
+    Raises ``MissingExtra`` if no others have names that contain ``only``.
     """
     others = tuple(cell for cell in experiment.cells if BREACHING not in cell.name)
-    theirs = [cell.name for cell in experiment.cells if BREACHING in cell.name]
-    if not any(only in name for name in theirs):
+    if not any(only in cell.name for cell in experiment.cells if BREACHING in cell.name):
         return experiment
     try:
         breaching()
@@ -106,9 +99,6 @@ def frameworks_left_out() -> str:
     return leakpro
 
 
-Gradients = dict[str, Tensor]
-
-
 @dataclass(frozen=True, eq=False)
 class FieldAnswer:
     """The inputs (n, …) that an attack found, None if there are none, and its labels (m, C)."""
@@ -125,15 +115,10 @@ def apparent_labels(subject: Subject, share: GradientShare, size: int) -> Tensor
 
 @dataclass(frozen=True)
 class FieldAttack:
-    """A published attack that matches gradients, for any number of samples.
-
-    Attributes:
-        free_labels: whether labels are searched for with the inputs. Otherwise they are the
-            ``apparent_labels`` of the share.
-    """
+    """A published attack that matches gradients, for any number of samples."""
 
     cosine: bool  # whether the distance is the cosine; otherwise it is the squared difference
-    free_labels: bool
+    free_labels: bool  # whether labels are sought with the inputs; else they are the apparent ones
     variation: float = 0.0  # the weight of total variation
     evaluations: int = 300  # the number of gradients that may be computed
     rate: float = 1.0  # the learning rate
@@ -208,13 +193,9 @@ INVERTING_GRADIENTS = FieldAttack(cosine=True, free_labels=False, variation=1e-2
 
 @dataclass(frozen=True)
 class BreachingAttack:
-    """The attack ``invertinggradients`` of breaching, by its own settings except for the steps.
+    """The attack ``invertinggradients`` of breaching, by its own settings except for the steps."""
 
-    Attributes:
-        normalisation: the normalisation of inputs, by which breaching keeps pixels in [0, 1].
-    """
-
-    normalisation: Normalisation
+    normalisation: Normalisation  # of inputs, by which breaching keeps pixels in [0, 1]
     evaluations: int = 300  # the number of gradients that may be computed. Its authors take 24,000
     seed: int = 0  # the seed of the first guess
 
@@ -236,28 +217,31 @@ class BreachingAttack:
             attacker = framework.attacks.prepare_attack(
                 subject.model, nn.CrossEntropyLoss(), settings
             )
-            found, _ = attacker.reconstruct(
-                [self._sent(subject)], [_received(subject, share, labels)], {}
-            )
+            sent, received = self._exchanged(subject, share, labels)
+            found, _ = attacker.reconstruct([sent], [received], {})
         return FieldAnswer(found["data"].detach(), labels)
 
-    def _sent(self, subject: Subject) -> dict[str, object]:
-        """Return what the server sends to clients, in breaching's form."""
-        about = SimpleNamespace(
+    def _exchanged(
+        self, subject: Subject, share: GradientShare, labels: Tensor
+    ) -> tuple[dict[str, object], dict[str, object]]:
+        """Return what the server sends and receives, in breaching's form."""
+        model = subject.model
+        inputs = SimpleNamespace(
             shape=subject.expected_tensor_shape, modality="vision",
             mean=self.normalisation.mean, std=self.normalisation.std,
         )  # fmt: skip
-        parameters, buffers = [*subject.model.parameters()], [*subject.model.buffers()]
-        return {"parameters": parameters, "buffers": buffers, "metadata": about}
-
-
-def _received(subject: Subject, share: GradientShare, labels: Tensor) -> dict[str, object]:
-    """Return what the server receives, in breaching's form, with labels (B, C) read off it."""
-    gradients = [share[name].float() for name, _ in subject.model.named_parameters()]
-    about = {
-        "num_data_points": len(labels), "labels": labels.argmax(1), "local_hyperparams": None,
-    }  # fmt: skip
-    return {"gradients": gradients, "buffers": None, "metadata": about}
+        told = {
+            "num_data_points": len(labels), "labels": labels.argmax(1), "local_hyperparams": None,
+        }  # fmt: skip
+        gradients = [share[name].float() for name, _ in model.named_parameters()]
+        return (
+            {
+                "parameters": [*model.parameters()],
+                "buffers": [*model.buffers()],
+                "metadata": inputs,
+            },
+            {"gradients": gradients, "buffers": None, "metadata": told},
+        )
 
 
 OURS_SECONDS = 30.0  # how long an audit matches gradients where nothing is computed exactly
@@ -297,52 +281,31 @@ DEFENCES: Mapping[str, Callable[[int], Defense | None]] = {
 
 
 @dataclass(frozen=True)
-class LeaderboardCell:
-    """One attack on the batches of one network, behind one defence.
+class LeaderboardCell(Cell):
+    """One attack on the batches of one network, behind one defence; the paper has none."""
 
-    Attributes:
-        paper: the paper's values, of which there are none.
-    """
-
-    subject: str  # the name of the network in ``NETWORKS``
     defence: str  # the name of the defence in ``DEFENCES``
     size: int  # the number of samples in a batch, which every attack is told
     method: str  # the name of the attack in ``ATTACKS``
-    paper: Mapping[str, float] = field(default_factory=dict, hash=False)
+    _: KW_ONLY
     samples: int = 20  # the number of batches in one repetition
-    together: int = 1  # the number of batches that are attacked at once
 
     @property
     def name(self) -> str:
-        """The name of the cell in tables and records."""
         return f"{self.subject}, {self.defence}, B={self.size}, {self.method}"
 
-    @property
-    def network(self) -> Network:
-        """The network that is attacked."""
-        return NETWORKS[self.subject]
-
     def prepare(self, shelf: Shelf) -> Attack:
-        """Return the attack on the batches of this cell."""
         target = AttackedNetwork.of(self.network, shelf, evidence=False, everything=True)
         nothing = self.network.normalisation.apply(mean_image(target))
 
-        def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
-            for number in numbers:
-                rows = range(number * self.size, (number + 1) * self.size)
-                drawn = [target.sample(SMOOTHED.augmentation, row, repeat) for row in rows]
-                share = self._share(target, drawn, SEEDS.noise + repeat + number)
-                yield self._scored(ATTACKS[self.method](target.subject, share, self.size), drawn,
-                                   nothing)  # fmt: skip
+        def measured(number: int, repeat: int) -> Measures:
+            drawn, share = target.batch(SMOOTHED.augmentation, self.size, number, repeat)
+            defence = DEFENCES[self.defence](SEEDS.noise + repeat + number)
+            sent = share if defence is None else defence(share)
+            found = ATTACKS[self.method](target.subject, sent, self.size)
+            return self._scored(found, drawn, nothing)
 
-        return attack
-
-    def _share(self, target: AttackedNetwork, drawn: Sequence[Sample], seed: int) -> GradientShare:
-        """Return what a client sends for these samples, defended."""
-        x = torch.stack([one.x for one in drawn]).float()
-        share = capture(target.model, x, torch.stack([one.y for one in drawn]).float())
-        defence = DEFENCES[self.defence](seed)
-        return share if defence is None else defence(share)
+        return one_by_one(measured)
 
     def _scored(self, found: FieldAnswer, drawn: Sequence[Sample], nothing: Tensor) -> Measures:
         """Compare every true sample with the image and the label that come nearest to it."""
@@ -351,7 +314,7 @@ class LeaderboardCell:
         images = found.inputs if usable and found.inputs is not None else nothing[None]
         pixels = [norm.invert(image.view_as(nothing).double()) for image in images]
         best = [max(psnr(one, norm.invert(s.x.double())) for one in pixels) for s in drawn]
-        y = torch.stack([one.y.flatten() for one in drawn]).double()
+        y = torch.stack([one.y for one in drawn])
         off = torch.cdist(y, found.labels.double(), p=1)
         same = y.argmax(1)[:, None] == found.labels.argmax(1)
         exact = (off < LABEL_TOLERANCE).any(1)

@@ -82,23 +82,16 @@ class Shelf:
     """Folders of data packs and of trained weights, either of which may be missing.
 
     What was opened travels with the shelf, so that a worker on another machine needs no folders.
-
-    Attributes:
-        opened: the images that were read, by file.
-        read: the weights that were read, by file.
     """
 
     data: Path | None = None  # the folder of data packs
     weights: Path | None = None  # the folder of trained weights
+    # The images and the weights that were read, by file.
     opened: dict[str, ImageSet] = field(default_factory=dict, compare=False)
     read: dict[str, Mapping[str, Tensor]] = field(default_factory=dict, compare=False)
 
     def images(self, source: DataSet) -> ImageSet:
-        """Return the images of a data set.
-
-        The embedded images stand in for CIFAR-10. ``DataError`` is raised if another pack is
-        missing.
-        """
+        """Return the images of a data set; the embedded ones stand in for CIFAR-10 only."""
         if source.file not in self.opened:
             path = self.path(source.file)
             if path is None and not source.embedded:
@@ -109,7 +102,7 @@ class Shelf:
         return self.opened[source.file]
 
     def tensors(self, name: str) -> Mapping[str, Tensor]:
-        """Return the weights in a file on the shelf, or raise ``ModelError`` if it is missing."""
+        """Return the weights in a file on the shelf."""
         if name not in self.read:
             path = self.path(name)
             if path is None:
@@ -121,20 +114,8 @@ class Shelf:
 
     def path(self, name: str | None) -> Path | None:
         """Return where a file is, or None if it is not on the shelf."""
-        folders = [folder for folder in (self.data, self.weights) if folder is not None]
-        found = [folder / name for folder in folders if name and (folder / name).is_file()]
-        return found[0] if found else None
-
-    def lacks(self, source: DataSet, weights: str = "") -> str:
-        """Return the files that are needed and missing; empty if all are on the shelf.
-
-        Args:
-            source: the data set that is needed.
-            weights: the file of weights that is needed, if any.
-        """
-        needed = [weights] if weights else []
-        needed += [] if source.embedded else [source.file]
-        return ", ".join(name for name in needed if self.path(name) is None)
+        places = [folder / name for folder in (self.data, self.weights) if folder and name]
+        return next((place for place in places if place.is_file()), None)
 
     def hashes(self, names: Iterable[str]) -> dict[str, str]:
         """Return the SHA-256 of each file, or "embedded" if it comes with the package."""
@@ -149,24 +130,16 @@ class Shelf:
         return f"{held} images of the {source.images} of {source.title}"
 
 
-Initialise = Callable[[nn.Module], nn.Module]
-
-
 @dataclass(frozen=True)
 class Network:
-    """A model as it is measured.
-
-    Attributes:
-        initialise: the function that replaces the random weights; None leaves PyTorch's own.
-        normalisation: the normalisation that turns pixels into inputs.
-    """
+    """A model as it is measured."""
 
     make: Callable[[], nn.Module]  # the function that builds the model with random weights
     weights: str = ""  # the file of trained weights on the shelf; empty for an untrained model
-    initialise: Initialise | None = None
+    initialise: Callable[[nn.Module], nn.Module] | None = None  # replaces PyTorch's own weights
     source: DataSet = CIFAR10  # the data set of its inputs
     size: int = 32  # the height and width of an input in pixels
-    normalisation: data.Normalisation = data.CIFAR10_NORM
+    normalisation: data.Normalisation = data.CIFAR10_NORM  # turns pixels into inputs
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -175,7 +148,8 @@ class Network:
 
     def lacking(self, shelf: Shelf) -> str:
         """Return the files that are needed and not on the shelf; empty if all are there."""
-        return shelf.lacks(self.source, self.weights)
+        needed = (self.weights, "" if self.source.embedded else self.source.file)
+        return ", ".join(name for name in needed if name and shelf.path(name) is None)
 
     def build(self, shelf: Shelf) -> nn.Module:
         """Return the model in eval mode, with the same weights every time."""
@@ -188,27 +162,10 @@ class Network:
         return model.eval()
 
     def sample(self, shelf: Shelf, kind: data.Augmentation, number: int, seed: int) -> data.Sample:
-        """Return one sample of a stream, resized to this network's input.
-
-        Args:
-            shelf: the data packs.
-            kind: the augmentation that makes the input and the label.
-            number: the number of the sample in the stream.
-            seed: the seed of the stream.
-        """
+        """Return sample ``number`` of the stream of a seed, resized to this network's input."""
         images = shelf.images(self.source)
         size = None if images.shape == self.input_shape else self.size
         return data.nth_sample(images, kind, number, seed, self.normalisation, size)
-
-
-def _mlp(activation: Callable[[], nn.Module]) -> Network:
-    """Return an untrained fully connected network with this activation."""
-    return Network(partial(models.mlp, 3 * 32 * 32, activation=activation))
-
-
-def _converged(make: Callable[[], nn.Module], pack: str) -> Network:
-    """Return a network that others have trained until its loss was almost zero."""
-    return Network(make, weights=pack, normalisation=data.IMAGENET_NORM)
 
 
 def _resnet50(classes: int, source: DataSet, size: int) -> Network:
@@ -221,6 +178,8 @@ _alexnet = partial(models.alexnet, classes=17)
 _resnet18 = partial(models.resnet18, classes=10)
 _resnet18_cifar = partial(models.resnet18_cifar, classes=10)
 _on_flowers = partial(Network, source=FLOWERS17, size=224)
+# Others have trained these until the loss was almost zero.
+_converged = partial(Network, normalisation=data.IMAGENET_NORM)
 
 NETWORKS: Mapping[str, Network] = {
     "lenet": Network(models.lenet, initialise=models.uniform_),
@@ -252,10 +211,10 @@ NETWORKS: Mapping[str, Network] = {
     "vit": Network(models.vit),
     "resnet50 at 224": Network(partial(models.resnet50, classes=10), size=224),
     "resnet50 at 224, uniform": _resnet50(10, CIFAR10, 224),
-    "mlp ReLU": _mlp(nn.ReLU),
-    "mlp LeakyReLU": _mlp(nn.LeakyReLU),
-    "mlp Sigmoid": _mlp(nn.Sigmoid),
-    "mlp Tanh": _mlp(nn.Tanh),
+    **{
+        f"mlp {kind.__name__}": Network(partial(models.mlp, 3 * 32 * 32, activation=kind))
+        for kind in (nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh)
+    },
 }
 
 
@@ -309,15 +268,17 @@ class AttackedNetwork:
         return self.subject.once(evidence_of)
 
     def sample(self, kind: Augmentation, number: int, repeat: int = 0) -> Sample:
-        """Return a sample that depends on nothing but its number and its repetition.
-
-        Args:
-            kind: the augmentation that makes the input and the label.
-            number: the number of the sample within the repetition.
-            repeat: the number of the repetition.
-        """
+        """Return a sample that depends on nothing but its number and its repetition."""
         return self.network.sample(self.shelf, kind, number, SEEDS.samples + repeat)
 
     def share(self, sample: Sample) -> GradientShare:
         """Return the gradient that a client sends for this sample."""
         return capture(self.model, sample.x, sample.y)
+
+    def batch(
+        self, kind: Augmentation, size: int, number: int, repeat: int
+    ) -> tuple[list[Sample], GradientShare]:
+        """Return the samples of a batch, and the gradient that a client sends for all of them."""
+        drawn = [self.sample(kind, n, repeat) for n in range(number * size, (number + 1) * size)]
+        x, y = torch.stack([one.x for one in drawn]), torch.stack([one.y for one in drawn])
+        return drawn, capture(self.model, x.float(), y.float())

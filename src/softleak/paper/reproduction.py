@@ -9,11 +9,10 @@ from softleak.core.environment import code, versions
 from softleak.core.errors import DataError, OptionError
 from softleak.paper.experiment import Attack, Cell, Experiment, Size
 from softleak.paper.input_tables import FCN, TABLE3, TABLE4, MatchingCell
-from softleak.paper.label_tables import BATCH_TABLE, TABLE1, TABLE2
+from softleak.paper.label_tables import BATCH_TABLE, TABLE1, TABLE2, TABLE5
 from softleak.paper.leaderboard import LEADERBOARD
 from softleak.paper.networks import SEEDS, Shelf
-from softleak.paper.noise_table import TABLE5
-from softleak.paper.sweep.records import Engine, Piece, Record, Records, missing, sweep
+from softleak.paper.sweep import Engine, Piece, Record, Records, missing, sweep
 
 EXPERIMENTS: Mapping[str, Experiment] = {
     experiment.name: experiment

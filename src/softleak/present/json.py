@@ -17,7 +17,7 @@ from softleak.audit.rates import Point, WhatIf
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.samples import SamplesFinding
 from softleak.core.vocabulary import State
-from softleak.inversion.texts.plan import Text
+from softleak.inversion.results import Text
 from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit

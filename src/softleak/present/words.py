@@ -15,8 +15,8 @@ from softleak.audit.report import Audit, AuditReport
 from softleak.audit.samples import SamplesFinding
 from softleak.core.results import Recovery, Status
 from softleak.core.vocabulary import State, written
+from softleak.inversion.results import Certainty, Text
 from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
-from softleak.inversion.texts.plan import Certainty, Text
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ import softleak as sl
 from softleak.audit import Options, audit
 from softleak.audit.composition import parts_in_words
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import UNKNOWN, LocalTraining
-from softleak.guard.auditor import SeveralReader
-from softleak.guard.updates import ClientUpdate
+from softleak.core.share import UNKNOWN, LocalTraining
+from softleak.guard.auditor import ClientUpdate, read_several
 from softleak.labels.local.proportions import StandIns
 from softleak.paper import models
 
@@ -46,7 +45,7 @@ def test_a_round_states_them_where_the_client_is_known(federation):
     update = ClientUpdate(1, gradient, CLIENT.lr, SAMPLES, client=CLIENT.training)
     report = audit(subject.model, share, options=Options(inputs=False))
     assert "parts of the classes" not in report.composition.message
-    told = SeveralReader(subject, public).read(update, gradient, report).composition
+    told = read_several(subject, update, report, public).composition
     assert "parts of the classes, with 90 % intervals: class 0 " in told.message
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softleak.inversion.texts.plan import Certainty, Place, Text
+from softleak.inversion.results import Certainty, Place, Text
 from softleak.present.words import known_words, leaked_of_text, leaked_of_texts
 
 SURE, LIKELY, GUESS = Certainty.CERTAIN, Certainty.LIKELY, Certainty.GUESS

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from softleak.cli.jobs import _options
+from softleak.cli.audit import _options
 from softleak.cli.options import Request
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import LocalTraining
+from softleak.core.share import LocalTraining
 from softleak.present.advice import attacker_knowledge
 
 

@@ -10,7 +10,7 @@ import softleak as sl
 from softleak import io as tensor_files
 from softleak.audit import UpdateReading
 from softleak.audit import files as update_files
-from softleak.cli import jobs
+from softleak.cli import audit as jobs
 from softleak.cli.options import Request
 from softleak.core.errors import ShareError
 from softleak.core.vocabulary import UpdateKind

@@ -22,7 +22,8 @@ from softleak.audit.defended import Trial, from_first
 from softleak.audit.weakest import GRID_FACTOR, Search, root_mean_square
 from softleak.core.errors import OptionError
 from softleak.core.subject import Subject
-from softleak.inversion.chain import NoChain, chain_of
+from softleak.inversion.chain import chain_of
+from softleak.inversion.results import NoWay
 
 SHAPE = (3, 8, 8)
 
@@ -65,7 +66,7 @@ def test_the_share_itself_is_not_hidden(case):
 
 def test_what_nobody_knew_undefended_is_hidden_from_the_start(case):
     own = search(case, Leak.INPUT)
-    blind = replace(own, subject=own.subject.given(chain_of, NoChain("")), reach=None)
+    blind = replace(own, subject=own.subject.given(chain_of, NoWay("")), reach=None)
     stopped = blind.weakest()
     assert stopped is not None
     assert stopped.setting == pytest.approx(root_mean_square(case[1]) * GRID_FACTOR**-12)

@@ -19,7 +19,8 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import DefenceGroup
 from softleak.defenses import Cast, Clip, GaussianNoise, Int8, Prune
-from softleak.inversion.chain import NoChain, chain_of
+from softleak.inversion.chain import chain_of
+from softleak.inversion.results import NoWay
 from softleak.paper import data, models
 from softleak.present.charts import chart
 
@@ -121,7 +122,7 @@ def test_a_quick_walk_comes_first_where_there_is_one(connected, trained):
 
 def test_an_input_that_cannot_be_inverted_is_not_tried(connected):
     subject, targets, options = connected
-    trial = ResponseCurve(subject.given(chain_of, NoChain("")), targets, options, NOTHING, 1)
+    trial = ResponseCurve(subject.given(chain_of, NoWay("")), targets, options, NOTHING, 1)
     found = trial.response(quiet)
     assert Leak.INPUT not in found.points[0].rates
     assert chart(found).cells[2].words == "not tried"
@@ -135,7 +136,7 @@ def test_an_input_that_cannot_be_inverted_is_tried_where_its_reach_can_be_estima
         x = sample.x.reshape(3, 8, 4, 8, 4).mean((2, 4))
         share = NamedShare("", sl.capture(subject.model, x, sample.y), Truth(sample.y, x))
         targets += map(Target.of, [share], audit_shares(subject, [share], options))
-    alone = subject.given(chain_of, NoChain(""))
+    alone = subject.given(chain_of, NoWay(""))
     sweep = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-6, 1e3))
     reaches = {id(targets[0]): InputReach(alone, targets[0])}
     trial = ResponseCurve(alone, tuple(targets), options, sweep, 1, reaches)

@@ -9,7 +9,7 @@ import typer
 
 from softleak.audit import Audit, Refusal
 from softleak.audit.leaks import Leak
-from softleak.cli import jobs
+from softleak.cli import audit as jobs
 from softleak.cli.audit import carry_out, exit_code
 from softleak.cli.exits import Exit
 from softleak.cli.options import Request

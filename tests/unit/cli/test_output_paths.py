@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from softleak.cli import jobs
+from softleak.cli import audit as jobs
 from softleak.cli.audit import carry_out, check_outputs
 from softleak.cli.exits import Exit
 from softleak.cli.options import Request

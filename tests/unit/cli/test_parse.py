@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from softleak.cli import jobs as parse
+from softleak.cli import audit as parse
 from softleak.core.errors import DataError, SoftleakError
 from softleak.paper import data
 

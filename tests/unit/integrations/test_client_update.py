@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.core.local_training import LocalTraining
-from softleak.guard.auditor import Auditor, Question
-from softleak.guard.updates import ClientUpdate, Group
+from softleak.core.share import LocalTraining
+from softleak.guard.auditor import Auditor, ClientUpdate, Question
 from softleak.paper import models
 
 EPOCH = LocalTraining(lr=0.1, epochs=1, batch_size=4, momentum=0.9)
@@ -29,9 +28,9 @@ def test_of_a_client_that_says_it_has_several_samples_no_other_client_is_looked_
     sent = sl.Client(lr=0.1, epochs=1, batch_size=4, momentum=0.9).share(model, x, y)
     gradient = sl.GradientShare({name: g / 0.1 for name, g in sent.items()})
     auditor = Auditor(model, Question(input_shape=(6,)))
-    said, alone = (ClientUpdate(n, gradient, 0.1, n, client=EPOCH) for n in (10, 1))
     state = dict(model.state_dict())
-    found = auditor.audit(1, [Group(state, (said, alone))]).clients
+    updates = [ClientUpdate(n, gradient, 0.1, n, client=EPOCH, received=state) for n in (10, 1)]
+    found = auditor.audit(1, updates).clients
     messages = [one.report.label.recovery.message for one in found if one.report is not None]
     assert ["would fit" in message for message in messages] == [False, True]
     assert all(one.report.label.recovery.status is sl.Status.NOT_SINGLE for one in found)

@@ -12,9 +12,8 @@ from torch import nn
 import softleak as sl
 from softleak.audit import Leak
 from softleak.audit.findings import Method
-from softleak.guard.auditor import Question
+from softleak.guard.auditor import ClientUpdate, Question
 from softleak.guard.guard import Action, GuardPolicy, UpdateGuard
-from softleak.guard.updates import ClientUpdate
 
 SHAPE, LR, INPUT = (1, 6, 6), 0.1, frozenset({Leak.INPUT})
 ENOUGH = 120.0  # seconds; the image is found in one or two

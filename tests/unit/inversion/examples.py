@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import softleak as sl
 from softleak.inversion.conv.geometry import Geometry
 from softleak.inversion.conv.rows import Rows
-from softleak.inversion.state import LayerState, Measurement
+from softleak.inversion.state import LayerState
 
 CONVOLUTIONS = [
     {"kernel_size": 3, "padding": 1},
@@ -30,7 +30,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 def state(value: Tensor, error: float = 1e-9, delta: Tensor | None = None) -> LayerState:
     """A value with independent errors, beside an exact δ."""
     d = torch.ones_like(value) if delta is None else delta
-    return LayerState.uncoupled(Measurement(value, torch.full_like(value, error)), d, 0 * d)
+    return LayerState.uncoupled(value, torch.full_like(value, error), d, 0 * d)
 
 
 def exact_rows(

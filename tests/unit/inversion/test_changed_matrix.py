@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.inversion.conv.solve import least_ratio
+from softleak.inversion.conv.layer import least_ratio
 from tests.unit.inversion.examples import normal
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.inversion.linear import Scale, scale_on_grid
+from softleak.inversion.steps import Scale, scale_on_grid
 from softleak.paper import models
 
 SPACING = torch.finfo(torch.float32).eps / 2

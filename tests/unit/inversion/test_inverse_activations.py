@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from softleak.inversion.activations import RANGE_MARGIN, inverse_of
+from softleak.inversion.steps import RANGE_MARGIN, inverse_of
 
 SMOOTH = [
     nn.Sigmoid(), nn.Tanh(), nn.Softplus(), nn.Softplus(2.0), nn.Softsign(), nn.LogSigmoid(),

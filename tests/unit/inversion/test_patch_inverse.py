@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak.core.errors import ModelError
-from softleak.inversion.patch_plan import NoPlan, PatchPlan, patch_plan, pixel_layers
+from softleak.inversion.patches import PatchPlan, patch_plan, pixel_layers
+from softleak.inversion.results import NoWay
 from softleak.paper import models
 
 
@@ -160,7 +161,7 @@ def test_fixed_positions_are_a_clear_statement() -> None:
     model = Patches(learned=False).eval()
     share = sl.capture(model, image(3), 1)
     plan = patch_plan(sl.Subject.of(model, (3, 8, 8)))
-    assert isinstance(plan, NoPlan)
+    assert isinstance(plan, NoWay)
     assert "positions may be fixed" in plan.reason
     with pytest.raises(ModelError):
         sl.invert(model, share, sl.recover_label(model, share))

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from softleak.inversion.conv.geometry import Geometry
+from softleak.inversion.conv.layer import solve_quickly, solve_thoroughly
 from softleak.inversion.conv.rows import (
     ApproximateInverse,
-    LowRank,
     Rows,
-    SinglePrecision,
     approximate_inverse,
+    low_rank,
     normal_matrix,
+    single_precision,
 )
-from softleak.inversion.conv.solve import solve_quickly, solve_thoroughly
 
 LAYERS = [
     {"kernel_size": 3, "padding": 1},
@@ -54,13 +54,13 @@ def inverse(given: Rows, ridge: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("options", LAYERS, ids=str)
-@pytest.mark.parametrize("kind", [SinglePrecision, LowRank])
+@pytest.mark.parametrize("kind", [single_precision, low_rank])
 def test_both_factorisations_are_of_the_normal_matrix(kind, options):
     given = rows(**options)
     diagonal = given.normal_diagonal().view(2, -1).amax(0)
     ridge = 1e-3 * (diagonal + diagonal.max())
     expected = inverse(replace(given, prior_size=math.inf), ridge)
-    found: ApproximateInverse | None = kind.of(given, ridge)
+    found: ApproximateInverse | None = kind(given, ridge)
     assert found is not None
     columns = torch.stack([found.solve(unit) for unit in torch.eye(len(expected)).double()])
     assert float((columns - expected).norm() / expected.norm()) < 1e-3
@@ -71,8 +71,10 @@ def test_both_factorisations_are_of_the_normal_matrix(kind, options):
 def test_the_cheaper_factorisation_is_chosen():
     many, few = rows(kernel_size=3, padding=1), rows(kernel_size=3, stride=3, outputs=4)
     ridge = torch.ones(42).double()
-    assert isinstance(approximate_inverse(many, ridge), SinglePrecision)
-    assert isinstance(approximate_inverse(few, ridge), LowRank)
+    for given, expected in ((many, single_precision), (few, low_rank)):
+        right = torch.randn(84).double()
+        chosen = approximate_inverse(given, ridge).solve(right)
+        assert torch.equal(chosen, expected(given, ridge).solve(right))
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from softleak.inversion.conv.solve import held_by_rows, misfit, ridge_part, with_unseen
+from softleak.inversion.conv.layer import held_by_rows, misfit, ridge_part, with_unseen
 from tests.unit.inversion.examples import exact_rows, normal
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.inversion.conv import solve
+from softleak.inversion.conv import layer as solve
+from softleak.inversion.conv.layer import solve_again, solve_thoroughly
 from softleak.inversion.conv.rows import Rows
-from softleak.inversion.conv.solve import solve_again, solve_thoroughly
 from tests.unit.inversion.examples import exact_rows, normal
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
+from softleak.inversion.invert import start_state
 from softleak.inversion.state import LayerState
-from softleak.inversion.walk import start_state
 from tests.unit.inversion.examples import normal
 
 
@@ -33,18 +33,18 @@ def started(noise: float = 0.0, **changes: object) -> tuple[LayerState, Tensor, 
 
 def test_the_walk_starts_at_the_feature_and_its_derivative():
     state, feature, delta = started()
-    torch.testing.assert_close(state.measurement.value, feature, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(state.sensitivity.delta, delta, rtol=1e-5, atol=1e-6)
-    off = (state.sensitivity.delta - delta).abs()
-    scale = state.sensitivity.scale_error * delta.abs()
-    assert bool((off < 6 * state.sensitivity.error.hypot(scale)).all())
-    assert bool(((state.measurement.value - feature).abs() < 6 * state.measurement.error).all())
-    assert not state.sensitivity.curvature.any()
+    torch.testing.assert_close(state.value, feature, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(state.delta, delta, rtol=1e-5, atol=1e-6)
+    off = (state.delta - delta).abs()
+    scale = state.scale_error * delta.abs()
+    assert bool((off < 6 * state.delta_error.hypot(scale)).all())
+    assert bool(((state.value - feature).abs() < 6 * state.error).all())
+    assert not state.curvature.any()
 
 
 def test_a_unique_label_has_a_sixteenth_of_the_bound_for_its_standard_error():
     unique, ambiguous = (
-        started(feature_error=1e-3, status=status)[0].sensitivity.scale_error
+        started(feature_error=1e-3, status=status)[0].scale_error
         for status in (sl.Status.UNIQUE, sl.Status.AMBIGUOUS)
     )
     assert unique == pytest.approx(1e-3 / 16)
@@ -53,10 +53,10 @@ def test_a_unique_label_has_a_sixteenth_of_the_bound_for_its_standard_error():
 
 def test_a_scale_is_never_less_certain_than_its_size():
     state, _, _ = started(feature_error=50.0, status=sl.Status.AMBIGUOUS)
-    assert state.sensitivity.scale_error == 1.0
+    assert state.scale_error == 1.0
 
 
 def test_declared_noise_is_counted_in_both_errors():
     clean, noisy = started()[0], started(noise=1e-3)[0]
-    assert float(noisy.measurement.error.min()) > 1e-3 > float(clean.measurement.error.max())
-    assert bool((noisy.sensitivity.error > 10 * clean.sensitivity.error).all())
+    assert float(noisy.error.min()) > 1e-3 > float(clean.error.max())
+    assert bool((noisy.delta_error > 10 * clean.delta_error).all())

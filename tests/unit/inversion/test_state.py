@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import torch
 
-from softleak.inversion.state import LayerState, Measurement, Sensitivity, combined
+from softleak.inversion.state import LayerState, combined
 from tests.unit.inversion.examples import normal
 
 
 def curved(precision: torch.Tensor | None = None, measurements: int | None = None) -> LayerState:
-    measurement = Measurement(
-        normal(6), torch.full((6,), 0.2).double(), precision, measurements, error_reduction=3.0
-    )
     curvature = torch.tensor([0.0, 1, -2, 3, 0, 1]).double()
-    return LayerState(measurement, Sensitivity(normal(6), 0.1 * torch.ones(6), curvature, 0.5))
+    return LayerState(
+        normal(6), torch.full((6,), 0.2).double(), normal(6), 0.1 * torch.ones(6), curvature, 0.5,
+        precision, measurements, error_reduction=3.0,
+    )  # fmt: skip
 
 
 def test_two_measurements_are_combined_as_least_squares_would():
@@ -38,39 +38,39 @@ def test_an_exact_measurement_outweighs_any_other():
 def test_an_error_of_the_value_moves_delta_along_its_curvature():
     state = curved()
     expected = torch.tensor([0.1, 0.05**0.5, 0.17**0.5, 0.37**0.5, 0.1, 0.05**0.5]).double()
-    torch.testing.assert_close(state.delta_error(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(state.whole_delta_error(), expected, rtol=1e-6, atol=0)
 
 
 def test_an_unknown_value_leaves_a_delta_that_does_not_follow_it():
     state = curved()
-    unknown = torch.where(state.sensitivity.curvature == 0, torch.inf, 0.2).double()
-    state = replace(state, measurement=replace(state.measurement, error=unknown))
-    assert state.delta_error().isfinite().all()
+    unknown = torch.where(state.curvature == 0, torch.inf, 0.2).double()
+    state = replace(state, error=unknown)
+    assert state.whole_delta_error().isfinite().all()
 
 
 def test_independent_errors_keep_the_total_and_drop_the_correlations():
     state = curved(torch.eye(6).double())
     found = state.with_independent_errors()
-    assert found.measurement.precision is None
-    assert not found.sensitivity.curvature.any()
-    assert torch.equal(found.delta_error(), state.delta_error())
-    assert torch.equal(found.measurement.value, state.measurement.value)
+    assert found.precision is None
+    assert not found.curvature.any()
+    assert torch.equal(found.whole_delta_error(), state.whole_delta_error())
+    assert torch.equal(found.value, state.value)
 
 
 def test_the_precision_of_averages_is_kept():
     """Averages cannot be written as separate errors of their entries."""
     state = curved(torch.eye(6).double(), measurements=2)
-    assert state.with_independent_errors().measurement.precision is state.measurement.precision
+    assert state.with_independent_errors().precision is state.precision
 
 
 def test_another_shape_and_back_changes_nothing():
     state = curved(torch.eye(6).double(), measurements=2)
     shaped = state.reshape((1, 2, 3))
-    assert shaped.measurement.value.shape == shaped.sensitivity.curvature.shape == (1, 2, 3)
+    assert shaped.value.shape == shaped.curvature.shape == (1, 2, 3)
     back = shaped.reshape((6,))
-    for name in ("value", "error", "precision"):
-        assert torch.equal(getattr(back.measurement, name), getattr(state.measurement, name))
-    for name in ("delta", "error", "curvature"):
-        assert torch.equal(getattr(back.sensitivity, name), getattr(state.sensitivity, name))
-    assert back.measurement.error_reduction == 3.0
-    assert back.sensitivity.scale_error == 0.5
+    for name in ("value", "error", "precision", "delta_error"):
+        assert torch.equal(getattr(back, name), getattr(state, name))
+    for name in ("delta", "curvature"):
+        assert torch.equal(getattr(back, name), getattr(state, name))
+    assert back.error_reduction == 3.0
+    assert back.scale_error == 0.5

@@ -9,7 +9,7 @@ from torch import nn
 import softleak as sl
 from softleak.core.errors import ModelError, ShareError
 from softleak.defenses import GaussianNoise, Prune
-from softleak.inversion.walk import SUFFICIENT_PSNR
+from softleak.inversion.results import SUFFICIENT_PSNR
 from softleak.paper import data, models
 
 PIXEL = torch.tensor(data.CIFAR10_NORM.std, dtype=torch.double).view(3, 1, 1)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.errors import SoftleakError
-from softleak.core.forward import forward_batch
-from softleak.core.input_shapes import random_input
+from softleak.core.forward import forward_batch, random_input
 from softleak.core.subject import Subject
 from softleak.numerics.recorder import watched
 from softleak.resimulation import exact_copy

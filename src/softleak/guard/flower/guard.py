@@ -29,11 +29,10 @@ from softleak.audit.sweeps import TREATMENTS, Treatment
 from softleak.audit.weakest import Make, Stopped
 from softleak.core.client import capture
 from softleak.core.errors import ShareError, SoftleakError
-from softleak.core.local_training import UNKNOWN, LocalTraining, read_settings
+from softleak.core.share import UNKNOWN, LocalTraining, read_settings
 from softleak.defenses.defense import GaussianNoise
-from softleak.guard.auditor import Auditor, Question
+from softleak.guard.auditor import Auditor, ClientUpdate, Question, Weights
 from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
-from softleak.guard.updates import ClientUpdate, Weights
 from softleak.labels.composition import BatchReader
 
 LEARNING_RATE_KEY = "lr"  # the name of the learning rate in the config of Flower's examples
@@ -61,12 +60,7 @@ def tensors(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def learning_rate(content: RecordDict, lr: float | None) -> float | None:
-    """Return the learning rate that was given, or that of the round's config; None if unknown.
-
-    Args:
-        content: the content of a message to a client.
-        lr: the learning rate that was given, if any.
-    """
+    """Return the learning rate that was given, or that of the round's config; None if unknown."""
     if lr is not None:
         return lr
     said = (config.get(LEARNING_RATE_KEY) for config in content.config_records.values())
@@ -81,19 +75,8 @@ def claimed_samples(content: RecordDict) -> int | None:
 
 def round_of(content: RecordDict) -> int:
     """Return the number of the round as Flower's strategies send it; 0 if they do not."""
-    said = (_round(config) for config in content.config_records.values())
-    return next((number for number in said if number), 0)
-
-
-def _round(config: ConfigRecord) -> int:
-    """Return the number of the round in one config; 0 if there is none."""
-    number = config.get("server-round", 0)
-    return number if isinstance(number, int) else 0
-
-
-def record_of(state: Weights, order: ArrayRecord) -> ArrayRecord:
-    """Return a state as a record, in the order of another record of the same names."""
-    return ArrayRecord({name: Array(state[name].numpy()) for name in order})
+    said = (config.get("server-round") for config in content.config_records.values())
+    return next((number for number in said if number and isinstance(number, int)), 0)
 
 
 CONFIG_SETTINGS = {  # names in a config, as Flower's examples write them, and ours
@@ -113,11 +96,8 @@ def local_training(
 ) -> LocalTraining | None:
     """Return how a client trains in this round; None if nothing but a learning rate is known.
 
-    Args:
-        content: the content of a message to a client, whose config may hold settings such as
-            ``momentum``, ``batch-size`` or ``local-epochs``.
-        lr: the learning rate of this round; None if it is unknown.
-        said: what whoever set up the audit says of the clients. It counts before the config.
+    The config in a message to a client may hold settings such as ``momentum``, ``batch-size`` or
+    ``local-epochs``. What whoever set up the audit says of the clients counts before it.
     """
     rate = UNKNOWN if lr is None else lr
     if said is not None:
@@ -139,12 +119,7 @@ def addressed(
 ) -> ClientUpdate:
     """Return what a node is sent as an update that holds no share yet.
 
-    Args:
-        node: the number of the node.
-        message: the message to the node.
-        state: the weights and buffers that the message holds.
-        lr: the learning rate that was given; None to take that of the message.
-        said: how all clients train, if that was given; None to take what the message says.
+    A learning rate and a training of all clients that were given count before the message's own.
     """
     rate = learning_rate(message.content, lr)
     trained = local_training(message.content, rate, said)
@@ -235,7 +210,8 @@ class LeakageGuard:
         if outcome.refusal:
             return _refused(message, outcome.refusal)
         if outcome.sent is not None:
-            reply.content[key] = record_of(update.after(outcome.sent, self.guard.model), record)
+            state = update.after(outcome.sent, self.guard.model)
+            reply.content[key] = ArrayRecord({name: Array(state[name].numpy()) for name in record})
             _remember(context, outcome)
         if self.metrics:
             add_metrics(reply, outcome.metrics(self.guard.policy.stop, perf_counter() - start))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -13,7 +12,7 @@ from importlib import import_module
 from itertools import cycle
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -23,11 +22,19 @@ from torch import nn
 from softleak.audit.composition import CompositionFinding
 from softleak.audit.leaks import Leak
 from softleak.core.errors import MissingExtra, SoftleakError, how_to_install
-from softleak.core.local_training import LocalTraining
-from softleak.guard.auditor import Auditor, ClientAudit, Question, RoundAudit
+from softleak.core.share import LocalTraining
+from softleak.guard.auditor import (
+    Auditor,
+    ClientAudit,
+    ClientUpdate,
+    Question,
+    RoundAudit,
+    Weights,
+    by_state,
+    step_between,
+)
 from softleak.guard.flower.guard import addressed, claimed_samples, only_arrays, tensors
 from softleak.guard.flower.page import write_rounds
-from softleak.guard.updates import ClientUpdate, Group, Weights, step_between
 from softleak.present.json import finite, numbers
 
 AUDIT_ACTORS = 2  # the number of Ray actors
@@ -40,76 +47,56 @@ class AuditEngine(Enum):
     RAY = "all on Ray actors; a round's findings come when they are ready"
 
 
-class AuditRunner(Protocol):
-    """An object that takes rounds and returns their audits."""
-
-    def submit(self, number: int, groups: Sequence[Group]) -> None:
-        """Audit a round, now or later."""
-        ...
-
-    def ready(self, *, wait: bool) -> list[RoundAudit]:
-        """Return the audits that were completed since the last call.
-
-        A round may come twice. The second time it holds some of its clients, with their inputs.
-
-        Args:
-            wait: whether to wait until all audits are completed.
-        """
-        ...
-
-
 class Inline:
     """A runner in this process: labels at once, inputs when the run is waited for.
 
-    Args:
-        auditor: the auditor of the federation's model.
+    A round whose inputs are attacked comes twice. The second time it holds some of its clients.
     """
 
     def __init__(self, auditor: Auditor) -> None:
         self._auditor, self._inputs = auditor, auditor.question.inputs
         self._done: list[RoundAudit] = []
-        self._later: list[tuple[int, list[Group]]] = []
+        self._later: list[tuple[int, list[ClientUpdate]]] = []
 
-    def submit(self, number: int, groups: Sequence[Group]) -> None:
-        """Audit the labels of a round, and keep the first updates for later."""
-        self._done.append(self._auditor.audit(number, groups))
+    def submit(self, number: int, updates: Sequence[ClientUpdate]) -> None:
+        """Audit the labels of a round, and keep the first updates from each state for later."""
+        self._done.append(self._auditor.audit(number, updates))
         if self._inputs:
-            self._later.append((number, [group.first(self._inputs) for group in groups]))
+            read = by_state([update for update in updates if update.share is not None])
+            self._later.append((number, [u for some in read for u in some[: self._inputs]]))
 
     def ready(self, *, wait: bool) -> list[RoundAudit]:
         """Return the audits since the last call; attack the inputs that were kept if ``wait``."""
         done, self._done = self._done, []
         if wait:
             later, self._later = self._later, []
-            done += [self._auditor.audit(n, groups, inputs=self._inputs) for n, groups in later]
+            done += [self._auditor.audit(n, updates, inputs=self._inputs) for n, updates in later]
         return done
 
 
 class OnRay:
-    """A runner on Ray actors, in the Ray that is running already or in a new one.
+    """A runner on Ray actors, in the Ray that is running already or in a new one."""
 
-    Args:
-        auditor: the auditor of the federation's model.
-        actors: the number of actors.
-    """
-
-    def __init__(self, auditor: Auditor, actors: int = AUDIT_ACTORS) -> None:
+    def __init__(self, auditor: Auditor) -> None:
         try:
             self._ray: Any = import_module("ray")
         except ImportError as error:
             raise MissingExtra(f"audits on actors need Ray: {how_to_install('ray')}") from error
-        self._auditor, self._count = auditor, actors
+        self._auditor = auditor
         self._actors: Any = None
         self._waiting: list[Any] = []
 
-    def submit(self, number: int, groups: Sequence[Group]) -> None:
+    def submit(self, number: int, updates: Sequence[ClientUpdate]) -> None:
         """Hand a round over to the next actor."""
+        asked = self._auditor.question
         if self._actors is None:  # not before the first round, because a simulation starts Ray
             self._ray.init(ignore_reinit_error=True, log_to_driver=False)
             # No core is reserved, because a simulation has given all of them to its clients.
-            remote = self._ray.remote(num_cpus=0)(_Actor)
-            self._actors = cycle([remote.remote(self._auditor) for _ in range(self._count)])
-        self._waiting.append(next(self._actors).audit.remote(number, list(groups)))
+            remote = self._ray.remote(num_cpus=0)(Auditor)
+            made = [remote.remote(self._auditor.model, asked) for _ in range(AUDIT_ACTORS)]
+            self._actors = cycle(made)
+        audit = next(self._actors).audit
+        self._waiting.append(audit.remote(number, list(updates), inputs=asked.inputs))
 
     def ready(self, *, wait: bool) -> list[RoundAudit]:
         """Return the audits that the actors have completed; all of them if ``wait``."""
@@ -121,32 +108,11 @@ class OnRay:
         return list(self._ray.get(done))
 
 
-class _Actor:
-    """A process that holds an auditor."""
-
-    def __init__(self, auditor: Auditor) -> None:
-        self._auditor = auditor
-
-    def audit(self, number: int, groups: Sequence[Group]) -> RoundAudit:
-        """Return the audit of a round, with inputs."""
-        return self._auditor.audit(number, groups, inputs=self._auditor.question.inputs)
-
-
-def runner(engine: AuditEngine, auditor: Auditor) -> AuditRunner:
-    """Return the runner of an engine."""
-    return OnRay(auditor) if engine is AuditEngine.RAY else Inline(auditor)
-
-
 LOGGER = logging.getLogger("softleak")
 
 
 def append(path: Path, audit: RoundAudit) -> None:
-    """Append the lines of a round to the log, in one write.
-
-    Args:
-        path: the log file, which is made if it does not exist.
-        audit: the round.
-    """
+    """Append the lines of a round to the log, in one write; the file is made if need be."""
     lines = [json.dumps(finite(line(audit.number, c)), allow_nan=False) for c in audit.clients]
     with path.open("a", encoding="utf-8") as file:
         file.write("".join(f"{text}\n" for text in lines))
@@ -202,12 +168,8 @@ def sent_states(
     """Return what each node is sent, by node.
 
     A record that goes to several nodes is read once. A node whose message cannot be read is left
-    out, with a warning.
-
-    Args:
-        messages: the messages of a round.
-        lr: the learning rate that was given; None to take that of the message.
-        client: how all clients train, if that was given; None to take what the message says.
+    out, with a warning. What is given of the learning rate and of all clients' training counts
+    before what the messages say.
     """
     states: dict[int, Weights] = {}
     found: dict[int, ClientUpdate] = {}
@@ -227,39 +189,21 @@ def sent_states(
 def update_of(reply: Message, sent: Mapping[int, ClientUpdate]) -> ClientUpdate:
     """Return a reply as an update that holds a share, or the reason why it holds none."""
     node = reply.metadata.src_node_id
+    before = sent.get(node, ClientUpdate(node))
     if reply.has_error():
-        return ClientUpdate(node, reason=f"it replied with an error: {reply.error.reason}")
+        return replace(before, reason=f"it replied with an error: {reply.error.reason}")
     if node not in sent:
-        return ClientUpdate(node, reason="it was sent nothing in this round")
-    before = sent[node]
+        return replace(before, reason="it was sent nothing in this round")
     try:
         _, record = only_arrays(reply.content)
         share = step_between(before.received, tensors(record), before.lr)
     except SoftleakError as error:
-        return ClientUpdate(node, reason=str(error))
+        return replace(before, reason=str(error))
     return replace(before, share=share, samples=claimed_samples(reply.content))
 
 
-def grouped(sent: Mapping[int, ClientUpdate], updates: Mapping[int, ClientUpdate]) -> list[Group]:
-    """Return the updates of a round, grouped by the state that the nodes were sent.
-
-    A node that did not reply is among them, with that as the reason.
-    """
-    silent = {n: ClientUpdate(n, reason="it did not reply") for n in sent if n not in updates}
-    members: dict[int, list[ClientUpdate]] = defaultdict(list)
-    for node, update in {**updates, **silent}.items():
-        members[id(sent[node].received) if node in sent else 0].append(update)
-    states = {id(one.received): one.received for one in sent.values()}
-    return [Group(states.get(key, {}), tuple(some)) for key, some in members.items()]
-
-
 def with_metrics(metrics: MetricRecord | None, added: Mapping[str, float]) -> MetricRecord | None:
-    """Return a strategy's metrics with ours added; its own are not overwritten.
-
-    Args:
-        metrics: the metrics of the strategy, if it has any.
-        added: our metrics by name; if there are none, the strategy's are returned unchanged.
-    """
+    """Return a strategy's metrics, if any, with ours added; its own are not overwritten."""
     if not added:
         return metrics
     held = MetricRecord() if metrics is None else metrics
@@ -317,7 +261,10 @@ class LeakageMonitor(Strategy):
         self._lr, self._unfit = lr, unfit
         asked = question or Question()
         self._client = asked.client
-        self._runner = runner(engine, Auditor(model, asked))
+        auditor = Auditor(model, asked)
+        self._runner: Inline | OnRay = (
+            OnRay(auditor) if engine is AuditEngine.RAY else Inline(auditor)
+        )
         self._folder = None if folder is None else Path(folder)
         self._class_names = tuple(class_names)
         self._sent: dict[int, ClientUpdate] = {}
@@ -377,9 +324,11 @@ class LeakageMonitor(Strategy):
         return self.rounds
 
     def _submit(self, number: int, updates: dict[int, ClientUpdate]) -> None:
-        """Hand the updates of a round over to whoever runs the audits."""
+        """Hand the updates of a round, and the nodes that are silent, over to be audited."""
+        missing = [one for node, one in self._sent.items() if node not in updates]
+        silent = [replace(one, reason="it did not reply") for one in missing]
         try:
-            self._runner.submit(number, grouped(self._sent, updates))
+            self._runner.submit(number, [*updates.values(), *silent])
         except Exception:  # a round must not end because of its audit, whatever is wrong
             LOGGER.exception("round %d could not be audited; the training goes on", number)
 

@@ -20,34 +20,19 @@ from softleak.present.words import class_name, listed
 
 @dataclass(frozen=True)
 class Picture:
-    """One client's input as the server can see it.
+    """One client's input as the server can see it."""
 
-    Attributes:
-        name: the round and the node.
-        label: the name of the class, or that none is claimed.
-        words: how well the input was recovered.
-        found: the recovered image as a data URI; None if there is none.
-        true: the true image as a data URI; None if it is not known.
-    """
-
-    name: str
-    label: str
-    words: str
-    found: str | None
-    true: str | None = None
+    name: str  # the round and the node
+    label: str  # the name of the class, or that none is claimed
+    words: str  # how well the input was recovered
+    found: str | None  # the recovered image as a data URI, if there is one
+    true: str | None = None  # the true image as a data URI, if it is known
 
 
 def picture(
     number: int, client: ClientAudit, names: Sequence[str], true: Tensor | None = None
 ) -> Picture:
-    """Return one client's input as the server can see it.
-
-    Args:
-        number: the number of the round.
-        client: what was found about the client's update.
-        names: the names of the classes.
-        true: the true pixels (C, H, W), if they are known.
-    """
+    """Return one client's input as the server can see it, and the true one if it is known."""
     report = client.report
     if report is None:
         return Picture(f"round {number}", "not audited", client.reason, None)
@@ -78,21 +63,13 @@ GIVEN_AWAY = {  # what the sentence about a run says of each kind of leak
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """One run of a federation.
-
-    Attributes:
-        title: the heading of the run.
-        note: a sentence about the run.
-        rounds: what was found in each round.
-        pictures: the inputs as the server can see them.
-        facts: names and values that compare the findings with the truth.
-    """
+    """One run of a federation."""
 
     title: str
-    note: str
+    note: str  # a sentence about the run
     rounds: Sequence[RoundAudit]
-    pictures: Sequence[Picture] = ()
-    facts: Sequence[tuple[str, str]] = ()
+    pictures: Sequence[Picture] = ()  # the inputs as the server can see them
+    facts: Sequence[tuple[str, str]] = ()  # names and values that compare findings with the truth
 
     def count(self, leak: Leak, state: State = State.LEAKED) -> int:
         """Return the number of updates of all rounds in which a kind of leak is in this state."""

@@ -2,6 +2,5 @@
 
 - ``geometry``: where the convolution looks, and its transpose.
 - ``rows``: the equations ("rows") of the input, their normal matrix and its approximate inverses.
-- ``solve``: the quick and the thorough solution of the rows, and the error of each.
-- ``layer``: the step of the chain, which builds the rows of a share and solves them.
+- ``layer``: the quick and the thorough solution of the rows, and the step of the chain.
 """

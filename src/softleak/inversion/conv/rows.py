@@ -9,8 +9,9 @@ one is a factorisation in single precision, the other is cheaper where outputs a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -219,16 +220,11 @@ def _add_crossed(half: Tensor, direct: Tensor, through: Tensor) -> None:
     half.view(-1, plane, outputs, through.shape[-1]).add_(product.permute(1, 2, 0, 3))
 
 
-class ApproximateInverse(Protocol):
+class ApproximateInverse(NamedTuple):
     """Nearly the inverse of a normal matrix (n, n) with a ridge."""
 
-    def solve(self, right: Tensor) -> Tensor:
-        """Return its product with a vector (n,)."""
-        ...
-
-    def draws(self, count: int) -> Tensor:
-        """Return draws (count, n) whose covariance it is."""
-        ...
+    solve: Callable[[Tensor], Tensor]  # its product with a vector (n,)
+    draws: Callable[[int], Tensor]  # as many draws (count, n) whose covariance it is
 
 
 def approximate_inverse(rows: Rows, ridge: Tensor) -> ApproximateInverse | None:
@@ -236,79 +232,59 @@ def approximate_inverse(rows: Rows, ridge: Tensor) -> ApproximateInverse | None:
 
     The rows have independent errors; ``ridge`` is added to the diagonal (H·W,) of every channel.
     """
-    return LowRank.of(rows, ridge) if rows.few_outputs else SinglePrecision.of(rows, ridge)
+    return low_rank(rows, ridge) if rows.few_outputs else single_precision(rows, ridge)
 
 
-@dataclass(frozen=True, eq=False)
-class SinglePrecision:
-    """The factor of the whole matrix, divided by ``size``, in single precision."""
-
-    factor: Tensor
-    size: float
-
-    @classmethod
-    def of(cls, rows: Rows, ridge: Tensor) -> SinglePrecision | None:
-        """Return the factorisation: ``TᵀΛT`` over all channels, ``DᵀD`` per channel."""
-        channels, plane = len(rows.kernel[0]), len(ridge)
-        size = float((rows.normal_diagonal().view(channels, plane) + ridge).max())
-        normal = _forward_part(rows, size)
-        seen = (gradient_rows(rows).flatten(0, 1) / math.sqrt(size)).float()
-        block = seen.T @ seen
-        block.diagonal().add_((ridge / size).float())
-        add_blocks(normal, block.expand(channels, -1, -1))
-        return cls(normal, size) if cholesky_in_place(normal) else None
-
-    def solve(self, right: Tensor) -> Tensor:
-        return solved(self.factor, (right / self.size).float()[:, None])[:, 0].double()
-
-    def draws(self, count: int) -> Tensor:
-        return drawn(self.factor, count).T.double() / math.sqrt(self.size)
+def single_precision(rows: Rows, ridge: Tensor) -> ApproximateInverse | None:
+    """Factor the whole matrix in single precision: ``TᵀΛT`` and, per channel, ``DᵀD``."""
+    channels, plane = len(rows.kernel[0]), len(ridge)
+    size = float((rows.normal_diagonal().view(channels, plane) + ridge).max())
+    factor = _forward_part(rows, size)
+    seen = (gradient_rows(rows).flatten(0, 1) / math.sqrt(size)).float()
+    block = seen.T @ seen
+    block.diagonal().add_((ridge / size).float())
+    add_blocks(factor, block.expand(channels, -1, -1))
+    if not cholesky_in_place(factor):
+        return None
+    return ApproximateInverse(
+        lambda right: solved(factor, (right / size).float()[:, None])[:, 0].double(),
+        lambda count: drawn(factor, count).T.double() / math.sqrt(size),
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class LowRank:
-    """One block for all channels, and the few forward rows by Woodbury's identity."""
+def low_rank(rows: Rows, ridge: Tensor) -> ApproximateInverse | None:
+    """Factor one block for all channels, and the few forward rows by Woodbury's identity.
 
-    rows: Rows  # the rows
-    root: Tensor  # ``Λ^½`` (Co, Ho, Wo)
-    block: Tensor  # the factor (H·W, H·W) of ``DᵀD`` with the ridge
-    inverse: Tensor  # the inverse (H·W, H·W) of that block
-    capacity: Tensor  # the factor (m, m) of ``I + Λ^½ T (I ⊗ DᵀD)⁻¹ Tᵀ Λ^½``
+    The block is ``DᵀD`` with the ridge, and what the forward rows add has the capacity
+    ``I + Λ^½ T (I ⊗ DᵀD)⁻¹ Tᵀ Λ^½`` (m, m).
+    """
+    seen = gradient_rows(rows).flatten(0, 1)
+    block, failed = torch.linalg.cholesky_ex(seen.T @ seen + ridge.diag())
+    inverse = torch.cholesky_inverse(block)
+    root = rows.weighted(torch.ones_like(rows.z)).sqrt()  # Λ^½ (Co, Ho, Wo)
+    between = _between(rows, inverse).mul_(root.flatten()).mul_(root.flatten()[:, None])
+    between.diagonal().add_(1)
+    capacity, failed_too = torch.linalg.cholesky_ex(between)
+    if failed or failed_too:
+        return None
 
-    @classmethod
-    def of(cls, rows: Rows, ridge: Tensor) -> LowRank | None:
-        """Return the factorisation of the block, and of what the forward rows add."""
-        seen = gradient_rows(rows).flatten(0, 1)
-        block, failed = torch.linalg.cholesky_ex(seen.T @ seen + ridge.diag())
-        inverse = torch.cholesky_inverse(block)
-        root = rows.weighted(torch.ones_like(rows.z)).sqrt()
-        between = _between(rows, inverse).mul_(root.flatten()).mul_(root.flatten()[:, None])
-        between.diagonal().add_(1)
-        capacity, failed_too = torch.linalg.cholesky_ex(between)
-        return None if failed or failed_too else cls(rows, root, block, inverse, capacity)
+    def per_channel(right: Tensor) -> Tensor:  # (I ⊗ DᵀD)⁻¹ right
+        return (right.view(-1, len(inverse)) @ inverse).view_as(right)
 
-    def solve(self, right: Tensor) -> Tensor:
-        return self._solved(right[None])[0]
+    def solve(right: Tensor) -> Tensor:  # many right sides (R, n)
+        alone = per_channel(right)
+        off = root * rows.geometry.forward(alone.view(-1, *rows.shape), rows.kernel)
+        pulled = solved(capacity, off.flatten(1).T).T
+        return alone - per_channel(rows.transposed(pulled * root.flatten()))
 
-    def draws(self, count: int) -> Tensor:
-        unknowns = math.prod(self.rows.shape)
-        noise = reproducible_noise((count, unknowns + self.root.numel()), self.block)
-        from_gradients = noise[:, :unknowns].reshape(-1, len(self.block)) @ self.block.T
-        from_outputs = noise[:, unknowns:] * self.root.flatten()
-        return self._solved(from_gradients.view(count, -1) + self.rows.transposed(from_outputs))
+    def draws(count: int) -> Tensor:
+        unknowns = math.prod(rows.shape)
+        noise = reproducible_noise((count, unknowns + root.numel()), block)
+        from_gradients = noise[:, :unknowns].reshape(-1, len(block)) @ block.T
+        from_outputs = noise[:, unknowns:] * root.flatten()
+        return solve(from_gradients.view(count, -1) + rows.transposed(from_outputs))
 
-    def _solved(self, right: Tensor) -> Tensor:
-        """Return the solutions (R, n) of many right sides (R, n), by Woodbury's identity."""
-        alone = self._per_channel(right)
-        off = self.root * self.rows.geometry.forward(
-            alone.view(-1, *self.rows.shape), self.rows.kernel
-        )
-        pulled = solved(self.capacity, off.flatten(1).T).T
-        return alone - self._per_channel(self.rows.transposed(pulled * self.root.flatten()))
-
-    def _per_channel(self, right: Tensor) -> Tensor:
-        """Return ``(I ⊗ DᵀD)⁻¹ right`` (R, n)."""
-        return (right.view(-1, len(self.inverse)) @ self.inverse).view_as(right)
+    return ApproximateInverse(lambda right: solve(right[None])[0], draws)
 
 
 def _forward_part(rows: Rows, size: float) -> Tensor:

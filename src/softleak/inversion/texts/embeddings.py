@@ -1,15 +1,150 @@
-"""Read a text from the gradients of word and position embeddings."""
+"""Read a text from the gradients of word and position embeddings.
+
+Where a model adds a learned position ``P_i`` to each token's row of a table ``E``, the gradient of
+the position is that at the token, ``∂L/∂P_i = δ_i``, and the row of a word sums those of its
+places: ``∂L/∂E_w = c Σ δ_i`` over the places i of w. No names are consulted: a table and a
+parameter are a plan if this holds on random tokens.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from softleak.core.client import capture
+from softleak.core.errors import SoftleakError, in_a_line
+from softleak.core.forward import random_input, seeded, tables_read, watched_tables
+from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
-from softleak.inversion.texts.plan import Certainty, Place, Text, TextPlan
+from softleak.core.subject import Subject
+from softleak.inversion.results import Certainty, NoWay, Place, Text
+
+# What decides whether a table and a parameter tell words and places.
+TEXT_PROBE_RUNS = 2  # the number of random texts the equation is tried on
+TEXT_PROBE_TOLERANCE = 256.0  # what may remain of a row, in units of rounding of the largest row
+TEXT_PROBE_SEED = 0  # the seed of the texts
+
+
+@dataclass(frozen=True)
+class TextPlan:
+    """Which gradients tell the words of a text."""
+
+    words: str  # the table that the token ids point into, by the name of its parameter
+    # The parameter that is added to the rows of the table; None if there is none, as with rotary
+    # or relative positions.
+    positions: str | None = None
+    first: int = 0  # the row of ``positions`` that belongs to the first token
+    factor: float = 1.0  # c, what the table's rows are multiplied by before positions are added
+    empty: int | None = None  # the token whose row of the table gets no gradient, if there is one
+    # Whether rows of the table without gradient are those of words that do not occur; a table that
+    # is used elsewhere as well has gradients everywhere.
+    sound: bool = True
+    reason: str = ""  # why there are no positions, or the table is not sound; empty if all is well
+
+
+def text_plan(subject: Subject) -> TextPlan | NoWay:
+    """Return which gradients tell the words of a subject's texts, or why none do."""
+    spec = subject.input_shape
+    if not isinstance(spec, InputSpec) or spec.length is None:
+        return NoWay("the input is not a sequence of tokens")
+    try:
+        return _plan(subject.model, spec)
+    except SoftleakError as error:
+        return NoWay(str(error))
+    except Exception as error:  # the model's own code may raise anything
+        return NoWay(f"the model cannot be probed: {in_a_line(error)}")
+
+
+def _plan(model: nn.Module, spec: InputSpec) -> TextPlan | NoWay:
+    keyword = spec.tokens.keyword
+    generator = torch.Generator().manual_seed(TEXT_PROBE_SEED)
+    runs: list[tuple[Tensor, GradientShare]] = []
+    tables: list[str] = []
+    trainable = [n for n, p in model.named_parameters() if not p.requires_grad]
+    with seeded(TEXT_PROBE_SEED, next(model.parameters())):
+        for index in range(TEXT_PROBE_RUNS):
+            x = _distinct(random_input(spec, index, generator), spec, generator)
+            ids = dict(pieces(x))[keyword]
+            with watched_tables(model) as watch:
+                share = capture(model, x, index % 2)
+            tables = [name for name, _ in tables_read(watch, ids[None])]
+            runs.append((ids, share))
+    if not tables:
+        return NoWay("no nn.Embedding takes the token ids")
+    table = model.get_submodule(tables[0])
+    words = f"{tables[0]}.weight" if tables[0] else "weight"
+    if words in trainable or not all(words in share for _, share in runs):
+        return TextPlan(words, sound=False, reason=f"{words} is frozen: it has no gradient")
+    empty = table.padding_idx if isinstance(table, nn.Embedding) else None
+    if not all(_sound(ids, share[words]) for ids, share in runs):
+        return TextPlan(
+            words, empty=empty, sound=False,
+            reason=f"{words} is used elsewhere in the model too, so its gradient has rows of "
+            "words that do not occur",
+        )  # fmt: skip
+    found = next(_positions(words, empty, runs), None)
+    return found or TextPlan(
+        words, empty=empty,
+        reason="no learned position is added to the words (positions may be rotary, relative or "
+        "fixed), so the gradient does not tell their order",
+    )  # fmt: skip
+
+
+def _distinct(x: Inputs, spec: InputSpec, generator: torch.Generator) -> Inputs:
+    """Return the input with tokens that all differ, where the table has enough of them."""
+    part = spec.tokens
+    held = dict(pieces(x))
+    ids = held[part.keyword]
+    if (part.below or 0) >= ids.numel():
+        held[part.keyword] = torch.randperm(part.below or 0, generator=generator)[: ids.numel()]
+    return assembled(held)
+
+
+def _sound(ids: Tensor, gradient: Tensor) -> bool:
+    """Return whether only rows of the words that occur have a gradient."""
+    rows = gradient.abs().amax(1) > 0
+    return not bool(rows[~torch.isin(torch.arange(len(rows)), ids)].any())
+
+
+def _positions(
+    words: str, empty: int | None, runs: list[tuple[Tensor, GradientShare]]
+) -> Iterator[TextPlan]:
+    """Yield the plans whose equation holds on every run."""
+    width = runs[0][1][words].shape[1]
+    for name, gradient in runs[0][1].items():
+        if name == words or gradient.ndim < 2 or gradient.shape[-1] != width:
+            continue
+        rows = gradient.reshape(-1, width).abs().amax(1) > 0
+        if not bool(rows.any()):
+            continue
+        for first in range(min(int(rows.nonzero()[0]) + 1, 16)):
+            plan = TextPlan(words, name, first, 1.0, empty)
+            found = [_fit(plan, ids, share) for ids, share in runs]
+            if all(found) and all(abs(c / found[0] - 1) < 1e-3 for c in found):
+                yield replace(plan, factor=1.0 if abs(found[0] - 1) < 1e-4 else found[0])
+
+
+def _fit(plan: TextPlan, ids: Tensor, share: GradientShare) -> float:
+    """Return c of one run, 0 if the equation does not hold on it."""
+    assert plan.positions is not None
+    E = share[plan.words].double()
+    P = share[plan.positions].double().reshape(-1, E.shape[1])
+    if len(P) < plan.first + len(ids):
+        return 0.0
+    kept = ids != (-1 if plan.empty is None else plan.empty)
+    delta = P[plan.first : plan.first + len(ids)][kept]
+    made = torch.zeros_like(E).index_add(0, ids[kept], delta)
+    size = float(made.square().sum())
+    c = float((made * E).sum()) / size if size else 0.0
+    eps = torch.finfo(share[plan.words].dtype).eps
+    left = (E - c * made).norm(dim=1).amax()
+    sizes = (abs(c) * made.norm(dim=1)).amax()
+    return c if left <= TEXT_PROBE_TOLERANCE * eps * sizes else 0.0
+
 
 # What tells rows of words from rows of noise.
 ROWS_CROWDED = 0.98  # the part of a table's rows from which on they cannot all be words
@@ -20,21 +155,14 @@ ROWS_GROWTH = 4.0  # the rounding of a row's entry, in units of the rounding of 
 
 @dataclass(frozen=True, eq=False)
 class FilledRows:
-    """The rows of a gradient that are not empty.
+    """The rows of a gradient that are not empty."""
 
-    Attributes:
-        index: (T,) their numbers.
-        value: (T, d) the rows, in float64.
-        noise: the standard deviation of noise on each entry; zero if there is none.
-        rounding: the relative error of an entry, from its number format.
-        crowded: whether nearly all rows of the table are filled. In a small table that may be
-            one text or noise, and only an equation that holds can tell which.
-    """
-
-    index: Tensor
-    value: Tensor
-    noise: float
-    rounding: float
+    index: Tensor  # (T,) their numbers
+    value: Tensor  # (T, d) the rows, in float64
+    noise: float  # the standard deviation of noise on each entry; zero if there is none
+    rounding: float  # the relative error of an entry, from its number format
+    # Whether nearly all rows of the table are filled. In a small table that may be one text or
+    # noise, and only an equation that holds can tell which.
     crowded: bool = False
 
     def errors(self) -> Tensor:
@@ -86,32 +214,22 @@ PADDING = -1  # the word of a place whose token gets no gradient of its own
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Which word, by its row of G, stands at each place that is known.
+    """Which word, by its row of G, stands at each place that is known."""
 
-    Attributes:
-        word: the row of G by place; ``PADDING`` if the place holds the token without gradient.
-        candidates: the rows of G that may stand at each place that is not known, best first.
-        explained: whether the words known account for all of G.
-    """
-
-    word: dict[int, int]
-    candidates: dict[int, tuple[int, ...]]
-    explained: bool
+    word: dict[int, int]  # the row by place; ``PADDING`` if it holds the token without gradient
+    candidates: dict[int, tuple[int, ...]]  # the rows that may stand at the others, best first
+    explained: bool  # whether the words known account for all of G
 
 
 @dataclass(eq=False)
 class _Puzzle:
-    """What is left to explain while words are placed one after another.
+    """What is left to explain while words are placed one after another."""
 
-    ``left`` (T, d) is G without what was placed, ``errors`` (T,) the rounding of an entry of each
-    of its rows, ``variance`` (T,) that of the noise on it, and ``noise`` that of an entry of D.
-    """
-
-    left: Tensor
+    left: Tensor  # (T, d) G without what was placed
     D: Tensor
-    errors: Tensor
-    variance: Tensor
-    noise: float
+    errors: Tensor  # (T,) the rounding of an entry of each row
+    variance: Tensor  # (T,) that of the noise on it
+    noise: float  # of an entry of D
     padded: bool
     open: list[int] = field(default_factory=list)
     word: dict[int, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,25 +19,24 @@ from softleak.core.input_spec import InputSpec
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.inversion.texts.embeddings import read_embeddings, read_words
-from softleak.inversion.texts.first_layer import (
-    FirstLayer,
-    TextResimulation,
-    batch_misfit,
-    first_layer,
-    second_layer,
-)
-from softleak.inversion.texts.plan import Certainty, NoText, Place, Text, TextPlan, text_plan
+from softleak.inversion.results import Certainty, NoWay, Place, Text
+from softleak.inversion.texts.embeddings import TextPlan, read_embeddings, read_words, text_plan
 from softleak.inversion.texts.span import (
     FROM_SPAN,
     SPAN_EXPLAINED,
     SPAN_INSIDE,
+    FirstLayer,
+    batch_misfit,
     distances,
+    filled,
+    first_layer,
     nearest_tokens,
     read_span,
     read_unordered,
+    second_layer,
     span_of,
 )
+from softleak.resimulation import relative_misfit
 
 Far = Callable[[Tensor], Tensor]  # texts (B, L) to the distance (B, L) of each token from the span
 
@@ -117,7 +116,7 @@ def _improved(far: Far, options: list[list[int]], ids: Tensor, inside: float) ->
 FROM_WORDS = "the gradient of the word embeddings"
 
 
-def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None) -> Text | NoText:
+def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None) -> Text | NoWay:
     """Return the text behind a share, with the certainty of each word; or why there is none.
 
     Args:
@@ -127,7 +126,7 @@ def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None)
             gradient again, where embeddings send none.
     """
     plan = subject.once(text_plan)
-    if isinstance(plan, NoText):
+    if isinstance(plan, NoWay):
         return plan
     words: tuple[int, ...] = ()
     if plan.sound and plan.words in share:
@@ -138,30 +137,26 @@ def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None)
     reason = _reason(plan, share)
     layer = subject.once(first_layer)
     found = None if layer is None else _by_span(subject, layer, share, words, recovery)
+    if words and (found is None or not found.places):
+        return _bag(words, reason)
     if found is None:
-        if words:
-            return _bag(words, reason)
-        return NoText(
+        return NoWay(
             f"{reason}, and the weights that read the embedded tokens first send no gradient "
             "either: softleak has no way to their words"
         )
-    if words and not found.places:
-        return _bag(words, reason)
-    return Text(
-        found.places, found.words, found.explained, found.method, f"{reason}; {found.message}"
-    )
+    return replace(found, message=f"{reason}; {found.message}")
 
 
-def read_bag(subject: Subject, share: GradientShare, reason: str) -> Text | NoText:
+def read_bag(subject: Subject, share: GradientShare, reason: str) -> Text | NoWay:
     """Return which words occur in an update, without places; or why they cannot be told."""
     plan = subject.once(text_plan)
-    if isinstance(plan, NoText):
+    if isinstance(plan, NoWay):
         return plan
     if not plan.sound or plan.words not in share:
-        return NoText(f"{_reason(plan, share)}: which words occur cannot be told")
+        return NoWay(f"{_reason(plan, share)}: which words occur cannot be told")
     rows = read_words(plan, share)
     if rows.crowded:
-        return NoText("nearly all rows of the word table moved, so that no word can be told")
+        return NoWay("nearly all rows of the word table moved, so that no word can be told")
     return _bag(tuple(rows.index.tolist()), reason)
 
 
@@ -184,8 +179,13 @@ def _by_span(
     if not layer.ordered:
         return read_unordered(nearest)
     label = None if recovery is None else recovery.label
-    check = None if label is None else TextResimulation(subject.model, layer.spec, share, label)
-    return read_span(nearest, check, words)
+    if label is None:
+        return read_span(nearest, None, words)
+    return read_span(
+        nearest,
+        lambda ids: relative_misfit(subject.model, share, filled(layer.spec, ids), label),
+        words,
+    )
 
 
 def _reason(plan: TextPlan, share: GradientShare) -> str:
@@ -208,7 +208,7 @@ BATCH_SEARCH_KEPT = 128  # the number of tokens that are tried at each place
 
 def read_batch(
     subject: Subject, share: GradientShare, labels: Tensor | None = None
-) -> tuple[Text, ...] | NoText:
+) -> tuple[Text, ...] | NoWay:
     """Return the texts of a batch, in no order; their tokens are likely, not certain.
 
     Args:
@@ -219,21 +219,21 @@ def read_batch(
     """
     layer, above = subject.once(first_layer), subject.once(second_layer)
     if layer is None or above is None or not layer.ordered or layer.spec.length is None:
-        return NoText("the model has no two attention layers that tell words and their places")
+        return NoWay("the model has no two attention layers that tell words and their places")
     # Tokens of the batch may lie in the span at other places too, so many are kept.
     words, kept = range(layer.spec.tokens.below or 0), BATCH_SEARCH_KEPT
     nearest = nearest_tokens(layer, share, words, layer.spec.length, kept)
     basis = span_of(above, share)
     if nearest is None or basis is None:
-        return NoText("the share lacks the gradients of the first two attention layers")
+        return NoWay("the share lacks the gradients of the first two attention layers")
     if nearest.full or basis.shape[0] == basis.shape[1]:
-        return NoText("there are as many tokens as a layer is wide, so no token is excluded")
+        return NoWay("there are as many tokens as a layer is wide, so no token is excluded")
     inside = nearest.distance <= SPAN_INSIDE
     options = [nearest.tokens[inside[:, i], i].tolist() for i in range(inside.shape[1])]
     while options and not options[-1]:
         options.pop()
     if not options or not all(options):
-        return NoText("no token lies in the span of the first attention layer's gradient")
+        return NoWay("no token lies in the span of the first attention layer's gradient")
     search = _Search(above, basis, options)
     wanted = None if labels is None else len(labels)
     found = (
@@ -242,7 +242,7 @@ def read_batch(
         else both_ways(search.far, options, BATCH_SEARCH_INSIDE, wanted)
     )
     if not found:
-        return NoText(
+        return NoWay(
             "too many tokens are possible at each place for the texts of the batch to be told apart"
         )
     left = math.inf

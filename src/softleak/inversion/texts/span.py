@@ -8,15 +8,228 @@ wrong places may lie in it too, so the text is checked by computing its gradient
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from softleak.core.errors import ModelError
+from softleak.core.forward import forward_one, random_input, run_batch
+from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
-from softleak.inversion.texts.first_layer import FirstLayer, TextResimulation
-from softleak.inversion.texts.plan import Certainty, Place, Text
+from softleak.core.subject import Subject
+from softleak.inversion.results import Certainty, Place, Text
+from softleak.numerics.recorder import watched
+from softleak.resimulation import relative_misfit
+
+Misfit = Callable[[Tensor], float]  # what a text (L,) leaves of the share, relative to its size
+
+CHUNK_ENTRIES = 1 << 24  # entries of embedded tokens that are computed at a time
+
+
+class _Enough(Exception):
+    """End a run of the model once the layer was reached."""
+
+
+@dataclass(frozen=True, eq=False)
+class FirstLayer:
+    """The layer that reads embedded tokens first."""
+
+    model: nn.Module  # the whole model
+    spec: InputSpec  # what its inputs look like
+    modules: tuple[str, ...]  # the layers that read the same vectors, as query, key and value do
+    weights: dict[str, bool]  # their parameters; True if a gradient is (in, out), not (out, in)
+
+    def gradient(self, share: GradientShare) -> Tensor | None:
+        """Return the gradients of the weights, one below the other (rows, d); None if none is sent.
+
+        Each has length one, since each is rounded relative to its own size: those of queries and
+        keys may be far smaller than those of values.
+        """
+        turned = [(n, t) for n, t in self.weights.items() if n in share and bool(share[n].any())]
+        sent = [(share[name].T if turn else share[name]).double() for name, turn in turned]
+        return torch.cat([g / g.norm() for g in sent]) if sent else None
+
+    def rounding(self, share: GradientShare) -> float:
+        """Return the relative rounding of the gradients, by their number format."""
+        dtypes = [share[name].dtype for name in self.weights if name in share]
+        return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """Return the vectors (B, L, d) of tokens (B, L) as they enter the layer."""
+        return entering(self.model, self.modules[0], filled(self.spec, ids))
+
+    @property
+    def ordered(self) -> bool:
+        """Return whether a token's vector depends on its place, as with rotary ones it does not."""
+        first, second = self.embedded(torch.zeros(1, 2, dtype=torch.long))[0]
+        return bool((first - second).abs().max() > 1e-6 * first.abs().max())
+
+    def tables(self, words: Sequence[int], length: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield words (n,), a few at a time, with their vectors (n, L, d) at every place."""
+        width = self.embedded(torch.zeros(1, length, dtype=torch.long)).shape[-1]
+        step = max(CHUNK_ENTRIES // (length * width), 1)
+        for chunk in torch.split(torch.as_tensor(words), step):
+            yield chunk, self.embedded(chunk[:, None].expand(-1, length))
+
+
+def first_layer(subject: Subject) -> FirstLayer | None:
+    """Return the layer of a subject's model that reads embedded tokens, if there is one."""
+    spec = subject.input_shape
+    if not isinstance(spec, InputSpec) or spec.length is None or spec.length < 3:
+        return None
+    try:
+        return _found(subject, spec, spec.length)
+    except Exception:  # the model's own code may raise anything, and then nothing is known of it
+        return None
+
+
+def second_layer(subject: Subject) -> FirstLayer | None:
+    """Return the next layer of the same kind: what enters it depends on the whole text."""
+    first = subject.once(first_layer)
+    if first is None:
+        return None
+    seen = _inputs(subject.model, random_input(first.spec, 0, torch.Generator().manual_seed(0)))
+    parameters = subject.parameters
+    shapes = [parameters[name].shape for name in first.weights]
+    for group in _groups(seen, [n for n in seen if n not in first.modules]).values():
+        weights = dict(_weight(subject.model, name) for name in group)
+        if [parameters[name].shape for name in weights] == shapes:
+            return FirstLayer(subject.model, first.spec, tuple(group), weights)
+    return None
+
+
+def _found(subject: Subject, spec: InputSpec, length: int) -> FirstLayer | None:
+    """Return the layers whose input at each place depends on the token there alone."""
+    generator = torch.Generator().manual_seed(0)
+    x = random_input(spec, 0, generator)
+    runs = [_inputs(subject.model, x)]
+    for place in (0, length - 1):
+        held = dict(pieces(x))
+        ids = held[spec.tokens.keyword].clone()
+        ids[place] = (ids[place] + 1) % (spec.tokens.below or 2)
+        runs.append(_inputs(subject.model, assembled({**held, spec.tokens.keyword: ids})))
+    places = (0, length - 1)
+    alone = [n for n in runs[0] if all(n in run for run in runs)]
+    alone = [n for n in alone if _by_itself([run[n] for run in runs], places)]
+    groups = _groups(runs[0], alone)
+    if not groups:
+        return None
+    chosen = max(groups.values(), key=len)
+    weights = dict(_weight(subject.model, name) for name in chosen)
+    return FirstLayer(subject.model, spec, tuple(chosen), weights)
+
+
+def _groups(seen: dict[str, Tensor], names: list[str]) -> dict[int, list[str]]:
+    """Return layers that read the same vectors, in the order in which they are called."""
+    groups: dict[int, list[str]] = {}
+    for name in names:
+        twin = next((k for k, group in groups.items() if _alike(seen, group[0], name)), None)
+        groups.setdefault(len(groups) if twin is None else twin, []).append(name)
+    return groups
+
+
+def filled(spec: InputSpec, ids: Tensor) -> Inputs:
+    """Return an input with these token ids (B, L): masks of ones, and zeros for the rest."""
+    rest = {part.keyword: torch.full_like(ids, 0 if part.below else 1) for part in spec.parts}
+    return assembled({**rest, spec.tokens.keyword: ids})
+
+
+def entering(model: nn.Module, name: str, x: Inputs) -> Tensor:
+    """Return what enters a layer (B, L, d) when the model runs on a batch."""
+    seen: list[Tensor] = []
+
+    def look(_: str, given: tuple[Tensor, ...]) -> None:
+        seen.append(given[0].detach())
+        raise _Enough
+
+    with watched({name: model.get_submodule(name)}, before=look):
+        try:
+            run_batch(model, x)
+        except ModelError:
+            if not seen:
+                raise
+    return seen[0]
+
+
+def _inputs(model: nn.Module, x: Inputs) -> dict[str, Tensor]:
+    """Return what enters each layer (1, L, d) with a matrix that vectors are multiplied by."""
+    seen: dict[str, Tensor] = {}
+
+    def look(name: str, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], Tensor) and given[0].ndim == 3:
+            seen.setdefault(name, given[0].detach())
+
+    readers = {
+        name: module
+        for name, module in model.named_modules()
+        if not isinstance(module, nn.Embedding)
+        and any(p.ndim == 2 for p in module.parameters(recurse=False))
+    }
+    with watched(readers, before=look), torch.enable_grad():
+        forward_one(model, x)
+    return seen
+
+
+def _by_itself(seen: list[Tensor], places: tuple[int, int]) -> bool:
+    """Return whether a changed token changes its own vector and no other."""
+    first = seen[0][0]
+    for other, place in zip(seen[1:], places, strict=True):
+        if other.shape != seen[0].shape or len(first) <= max(place, 1):
+            return False
+        moved = (other[0] - first).abs().amax(-1)
+        rest = torch.cat([moved[:place], moved[place + 1 :]])
+        if not float(moved[place]) > 0 or float(rest.max()) > 1e-6 * float(moved[place]):
+            return False
+    return True
+
+
+def _alike(run: dict[str, Tensor], one: str, other: str) -> bool:
+    return run[one].shape == run[other].shape and bool(torch.equal(run[one], run[other]))
+
+
+def _weight(model: nn.Module, name: str) -> tuple[str, bool]:
+    """Return the parameter of a layer's matrix, and whether it is (in, out)."""
+    module = model.get_submodule(name)
+    if isinstance(module, nn.MultiheadAttention):
+        return f"{name}.in_proj_weight", False
+    key = next(k for k, p in module.named_parameters(recurse=False) if p.ndim == 2)
+    return f"{name}.{key}", not isinstance(module, nn.Linear)
+
+
+MOST_TEXTS = 4  # of which every order of labels is tried
+
+
+def batch_misfit(
+    model: nn.Module,
+    spec: InputSpec,
+    share: GradientShare,
+    texts: Sequence[Sequence[int]],
+    labels: Tensor,
+) -> float:
+    """Return what several texts leave of a share, with the order of labels (B, C) that fits best.
+
+    It is infinite if there is not one label for each text. Shorter texts are padded as the model's
+    own configuration says, with the token 0 if it has none.
+    """
+    if len(texts) != len(labels) or len(texts) > MOST_TEXTS:
+        return math.inf
+    x = _padded(spec, texts, getattr(getattr(model, "config", None), "pad_token_id", None) or 0)
+    orders = permutations(range(len(labels)))
+    return min(relative_misfit(model, share, x, labels[list(order)]) for order in orders)
+
+
+def _padded(spec: InputSpec, texts: Sequence[Sequence[int]], empty: int) -> Inputs:
+    """Return a batch of texts of different lengths, with masks of zeros behind their ends."""
+    length = max(map(len, texts))
+    ids = torch.tensor([[*text, *[empty] * (length - len(text))] for text in texts])
+    used = torch.tensor([[1] * len(text) + [0] * (length - len(text)) for text in texts])
+    masks = {part.keyword: used for part in spec.parts if part.below is None}
+    return assembled({**dict(pieces(filled(spec, ids))), **masks})
+
 
 # What says which vectors lie in the span, and when a text is explained.
 SPAN_ROUNDINGS = 2.5  # singular values below this many roundings of the largest are rounding
@@ -91,7 +304,7 @@ def nearest_tokens(
     return Nearest(tokens, best, basis.shape[1], width)
 
 
-def read_span(nearest: Nearest, check: TextResimulation | None, words: Sequence[int]) -> Text:
+def read_span(nearest: Nearest, check: Misfit | None, words: Sequence[int]) -> Text:
     """Return the text of one sample whose tokens lie in the span at their places."""
     if nearest.full:
         return Text((), tuple(words), False, FROM_SPAN, (
@@ -134,9 +347,9 @@ def read_unordered(nearest: Nearest) -> Text:
     return Text((), tuple(words) if told else (), False, FROM_SPAN, message)
 
 
-def _improved(tokens: Tensor, nearest: Nearest, check: TextResimulation) -> tuple[Tensor, float]:
+def _improved(tokens: Tensor, nearest: Nearest, check: Misfit) -> tuple[Tensor, float]:
     """Return the text, with other near tokens where they explain the share better."""
-    misfit, trials = check.misfit(tokens), 0
+    misfit, trials = check(tokens), 0
     distance = nearest.distance[:, : len(tokens)]
     doubt = (
         (distance[1] / distance[0].clamp_min(1e-9)).argsort().tolist() if len(distance) > 1 else []
@@ -150,7 +363,7 @@ def _improved(tokens: Tensor, nearest: Nearest, check: TextResimulation) -> tupl
             tried = tokens.clone()
             tried[place] = other
             trials += 1
-            now = check.misfit(tried)
+            now = check(tried)
             if now < misfit:
                 tokens, misfit = tried, now
     return tokens, misfit
@@ -161,7 +374,7 @@ def _place(
     token: int,
     nearest: Nearest,
     explained: bool,
-    check: TextResimulation | None,
+    check: Misfit | None,
     found: tuple[Tensor, float],
 ) -> Place:
     """Return what is known of one place: certain if the share excludes every other token."""
@@ -179,7 +392,7 @@ def _place(
         if other != token:
             tried = tokens.clone()
             tried[i] = other
-            if check.misfit(tried) <= SPAN_WORSE * max(misfit, 1e-6):
+            if check(tried) <= SPAN_WORSE * max(misfit, 1e-6):
                 return Place(i, token, Certainty.GUESS, options)
     return Place(i, token, Certainty.LIKELY, options)
 

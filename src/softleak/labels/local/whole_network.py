@@ -20,11 +20,10 @@ from torch.func import jacfwd, vmap
 from softleak.core.client import LocalProgram
 from softleak.core.errors import ModelError
 from softleak.core.factors import RANK
-from softleak.core.input_shapes import random_input
+from softleak.core.forward import random_input
 from softleak.core.knowledge import Knowledge
-from softleak.core.local_training import LocalTraining
 from softleak.core.results import Candidate, Recovery, Status
-from softleak.core.share import GradientShare
+from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.update import SgdSteps, mean_gradient
 from softleak.labels.certify import simplest_family

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.errors import ModelError
-from softleak.core.forward import forward_batch, forward_one, row_of_logits
+from softleak.core.forward import forward_batch, forward_one, random_input, row_of_logits
 from softleak.core.head import Head
-from softleak.core.input_shapes import random_input
 from softleak.core.input_spec import Inputs
 from softleak.core.subject import Subject
 from softleak.numerics.recorder import recorded_inputs, watched

@@ -1,6 +1,6 @@
 """Images, sentences, labels and the samples made of them."""
 
-from softleak.core.normalisation import CIFAR10_NORM, IMAGENET_NORM, Normalisation
+from softleak.core.input_spec import CIFAR10_NORM, IMAGENET_NORM, Normalisation
 from softleak.paper.data.cifar import Split, load_cifar
 from softleak.paper.data.imageset import ImageSet, load_pack
 from softleak.paper.data.load import embedded, load, load_folder, verses

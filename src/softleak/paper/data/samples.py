@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from softleak.core.errors import DataError
-from softleak.core.normalisation import Normalisation
+from softleak.core.input_spec import Normalisation
 from softleak.paper.data.imageset import ImageSet, resize
 
 
@@ -69,29 +69,35 @@ def check_share(name: str, value: float) -> None:
         raise DataError(f"{name} must lie in [0, 1], got {value}.")
 
 
-class Augmentation(Protocol):
-    """What every sampler here is."""
+# Makes the sample of an image by its index in the set.
+Augmentation = Callable[[ImageSet, Normalisation, int, torch.Generator], Sample]
+
+
+class _Labelled(ABC):
+    """An augmentation that leaves the image as it is."""
+
+    @abstractmethod
+    def label(self, images: ImageSet, index: int, generator: torch.Generator) -> Tensor:
+        """Return the label (classes,) of image `index`."""
 
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
     ) -> Sample:
         """Return the sample made from image `index`."""
-        ...
+        y = self.label(images, index, generator)
+        return _sample(norm.apply(images.pixels(index)), y)
 
 
 @dataclass(frozen=True)
-class Hard:
-    """Give the image its one-hot label."""
+class Hard(_Labelled):
+    """Give the image its one-hot label; nothing is drawn."""
 
-    def __call__(
-        self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
-    ) -> Sample:
-        """Return the sample made from image `index`; nothing is drawn."""
-        return _sample(_input(images, norm, index), one_hot(_label(images, index), images.classes))
+    def label(self, images: ImageSet, index: int, _: torch.Generator) -> Tensor:
+        return one_hot(int(images.labels[index]), images.classes)
 
 
 @dataclass(frozen=True)
-class Smoothing:
+class Smoothing(_Labelled):
     """Give the image a smoothed label, with ε ~ U(low, high)."""
 
     low: float = 0.0
@@ -100,13 +106,26 @@ class Smoothing:
     def __post_init__(self) -> None:
         _check_range(self.low, self.high)
 
-    def __call__(
-        self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
-    ) -> Sample:
-        """Return the sample made from image `index`."""
+    def label(self, images: ImageSet, index: int, generator: torch.Generator) -> Tensor:
         epsilon = _uniform(self.low, self.high, generator)
-        y = smooth(_label(images, index), images.classes, epsilon)
-        return _sample(_input(images, norm, index), y)
+        return smooth(int(images.labels[index]), images.classes, epsilon)
+
+
+@dataclass(frozen=True)
+class Dirichlet(_Labelled):
+    """Give the image any soft label at all, drawn from Dir(alpha, ..., alpha)."""
+
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < float("inf"):
+            raise DataError(f"alpha must be positive and finite, got {self.alpha}.")
+
+    def label(self, images: ImageSet, _: int, generator: torch.Generator) -> Tensor:
+        # torch draws from no Dirichlet with a generator, so NumPy does, from a seed torch draws.
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        y = np.random.default_rng(seed).dirichlet([self.alpha] * images.classes)
+        return torch.from_numpy(y)
 
 
 @dataclass(frozen=True)
@@ -127,8 +146,10 @@ class SmoothedMixup:
         """Return the sample made from image `index` (1 - λ) and its partner (λ)."""
         partner = _partner(images, index, generator)
         weight = _uniform(self.low, self.high, generator)
-        x1, x2 = (_input(images, norm, i) for i in (index, partner))
-        y1, y2 = (smooth(_label(images, i), images.classes, self.epsilon) for i in (index, partner))
+        x1, x2 = (norm.apply(images.pixels(i)) for i in (index, partner))
+        y1, y2 = (
+            smooth(int(images.labels[i]), images.classes, self.epsilon) for i in (index, partner)
+        )
         mixed = mixup(x1, y1, x2, y2, weight)
         return _sample(mixed.x, mixed.y)
 
@@ -150,36 +171,8 @@ class Mixup:
         return SmoothedMixup(self.low, self.high, 0.0)(images, norm, index, generator)
 
 
-@dataclass(frozen=True)
-class Dirichlet:
-    """Give the image any soft label at all, drawn from Dir(alpha, ..., alpha)."""
-
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha < float("inf"):
-            raise DataError(f"alpha must be positive and finite, got {self.alpha}.")
-
-    def __call__(
-        self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
-    ) -> Sample:
-        """Return the sample made from image `index`; its class plays no part in the label."""
-        # torch draws from no Dirichlet with a generator, so NumPy does, from a seed torch draws.
-        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-        y = np.random.default_rng(seed).dirichlet([self.alpha] * images.classes)
-        return _sample(_input(images, norm, index), torch.from_numpy(y))
-
-
 def _sample(x: Tensor, y: Tensor) -> Sample:
     return Sample(x.float(), y.to(x.device, torch.float64))
-
-
-def _input(images: ImageSet, norm: Normalisation, index: int) -> Tensor:
-    return norm.apply(images.pixels(index))
-
-
-def _label(images: ImageSet, index: int) -> int:
-    return int(images.labels[index])
 
 
 def _partner(images: ImageSet, index: int, generator: torch.Generator) -> int:
@@ -237,12 +230,7 @@ def nth_sample(
     generator = numbered_generator(seed, number)
     index = int(torch.randint(len(images), (), generator=generator))
     sample = augmentation(images, normalisation, index, generator)
-    return sample if size is None else resized(sample, size)
-
-
-def resized(sample: Sample, size: int) -> Sample:
-    """Return the sample with x (C, H, W) resized to (C, size, size)."""
-    return Sample(resize(sample.x.unsqueeze(0), size).squeeze(0), sample.y)
+    return sample if size is None else Sample(resize(sample.x[None], size)[0], sample.y)
 
 
 def numbered_generator(seed: int, number: int) -> torch.Generator:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from softleak.core.reasons import Reason, Why
+from softleak.core.results import Reason, Why
 from softleak.present.sentences import audit
 
 SENTENCES: dict[Why, str | Callable[..., Any]] = {**audit.SENTENCES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from softleak.core.reasons import Why
+from softleak.core.results import Why
 
 LISTED_LAYERS = 3  # layers with dropout that are named
 

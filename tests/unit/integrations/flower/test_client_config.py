@@ -6,7 +6,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 
 import softleak as sl
-from softleak.core.local_training import UNKNOWN
+from softleak.core.share import UNKNOWN
 from softleak.guard.flower import BatchPreview, Question
 from softleak.guard.flower.guard import local_training
 from tests.unit.integrations.flower.clients import SHAPE, client, context, instruction, network

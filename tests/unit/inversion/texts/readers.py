@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.inversion.texts.plan import Certainty, Text
+from softleak.inversion.results import Certainty, Text
 
 WORDS, WIDTH, PLACES, CLASSES = 60, 32, 24, 4
 

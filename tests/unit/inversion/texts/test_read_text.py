@@ -8,7 +8,8 @@ import torch
 import softleak as sl
 from softleak.core.errors import ModelError
 from softleak.defenses import Cast, GaussianNoise, Int8, Prune
-from softleak.inversion.texts.plan import Certainty, NoText, TextPlan, text_plan
+from softleak.inversion.results import Certainty, NoWay
+from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from tests.unit.inversion.texts.readers import (
     WORDS,
     Bag,
@@ -187,4 +188,4 @@ def test_words_behind_noise_are_right_where_they_are_called_likely() -> None:
 def test_real_numbers_are_not_read_as_a_text() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(6, 3))
     plan = text_plan(sl.Subject.of(model, (6,)))
-    assert isinstance(plan, NoText)
+    assert isinstance(plan, NoWay)

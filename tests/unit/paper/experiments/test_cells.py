@@ -8,10 +8,11 @@ import torch
 from safetensors.torch import save_file
 
 from softleak.core.errors import DataError, ModelError
+from softleak.defenses import LaplaceNoise
 from softleak.matching import LBFGS, Adam, GaussNewton
 from softleak.paper import models
+from softleak.paper.label_tables import NoiseCell
 from softleak.paper.networks import CIFAR10, CIFAR100, FLOWERS17, IMAGENET, NETWORKS, Network, Shelf
-from softleak.paper.noise_table import PAPER, NoiseCell
 from softleak.paper.reproduction import EXPERIMENTS, Laboratory
 from softleak.paper.sweep import Piece
 
@@ -56,8 +57,7 @@ def test_an_input_comes_back_from_a_fully_connected_network():
 
 
 def test_noise_costs_what_it_must():
-    noise, _ = PAPER["Laplace"]
-    (found,) = measured(NoiseCell("Laplace", noise, 1e-4, {}, subject="lenet"), [0])
+    (found,) = measured(NoiseCell("lenet", "Laplace", LaplaceNoise, 1e-4), [0])
     for way in ("head", "whole", "one_row"):
         assert found[f"{way}_close"]
         assert found[f"{way}_class"]

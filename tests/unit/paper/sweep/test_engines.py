@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from softleak.core.errors import DataError, OptionError
+from softleak.paper import sweep
 from softleak.paper.sweep import Cluster, Local, Processes
-from softleak.paper.sweep import engines as cluster
-from softleak.paper.sweep import engines as processes
 from tests.unit.paper.sweep.computes import Deadly, Mistaken, Sums, pieces
 
 
@@ -46,7 +45,7 @@ def test_only_the_piece_that_kills_is_given_up(monkeypatch):
             yield from ((piece, []) for piece in under_way)
         return []
 
-    monkeypatch.setattr(processes, "_until_one_dies", pool)
+    monkeypatch.setattr(sweep, "_until_one_dies", pool)
     found = dict(Processes(3).run(Sums(), pieces(5)))
     assert handed == [[0, 1, 2], [0], [1], [1], [2], [3, 4]]
     assert [piece.samples for piece, records in found.items() if records is None] == [(1,)]
@@ -63,7 +62,7 @@ def test_a_cluster_that_is_not_there_is_said(monkeypatch):
         raise ConnectionError("Could not find any running Ray instance")
 
     absent = SimpleNamespace(is_initialized=lambda: False, init=init)
-    monkeypatch.setattr(cluster, "_ray", lambda: absent)
+    monkeypatch.setattr(sweep, "_ray", lambda: absent)
     with pytest.raises(OptionError, match="no Ray cluster at auto"):
         list(Cluster("auto").run(Sums(), pieces(1)))
 

@@ -7,8 +7,7 @@ import sqlite3
 import pytest
 
 from softleak.core.errors import FileError
-from softleak.paper.sweep import Local, Record, Records, numbers, sweep
-from softleak.paper.sweep.records import missing
+from softleak.paper.sweep import Local, Record, Records, missing, numbers, sweep
 from tests.unit.paper.sweep.computes import Sums, pieces
 
 

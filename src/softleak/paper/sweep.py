@@ -1,0 +1,434 @@
+"""Run a sweep: compute what is missing (here, in processes, on a Ray cluster) and record it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pickle
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from threading import Thread
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+
+from softleak.core.errors import FileError, MissingExtra, OptionError, how_to_install
+from softleak.io.atomic import replacing
+
+Measures = Mapping[str, float | str | bool | None]  # None: there is nothing to measure
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Samples of a cell that are computed together, the same ones in every run."""
+
+    experiment: str
+    cell: str
+    repeat: int
+    samples: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured of one sample."""
+
+    experiment: str
+    cell: str
+    repeat: int
+    sample: int
+    measures: Measures
+
+
+# Returns the records of a piece, the same wherever it is computed. It is pickled once per worker.
+Compute = Callable[[Piece], Sequence[Record]]
+
+
+def numbers(records: Iterable[Record], measure: str) -> list[float]:
+    """Return a measure's values, without the samples that have none."""
+    held = (record.measures.get(measure) for record in records)
+    return [float(value) for value in held if isinstance(value, (int, float))]
+
+
+FILE = "records.sqlite"
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS cells (
+    experiment TEXT, cell TEXT, provenance TEXT, PRIMARY KEY (experiment, cell)
+);
+CREATE TABLE IF NOT EXISTS records (
+    experiment TEXT, cell TEXT, repeat INTEGER, sample INTEGER, measures TEXT,
+    PRIMARY KEY (experiment, cell, repeat, sample)
+);
+"""
+
+
+class Records:
+    """What was measured so far, in ``records.sqlite`` of a folder, until closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot keep records in {folder}: {error}") from error
+        with self._sound():
+            self._base = sqlite3.connect(folder / FILE, isolation_level=None)
+            self._base.execute("PRAGMA synchronous = FULL")  # a record that is there stays there
+            self._base.executescript(SCHEMA)
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """Raise ``FileError`` for whatever goes wrong when the records are read or written."""
+        try:
+            yield
+        except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:  # not damage
+            raise FileError(
+                f"the records in {self.folder} cannot be used now ({error}); if another run is "
+                "writing there wait for it, else give another --out"
+            ) from error
+        except (sqlite3.Error, json.JSONDecodeError) as error:
+            raise FileError(
+                f"the records in {self.folder} are damaged ({error}); give another --out, or "
+                f"delete {FILE}"
+            ) from error
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._base.close()
+
+    def declare(self, experiment: str, cell: str, provenance: Mapping[str, object]) -> None:
+        """Record what a cell is computed from; raises if its records come from something else."""
+        wanted = json.dumps(provenance, sort_keys=True)
+        held, now = self.provenance(experiment, cell), json.loads(wanted)
+        if held is None:
+            with self._sound():
+                self._base.execute("INSERT INTO cells VALUES (?, ?, ?)", (experiment, cell, wanted))
+        elif held != now:
+            raise FileError(
+                f"the records of {experiment}, {cell} in {self.folder} come from other "
+                f"{_changed(held, now)}. Give another --out, or run with the same again"
+            )
+
+    def provenance(self, experiment: str, cell: str) -> Mapping[str, object] | None:
+        """Return what a cell was computed from: versions, seed, hashes."""
+        query = "SELECT provenance FROM cells WHERE experiment = ? AND cell = ?"
+        with self._sound():
+            row = self._base.execute(query, (experiment, cell)).fetchone()
+            return None if row is None else dict(json.loads(row[0]))
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Keep the records of a piece, all or none."""
+        rows = [
+            (r.experiment, r.cell, r.repeat, r.sample, json.dumps(r.measures, allow_nan=False))
+            for r in records
+        ]
+        with self._sound():
+            self._base.execute("BEGIN IMMEDIATE")
+            try:
+                self._base.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
+                self._base.execute("COMMIT")
+            finally:
+                if self._base.in_transaction:
+                    self._base.execute("ROLLBACK")
+
+    def of(self, experiment: str, cell: str) -> list[Record]:
+        """Return a cell's records in the order of repetition and sample."""
+        query = (
+            "SELECT repeat, sample, measures FROM records WHERE experiment = ? AND cell = ? "
+            "ORDER BY repeat, sample"
+        )
+        with self._sound():
+            rows = self._base.execute(query, (experiment, cell))
+            return [Record(experiment, cell, r, s, json.loads(m)) for r, s, m in rows]
+
+    def export(self, experiment: str) -> Path:
+        """Write the records of an experiment's declared cells as comma-separated values."""
+        query = "SELECT cell FROM cells WHERE experiment = ? ORDER BY rowid"
+        with self._sound():
+            cells = self._base.execute(query, (experiment,)).fetchall()
+        records = [record for (cell,) in cells for record in self.of(experiment, cell)]
+        measured = list(dict.fromkeys(name for r in records for name in r.measures))
+        path = self.folder / f"{experiment}.csv"
+        with (
+            replacing(path) as temporary,
+            temporary.open("w", newline="", encoding="utf-8") as file,
+        ):
+            writer = csv.writer(file)
+            writer.writerow(["cell", "repeat", "sample", *measured])
+            writer.writerows(
+                [r.cell, r.repeat, r.sample, *map(r.measures.get, measured)] for r in records
+            )
+        return path
+
+
+def _changed(held: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """Return in words how two provenances differ, as it was and as it is."""
+
+    def value(side: Mapping[str, object], other: Mapping[str, object], key: str) -> object:
+        mine, theirs = side.get(key), other.get(key)
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            return {name: mine[name] for name in mine if mine[name] != theirs.get(name)}
+        return mine or "none"
+
+    return "; ".join(
+        f"{key} {value(held, now, key)}, now {value(now, held, key)}"
+        for key in sorted({*held, *now})
+        if held.get(key) != now.get(key)
+    )
+
+
+TRIES_PER_PIECE = 3  # workers that may die over one piece before it is given up
+Done = tuple[Piece, Sequence[Record] | None]  # None: given up
+
+
+class Engine(Protocol):
+    """A place where pieces are computed."""
+
+    def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
+        """Yield each piece with its records as soon as they are there; None means given up."""
+        ...
+
+
+def missing(pieces: Iterable[Piece], records: Records) -> list[Piece]:
+    """Return the pieces whose samples are not all recorded."""
+    held: dict[tuple[str, str], set[tuple[int, int]]] = {}
+    lacking = []
+    for piece in pieces:
+        cell = piece.experiment, piece.cell
+        if cell not in held:
+            held[cell] = {(record.repeat, record.sample) for record in records.of(*cell)}
+        if not all((piece.repeat, sample) in held[cell] for sample in piece.samples):
+            lacking.append(piece)
+    return lacking
+
+
+def sweep(
+    compute: Compute,
+    pieces: Iterable[Piece],
+    records: Records,
+    engine: Engine,
+    progress: Callable[[Piece], None] = lambda _: None,
+) -> list[Piece]:
+    """Compute pieces, keep their records and tell ``progress`` of each.
+
+    Returns:
+        The pieces that were given up because their workers died.
+    """
+    lost = []
+    for piece, found in engine.run(compute, pieces):
+        if found is None:
+            lost.append(piece)
+        else:
+            records.append(found)
+        progress(piece)
+    return lost
+
+
+def in_one_thread(compute: Compute, piece: Piece) -> Sequence[Record]:
+    """Compute a piece in one thread, as every engine does: sums depend on the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return compute(piece)
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Compute in this process, one piece after the other."""
+
+    def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
+        for piece in pieces:
+            yield piece, in_one_thread(compute, piece)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Compute in worker processes, by default one per core."""
+
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
+        packed, rest = pickle.dumps(compute), iter(pieces)
+        while lost := (yield from _until_one_dies(self.workers, packed, rest)):
+            yield from _one_by_one(packed, lost)
+
+
+def _one_by_one(packed: bytes, lost: list[Piece]) -> Iterator[Done]:
+    """Compute again what was under way when a worker died: only the piece it died over has blame.
+
+    Alone in a pool of one, each death is that of the piece itself.
+    """
+    deaths, rest = Counter(lost), iter(lost)
+    while killing := (yield from _until_one_dies(1, packed, rest)):
+        (piece,) = killing
+        deaths[piece] += 1
+        if deaths[piece] < TRIES_PER_PIECE:
+            rest = chain(killing, rest)
+        else:
+            yield piece, None
+
+
+def _until_one_dies(
+    workers: int, packed: bytes, rest: Iterator[Piece]
+) -> Generator[Done, None, list[Piece]]:
+    """Compute until all is done or a worker dies; the pieces that were under way then."""
+    # Only as many are handed out as there are workers: a death then costs no more than that.
+    with ProcessPoolExecutor(workers, _context(), initializer=_begin, initargs=(packed,)) as pool:
+        busy: dict[Future[Sequence[Record]], Piece] = {}
+        while True:
+            for piece in islice(rest, workers - len(busy)):
+                busy[_submit(pool, piece)] = piece
+            if not busy:
+                return []
+            lost = []
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                try:
+                    yield busy[future], future.result()
+                except BrokenProcessPool:
+                    lost.append(busy[future])
+                del busy[future]
+            if lost:
+                return [*lost, *busy.values()]
+
+
+def _submit(pool: ProcessPoolExecutor, piece: Piece) -> Future[Sequence[Record]]:
+    try:
+        return pool.submit(_work, piece)
+    except BrokenProcessPool as error:  # a worker died before it was given anything
+        failed: Future[Sequence[Record]] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+def _context() -> BaseContext:
+    """Return how workers are started.
+
+    Forked children of a process in which torch's threads run can hang. Where the system can, a
+    server that has imported torch and computed nothing is forked instead, so that torch is imported
+    once for all workers; elsewhere every worker is spawned.
+    """
+    if "forkserver" not in get_all_start_methods():
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    return context
+
+
+_held: list[Compute] = []  # what this worker computes with, sent to it once
+
+
+def _begin(packed: bytes) -> None:
+    _held[:] = [pickle.loads(packed)]
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this worker once its parent is gone: a killed parent cannot tell it to."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(piece: Piece) -> Sequence[Record]:
+    return in_one_thread(_held[0], piece)
+
+
+class _Worker:
+    """An actor: it is sent what it computes with once, and keeps it."""
+
+    def __init__(self, compute: Compute) -> None:
+        self.compute = compute
+
+    def work(self, piece: Piece) -> Sequence[Record]:
+        return in_one_thread(self.compute, piece)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Compute in Ray's actors, one per core.
+
+    An actor that dies is started again by Ray, elsewhere if need be, and its piece with it.
+    """
+
+    # Where the cluster is; "auto" is the one this machine belongs to, None this machine.
+    address: str | None = None
+    workers: int | None = None  # the number of actors, if fewer than cores
+
+    def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
+        ray = _ray()
+        begun = not ray.is_initialized()
+        if begun:
+            self._begin(ray)
+        try:
+            yield from self._work(ray, compute, pieces)
+        finally:
+            if begun:
+                ray.shutdown()
+
+    def _begin(self, ray: ModuleType) -> None:
+        try:
+            ray.init(
+                self.address, num_cpus=None if self.address else self.workers,
+                include_dashboard=None if self.address else False,
+                log_to_driver=False, logging_level="error",
+            )  # fmt: skip
+        except ConnectionError as error:
+            raise OptionError(
+                f"no Ray cluster at {self.address}: start one by `ray start --head`, or leave "
+                "--address out to compute on this machine"
+            ) from error
+
+    def _work(self, ray: ModuleType, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        count = min(self.workers or cores, cores)  # an actor beyond would wait for a core for ever
+        options = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": TRIES_PER_PIECE - 1}
+        kind, shipped = ray.remote(**options)(_Worker), ray.put(compute)
+        actors = [kind.remote(shipped) for _ in range(count)]
+        try:
+            yield from _computed(ray, actors, pieces)
+        finally:  # an actor that is being started again would hold its core for a while
+            for actor in actors:
+                ray.kill(actor)
+
+
+def _computed(ray: ModuleType, actors: Sequence[Any], pieces: Iterable[Piece]) -> Iterator[Done]:
+    """Compute pieces in actors, each of which is given the next one as soon as it is free."""
+    free, busy, rest = list(actors), {}, iter(pieces)
+    while True:
+        for piece in islice(rest, len(free)):
+            actor = free.pop()
+            busy[actor.work.remote(piece)] = actor, piece
+        if not busy:
+            return
+        (done,), _ = ray.wait(list(busy), num_returns=1)
+        actor, piece = busy.pop(done)
+        free.append(actor)
+        try:
+            yield piece, ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error  # what the piece itself raised
+        except ray.exceptions.RayActorError:
+            yield piece, None
+
+
+def _ray() -> ModuleType:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra(f"a cluster needs Ray: {how_to_install('ray')}") from error
+    return ray

@@ -21,8 +21,7 @@ from benchmarks.timing import Contestant, race, timed
 from softleak.audit.metrics import psnr
 from softleak.labels.evidence.relation import Relation
 from softleak.paper import data, models
-from softleak.paper.classic import PUBLISHED_SMOOTHING
-from softleak.paper.classic.inversion import one_index
+from softleak.paper.classic import PUBLISHED_SMOOTHING, one_index
 from softleak.paper.input_tables import pixels
 
 OURS, CLASSIC, CLASSIC_IMAGE, OURS_IMAGE = "softleak", "classic", "classic, image", "ours, image"

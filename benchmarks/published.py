@@ -8,24 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from softleak.paper.classic import Loss
-from softleak.paper.classic.methods import RowRatios
+from softleak.paper.classic import ScalarObjective
 
 
 @dataclass(frozen=True, eq=False)
-class EntryByEntry:
+class EntryByEntry(ScalarObjective):
     """Eq. 7 as printed: find an entry of the feature to divide by, then take one class at a time.
 
     The published code compares the entries of the feature one after another as Python objects, for
     every scalar, which is most of its running time. ``FullHead`` is the same without these loops.
-
-    Attributes:
-        row: the row of the head's gradient that is read, with the ratios of the others to it.
-        loss: the loss of a label.
     """
-
-    row: RowRatios
-    loss: Loss
 
     def label(self, scalar: Tensor) -> Tensor:
         """Return the label (C,) that belongs to a scalar."""
@@ -38,7 +30,3 @@ class EntryByEntry:
         for i, p_i in enumerate(p):
             y[i] = p_i - self.row.ratios[i] * scale
         return y
-
-    def __call__(self, scalars: Tensor) -> Tensor:
-        """Return the loss (S,) at each of the scalars (S,)."""
-        return torch.stack([self.loss(self.label(scalar)) for scalar in scalars])

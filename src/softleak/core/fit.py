@@ -68,7 +68,7 @@ class Hypothesis:
     @property
     def sentence(self) -> str:
         """Return the hypothesis in words."""
-        from softleak.present.sentences import fitting  # above this layer, where words are made
+        from softleak.present.fit import fitting  # above this layer, where words are made
 
         return fitting(self)
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from softleak.core.errors import SoftleakError
 from softleak.core.factors import Factors
-from softleak.core.forward import forward_one
-from softleak.core.forward import random_input
+from softleak.core.forward import forward_one, random_input
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.numerics.recorder import recorded_inputs

@@ -17,10 +17,10 @@ from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
-from softleak.labels.composition import is_sign_pattern
 from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
+from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.positive import never_negative
 from softleak.labels.residual import (
     LOGIT_ROUNDINGS,
@@ -37,6 +37,7 @@ GRID_REPEATS = 4  # times as many values as levels
 ABSENT = 0.5  # of the smallest singular value that noise leaves: less means that it is not there
 ZEROS = 0.01  # the part of entries that noise would have to leave exactly zero
 FEWEST_ENTRIES, MOST_ENTRIES = 64, 1 << 22  # of a matrix whose singular values show noise
+COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree by it
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
 NAMED = {"ce": Explanation.NONE, "bce": Explanation.BCE, "mse": Explanation.MSE}
@@ -197,11 +198,11 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
     seen = Residual.of(head, share, factors, verdict)
     if seen is not None:
         reading = next(simple_readings(seen), None)
-        said = _of_one(seen, reading, share)
-        return Examined(Fit.of([compression, *said]), seen, reading, pieces)
+        one = Fit.of([compression, *_of_one(seen, reading, share)])
+        return Examined(one, seen, reading, pieces)
     said = list(_of_many(subject, share, G, factors))
     refuted = [piece.misfit for piece in pieces if piece.refutes and not piece.holds]
-    clean = bool(factors.rank_one) and not bool(verdict.coarse[0])
+    clean = bool(factors.rank_one) and float(factors.explained[0]) <= COARSE
     if clean and refuted and all(one.standing is not Standing.CONTRADICTED for one in said):
         said.append(_contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, max(refuted)))
     return Examined(Fit.of([compression, *said]), pieces=pieces)
@@ -316,7 +317,7 @@ def _compression(G: Tensor) -> Hypothesis:
 
 def grid_step(G: Tensor) -> float | None:
     """Return the spacing of the grid that all values lie on; None if they lie on no coarse one."""
-    levels = G.flatten()[: 1 << 20].unique()
+    levels: Tensor = torch.unique(G.flatten()[: 1 << 20])
     if not GRID_LEAST <= len(levels) <= min(GRID_MOST, G.numel() // GRID_REPEATS):
         return None
     step = float(levels.diff().min())

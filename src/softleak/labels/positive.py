@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from softleak.core.forward import forward_one, seeded
-from softleak.core.forward import random_input
+from softleak.core.forward import forward_one, random_input, seeded
 from softleak.core.subject import Subject
 from softleak.numerics.recorder import recorded_inputs
 

@@ -23,7 +23,7 @@ from softleak.core.factors import Factors
 from softleak.core.head import Head
 from softleak.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from softleak.core.share import GradientShare
-from softleak.labels.evidence.combine import CombinedEvidence
+from softleak.labels.evidence.relation import Estimate
 
 LOGIT_ROUNDINGS = 16.0  # of the largest term of a logit
 FITS = 6.0  # errors, root mean square over the classes: a label this near to its kind is one
@@ -62,7 +62,7 @@ class Residual:
 
     @classmethod
     def of(
-        cls, head: Head, share: GradientShare, factors: Factors, verdict: CombinedEvidence
+        cls, head: Head, share: GradientShare, factors: Factors, verdict: Estimate
     ) -> Residual | None:
         """Return the residual of a share of one sample; None where nothing tells its size."""
         if not bool(factors.rank_one & ~factors.zero):

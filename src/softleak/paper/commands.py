@@ -22,20 +22,20 @@ from softleak.inversion.chain import Chain
 from softleak.io.atomic import make_folder
 from softleak.io.formats import fingerprint
 from softleak.paper import data
-from softleak.paper.claims import tabulated
 from softleak.paper.experiment import Size
 from softleak.paper.figures import FIGURES, Drawing, pyplot
 from softleak.paper.leaderboard import LEADERBOARD, frameworks_left_out, runnable
-from softleak.paper.models.registry import MODELS
+from softleak.paper.models import MODELS
 from softleak.paper.networks import Shelf
 from softleak.paper.options import EVERYTHING, EngineName, ReproduceOptions, TrainOptions
 from softleak.paper.reproduction import EXPERIMENTS, Reproduction, reproduce
-from softleak.paper.results_page import (
+from softleak.paper.results import (
     ResultsPage,
     around,
     omission_table,
     results_table,
     splice,
+    tabulated,
     write_results,
 )
 from softleak.paper.sweep import Cluster, Engine, Local, Piece, Processes, Records

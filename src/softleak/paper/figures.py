@@ -23,7 +23,7 @@ from softleak.matching.optimisers import LBFGS, Adam
 from softleak.matching.problems import L2, Cosine, TotalVariation
 from softleak.matching.reconstruct import reconstruct_many
 from softleak.matching.tasks import RandomLabel
-from softleak.paper.classic.methods import RowRatios, Variance, Vectorised
+from softleak.paper.classic import RowRatios, Variance, Vectorised
 from softleak.paper.data.samples import Sample, smooth
 from softleak.paper.input_tables import inverter, mean_image
 from softleak.paper.label_tables import (

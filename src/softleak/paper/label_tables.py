@@ -20,8 +20,7 @@ from softleak.core.share import GradientShare
 from softleak.defenses.defense import Defense, GaussianNoise, LaplaceNoise
 from softleak.labels.recover import recover
 from softleak.matching.tasks import HardLabel, Seen
-from softleak.paper.classic.methods import RowRatios, Vectorised
-from softleak.paper.classic.search import PUBLISHED_NOISE
+from softleak.paper.classic import PUBLISHED_NOISE, RowRatios, Vectorised
 from softleak.paper.data.samples import Sample, numbered_generator
 from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit, one_by_one
 from softleak.paper.networks import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import Final, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -21,23 +21,15 @@ import torch
 from softleak.core.errors import DataError
 from softleak.paper.data.imageset import ImageSet
 
-PIXELS: Final = 3 * 32 * 32
+PIXELS = 3 * 32 * 32
 
 
-@dataclass(frozen=True, eq=False)
-class CifarBatch:
-    """Images (N, 32, 32, 3), labels (N,) and whether these are CIFAR-100's fine ones."""
+class CifarBatch(NamedTuple):
+    """Images as rows (N, 3072), each a red, a green and a blue plane, and their labels (N,)."""
 
-    images: npt.NDArray[np.uint8]
+    planes: npt.NDArray[np.uint8]
     labels: npt.NDArray[np.int64]
-    fine: bool
-
-
-def from_planes(
-    planes: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], fine: bool
-) -> CifarBatch:
-    """Return a batch from rows (N, 3072), each a red, a green and a blue plane."""
-    return CifarBatch(planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels, fine)
+    fine: bool  # whether these are CIFAR-100's fine labels
 
 
 _CIFAR10_RECORD = 1 + PIXELS
@@ -59,12 +51,7 @@ def decode_binary(data: bytes) -> CifarBatch:
     classes = 100 if fine else 10
     if labels.max() >= classes:
         raise DataError(f"A CIFAR .bin file has label {labels.max()}, expected below {classes}.")
-    return from_planes(rows[:, head:], labels, fine)
-
-
-def decode_binary_names(data: bytes) -> tuple[str, ...]:
-    """Return the class names in a text file, one per line."""
-    return tuple(data.decode("latin1").split())
+    return CifarBatch(rows[:, head:], labels, fine)
 
 
 _MEMO_CODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
@@ -116,17 +103,12 @@ def _encode(text: object, encoding: object) -> bytes:
     return text.encode("latin1")
 
 
-def _reconstruct(*_: object) -> _Array:
-    """Return an empty record for numpy's _reconstruct; __setstate__ fills it."""
-    return _Array()
-
-
 _STAND_INS = {
     ("_codecs", "encode"): _encode,
     ("numpy", "dtype"): _DType,
     ("numpy", "ndarray"): _Array,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),  # __setstate__ fills it
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),  # __setstate__ fills it
     ("numpy.core.numeric", "_frombuffer"): _Array,
     ("numpy._core.numeric", "_frombuffer"): _Array,
 }
@@ -160,15 +142,14 @@ def unpickle(data: bytes) -> dict[str, object]:
         raise DataError(f"Not a readable CIFAR pickle: {error}") from error
     if not isinstance(content, dict):
         raise DataError(f"Expected a dictionary in a CIFAR pickle, got {type(content).__name__}.")
-    return {_text(key): _value(value) for key, value in content.items()}
+    return {
+        _text(key): value.bytes_array() if isinstance(value, _Array) else value
+        for key, value in content.items()
+    }
 
 
 def _text(value: object) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
-
-
-def _value(value: object) -> object:
-    return value.bytes_array() if isinstance(value, _Array) else value
 
 
 def decode_python(data: bytes) -> CifarBatch:
@@ -184,7 +165,7 @@ def decode_python(data: bytes) -> CifarBatch:
         raise DataError(f"Expected a list of {len(planes)} labels in a CIFAR file.")
     if not all(type(label) is int and 0 <= label < classes for label in labels):
         raise DataError(f"Every label in this CIFAR file must be an integer below {classes}.")
-    return from_planes(planes, np.array(labels, dtype=np.int64), fine)
+    return CifarBatch(planes, np.array(labels, dtype=np.int64), fine)
 
 
 def decode_python_names(data: bytes) -> tuple[str, ...]:
@@ -192,7 +173,7 @@ def decode_python_names(data: bytes) -> tuple[str, ...]:
     names = unpickle(data).get("fine_label_names")
     if not isinstance(names, list) or not all(isinstance(name, (bytes, str)) for name in names):
         raise DataError("Expected a list of names under 'fine_label_names'.")
-    return tuple(name.decode("latin1") if isinstance(name, bytes) else name for name in names)
+    return tuple(map(_text, names))
 
 
 # The largest official file, CIFAR-100's training set, has 155 MB.
@@ -206,12 +187,6 @@ def first_bytes(file: Path, count: int) -> bytes:
             return stream.read(count)
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error}") from error
-
-
-def is_archive(file: Path) -> bool:
-    """Return whether a file is a tar archive, gzipped or plain, by its first bytes."""
-    head = first_bytes(file, 262)
-    return head[:2] == b"\x1f\x8b" or head[257:] == b"ustar"
 
 
 def read_file(file: Path) -> bytes:
@@ -263,54 +238,32 @@ class Split(Enum):
 
 
 @dataclass(frozen=True)
-class Names:
-    """The file with CIFAR-100's class names, and how it is read."""
-
-    file: str
-    decode: Callable[[bytes], tuple[str, ...]]
-
-
-@dataclass(frozen=True)
 class Layout:
-    """One distribution; CIFAR-10 needs no file of names."""
+    """One distribution."""
 
     folder: str
-    files: Mapping[Split, tuple[str, ...]]
+    train: tuple[str, ...]
+    test: tuple[str, ...]
     decode: Callable[[bytes], CifarBatch]
-    names: Names | None = None
+
+    def files(self, split: Split) -> tuple[str, ...]:
+        """Return the names of the files of a split."""
+        return self.train if split is Split.TRAIN else self.test
 
 
 _TRAINING_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-_PYTHON_NAMES = Names("meta", decode_python_names)
-_BINARY_NAMES = Names("fine_label_names.txt", decode_binary_names)
-
+_BINARY_BATCHES = tuple(f"{name}.bin" for name in _TRAINING_BATCHES)
 LAYOUTS = (
-    Layout(
-        "cifar-10-batches-py",
-        {Split.TRAIN: _TRAINING_BATCHES, Split.TEST: ("test_batch",)},
-        decode_python,
-    ),
-    Layout(
-        "cifar-10-batches-bin",
-        {
-            Split.TRAIN: tuple(f"{name}.bin" for name in _TRAINING_BATCHES),
-            Split.TEST: ("test_batch.bin",),
-        },
-        decode_binary,
-    ),
-    Layout(
-        "cifar-100-python",
-        {Split.TRAIN: ("train",), Split.TEST: ("test",)},
-        decode_python,
-        _PYTHON_NAMES,
-    ),
-    Layout(
-        "cifar-100-binary",
-        {Split.TRAIN: ("train.bin",), Split.TEST: ("test.bin",)},
-        decode_binary,
-        _BINARY_NAMES,
-    ),
+    Layout("cifar-10-batches-py", _TRAINING_BATCHES, ("test_batch",), decode_python),
+    Layout("cifar-10-batches-bin", _BINARY_BATCHES, ("test_batch.bin",), decode_binary),
+    Layout("cifar-100-python", ("train",), ("test",), decode_python),
+    Layout("cifar-100-binary", ("train.bin",), ("test.bin",), decode_binary),
 )
+# The files with CIFAR-100's class names, and how each is read.
+NAME_FILES: Mapping[str, Callable[[bytes], tuple[str, ...]]] = {
+    "meta": decode_python_names,
+    "fine_label_names.txt": lambda data: tuple(data.decode("latin1").split()),
+}
 
 
 # Every pickle of protocol 2 or later begins so, and no label byte is as large.
@@ -329,17 +282,18 @@ def load_cifar(path: str | PathLike[str], split: Split = Split.TEST) -> ImageSet
         return _assemble(read_folder(_home(place), _wanted(split)), split, place)
     if not place.is_file():
         raise DataError(f"No CIFAR folder, archive or file at {place}.")
-    if is_archive(place):
+    head = first_bytes(place, 262)
+    if head[:2] == b"\x1f\x8b" or head[257:] == b"ustar":  # gzipped or plain tar
         return _assemble(read_archive(place, _wanted(split)), split, place)
     data = read_file(place)
     batch = decode_python(data) if data[:1] == _PICKLE_START else decode_binary(data)
-    return _join([batch], _names(read_folder(place.parent, _name_files())))
+    return _join([batch], _names(read_folder(place.parent, NAME_FILES)))
 
 
 def is_cifar_folder(place: Path) -> bool:
     """Return whether a folder, or one of an official name in it, holds CIFAR files."""
     home = _home(place)
-    names = (name for layout in LAYOUTS for part in layout.files.values() for name in part)
+    names = (name for layout in LAYOUTS for name in (*layout.train, *layout.test))
     return any((home / name).is_file() for name in names)
 
 
@@ -348,42 +302,34 @@ def _home(place: Path) -> Path:
     return next((folder for folder in inside if folder.is_dir()), place)
 
 
-def _name_files() -> set[str]:
-    return {layout.names.file for layout in LAYOUTS if layout.names}
-
-
 def _wanted(split: Split) -> set[str]:
-    return _name_files().union(*(layout.files[split] for layout in LAYOUTS))
+    return set(NAME_FILES).union(*(layout.files(split) for layout in LAYOUTS))
 
 
 def _assemble(found: Mapping[str, bytes], split: Split, place: Path) -> ImageSet:
-    layout = _layout(found, split, place)
-    missing = [name for name in layout.files[split] if name not in found]
+    layout = next((x for x in LAYOUTS if any(name in found for name in x.files(split))), None)
+    if layout is None:
+        expected = ", ".join(layout.files(split)[0] for layout in LAYOUTS)
+        raise DataError(f"{place} has no CIFAR {split.value} files; expected one of {expected}.")
+    missing = [name for name in layout.files(split) if name not in found]
     if missing:
         raise DataError(f"{place} lacks {', '.join(missing)} of {layout.folder}.")
-    return _join([layout.decode(found[name]) for name in layout.files[split]], _names(found))
-
-
-def _layout(found: Mapping[str, bytes], split: Split, place: Path) -> Layout:
-    for layout in LAYOUTS:
-        if any(name in found for name in layout.files[split]):
-            return layout
-    expected = ", ".join(layout.files[split][0] for layout in LAYOUTS)
-    raise DataError(f"{place} has no CIFAR {split.value} files; expected one of {expected}.")
+    return _join([layout.decode(found[name]) for name in layout.files(split)], _names(found))
 
 
 def _names(found: Mapping[str, bytes]) -> tuple[str, ...]:
     """Return CIFAR-100's class names, or numbered ones where no file gives them."""
-    for layout in LAYOUTS:
-        if layout.names and layout.names.file in found:
-            return layout.names.decode(found[layout.names.file])
+    for file, decode in NAME_FILES.items():
+        if file in found:
+            return decode(found[file])
     return tuple(f"class {number}" for number in range(100))
 
 
 def _join(batches: Sequence[CifarBatch], fine_names: tuple[str, ...]) -> ImageSet:
     if len({batch.fine for batch in batches}) > 1:
         raise DataError("CIFAR-10 and CIFAR-100 files are mixed in one folder.")
-    images = np.ascontiguousarray(np.concatenate([batch.images for batch in batches]))
+    planes = np.concatenate([batch.planes for batch in batches]).reshape(-1, 3, 32, 32)
+    images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
     labels = np.concatenate([batch.labels for batch in batches])
     names = fine_names if batches[0].fine else CIFAR10_NAMES
     return ImageSet(torch.from_numpy(images), torch.from_numpy(labels), names)

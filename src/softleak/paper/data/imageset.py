@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from os import PathLike
@@ -45,13 +44,9 @@ def resize_bytes(images: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Labelled images.
+    """Labelled images."""
 
-    Attributes:
-        images: uint8 (N, H, W, C). Grey images may come as (N, H, W); they are kept as (N, H, W,
-            1).
-    """
-
+    # uint8 (N, H, W, C). Grey images may come as (N, H, W); they are kept as (N, H, W, 1).
     images: Tensor
     labels: Tensor  # int64 (N,)
     class_names: tuple[str, ...]  # the name of each class
@@ -128,25 +123,20 @@ LARGEST_PACK = 4 * 2**30
 
 def read_npz(path: Path, keys: Collection[str]) -> dict[str, npt.NDArray[Any]]:
     """Return those of the named arrays that the file has."""
-    _check_size(path, keys)
-    with _readable(path), np.load(path, allow_pickle=False) as arrays:
-        return {key: arrays[key] for key in arrays.files if key in keys}
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
     try:
-        yield
+        with zipfile.ZipFile(path) as archive:
+            members = [m for m in archive.infolist() if m.filename.removesuffix(".npy") in keys]
+        size = sum(member.file_size for member in members)
+        if size > LARGEST_PACK:
+            raise DataError(
+                f"{path} unfolds to {size} bytes; at most {LARGEST_PACK} are read at once."
+            )
+        with np.load(path, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files if key in keys}
+    except DataError:
+        raise
     except Exception as error:  # zipfile, its decompressors and NumPy each raise their own
         raise DataError(f"{path} is not a readable .npz file: {error}") from error
-
-
-def _check_size(path: Path, keys: Collection[str]) -> None:
-    with _readable(path), zipfile.ZipFile(path) as archive:
-        members = [m for m in archive.infolist() if m.filename.removesuffix(".npy") in keys]
-    size = sum(member.file_size for member in members)
-    if size > LARGEST_PACK:
-        raise DataError(f"{path} unfolds to {size} bytes; at most {LARGEST_PACK} are read at once.")
 
 
 def decode_photo(

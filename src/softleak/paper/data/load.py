@@ -32,19 +32,16 @@ def load_folder(path: str | PathLike[str], size: int | None = None) -> ImageSet:
             f"{root} has no subfolder with images. Expected one subfolder for each class, "
             f"with files ending in {', '.join(sorted(_SUFFIXES))}."
         )
-    images: list[Tensor] = []
-    labels: list[int] = []
-    for label, folder in enumerate(classes):
-        for file in image_files(folder):
-            images.append(_read(file, size))
-            labels.append(label)
-    return ImageSet(_stack(images, root), torch.tensor(labels), tuple(c.name for c in classes))
+    files = [(file, label) for label, c in enumerate(classes) for file in image_files(c)]
+    images = _stack([_read(file, size) for file, _ in files], root)
+    labels = torch.tensor([label for _, label in files])
+    return ImageSet(images, labels, tuple(folder.name for folder in classes))
 
 
 def image_files(folder: Path) -> list[Path]:
     """Return the image files directly in a folder, in name order."""
-    files = (file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
-    return sorted(file for file in files if file.is_file())
+    found = folder.iterdir()
+    return sorted(f for f in found if f.suffix.lower() in _SUFFIXES and f.is_file())
 
 
 def _read(file: Path, size: int | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Initialise untrained networks in other ways than PyTorch's own."""
+"""Build the plain classifiers, and initialise untrained networks in other ways than PyTorch's."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from softleak.core.errors import ModelError
 
 
-def positive(name: str, value: int) -> None:
-    """Raise unless value is at least 1."""
-    if value < 1:
-        raise ModelError(f"{name} must be 1 or more, got {value}.")
+def positive(**sizes: int) -> None:
+    """Raise unless every size is at least 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ModelError(f"{name} must be 1 or more, got {value}.")
 
 
 def probability(name: str, value: float) -> None:
@@ -24,42 +25,31 @@ def probability(name: str, value: float) -> None:
 
 def divisible(name: str, value: int, by_name: str, by: int) -> None:
     """Raise unless value is a positive multiple of by."""
-    positive(name, value)
-    positive(by_name, by)
+    positive(**{name: value, by_name: by})
     if value % by:
         raise ModelError(f"{name} must be a multiple of {by_name}, got {value} and {by}.")
 
 
-class AlexNet(nn.Module):
+class PlainClassifier(nn.Module):
+    """The layers `features`, whose output is flattened, and the layers `classifier`."""
+
+    def __init__(self, features: Sequence[nn.Module], classifier: nn.Module) -> None:
+        super().__init__()
+        self.features = nn.Sequential(*features)
+        self.classifier = classifier
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (N, classes) of images (N, C, H, W)."""
+        logits: Tensor = self.classifier(self.features(x).flatten(1))
+        return logits
+
+
+class AlexNet(PlainClassifier):
     """Convolutions `features.{0,3,6,8,10}` and linear layers `classifier.{1,4,6}`."""
 
-    def __init__(self, classes: int, dropout: float, head_bias: bool) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 64, 11, stride=4, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(3, stride=2),
-            nn.Conv2d(64, 192, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(3, stride=2),
-            nn.Conv2d(192, 384, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(384, 256, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(256, 256, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(3, stride=2),
-        )
+    def __init__(self, features: Sequence[nn.Module], classifier: nn.Module) -> None:
+        super().__init__(features, classifier)
         self.avgpool = nn.AdaptiveAvgPool2d(6)
-        self.classifier = nn.Sequential(
-            nn.Dropout(dropout),
-            nn.Linear(256 * 6 * 6, 4096),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(4096, 4096),
-            nn.ReLU(),
-            nn.Linear(4096, classes, bias=head_bias),
-        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (N, classes) of images (N, 3, 224, 224)."""
@@ -75,29 +65,25 @@ def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) ->
         dropout: the probability with which dropout zeroes an entry in train mode.
         head_bias: whether the last layer has a bias.
     """
-    positive("classes", classes)
+    positive(classes=classes)
     probability("dropout", dropout)
-    return AlexNet(classes, dropout, head_bias)
+    features = [
+        nn.Conv2d(3, 64, 11, stride=4, padding=2), nn.ReLU(), nn.MaxPool2d(3, stride=2),
+        nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, stride=2),
+        nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, stride=2),
+    ]  # fmt: skip
+    classifier = nn.Sequential(
+        nn.Dropout(dropout), nn.Linear(256 * 6 * 6, 4096), nn.ReLU(),
+        nn.Dropout(dropout), nn.Linear(4096, 4096), nn.ReLU(),
+        nn.Linear(4096, classes, bias=head_bias),
+    )  # fmt: skip
+    return AlexNet(features, classifier)
 
 
-class MLP(nn.Module):
+class MLP(PlainClassifier):
     """Hidden layers `features.{0,2,...}` and the head `classifier`."""
-
-    def __init__(
-        self,
-        features: int,
-        hidden: Sequence[int],
-        classes: int,
-        activation: Callable[[], nn.Module],
-        bias: bool,
-    ) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        for width in hidden:
-            layers += [nn.Linear(features, width, bias=bias), activation()]
-            features = width
-        self.features = nn.Sequential(*layers)
-        self.classifier = nn.Linear(features, classes, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (N, classes) of inputs (N, ...), flattened to (N, features)."""
@@ -121,11 +107,13 @@ def mlp(
         activation: makes the activation after each hidden layer.
         bias: whether hidden layers have a bias; the head never has one.
     """
-    positive("features", features)
-    positive("classes", classes)
+    positive(features=features, classes=classes)
+    layers: list[nn.Module] = []
     for width in hidden:
-        positive("every width in hidden", width)
-    return MLP(features, hidden, classes, activation, bias)
+        positive(**{"every width in hidden": width})
+        layers += [nn.Linear(features, width, bias=bias), activation()]
+        features = width
+    return MLP(layers, nn.Linear(features, classes, bias=False))
 
 
 def fcn4(
@@ -142,33 +130,12 @@ def fcn4(
         bias: whether hidden layers have a bias; the head never has one.
         activation: makes the activation after each hidden layer.
     """
-    positive("image", image)
+    positive(image=image)
     return mlp(3 * image * image, (4096, 1024, 256), classes, activation, bias)
 
 
-_LENET_CHANNELS = 12
-_LENET_STRIDES = (2, 2, 1)
-
-
-class LeNet(nn.Module):
+class LeNet(PlainClassifier):
     """Convolutions `features.{0,2,4}` and the head `classifier`."""
-
-    def __init__(
-        self, classes: int, in_channels: int, image: int, activation: Callable[[], nn.Module]
-    ) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        channels, side = in_channels, image
-        for stride in _LENET_STRIDES:
-            layers += [nn.Conv2d(channels, _LENET_CHANNELS, 5, stride, padding=2), activation()]
-            channels, side = _LENET_CHANNELS, -(-side // stride)
-        self.features = nn.Sequential(*layers)
-        self.classifier = nn.Linear(channels * side * side, classes, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of images (N, C, H, W)."""
-        logits: Tensor = self.classifier(self.features(x).flatten(1))
-        return logits
 
 
 def lenet(
@@ -185,39 +152,21 @@ def lenet(
         image: the pixels per side.
         activation: makes the activation after each convolution.
     """
-    positive("classes", classes)
-    positive("in_channels", in_channels)
-    positive("image", image)
-    return LeNet(classes, in_channels, image, activation)
+    positive(classes=classes, in_channels=in_channels, image=image)
+    layers: list[nn.Module] = []
+    channels, side = in_channels, image
+    for stride in (2, 2, 1):
+        layers += [nn.Conv2d(channels, 12, 5, stride, padding=2), activation()]
+        channels, side = 12, -(-side // stride)
+    return LeNet(layers, nn.Linear(channels * side * side, classes, bias=False))
 
 
 _VGG_WIDTHS = (32, 64, 128)
 _VGG_HIDDEN = 256
 
 
-class VGG(nn.Module):
+class VGG(PlainClassifier):
     """Convolutions `features.{0,3,6}` and linear layers `classifier.{0,3}`."""
-
-    def __init__(self, classes: int, image: int, dropout: float) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        channels = 3
-        for width in _VGG_WIDTHS:
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-            channels = width
-        side = image // 2 ** len(_VGG_WIDTHS)
-        self.features = nn.Sequential(*layers)
-        self.classifier = nn.Sequential(
-            nn.Linear(channels * side * side, _VGG_HIDDEN),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(_VGG_HIDDEN, classes, bias=False),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of images (N, 3, H, W)."""
-        logits: Tensor = self.classifier(self.features(x).flatten(1))
-        return logits
 
 
 def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> VGG:
@@ -228,10 +177,19 @@ def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> VGG:
         image: the pixels per side, a multiple of 8.
         dropout: the probability with which dropout zeroes an entry in train mode.
     """
-    positive("classes", classes)
+    positive(classes=classes)
     divisible("image", image, "the total pooling", 2 ** len(_VGG_WIDTHS))
     probability("dropout", dropout)
-    return VGG(classes, image, dropout)
+    layers: list[nn.Module] = []
+    channels, side = 3, image // 2 ** len(_VGG_WIDTHS)
+    for width in _VGG_WIDTHS:
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        channels = width
+    classifier = nn.Sequential(
+        nn.Linear(channels * side * side, _VGG_HIDDEN), nn.ReLU(), nn.Dropout(dropout),
+        nn.Linear(_VGG_HIDDEN, classes, bias=False),
+    )  # fmt: skip
+    return VGG(layers, classifier)
 
 
 def uniform_(

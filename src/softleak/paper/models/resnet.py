@@ -1,9 +1,4 @@
-"""Build ResNet-20, -32 and -56, whose shortcuts have no parameters.
-
-A shortcut that changes size drops every other pixel and fills the new channels with zeros (option A
-of He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2). The head `linear`
-has a bias.
-"""
+"""Build ResNet-18 and -50, and the thin ResNet-20, -32 and -56 for CIFAR."""
 
 from __future__ import annotations
 
@@ -76,7 +71,33 @@ class Bottleneck(nn.Module):
         return out
 
 
-Block = type[BasicBlock] | type[Bottleneck]
+class ThinBlock(nn.Module):
+    """Two 3x3 convolutions and a parameter-free shortcut.
+
+    A shortcut that changes size drops every other pixel and fills the new channels with zeros
+    (option A of He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2).
+    """
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inputs, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self._stride = stride
+        self._zeros = (width - inputs) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (N, width, H / stride, W / stride) of (N, inputs, H, W)."""
+        thinned = x[:, :, :: self._stride, :: self._stride]
+        shortcut = functional.pad(thinned, (0, 0, 0, 0, self._zeros, self._zeros))
+        residual = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        return functional.relu(residual + shortcut)
+
+
+Block = type[BasicBlock] | type[Bottleneck] | type[ThinBlock]
 
 
 def _stage(block: Block, inputs: int, width: int, depth: int, stride: int) -> nn.Sequential:
@@ -92,6 +113,7 @@ class ResNet(nn.Module):
         self, block: Block, depths: tuple[int, ...], classes: int, small: bool, head_bias: bool
     ) -> None:
         super().__init__()
+        positive(classes=classes)
         self.conv1 = _conv(3, 64, 3) if small else _conv(3, 64, 7, stride=2)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU()
@@ -113,75 +135,41 @@ class ResNet(nn.Module):
         return logits
 
 
-def _built(layers: int, classes: int, small: bool, head_bias: bool) -> ResNet:
-    """Build a ResNet of 18 or 50 layers; ``small`` means the CIFAR form."""
-    positive("classes", classes)
-    if layers == 18:
-        return ResNet(BasicBlock, (2, 2, 2, 2), classes, small, head_bias)
-    return ResNet(Bottleneck, (3, 4, 6, 3), classes, small, head_bias)
+_DEPTHS_18, _DEPTHS_50 = (2, 2, 2, 2), (3, 4, 6, 3)
 
 
 def resnet18(classes: int = 10, head_bias: bool = False) -> ResNet:
     """Build ResNet-18 in its ImageNet form (7x7 stem, max-pool)."""
-    return _built(18, classes, small=False, head_bias=head_bias)
+    return ResNet(BasicBlock, _DEPTHS_18, classes, small=False, head_bias=head_bias)
 
 
 def resnet50(classes: int = 10, head_bias: bool = False) -> ResNet:
     """Build ResNet-50 in its ImageNet form (7x7 stem, max-pool)."""
-    return _built(50, classes, small=False, head_bias=head_bias)
+    return ResNet(Bottleneck, _DEPTHS_50, classes, small=False, head_bias=head_bias)
 
 
 def resnet18_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
     """Build ResNet-18 in its CIFAR form (3x3 stem, no max-pool)."""
-    return _built(18, classes, small=True, head_bias=head_bias)
+    return ResNet(BasicBlock, _DEPTHS_18, classes, small=True, head_bias=head_bias)
 
 
 def resnet50_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
     """Build ResNet-50 in its CIFAR form (3x3 stem, no max-pool)."""
-    return _built(50, classes, small=True, head_bias=head_bias)
-
-
-_THIN_WIDTHS = (16, 32, 64)
-
-
-class ThinBlock(nn.Module):
-    """Two 3x3 convolutions and a parameter-free shortcut."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self._stride = stride
-        self._zeros = (outputs - inputs) // 2
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (N, outputs, H / stride, W / stride) of (N, inputs, H, W)."""
-        thinned = x[:, :, :: self._stride, :: self._stride]
-        shortcut = functional.pad(thinned, (0, 0, 0, 0, self._zeros, self._zeros))
-        residual = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
-        return functional.relu(residual + shortcut)
-
-
-def _cifar_stage(inputs: int, outputs: int, depth: int, stride: int) -> nn.Sequential:
-    """Return `depth` blocks, the first of which changes width and size."""
-    first = ThinBlock(inputs, outputs, stride)
-    return nn.Sequential(first, *(ThinBlock(outputs, outputs, 1) for _ in range(depth - 1)))
+    return ResNet(Bottleneck, _DEPTHS_50, classes, small=True, head_bias=head_bias)
 
 
 class ThinResNet(nn.Module):
-    """Three stages of `depth` blocks, 6 * depth + 2 layers in all."""
+    """Three stages of `depth` blocks, 6 * depth + 2 layers in all; the head `linear` has a bias."""
 
     def __init__(self, depth: int, classes: int) -> None:
         super().__init__()
-        narrow, middle, wide = _THIN_WIDTHS
-        self.conv1 = nn.Conv2d(3, narrow, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(narrow)
-        self.layer1 = _cifar_stage(narrow, narrow, depth, stride=1)
-        self.layer2 = _cifar_stage(narrow, middle, depth, stride=2)
-        self.layer3 = _cifar_stage(middle, wide, depth, stride=2)
-        self.linear = nn.Linear(wide, classes)
+        positive(classes=classes)
+        self.conv1 = _conv(3, 16, 3)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = _stage(ThinBlock, 16, 16, depth, stride=1)
+        self.layer2 = _stage(ThinBlock, 16, 32, depth, stride=2)
+        self.layer3 = _stage(ThinBlock, 32, 64, depth, stride=2)
+        self.linear = nn.Linear(64, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (N, classes) of images (N, 3, H, W)."""
@@ -193,17 +181,14 @@ class ThinResNet(nn.Module):
 
 def resnet20(classes: int = 10) -> ThinResNet:
     """Build ResNet-20 for CIFAR."""
-    positive("classes", classes)
     return ThinResNet(3, classes)
 
 
 def resnet32(classes: int = 10) -> ThinResNet:
     """Build ResNet-32 for CIFAR."""
-    positive("classes", classes)
     return ThinResNet(5, classes)
 
 
 def resnet56(classes: int = 10) -> ThinResNet:
     """Build ResNet-56 for CIFAR."""
-    positive("classes", classes)
     return ThinResNet(9, classes)

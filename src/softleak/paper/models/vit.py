@@ -124,8 +124,7 @@ def vit(
         heads: the attention heads per block.
         dropout: the probability with which dropout zeroes an entry in train mode.
     """
-    positive("classes", classes)
-    positive("depth", depth)
+    positive(classes=classes, depth=depth)
     divisible("image", image, "patch", patch)
     divisible("width", width, "heads", heads)
     probability("dropout", dropout)

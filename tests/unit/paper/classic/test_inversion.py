@@ -7,7 +7,7 @@ from torch import nn
 import softleak as sl
 from softleak.core.errors import ModelError, ShareError
 from softleak.paper import data, models
-from softleak.paper.classic.inversion import bias_attack, one_index
+from softleak.paper.classic import bias_attack, one_index
 
 
 def test_one_index_a_layer_finds_the_input_of_a_bias_free_net(draw):

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.paper.classic import FullHead, Variance, Vectorised
-from softleak.paper.classic.methods import RowRatios
+from softleak.paper.classic import FullHead, RowRatios, Variance, Vectorised
 
 KINDS = [FullHead, Vectorised]
 

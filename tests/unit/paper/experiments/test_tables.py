@@ -3,11 +3,21 @@ from __future__ import annotations
 import pytest
 
 from softleak.core.errors import FileError, OptionError
-from softleak.paper.claims import CLAIMS, Means, Standing, Verdict, entry, tabulated
 from softleak.paper.experiment import Column, Size, Unit
 from softleak.paper.reproduction import EXPERIMENTS
-from softleak.paper.results_page import BEGIN, END, markdown, splice
-from softleak.paper.results_page import ResultsPage as Results
+from softleak.paper.results import (
+    BEGIN,
+    CLAIMS,
+    END,
+    Means,
+    Standing,
+    Verdict,
+    entry,
+    markdown,
+    splice,
+    tabulated,
+)
+from softleak.paper.results import ResultsPage as Results
 from softleak.paper.sweep import Record, Records
 
 TABLE2 = EXPERIMENTS["table2"]

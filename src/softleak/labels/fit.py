@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -166,23 +167,32 @@ def _contradicted(answer: Recovery, found: Examined) -> Recovery:
         weights = Hypothesis(Topic.WEIGHTS, Standing.CONTRADICTED, Explanation.OTHER_WEIGHTS)
         answer = replace(answer, fit=answer.fit.saying(weights))
     against = {h.topic: h for h in answer.fit.contradicted}
-    rounded = Topic.COMPRESSION in against and against[Topic.COMPRESSION].explanation in (
-        Explanation.GRID, Explanation.SIGNS
-    )  # fmt: skip
     against.pop(Topic.NOISE, None)  # the declaration is wrong, and was left out
-    if not against or rounded or answer.status is Status.NOT_SINGLE:
+    if not against or answer.status is Status.NOT_SINGLE or _narrowed(answer):
         return answer
-    reason = " ".join(h.sentence for h in against.values())
-    claims = Recovery(Status.NO_SOLUTION, reason, fit=answer.fit, evidence=found.pieces)
+    if against.keys() == {Topic.COMPRESSION} and not _pruned(against[Topic.COMPRESSION]):
+        return answer  # which was read as noise of that size, or as signs
+    if answer.status is not Status.NO_SOLUTION:
+        reason = " ".join(h.sentence for h in against.values())
+        answer = Recovery(Status.NO_SOLUTION, reason, fit=answer.fit, evidence=found.pieces)
     seen = found.seen
-    if seen is None:
-        return claims
+    if seen is None or Topic.LOSS not in against:
+        return answer
     # Where another layer agrees, the feature is that of the sample whatever the loss.
     agree = sum(piece.agrees for piece in found.pieces) > 1
-    error = seen.relative if agree else float("inf")
+    error = seen.relative if agree else math.inf
     return replace(
-        claims, feature=seen.feature, scalar=seen.t, feature_error=error, difference=seen.delta
+        answer, feature=seen.feature, scalar=seen.t, feature_error=error, difference=seen.delta
     )
+
+
+def _narrowed(answer: Recovery) -> bool:
+    """Return whether an answer names labels that fit, as proved or as readings."""
+    return answer.status is Status.AMBIGUOUS and bool(answer.readings or answer.solutions)
+
+
+def _pruned(compression: Hypothesis) -> bool:
+    return compression.explanation is Explanation.PRUNED
 
 
 def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Examined:

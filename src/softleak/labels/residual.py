@@ -31,6 +31,7 @@ FEWEST = 2  # equations beyond the unknowns, for a kind of label to be more than
 SAME_FACTOR = 1e-3  # relative: a factor this close to one is one
 MOST_SMOOTHED = 0.9  # the largest part of a label that smoothing may take
 CHANCE = 0.05  # of the largest residual: an error above it lets any label fit
+NOT_A_LABEL = 1e30  # the misfit where no positive factor fits; a search needs finite numbers
 TEMPERATURES, HOTTEST = 41, 32.0  # how many are tried, and the largest
 LOSSES_TRIED: tuple[Loss, ...] = (
     CrossEntropy(), BinaryCrossEntropy(), BinaryCrossEntropy("sum"),
@@ -182,7 +183,7 @@ def temperature_of(seen: Residual) -> float | None:
 
     def left(log_t: float) -> float:
         reading = _fitted(seen.tempered(math.exp(log_t)))
-        return math.inf if reading is None else reading
+        return NOT_A_LABEL if reading is None else reading
 
     tried = torch.linspace(-1.0, 1.0, TEMPERATURES).mul(math.log(HOTTEST)).tolist()
     values = [left(one) for one in tried]

@@ -330,66 +330,40 @@ class LBFGSSearch(ScalarSearch):
 
     def _descend(self, objective: ScalarObjective, start: float) -> tuple[ClassicOutcome, Best]:
         """Descend on one side, with at most half the iterations, from ``start``."""
-        descent = _Descent(objective, start, self.lr, self.history)
-        losses: list[float] = []
+        s = torch.tensor([start], dtype=torch.double, requires_grad=True)
+        optimiser = torch.optim.LBFGS([s], lr=self.lr, history_size=self.history)
         jump = math.copysign(self.skip.jump, start) if self.skip else 0.0
+        losses: list[float] = []
+        lowest, evaluations = Best(start, math.inf, 0), 0
+
+        def evaluate() -> Tensor:
+            """Return the loss at the present scalar, and leave its gradient there."""
+            nonlocal evaluations
+            evaluations += 1
+            optimiser.zero_grad()
+            with torch.enable_grad():
+                loss = objective(s)[0]
+                loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        outcome = ClassicOutcome.EXHAUSTED
         for _ in range(self.iterations // 2):
-            losses.append(float(descent.evaluate()))
-            if not abs(descent.at) <= self.bound:
-                return ClassicOutcome.OUT_OF_BOUND, descent.best
-            descent.remember(losses[-1])
+            losses.append(float(evaluate()))
+            if not abs(float(s.detach())) <= self.bound:
+                outcome = ClassicOutcome.OUT_OF_BOUND
+                break
+            if losses[-1] < lowest.loss:
+                lowest = Best(float(s.detach()), losses[-1], 0)
             if losses[-1] < self.threshold:
-                return ClassicOutcome.CONVERGED, descent.best
+                outcome = ClassicOutcome.CONVERGED
+                break
             if self.skip and self.skip.due(losses):
-                descent.move(jump)
+                with torch.no_grad():
+                    s += jump
                 jump *= 2
             else:
-                descent.step()
-        return ClassicOutcome.EXHAUSTED, descent.best
-
-
-class _Descent:
-    """torch's L-BFGS on one scalar, with the lowest point that it has visited."""
-
-    def __init__(self, objective: ScalarObjective, start: float, lr: float, history: int) -> None:
-        self.objective = objective
-        self.scalar = torch.tensor([start], dtype=torch.double, requires_grad=True)
-        self.optimiser = torch.optim.LBFGS([self.scalar], lr=lr, history_size=history)
-        self.evaluations = 0
-        self.lowest = (start, math.inf)
-
-    @property
-    def at(self) -> float:
-        """Return the present scalar."""
-        return float(self.scalar.detach())
-
-    @property
-    def best(self) -> Best:
-        """Return the lowest point so far."""
-        return Best(*self.lowest, self.evaluations)
-
-    def evaluate(self) -> Tensor:
-        """Return the loss at the present scalar, and leave its gradient there."""
-        self.evaluations += 1
-        self.optimiser.zero_grad()
-        with torch.enable_grad():
-            loss = self.objective(self.scalar)[0]
-            loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    def remember(self, loss: float) -> None:
-        """Keep the present scalar if its loss is the lowest so far."""
-        if loss < self.lowest[1]:
-            self.lowest = (self.at, loss)
-
-    def step(self) -> None:
-        """Take one step of torch's L-BFGS."""
-        self.optimiser.step(self.evaluate)  # type: ignore[no-untyped-call]
-
-    def move(self, jump: float) -> None:
-        """Move the scalar without descending."""
-        with torch.no_grad():
-            self.scalar += jump
+                optimiser.step(evaluate)  # type: ignore[no-untyped-call]
+        return outcome, replace(lowest, evaluations=evaluations)
 
 
 @dataclass(frozen=True)

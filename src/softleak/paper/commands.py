@@ -27,7 +27,7 @@ from softleak.paper.leaderboard import LEADERBOARD, frameworks_left_out, runnabl
 from softleak.paper.models import MODELS
 from softleak.paper.networks import Shelf
 from softleak.paper.options import EVERYTHING, EngineName, ReproduceOptions, TrainOptions
-from softleak.paper.reproduction import EXPERIMENTS, Reproduction, reproduce
+from softleak.paper.reproduction import EXPERIMENTS, Omission, reproduce
 from softleak.paper.results import (
     ResultsPage,
     around,
@@ -82,7 +82,7 @@ def reproduce_tables(options: ReproduceOptions) -> None:
         to_run = [runnable(experiment, options.only) for experiment in chosen]
     with mistakes(_KEPT.format(out)), Records(out) as records, _progress() as begin:
         size = Size(options.samples, options.repeats, options.full)
-        outcome = reproduce(
+        omitted, lost = reproduce(
             to_run, size, shelf, records, _engine(options), options.only, options.compiled, begin
         )
         undrawn = list(_drawn(figures, shelf, records, options))
@@ -95,12 +95,12 @@ def reproduce_tables(options: ReproduceOptions) -> None:
         console.print(results_table(table), highlight=False)
     if what == LEADERBOARD.name:
         console.print(frameworks_left_out(), highlight=False, markup=False)
-    _close(console, outcome, out)
+    _close(console, omitted, lost, out)
     for why in undrawn:
         complain(why)
     if undrawn and not chosen:
         raise typer.Exit(Exit.MISTAKE)
-    raise typer.Exit(Exit.INCOMPLETE if outcome.lost or undrawn else Exit.DONE)
+    raise typer.Exit(Exit.INCOMPLETE if lost or undrawn else Exit.DONE)
 
 
 def _engine(options: ReproduceOptions) -> Engine:
@@ -123,11 +123,11 @@ def _drawn(
             yield f"{name} was not drawn: {error}"
 
 
-def _close(console: Console, outcome: Reproduction, out: Path) -> None:
-    if outcome.omitted:
-        console.print(omission_table(outcome.omitted))
-    if outcome.lost:
-        count = sum(len(piece.samples) for piece in outcome.lost)
+def _close(console: Console, omitted: list[Omission], lost: list[Piece], out: Path) -> None:
+    if omitted:
+        console.print(omission_table(omitted))
+    if lost:
+        count = sum(len(piece.samples) for piece in lost)
         console.print(
             f"[bold red]{count} samples were given up[/], because their workers died repeatedly. "
             "Run the same command again to retry them."

@@ -69,14 +69,6 @@ class Omission:
     lacking: str  # the files that it needs
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """What a run could not do."""
-
-    omitted: tuple[Omission, ...]  # the cells that need files that are missing
-    lost: tuple[Piece, ...]  # the pieces whose workers died again and again
-
-
 def reproduce(
     experiments: Sequence[Experiment],
     size: Size,
@@ -86,11 +78,14 @@ def reproduce(
     only: str = "",
     compiled: bool = False,
     begin: Begin = lambda _: lambda __: None,
-) -> Reproduction:
+) -> tuple[list[Omission], list[Piece]]:
     """Run every cell whose name contains ``only`` and whose files are there.
 
     What the records hold already is not computed again. ``compiled`` gradient matching is faster
     and rounds differently. ``begin`` is told the number of pieces, and returns a listener to them.
+
+    Returns:
+        The cells that need files that are missing, and the pieces whose workers died repeatedly.
 
     Raises:
         OptionError: if no cell has such a name.
@@ -116,7 +111,7 @@ def reproduce(
     lost = sweep(laboratory, pieces, records, engine, begin(len(pieces))) if pieces else []
     for name in dict.fromkeys(e.name for e, _ in runnable):
         records.export(name)
-    return Reproduction(omitted, tuple(lost))
+    return omitted, lost
 
 
 def _chosen(experiments: Sequence[Experiment], only: str) -> list[tuple[Experiment, Cell]]:
@@ -133,11 +128,11 @@ def _chosen(experiments: Sequence[Experiment], only: str) -> list[tuple[Experime
 
 def _runnable(
     cells: Sequence[tuple[Experiment, Cell]], shelf: Shelf
-) -> tuple[list[tuple[Experiment, Cell]], tuple[Omission, ...]]:
+) -> tuple[list[tuple[Experiment, Cell]], list[Omission]]:
     """Return the cells whose files are there, and the omissions; raise if all are omitted."""
     lacking = {(e.name, cell.name): cell.network.lacking(shelf) for e, cell in cells}
     runnable = [(e, cell) for e, cell in cells if not lacking[e.name, cell.name]]
-    omitted = tuple(Omission(*key, files) for key, files in lacking.items() if files)
+    omitted = [Omission(*key, files) for key, files in lacking.items() if files]
     if omitted and not runnable:
         files = dict.fromkeys(name for each in omitted for name in each.lacking.split(", "))
         raise DataError(

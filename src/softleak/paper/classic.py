@@ -19,13 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from softleak.core.errors import (
-    LabelError,
-    MissingGradient,
-    ModelError,
-    ShareError,
-    SoftleakError,
-)
+from softleak.core.errors import LabelError, MissingGradient, ModelError, ShareError, SoftleakError
 from softleak.core.factors import head_gradients
 from softleak.core.head import Head
 from softleak.core.results import Recovery
@@ -39,13 +33,7 @@ from softleak.inversion.steps import ActivationStep, Linear, Reshape
 def head_gradient(
     model: nn.Module, share: GradientShare, head: str | Head | None
 ) -> tuple[Head, Tensor]:
-    """Return the model's head and the gradient of its weight (C, I), in the dtype it came in.
-
-    Raises:
-        HeadNotFound: if no linear layer does what the attacks assume.
-        MissingGradient: if the share lacks the gradient of the head.
-        NonFinite: if an entry of the share is not a finite number.
-    """
+    """Return the model's head and the gradient of its weight (C, I), in the dtype it came in."""
     share.check_finite()
     found = Subject.of(model, share.input_shape, head=head).head
     return found, head_gradients(found, [share])[0]
@@ -492,8 +480,7 @@ _SWARM = Swarm(particles=500, iterations=40)
 
 # The intervals end at 6, 10, 30 and 50. The next would end at the bound, which is not below it.
 PUBLISHED_SMOOTHING = LBFGSThenPSO(
-    LBFGSSearch(skip=Skip()),
-    PSOSearch(swarm=_SWARM, widths=(5.0, 4.0, 20.0)),
+    LBFGSSearch(skip=Skip()), PSOSearch(swarm=_SWARM, widths=(5.0, 4.0, 20.0))
 )
 
 # The intervals end at 6, 16 and 66.
@@ -529,7 +516,20 @@ def bias_ratio(
         ShareError: if the gradient of the bias does not have the model's shape.
     """
     known, sent = head_gradient(model, share, head)
-    _check_bias(model, known, share)
+    if known.bias_name not in dict(model.named_parameters()):
+        raise ModelError(
+            f"expected a head with a bias, but {known.name or 'the model'!r} has none; "
+            "use recover_label, which finds other evidence"
+        )
+    if known.bias_name not in share:
+        raise MissingGradient(
+            f"the share lacks {known.bias_name!r}, the gradient of the head's bias"
+        )
+    if share[known.bias_name].shape != known.b.shape:
+        raise ShareError(
+            f"the gradient {known.bias_name!r} should be {tuple(known.b.shape)} as the model's "
+            f"bias, got {tuple(share[known.bias_name].shape)}; is this the right model?"
+        )
     G = sent.double()
     delta = share[known.bias_name].to(G)
     index = int(delta.abs().argmax())
@@ -540,24 +540,6 @@ def bias_ratio(
     return ClassicResult(
         ClassicOutcome.CONVERGED, index, 1 / float(delta[index]), p - delta, feature
     )
-
-
-def _check_bias(model: nn.Module, head: Head, share: GradientShare) -> None:
-    """Raise unless the head has a bias and the share its gradient, in the same shape."""
-    if head.bias_name not in dict(model.named_parameters()):
-        raise ModelError(
-            f"expected a head with a bias, but {head.name or 'the model'!r} has none; "
-            "use recover_label, which finds other evidence"
-        )
-    if head.bias_name not in share:
-        raise MissingGradient(
-            f"the share lacks {head.bias_name!r}, the gradient of the head's bias"
-        )
-    if share[head.bias_name].shape != head.b.shape:
-        raise ShareError(
-            f"the gradient {head.bias_name!r} should be {tuple(head.b.shape)} as the model's bias, "
-            f"got {tuple(share[head.bias_name].shape)}; is this the right model?"
-        )
 
 
 def idlg(

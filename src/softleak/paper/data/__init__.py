@@ -20,28 +20,8 @@ from softleak.paper.data.samples import (
 )
 
 __all__ = [
-    "CIFAR10_NORM",
-    "IMAGENET_NORM",
-    "Augmentation",
-    "Dirichlet",
-    "Hard",
-    "ImageSet",
-    "Mixup",
-    "Normalisation",
-    "Sample",
-    "SmoothedMixup",
-    "Smoothing",
-    "Split",
-    "embedded",
-    "load",
-    "load_cifar",
-    "load_folder",
-    "load_pack",
-    "mixup",
-    "nth_sample",
-    "numbered_generator",
-    "one_hot",
-    "samples",
-    "smooth",
-    "verses",
-]
+    "CIFAR10_NORM", "IMAGENET_NORM", "Augmentation", "Dirichlet", "Hard", "ImageSet", "Mixup",
+    "Normalisation", "Sample", "SmoothedMixup", "Smoothing", "Split", "embedded", "load",
+    "load_cifar", "load_folder", "load_pack", "mixup", "nth_sample", "numbered_generator",
+    "one_hot", "samples", "smooth", "verses",
+]  # fmt: skip

@@ -357,9 +357,12 @@ def load_folder(path: str | PathLike[str], size: int | None = None) -> ImageSet:
             f"with files ending in {', '.join(sorted(_SUFFIXES))}."
         )
     files = [(file, label) for label, c in enumerate(classes) for file in image_files(c)]
-    images = _stack([_read(file, size) for file, _ in files], root)
+    images = [_read(file, size) for file, _ in files]
+    if len(shapes := {tuple(image.shape) for image in images}) > 1:
+        sizes = ", ".join(f"{height}x{width}" for height, width, _ in sorted(shapes)[:3])
+        raise DataError(f"The images in {root} differ in size ({sizes}, ...): give a size.")
     labels = torch.tensor([label for _, label in files])
-    return ImageSet(images, labels, tuple(folder.name for folder in classes))
+    return ImageSet(torch.stack(images), labels, tuple(folder.name for folder in classes))
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -374,25 +377,18 @@ def _read(file: Path, size: int | None) -> Tensor:
     return image if size is None else resize_bytes(image.unsqueeze(0), size).squeeze(0)
 
 
-def _stack(images: list[Tensor], root: Path) -> Tensor:
-    shapes = {tuple(image.shape) for image in images}
-    if len(shapes) > 1:
-        sizes = ", ".join(f"{height}x{width}" for height, width, _ in sorted(shapes)[:3])
-        raise DataError(f"The images in {root} differ in size ({sizes}, ...): give a size.")
-    return torch.stack(images)
+_FILES = resources.files("softleak.paper.data").joinpath("files")
 
 
 def embedded() -> ImageSet:
     """Return 200 CIFAR-10 test images, 20 of each class."""
-    file = resources.files("softleak.paper.data").joinpath("files", "cifar10_sample200.npz")
-    with resources.as_file(file) as path:
+    with resources.as_file(_FILES.joinpath("cifar10_sample200.npz")) as path:
         return load_pack(path)
 
 
 def verses() -> tuple[str, ...]:
     """Return 715 verses of the King James Bible, which is in the public domain."""
-    file = resources.files("softleak.paper.data").joinpath("files", "verses.txt")
-    return tuple(file.read_text("ascii").splitlines())
+    return tuple(_FILES.joinpath("verses.txt").read_text("ascii").splitlines())
 
 
 _ZIP_START = b"PK"

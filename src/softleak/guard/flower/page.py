@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from softleak.core.vocabulary import State
 from softleak.guard.auditor import ClientAudit, RoundAudit
 from softleak.io.atomic import write_text
 from softleak.present import page as png
-from softleak.present.page import Tile, fill, tiles
+from softleak.present.page import fill, tiles
 from softleak.present.words import class_name, listed
 
 
@@ -76,7 +77,7 @@ class Federation:
         return sum(audit.count(leak, state) for audit in self.rounds)
 
     @property
-    def tiles(self) -> list[Tile]:
+    def tiles(self) -> list[dict[str, Any]]:
         """Return of each kind of leak how many updates have it, and how many were not attacked."""
         if self.audited:
             return tiles(self.count, self.audited)

@@ -156,7 +156,7 @@ def recovered(subject: sl.Subject, shares: list[sl.GradientShare]) -> list[sl.Re
     answers = answer_trained(
         subject, knowledge, shares, lambda some: recover(subject, some, knowledge)
     )
-    return [answer.recovery for answer in answers]
+    return [answer for answer, _ in answers]
 
 
 def told(share: sl.GradientShare, said: sl.Client) -> sl.GradientShare:

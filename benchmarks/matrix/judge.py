@@ -20,7 +20,8 @@ from softleak.audit.findings import (
 )
 from softleak.core.results import Status
 from softleak.core.subject import Subject
-from softleak.labels.composition import BatchReader, is_sign_pattern
+from softleak.labels.composition import BatchReader
+from softleak.labels.otherwise import is_sign_pattern
 
 OF_ONE_SAMPLE = (Leak.LABEL, Leak.CLASS, Leak.FEATURE)
 

@@ -9,8 +9,9 @@ so the model is run on random inputs and both are compared with what really come
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -232,14 +233,13 @@ def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = 
     return replace(head, normalised=all(map(_sums_to_one, runs)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
+class _Run(NamedTuple):
     """One forward and backward pass: what entered and left each layer, and gradients."""
 
     logits: Tensor
     delta: Tensor
     calls: dict[str, list[tuple[Tensor, Tensor]]]
-    gradients: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, Tensor]
 
 
 def _runs(model: nn.Module, linears: dict[str, nn.Linear], shape: Layout) -> list[_Run]:

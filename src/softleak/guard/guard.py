@@ -12,8 +12,7 @@ import numpy as np
 from torch import nn
 
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Utility, utility
-from softleak.audit.sweeps import TREATMENTS, Treatment
+from softleak.audit.sweeps import TREATMENTS, Treatment, Utility, utility
 from softleak.audit.weakest import (
     Make,
     Search,
@@ -31,23 +30,14 @@ from softleak.guard.auditor import Auditor, ClientAudit, ClientUpdate, Question
 
 @dataclass(frozen=True, eq=False)
 class GuardOutcome:
-    """The audit of an update, and what became of the update.
+    """The audit of an update, and what became of the update."""
 
-    Attributes:
-        found: what the update gives away without a defence.
-        sent: what is sent instead of it; None if it goes out as it is, or not at all.
-        stopped: the defence that was chosen.
-        left: what is left of the update in what is sent.
-        refusal: why it is not sent; empty if it is.
-        processor: the processor time in seconds that the guard took.
-    """
-
-    found: ClientAudit
-    sent: GradientShare | None = None
-    stopped: Stopped | None = None
-    left: Utility | None = None
-    refusal: str = ""
-    processor: float = 0.0
+    found: ClientAudit  # what the update gives away without a defence
+    sent: GradientShare | None = None  # what is sent instead, if anything else is
+    stopped: Stopped | None = None  # the defence that was chosen
+    left: Utility | None = None  # what is left of the update in what is sent
+    refusal: str = ""  # why it is not sent; empty if it is
+    processor: float = 0.0  # the processor time in seconds that the guard took
 
     def words(self, stop: frozenset[Leak]) -> str:
         """Return what became of the update, in sentences."""

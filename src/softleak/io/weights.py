@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from os import PathLike
 from pathlib import Path
@@ -30,28 +29,22 @@ NUMBERED = re.compile(r"(?:arr_|array_|param_|parameters?[._]|tensor_)?(\d{1,6})
 WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
-@dataclass(frozen=True)
-class Match:
-    """The model's name of each tensor that belongs to it, and what was left out."""
-
-    names: Mapping[str, str]
-    remarks: tuple[str, ...] = ()
-
-
 def aligned(share: GradientShare, model: nn.Module) -> GradientShare:
     """Return the share under the model's own names."""
-    found = match(share, model).names
+    found, _ = match(share, model)
     return share.without(*(share.keys() - found.keys())).renamed(found)
 
 
 def own_names(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, str]:
     """Return the model's name of each tensor; a tensor the model lacks keeps its own."""
-    found = match(held, model).names
+    found, _ = match(held, model)
     return {name: found.get(name, name) for name in held}
 
 
-def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
-    """Find the model's name of each tensor.
+def match(
+    held: Mapping[str, Tensor], model: nn.Module
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return the model's name of each tensor that belongs to it, and what is said of the others.
 
     Names may differ by a prefix on either side, as when one of the two is wrapped. The prefixes
     are those under which most names and shapes agree. What is not under the prefix, such as a
@@ -66,18 +59,19 @@ def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
     numbers = {name: int(n[1]) for name in held if (n := NUMBERED.fullmatch(name))}
     if held and len(numbers) == len(held) and not held.keys() & own.keys():
         ordered = sorted(held, key=numbers.__getitem__)
-        return Match(dict(zip(ordered, _in_order(model, [held[n] for n in ordered]), strict=True)))
+        names = _in_order(model, [held[name] for name in ordered])
+        return dict(zip(ordered, names, strict=True)), ()
     bare = {WRAPPERS.sub("", name): name for name in own}
     copies = _copies(held, own, bare)
     if not copies:
-        return Match({name: name for name in held})
+        return {name: name for name in held}, ()
     theirs, ours = _chosen(copies)
-    names = {
+    named = {
         n: n if (rest := _short(n, theirs)) is None else bare.get(ours + rest, n) for n in held
     }
-    strange = [n for n in held if names[n] == n and n not in own]
+    strange = [n for n in held if named[n] == n and n not in own]
     left, remarks = _left_out(strange, theirs, [prefix for prefix, _ in copies[1:] if prefix])
-    return Match({n: name for n, name in names.items() if n not in left}, remarks)
+    return {n: name for n, name in named.items() if n not in left}, remarks
 
 
 def _left_out(
@@ -242,7 +236,7 @@ def copy_weights(model: nn.Module, held: Mapping[str, Tensor], source: str) -> n
 
 def own_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """Return weights under the model's own names; on disk Hugging Face has others."""
-    found = {own: held[name] for name, own in match(held, model).names.items()}
+    found = {own: held[name] for name, own in match(held, model)[0].items()}
     if not model.state_dict().keys() - found.keys():
         return found
     return pretrained_weights(held, model) or found

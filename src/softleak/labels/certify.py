@@ -1,27 +1,50 @@
-"""Issue the certificate: from the minima of a search to a status and all that fits."""
+"""Issue the certificate: from the minima of a search to a status, all that fits, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from softleak.core.factors import Factors
-from softleak.core.families import KNOWN_FAMILIES, AnyLabel, Family, SmoothedMixed
+from softleak.core.families import (
+    KNOWN_FAMILIES,
+    AnyLabel,
+    Family,
+    Mixed,
+    OneHot,
+    Smoothed,
+    SmoothedMixed,
+)
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.labels.curve import Curve, misfit, on_simplex, residual
-from softleak.labels.evidence.combine import CombinedEvidence
-from softleak.labels.messages import Doubt, Fitting, why, why_none
-from softleak.labels.pseudo import PseudoLabels
-from softleak.labels.scale import FACTOR_SEARCH_LARGEST_FACTOR, Rescaled, Segment, other_factors_fit
+from softleak.labels.evidence.relation import Estimate
+from softleak.labels.pseudo import (
+    FACTOR_SEARCH_LARGEST_FACTOR,
+    PseudoLabels,
+    Rescaled,
+    Segment,
+    other_factors_fit,
+)
 from softleak.labels.search import SEARCH_FIT, SEARCH_SAME, Minima
+
+# What turns minima into candidates.
+CERTIFICATE_LABEL_ROUNDINGS = 4.0  # times the rounding of a label: what its L1 error is bounded by
+CERTIFICATE_PATH_POINTS = 129  # labels along a wide interval
+CERTIFICATE_NARROW = 1e-3  # the relative width of an interval on which a curve is straight
+UNTIED = 1e-3  # of the error of a label: how far equal entries are set apart
 
 
 @dataclass(frozen=True, eq=False)
 class Solutions:
-    """What a search found along a curve. ``tau`` (N,) is set where the curve is a segment."""
+    """What a search found along a curve, and what every minimum means, in the order of ``minima``.
+
+    ``tau`` (N,) is set where the curve is a segment.
+    """
 
     curve: Curve
     family: Family
@@ -37,20 +60,80 @@ class Solutions:
         """Return whether the share may be the gradient times any factor."""
         return self.tau is not None or isinstance(self.curve, Rescaled)
 
+    @cached_property
+    def features(self) -> Tensor:
+        """Return the scalars (K,) of the features."""
+        return self.minima.scalar if self.tau is None else self.tau[self.minima.client]
 
-@dataclass(frozen=True, eq=False)
-class SolutionAt:
-    """A candidate and the scalar of its feature.
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """Return every minimum with its label and, if it fits, the labels of the scalars around."""
+        minima, curve = self.minima, self.curve.take(self.minima.client)
+        along = torch.stack([minima.scalar, minima.low, minima.high], 1)
+        label, size = curve.labels(along)
+        rounding = curve.errors(along, label).sum(-1).amax(-1)  # the largest along the interval
+        scalar = size[:, 0] * self.features.sign()
+        ends = torch.stack([minima.low, minima.high]) * (scalar / minima.scalar)
+        rows = zip(
+            scalar.tolist(), ends.amin(0).tolist(), ends.amax(0).tolist(), minima.misfit.tolist(),
+            minima.fits.tolist(), label[:, 0],
+            (self.paths.get(i, (None, y[:1]))[1] for i, y in enumerate(label)),
+            (CERTIFICATE_LABEL_ROUNDINGS * error for error in rounding.tolist()), strict=True,
+        )  # fmt: skip
+        return [Candidate(*row) for row in rows]
 
-    ``path`` (S,) are the scalars of the labels along it, ``equations`` how many its family imposes.
-    """
+    @cached_property
+    def paths(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """Return the scalars (S,) of a search and labels (S, C) along each minimum that fits."""
+        minima, found = self.minima, dict[int, tuple[Tensor, Tensor]]()
+        narrow = minima.high - minima.low <= CERTIFICATE_NARROW * minima.low.abs()
+        for points, some in ((3, narrow), (CERTIFICATE_PATH_POINTS, ~narrow)):
+            rows = (minima.fits & some).nonzero()[:, 0]
+            if not len(rows):
+                continue
+            low, high = minima.low[rows, None], minima.high[rows, None]
+            steps = torch.linspace(0, 1, points, dtype=low.dtype, device=low.device)
+            along = low * (high / low) ** steps
+            labels = self.curve.take(minima.client[rows]).labels(along)[0]
+            found |= zip(rows.tolist(), zip(along, labels, strict=True), strict=True)
+        return found
 
-    candidate: Candidate
-    tau: float
-    path: Tensor
-    equations: float
-    spare: float  # bits that the equations test beyond what the unknowns absorb
-    moves: bool  # whether the feature's scalar is the one searched for
+    @cached_property
+    def equations(self) -> dict[int, float]:
+        """Return how many equations the family imposes on each label that fits.
+
+        There are none where nothing is left to determine.
+        """
+        fitting = self.minima.fits.nonzero()[:, 0].tolist()
+        if self.unknowns < 0 or not fitting:
+            return dict.fromkeys(fitting, 0.0)
+        labels = torch.stack([self.candidates[i].label for i in fitting])
+        return dict(zip(fitting, count_equations(self.family, labels).tolist(), strict=True))
+
+    @cached_property
+    def spare(self) -> dict[int, float]:
+        """Return the bits that equations test beyond what the unknowns absorb, where one fits.
+
+        There is no limit where a family is declared or evidence decides.
+        """
+        fitting = self.minima.fits.nonzero()[:, 0]
+        decided = self.unknowns < 1 or isinstance(self.family, AnyLabel)
+        if decided or self.declared or not len(fitting):
+            return dict.fromkeys(fitting.tolist(), torch.inf)
+        some, scalar = self.curve.take(self.minima.client[fitting]), self.minima.scalar[fitting]
+        bits = spare_bits(some, self.family, scalar, self.unknowns)
+        return dict(zip(fitting.tolist(), bits.tolist(), strict=True))
+
+    def centred(self, row: int) -> tuple[Candidate, float]:
+        """Return a wide candidate at its middle, the least wrong of its points, with its ``τ``."""
+        found, (along, labels) = self.candidates[row], self.paths[row]
+        ends = [(labels - end).abs().sum(-1) for end in (labels[0], labels[-1])]
+        middle = int(torch.maximum(*ends).argmin())
+        gain = found.scalar / float(self.minima.scalar[row])
+        t, tau = float(along[middle] * gain), float(self.features[row])
+        # Where a search ran over τ itself the feature moves along.
+        tau = tau * (t / found.scalar if self.tau is None else 1.0)
+        return replace(found, scalar=t, label=labels[middle]), tau
 
 
 # What counts which equations test a solution.
@@ -120,30 +203,89 @@ DOUBT_COARSE = 0.5
 DOUBT_LEVEL = 1e-3  # how far apart the entries of a flat label may be
 DOUBT_SPARE_BITS = 24.0
 DOUBT_INDISTINCT = 16.0
-
-
+DOUBT_LAYERS = 1e-5  # of ``G``: a rounding that may explain that pieces of evidence disagree
 WIDER = SmoothedMixed(3)  # what labels may be as well if no family is declared
 
 
-def doubt_of(fitting: list[SolutionAt], solutions: Solutions, client: int) -> Doubt | None:
+class Doubt(Enum):
+    """The reasons why a label that fits need not be the only one."""
+
+    FEW = "too few classes for the assumed family to single out a label"
+    PREDICTION = (
+        "the label may equal the model's own prediction to within rounding, and then the gradient "
+        "is made of rounding errors"
+    )
+    SIGN = (
+        "the factor of the share is unknown: the label lies on a segment if it is positive, and "
+        "elsewhere if the share is a difference of weights (after − before)"
+    )
+    COARSE = "the share is so coarse that rounding may have moved the label anywhere near here"
+    UNSIGNED = (
+        "rounding outweighs the evidence of other layers, so that even the sign of the feature is "
+        "open"
+    )
+    FLAT = (
+        "at some factor the label has all classes alike, and so has that of every loss that "
+        "smooths the model's own prediction"
+    )
+    FACTOR = "the factor of the share is unknown, and labels at several factors fit"
+    STRENGTH = (
+        "the prediction is so sure that labels of the same kind fit at every factor: how much the "
+        "label is smoothed or mixed can be told only if the share is known to be the gradient "
+        'itself; if it is, say scale="known"'
+    )
+    CHANCE = "too few equations depend on the scalar to rule out that the family fits by chance"
+    TWO_CLASSES = (
+        "with two classes the head's gradient of a batch looks like that of one sample, and no "
+        "other layer of this share shows that it is one"
+    )
+    STEPS = (
+        "the share is larger than the gradient itself: if it is a difference of checkpoints, "
+        "several steps were taken, whose predictions differ, or the learning rate was another"
+    )
+    ARBITRARY = (
+        "read as the gradient itself, the share means a label of no simple kind; read as a "
+        "multiple of the gradient it means another label, and nobody stated the factor. If it is "
+        'the gradient of the plain loss itself, say scale="known" (for a file: --kind gradient)'
+    )
+    SCALED_DOWN = (
+        "the label is almost the model's own prediction, which is the mark of a share that was "
+        "scaled down by a learning rate, an average or clipping; if it is the gradient itself, "
+        'say scale="known", else scale="unknown"'
+    )
+    UNBALANCED = (
+        "the head's gradient is a product as that of one sample is, but its rows do not add up "
+        "to zero: the label equals the model's own prediction to within rounding, the loss is "
+        "not a softmax cross-entropy, or rows were altered"
+    )
+    CLIENT_UNTESTED = (
+        "the label is that of the client as it was said, but it is of no simple family, and "
+        "any update would have such a label: nothing bears out the steps, rate and momentum"
+    )
+    CLIENT_OPEN = (
+        "one label fits the client as it was said, but at another rate or number of steps "
+        "another label would fit as well: the model is too sure of itself to tell"
+    )
+
+
+def doubt_of(fitting: Sequence[int], solutions: Solutions, client: int) -> Doubt | None:
     """Return why the solutions may not be all there are, if there is a reason."""
-    if any(f.candidate.rounding > DOUBT_COARSE for f in fitting):
+    found = [solutions.candidates[row] for row in fitting]
+    if any(one.rounding > DOUBT_COARSE for one in found):
         return Doubt.COARSE
     if isinstance(solutions.family, AnyLabel) or solutions.unknowns < 0:
         return _doubt_without_equations(solutions)
-    if fitting[0].equations <= solutions.unknowns:
+    if solutions.equations[fitting[0]] <= solutions.unknowns:
         return Doubt.FEW
-    if any(_indistinct(f, solutions) for f in fitting):
+    if any(_indistinct(row, solutions) for row in fitting):
         return Doubt.PREDICTION
     if _factor_open(fitting, solutions, client):
         return Doubt.FACTOR
-    if (
-        not solutions.declared
-        and solutions.scaled
-        and any(is_flat(f.candidate.label) for f in fitting)
-    ):
+    if solutions.declared:
+        return None
+    if solutions.scaled and any(is_flat(one.label) for one in found):
         return Doubt.FLAT
-    chance = not solutions.declared and any(f.spare < DOUBT_SPARE_BITS for f in fitting)
+    chance = any(solutions.spare[row] < DOUBT_SPARE_BITS for row in fitting)
     return Doubt.CHANCE if chance and not _no_other_kind(solutions, client) else None
 
 
@@ -156,32 +298,31 @@ def _doubt_without_equations(solutions: Solutions) -> Doubt | None:
     return Doubt.SIGN if solutions.tau is not None else None
 
 
-def _indistinct(found: SolutionAt, solutions: Solutions) -> bool:
+def _indistinct(row: int, solutions: Solutions) -> bool:
     """Return whether ``p − y`` may be a few roundings of ``p``, times any unknown factor."""
-    roundings = DOUBT_INDISTINCT * solutions.relative
-    if abs(found.candidate.scalar) <= roundings:
+    roundings, found = DOUBT_INDISTINCT * solutions.relative, solutions.candidates[row]
+    if abs(found.scalar) <= roundings:
         return True
-    if solutions.declared:
-        return False  # a prediction of another family cannot be the label
-    blown_up = solutions.scaled and abs(found.tau) <= FACTOR_SEARCH_LARGEST_FACTOR * roundings
-    return blown_up and solutions.normalised and _of_roundings(found)
+    if solutions.declared or not solutions.scaled or not solutions.normalised:
+        return False  # a prediction of another family cannot be a declared label
+    tau = abs(float(solutions.features[row]))
+    return tau <= FACTOR_SEARCH_LARGEST_FACTOR * roundings and _of_roundings(found)
 
 
-def _of_roundings(found: SolutionAt) -> bool:
+def _of_roundings(found: Candidate) -> bool:
     """Return whether roundings of the prediction look like this label behind a log-softmax.
 
     A model that takes a log-softmax turns roundings ``r`` into ``r − p Σr``. That is ``Σr`` times
     ``y − p`` of the label ``y = r/Σr``, whose entries are to each other as small whole numbers.
     """
-    candidate = found.candidate
-    largest = candidate.label.max()
-    counts = torch.arange(1, DOUBT_INDISTINCT + 1).to(candidate.label)[:, None]
-    parts = counts * candidate.label / largest
-    whole = (parts - parts.round()).abs() <= counts * candidate.rounding / largest
+    largest = found.label.max()
+    counts = torch.arange(1, DOUBT_INDISTINCT + 1).to(found.label)[:, None]
+    parts = counts * found.label / largest
+    whole = (parts - parts.round()).abs() <= counts * found.rounding / largest
     return bool(whole.all(-1).any())
 
 
-def _factor_open(fitting: list[SolutionAt], solutions: Solutions, client: int) -> bool:
+def _factor_open(fitting: Sequence[int], solutions: Solutions, client: int) -> bool:
     """Return whether labels at other factors fit as well.
 
     The labels that were found are then a part of a larger set. A family that is not declared says
@@ -189,12 +330,14 @@ def _factor_open(fitting: list[SolutionAt], solutions: Solutions, client: int) -
     lies on a line of mixes of three.
     """
     curve, family = solutions.curve, solutions.family if solutions.declared else WIDER
+    found = [solutions.candidates[row] for row in fitting]
     if isinstance(curve, Segment) and not solutions.declared:
-        best = curve.p.new_tensor([abs(f.candidate.scalar) for f in fitting])
+        best = curve.p.new_tensor([abs(one.scalar) for one in found])
         segment = curve.take(torch.full_like(best, client, dtype=torch.long))
     elif isinstance(curve, Rescaled):
-        ends = [(f, (f.candidate.scalar, f.candidate.low, f.candidate.high)) for f in fitting]
-        along = [f.tau * one / f.candidate.scalar for f, three in ends for one in three]
+        factors = [float(solutions.features[row]) for row in fitting]
+        pairs = zip(factors, found, strict=True)
+        along = [tau * t / f.scalar for tau, f in pairs for t in (f.scalar, f.low, f.high)]
         t = curve.pseudo.u.new_tensor(along)
         segment, best = curve.take(torch.full_like(t, client, dtype=torch.long)).segment(t)
     else:
@@ -225,93 +368,25 @@ def _no_other_kind(solutions: Solutions, client: int) -> bool:
     return True
 
 
-# What turns minima into candidates.
-CERTIFICATE_LABEL_ROUNDINGS = 4.0  # times the rounding of a label: what its L1 error is bounded by
-CERTIFICATE_PATH_POINTS = 129  # labels along a wide interval
-CERTIFICATE_NARROW = 1e-3  # the relative width of an interval on which a curve is straight
-
-
-UNTIED = 1e-3  # of the error of a label: how far equal entries are set apart
-
-
 def certify(
-    solutions: Solutions, factors: Factors, verdict: CombinedEvidence, tolerance: float
+    solutions: Solutions, factors: Factors, verdict: Estimate, tolerance: float
 ) -> Iterator[Recovery]:
     """Yield one recovery per client, in their order."""
-    by_client: list[list[SolutionAt]] = [[] for _ in factors.sigma]
-    for client, one in _describe(solutions):
-        by_client[client].append(one)
-    for client, found in enumerate(by_client):
-        yield _judge(_merged(found), solutions, factors, verdict, client, tolerance)
+    by_client: list[list[int]] = [[] for _ in factors.sigma]
+    for row, client in enumerate(solutions.minima.client.tolist()):
+        by_client[client].append(row)
+    for client, rows in enumerate(by_client):
+        kept = _merged(rows, solutions.candidates)
+        yield _judge(kept, solutions, factors, verdict, client, tolerance)
 
 
-def _describe(solutions: Solutions) -> Iterator[tuple[int, SolutionAt]]:
-    """Yield every minimum with its label and, if it fits, the labels of the scalars around it."""
-    minima, curve = solutions.minima, solutions.curve.take(solutions.minima.client)
-    along = torch.stack([minima.scalar, minima.low, minima.high], 1)
-    label, size = curve.labels(along)
-    rounding = curve.errors(along, label).sum(-1).amax(-1)  # the largest along the interval
-    tau = minima.scalar if solutions.tau is None else solutions.tau[minima.client]
-    scalar = size[:, 0] * tau.sign()
-    ends = torch.stack([minima.low, minima.high]) * (scalar / minima.scalar)
-    paths = _around(curve, minima, scalar / minima.scalar)
-    fitting = minima.fits.nonzero()[:, 0]  # the others prove nothing, whatever their equations
-    equations, spare = torch.zeros_like(scalar), torch.zeros_like(scalar)
-    equations[fitting] = _equations(solutions, label[fitting, 0])
-    spare[fitting] = _spare(solutions, curve.take(fitting), minima.scalar[fitting])
-    rows = zip(
-        minima.client.tolist(), scalar.tolist(), ends.amin(0).tolist(), ends.amax(0).tolist(),
-        minima.misfit.tolist(), minima.fits.tolist(), label, tau.tolist(), rounding.tolist(),
-        equations.tolist(), spare.tolist(), strict=True,
-    )  # fmt: skip
-    for index, (client, t, low, high, off, fits, y, feature, error, count, bits) in enumerate(rows):
-        path, labels = paths[index] if fits else (scalar[:1], y[:1])
-        candidate = Candidate(
-            t, low, high, off, fits, y[0], labels, CERTIFICATE_LABEL_ROUNDINGS * error
-        )
-        yield client, SolutionAt(candidate, feature, path, count, bits, solutions.tau is None)
-
-
-def _equations(solutions: Solutions, label: Tensor) -> Tensor:
-    """Return the equations (K,) of the family, none where nothing is left to determine."""
-    if solutions.unknowns < 0:
-        return label.new_zeros(len(label))
-    return count_equations(solutions.family, label)
-
-
-def _spare(solutions: Solutions, curve: Curve, scalar: Tensor) -> Tensor:
-    """Return the spare bits (K,) of minima: no limit where a family is declared or decided."""
-    decided = solutions.unknowns < 1 or isinstance(solutions.family, AnyLabel)
-    if decided or solutions.declared:
-        return torch.full_like(scalar, torch.inf)
-    return spare_bits(curve, solutions.family, scalar, solutions.unknowns)
-
-
-def _around(curve: Curve, minima: Minima, gain: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
-    """Return scalars (S,) times ``gain``, and labels (S, C), along each minimum that fits."""
-    narrow = (
-        minima.high - minima.low
-    ) <= CERTIFICATE_NARROW * minima.low.abs()  # a curve is straight there
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-    for points, some in ((3, narrow), (CERTIFICATE_PATH_POINTS, ~narrow)):
-        rows = (minima.fits & some).nonzero()[:, 0]
-        if not len(rows):
-            continue
-        low, high = minima.low[rows, None], minima.high[rows, None]
-        steps = torch.linspace(0, 1, points, dtype=low.dtype, device=low.device)
-        along = low * (high / low) ** steps
-        labels = curve.take(rows).labels(along)[0]
-        scalars = along * gain[rows, None]
-        found |= zip(rows.tolist(), zip(scalars, labels, strict=True), strict=True)
-    return found
-
-
-def _merged(found: list[SolutionAt]) -> list[SolutionAt]:
-    """Sort the solutions, best first, and drop those whose interval meets that of a better one."""
-    kept: list[SolutionAt] = []
-    for one in sorted(found, key=lambda f: f.candidate.misfit):
-        if not any(k.candidate.fits and _meet(k.candidate, one.candidate) for k in kept):
-            kept.append(one)
+def _merged(rows: Sequence[int], candidates: Sequence[Candidate]) -> list[int]:
+    """Sort solutions, best first, and drop those whose interval meets that of a better one."""
+    kept: list[int] = []
+    for row in sorted(rows, key=lambda row: candidates[row].misfit):
+        better = (candidates[one] for one in kept)
+        if not any(one.fits and _meet(one, candidates[row]) for one in better):
+            kept.append(row)
     return kept
 
 
@@ -321,41 +396,45 @@ def _meet(a: Candidate, b: Candidate) -> bool:
 
 
 def _judge(
-    found: list[SolutionAt], solutions: Solutions, factors: Factors, verdict: CombinedEvidence,
-    client: int, tolerance: float,
+    rows: Sequence[int], solutions: Solutions, factors: Factors, verdict: Estimate, client: int,
+    tolerance: float,
 ) -> Recovery:  # fmt: skip
-    candidates = tuple(f.candidate for f in found)
-    fitting = [f for f in found if f.candidate.fits]
-    evidence = verdict.pieces[client]
+    candidates = tuple(solutions.candidates[row] for row in rows)
+    fitting = [row for row in rows if solutions.candidates[row].fits]
+    evidence, family = verdict.pieces[client], solutions.family
     if not fitting:
-        return Recovery(
-            Status.NO_SOLUTION, why_none(solutions.family, evidence != ()),
-            candidates=candidates, evidence=evidence,
-        )  # fmt: skip
-    best = fitting[0]
+        words = _why_none(family, evidence != ())
+        return Recovery(Status.NO_SOLUTION, words, candidates=candidates, evidence=evidence)
     doubt = Doubt.UNSIGNED if verdict.unsigned(client) else doubt_of(fitting, solutions, client)
-    conflicts = verdict.conflicts(client)
+    conflicts = [piece.parameter for piece in verdict.conflicts(client)]
     complete = doubt is None and not conflicts
-    if best.candidate.width > tolerance:
-        best = _centred(best)
-    label = on_simplex(solutions.family.project(best.candidate.label))
-    every = torch.cat([f.candidate.labels for f in fitting])
-    error = float((every - label).abs().sum(-1).max()) + max(f.candidate.rounding for f in fitting)
-    alone = len(fitting) == 1 and complete and best.equations > solutions.unknowns
-    unique = alone and max(best.candidate.width, error) <= tolerance
-    all_fitting = Fitting([f.candidate for f in fitting], error, tolerance)
-    decided, coarse = bool(verdict.decided[client]), bool(verdict.coarse[client])
-    words = why(unique, doubt, all_fitting, solutions.family, conflicts, decided, coarse)
-    t = best.candidate
+    t, tau = solutions.candidates[fitting[0]], float(solutions.features[fitting[0]])
+    if t.width > tolerance:
+        t, tau = solutions.centred(fitting[0])
+    label = on_simplex(family.project(t.label))
+    found = [one for one in candidates if one.fits]
+    every = torch.cat([one.labels for one in found])
+    error = float((every - label).abs().sum(-1).max()) + max(one.rounding for one in found)
+    alone = len(found) == 1 and complete
+    unique = alone and solutions.equations[fitting[0]] > solutions.unknowns
+    unique = unique and max(t.width, error) <= tolerance
+    decided = bool(verdict.decided[client])
+    if conflicts:
+        coarse = bool(factors.explained[client] > DOUBT_LAYERS)
+        words = _why_doubted(", ".join(conflicts), decided, coarse)
+    elif unique:
+        words = _why_unique(family, decided)
+    else:
+        words = _why_open(doubt, found, error, tolerance)
     return Recovery(
         status=Status.UNIQUE if unique else Status.AMBIGUOUS,
         reason=words,
         label=label,
-        feature=factors.sigma[client] / best.tau * factors.v[client],
+        feature=factors.sigma[client] / tau * factors.v[client],
         scalar=t.scalar,
         error=error,
         feature_error=_feature_error(t, solutions, verdict, client) + factors.feature_error(client),
-        scale=best.tau / t.scalar,
+        scale=tau / t.scalar,
         family=simplest_family(label, error),
         candidates=candidates,
         evidence=evidence,
@@ -363,25 +442,11 @@ def _judge(
     )
 
 
-def _feature_error(
-    t: Candidate, solutions: Solutions, verdict: CombinedEvidence, client: int
-) -> float:
+def _feature_error(t: Candidate, solutions: Solutions, verdict: Estimate, client: int) -> float:
     """Return the relative error of τ, from the evidence or from the width of the search."""
     if solutions.tau is not None:
         return float(verdict.error[client] / verdict.scalar[client].abs())
     return max(t.high - t.scalar, t.scalar - t.low) / abs(t.scalar)
-
-
-def _centred(found: SolutionAt) -> SolutionAt:
-    """Represent a wide candidate by its middle, the least wrong of its points."""
-    labels = found.candidate.labels
-    ends = [(labels - end).abs().sum(-1) for end in (labels[0], labels[-1])]
-    middle = int(torch.maximum(*ends).argmin())
-    t = float(found.path[middle])
-    # Where a search ran over τ itself the feature moves along.
-    tau = found.tau * (t / found.candidate.scalar if found.moves else 1.0)
-    candidate = replace(found.candidate, scalar=t, label=labels[middle])
-    return replace(found, candidate=candidate, tau=tau)
 
 
 def simplest_family(label: Tensor, error: float) -> Family:
@@ -396,3 +461,82 @@ def simplest_family(label: Tensor, error: float) -> Family:
         if float((apart - family.project(apart)).abs().sum()) <= error:
             return family
     return AnyLabel()
+
+
+FAMILY_NAMES: Mapping[object, str] = {
+    OneHot(): "one-hot",
+    Smoothed(): "smoothed",
+    Mixed(2): "a mix of two classes",
+    SmoothedMixed(2): "a smoothed mix of two classes",
+}
+
+
+def describe_family(family: object) -> str:
+    """Return what labels of a family are, in words."""
+    if family == SmoothedMixed(2):
+        return "one-hot, smoothed or a smoothed mix of two classes"
+    known = next((words for one, words in FAMILY_NAMES.items() if one == family), None)
+    return known or f"of the family {family}"
+
+
+def _why_doubted(names: str, decided: bool, coarse: bool) -> str:
+    """Return what it means that pieces of evidence disagree with the rest, or with a label."""
+    if coarse:
+        return (
+            f"the share is so coarse that its layers disagree ({names}): rounding of the "
+            "weights outweighs the step"
+        )
+    if decided:
+        return f"pieces of evidence disagree: {names} contradicts the rest; the share was altered"
+    return (
+        f"a label of the assumed family fits, but the evidence of {names} does not hold: the "
+        "share was altered, carries noise, or was computed in another mode of the model"
+    )
+
+
+def _why_unique(family: Family, decided: bool) -> str:
+    """Return what the proof of a label rests on."""
+    by = ["evidence from other layers"] if decided else []
+    if not isinstance(family, AnyLabel):
+        by.append(f"the family: it is assumed to be {describe_family(family)}")
+    return f"one label explains the gradient of the cross-entropy loss, by {' and '.join(by)}"
+
+
+def _why_open(
+    doubt: Doubt | None, found: Sequence[Candidate], error: float, tolerance: float
+) -> str:
+    """Return what fits where that is no proof of one label."""
+    words = solutions_in_words(found, error, tolerance)
+    if doubt is not None:
+        return f"{doubt.value}: {words}, or others"
+    if len(found) == 1 and found[0].width <= tolerance:
+        return words
+    return f"explained equally well as the gradient of the cross-entropy loss: {words}"
+
+
+def solutions_in_words(found: Sequence[Candidate], error: float, tolerance: float) -> str:
+    """Return how many candidates fit, and how far apart their labels are."""
+    count, width = len(found), max(one.width for one in found)
+    if count == 1 and width <= tolerance:
+        return f"one solution, whose label is known to {error:.2g} in L1"
+    if width > tolerance:
+        several = "" if count == 1 else f"{count} separate solutions, among them "
+        return f"{several}a continuum of scalars whose labels differ by up to {width:.2g} in L1"
+    labels = torch.stack([one.label for one in found])
+    apart = float(torch.cdist(labels, labels, p=1).max())
+    return f"{count} separate solutions, whose labels are up to {apart:.2g} apart in L1"
+
+
+def _why_none(family: Family, evidence: bool) -> str:
+    """Return why no scalar fits."""
+    if isinstance(family, AnyLabel) and evidence:
+        return (
+            "the evidence gives a scalar whose label is no probability distribution: the share was "
+            'scaled (try scale="unknown"), altered, or computed in another mode of the model'
+        )
+    return f"no scalar gives a label that is {describe_family(family)}"
+
+
+def with_note(answer: Recovery, note: str) -> Recovery:
+    """Return an answer whose message ends with a further remark."""
+    return replace(answer, reason=f"{answer.message}; {note}")

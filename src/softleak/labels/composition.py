@@ -1,71 +1,19 @@
-"""What a share of many samples still says: signs alone, classes and counts, and if it is one step.
-
-A neuron between a layer ``W`` with bias ``b`` and the head ``V`` that multiplies through (a ReLU,
-with or without pooling) has, for any sample and at any one set of weights,
-
-    Σ_k V_kj ∂L/∂V_kj = Σ_m W_jm ∂L/∂W_jm + b_j ∂L/∂b_j.
-
-Steps that follow are taken at other weights and break it: an update Δ of several steps is off by
-the products of their gradients, which are of the size of ``‖ΔV_j‖² − ‖ΔW_j‖² − Δb_j²``.
-"""
+"""What a share of many samples still says of its classes: which are there, and how often each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from softleak.core.errors import LabelError
 from softleak.core.factors import head_gradients, numerical_rank
-from softleak.core.forward import forward_batch, random_tensor
 from softleak.core.head import Head
-from softleak.core.input_spec import Layout
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.noisy.features import features_of_noise
-
-# What recognises a gradient of which only signs are left.
-SIGN_PATTERN_ALIKE = 0.02  # relative: entries this close to the median are of one size
-SIGN_PATTERN_MOST = 0.9  # the part of entries beside zero that has this size
-SIGN_PATTERN_FEWEST = 12  # entries that can show a pattern
-
-
-def is_sign_pattern(gradient: Tensor) -> bool:
-    """Return whether nearly all entries have one size or are next to zero, and none is larger.
-
-    A feature that is zero leaves entries of zero. With the decoupled weight decay of AdamW they are
-    small numbers instead.
-    """
-    sizes = gradient.detach().double().abs().flatten()
-    if _spread_out(sizes):
-        return False
-    sizes = sizes[sizes > 0]
-    large = sizes[sizes > sizes.max() / 2] if len(sizes) else sizes
-    if len(large) < SIGN_PATTERN_FEWEST:
-        return False
-    ratios = sizes / large.median()
-    alike = (ratios - 1).abs() < SIGN_PATTERN_ALIKE
-    nothing = ratios < SIGN_PATTERN_ALIKE
-    none_larger = float(ratios.max()) < 1 + SIGN_PATTERN_ALIKE
-    return none_larger and float((alike | nothing).double().mean()) >= SIGN_PATTERN_MOST
-
-
-def _spread_out(sizes: Tensor) -> bool:
-    """Return whether too many entries for a pattern lie between zero and the largest.
-
-    It is a necessary condition without a median, at which nearly all gradients end.
-    """
-    if not sizes.numel():
-        return False
-    largest, slack = float(sizes.max()), SIGN_PATTERN_ALIKE
-    low, high = slack * largest, (1 - slack) / (1 + slack) * largest
-    between = int(((sizes > low) & (sizes < high)).sum())
-    return between > (1 - SIGN_PATTERN_MOST) * sizes.numel()
-
 
 PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
 
@@ -119,20 +67,15 @@ class BatchReader:
         G = sent.double()
         error = _rounding(share, self.head.weight_name, self.head)
         if not bool((G.sum(0).abs() <= error * len(G) ** 0.5).all()):
-            return Batch(
-                1, (), None, "the head's gradient carries noise: neither samples nor classes proved"
-            )
+            noisy = "the head's gradient carries noise: neither samples nor classes proved"
+            return Batch(1, (), None, noisy)
         relative = share.resolution(self.head.weight_name, self.head.dtype)
         least = max(numerical_rank(self.head, share, relative), 1)
         present = self._present(share, G, error)
         counts = None if samples is None else self.counts(share, present, samples)
         how = "" if present else f": {self._why_none(share)}"
-        return Batch(
-            least,
-            present,
-            counts,
-            f"at least {least} gradients; {len(present)} classes proved{how}",
-        )
+        words = f"at least {least} gradients; {len(present)} classes proved{how}"
+        return Batch(least, present, counts, words)
 
     def _present(self, share: GradientShare, G: Tensor, error: float) -> tuple[int, ...]:
         """Return classes j with a negative sum of p_j − y_j: some y_j is above zero."""
@@ -190,7 +133,12 @@ def _class_features(G: Tensor, delta: Tensor) -> Tensor:
 
 
 def _rounding(share: GradientShare, name: str, head: Head) -> float:
-    return PRESENT_ROUNDINGS * _error(share, name, head.dtype)
+    return PRESENT_ROUNDINGS * entry_error(share, name, head.dtype)
+
+
+def entry_error(share: GradientShare, name: str, dtype: torch.dtype) -> float:
+    """Return the error of an entry of one gradient at most, by rounding and as it is stated."""
+    return share.resolution(name, dtype) * float(share[name].abs().max()) + share.noise(name)
 
 
 def whole_counts(n: Tensor, least: Tensor, samples: int) -> Tensor:
@@ -204,117 +152,3 @@ def whole_counts(n: Tensor, least: Tensor, samples: int) -> Tensor:
     order = (rest - floor).argsort(descending=True)
     floor[order[: free - int(floor.sum())]] += 1
     return (floor + least).long()
-
-
-# What tests whether an update is one step.
-# Relative: what float32 may leave of the equation on a model that obeys it.
-ONE_STEP_TEST_HOLDS = 1e-3
-ONE_STEP_TEST_SEEN = 0.1  # the part of a second step's products that has to stand out of rounding
-# Of the largest rounding of an entry, adding up as independent ones do.
-ONE_STEP_TEST_ROUNDINGS = 2.0
-ONE_STEP_TEST_SAMPLES = 4  # random samples that the equation is tried on
-ONE_STEP_TEST_SEED = 0  # the seed of these samples
-
-
-@dataclass(frozen=True)
-class OneStep:
-    """Whether a share was found to be one step, and the reason."""
-
-    proved: bool
-    reason: str
-
-
-@dataclass(frozen=True, eq=False)
-class Balance:
-    """The layer before the head for which the equation holds, by name, and the head."""
-
-    head: Head
-    layer: str
-
-    @classmethod
-    def of(cls, model: nn.Module, head: Head, shape: Layout | None) -> Balance | None:
-        """Try every layer on noise; None if no layer obeys the equation or the model cannot run."""
-        if not isinstance(shape, tuple):
-            return None
-        try:
-            gradients = _of_noise(model, shape)
-        except Exception:  # the model's own code may raise anything
-            return None
-        parameters = {n: p.detach() for n, p in model.named_parameters()}
-        for name in reversed([n for n, m in model.named_modules() if hasattr(m, "weight")]):
-            found = cls(head, name)
-            if name != head.name and found._obeyed(parameters, gradients):
-                return found
-        return None
-
-    def check(self, share: GradientShare, parameters: Mapping[str, Tensor], lr: float) -> OneStep:
-        """Return whether the share, times the rate ``lr``, is one step from ``parameters``."""
-        if any(name not in share for name in self._names(parameters)):
-            return OneStep(False, "not all gradients that would show it were sent")
-        parameters = {n: p.detach() for n, p in parameters.items()}
-        left, error = self._left(parameters, share)
-        if bool((left.abs() > error).any()):
-            return OneStep(False, "it is not one plain step: there were more, or weight decay")
-        second = lr * self._difference(share, share) / 2  # were it two equal steps
-        if float(second.norm()) * ONE_STEP_TEST_SEEN < float(error.norm()):
-            return OneStep(False, "rounding would hide a second step")
-        return OneStep(True, "it is one step from the weights sent")
-
-    def _names(self, parameters: Mapping[str, Tensor]) -> list[str]:
-        mine = [f"{self.layer}.weight", f"{self.layer}.bias"]
-        return [self.head.weight_name, *(name for name in mine if name in parameters)]
-
-    def _left(
-        self, parameters: Mapping[str, Tensor], share: GradientShare
-    ) -> tuple[Tensor, Tensor]:
-        """Return (J,) what is left of the equation, and what rounding may leave of it."""
-        rounding = {n: _error(share, n, parameters[n].dtype) for n in self._names(parameters)}
-        sizes = self._sums(
-            {n: parameters[n].double().square() for n in rounding},
-            {n: torch.full_like(parameters[n].double(), e**2) for n, e in rounding.items()},
-        )
-        return self._difference(parameters, share), ONE_STEP_TEST_ROUNDINGS * torch.stack(
-            sizes
-        ).sum(0).sqrt()
-
-    def _difference(self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
-        out, into = self._sums(one, other)
-        return out - into
-
-    def _sums(
-        self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Return (J,) the products of both, summed for each neuron: in the head, in the layer."""
-        into = [
-            (one[n].double() * other[n].double()).flatten(1).sum(1)
-            if one[n].dim() > 1 else one[n].double() * other[n].double()
-            for n in (f"{self.layer}.weight", f"{self.layer}.bias") if n in one and n in other
-        ]  # fmt: skip
-        name = self.head.weight_name
-        columns = (one[name].double() * other[name].double()).sum(0)
-        return columns.reshape(len(into[0]), -1).sum(1), torch.stack(into).sum(0)
-
-    def _obeyed(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> bool:
-        weight = parameters[f"{self.layer}.weight"]
-        if weight.dim() < 2 or self.head.W.shape[1] % len(weight):
-            return False
-        out, into = self._sums(parameters, gradients)
-        size = float(out.norm() + into.norm())
-        return size > 0 and float((out - into).norm()) <= ONE_STEP_TEST_HOLDS * size
-
-
-def _error(share: GradientShare, name: str, dtype: torch.dtype) -> float:
-    return share.resolution(name, dtype) * float(share[name].abs().max()) + share.noise(name)
-
-
-def _of_noise(model: nn.Module, shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """Return the gradient of a batch of noise, as training would have it."""
-    generator = torch.Generator().manual_seed(ONE_STEP_TEST_SEED)
-    x = torch.stack([random_tensor(shape, i, generator) for i in range(ONE_STEP_TEST_SAMPLES)])
-    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    with torch.random.fork_rng([]), torch.enable_grad():
-        z = forward_batch(model, x)
-        loss = F.cross_entropy(z, torch.arange(ONE_STEP_TEST_SAMPLES) % z.shape[-1])
-        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return {n: torch.zeros_like(p) if g is None else g
-            for (n, p), g in zip(named.items(), found, strict=True)}  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,12 +16,11 @@ ENTRIES_AT_ONCE = 1 << 22  # entries of labels that are evaluated at once
 CACHED_ENTRIES = 1 << 18  # entries of labels whose memory is used again from step to step
 TELLING_ENTRIES = 64  # first entries of a label, which mostly tell if it is far from a family
 
-
 # What spaces the grid of scalars, in points per factor e of |t|.
 CURVE_GRID_DENSITY = 32  # points, if the classes are neither few nor many
-CURVE_GRID_FINE = 512  # points with fewer classes than ``few_classes``
+CURVE_GRID_FINE = 512  # points with few classes
 CURVE_GRID_FEW_CLASSES = 8  # classes below which solutions hide in slivers of t
-CURVE_GRID_COARSE = 16  # points with at least ``many_classes``
+CURVE_GRID_COARSE = 16  # points with many classes
 CURVE_GRID_MANY_CLASSES = 200  # classes from which on a coarse grid suffices
 CURVE_GRID_FEWEST = 33  # points of the smallest grid
 CURVE_GRID_SIZE_FACTOR = 1.15  # between the sizes of grids, so that rows can share one
@@ -38,20 +37,16 @@ class Curve(Protocol):
         """Return labels ``y`` (N, S, C) at the scalars ``t`` (N, S), and ``‖p − y‖`` (N, S)."""
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return how far rounding may have moved each entry (N, S, C) of ``y = labels(t)``."""
+        """Return how far rounding may have moved each entry (N, S, C) of ``y = labels(t)``.
+
+        If the curve ``errs_in_parts``, ``y`` may be the first entries alone.
+        """
 
     def logits(self) -> Tensor | None:
         """Return what the softmax is taken of (N, C) up to a factor, None if it does not move."""
 
     def take(self, rows: Tensor) -> Curve:
         """Return the curves of some clients, in that order, repetitions allowed."""
-
-
-class CurveInParts(Curve, Protocol):
-    """A curve that tells the errors of some entries in fewer steps than those of all."""
-
-    def first_errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return the errors (N, S, E) of the first entries ``y`` (N, S, E) of ``labels(t)``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +58,14 @@ class Interval:
     smallest: Tensor
     largest: Tensor
     density: int = CURVE_GRID_DENSITY
+
+    @classmethod
+    def positive(
+        cls, smallest: Tensor, largest: Tensor, density: int = CURVE_GRID_DENSITY
+    ) -> Interval:
+        """Return the positive scalars of every client between two bounds (N,)."""
+        everyone = torch.arange(len(largest), device=largest.device)
+        return cls(everyone, torch.ones_like(largest), smallest, largest, density)
 
     def grids(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Return rows (R',) that need equally many points, and these (R', T), ascending in |t|.
@@ -162,14 +165,10 @@ def unfit_up_to(limit: float, curve: Curve, family: Family, t: Tensor, y: Tensor
 def _least_unfit(curve: Curve, family: Family, t: Tensor, y: Tensor) -> Tensor | None:
     """Return what the misfit (N, S) is at least by the first entries; None if they do not tell."""
     classes = y.shape[-1]
-    if classes < 2 * TELLING_ENTRIES or not _errs_in_parts(curve):
+    if classes < 2 * TELLING_ENTRIES or not getattr(curve, "errs_in_parts", False):
         return None
     first = y[..., :TELLING_ENTRIES]
-    return least_misfit_of(family, first, curve.first_errors(t, first), classes)
-
-
-def _errs_in_parts(curve: Curve) -> TypeGuard[CurveInParts]:
-    return hasattr(curve, "first_errors")
+    return least_misfit_of(family, first, curve.errors(t, first), classes)
 
 
 def residual(curve: Curve, family: Family, t: Tensor) -> tuple[Tensor, Tensor]:

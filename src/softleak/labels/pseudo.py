@@ -1,30 +1,32 @@
 """Eq. 4 in one scalar: the label that each ``t`` would mean, with the error rounding leaves in it.
 
-δ = t u        x = (σ/t) v        ŷ(t) = softmax((σ/t) W v + b) − t u
+    δ = t u        x = (σ/t) v        ŷ(t) = softmax((σ/t) W v + b) − t u
+
+A share may also be multiplied by an unknown ``κ > 0`` (clipping, unknown learning rate, averaged
+loss): ``G = κ δ xᵀ``. With ``τ = κ t`` the feature ``(σ/τ) v`` and the probabilities do not depend
+on κ, and the label lies on the segment ``y(s) = p − s u`` for some ``s = |t| > 0``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from softleak.core.factors import Factors
+from softleak.core.families import Family
 from softleak.core.head import Head
-from softleak.labels.curve import CACHED_ENTRIES, Interval, density_for
+from softleak.labels.curve import CACHED_ENTRIES, Interval, density_for, misfit
 
 # What bounds the scalar and the rounding of a pseudo label.
-# A smaller t changes no label by as much as anyone could notice.
-PSEUDO_LABEL_SMALLEST_SCALAR = 1e-4
-# Roundings in a logit, whose sum the client may take in any order.
-PSEUDO_LABEL_LOGIT_ROUNDINGS = 4.0
+PSEUDO_LABEL_SMALLEST_SCALAR = 1e-4  # a smaller t changes no label by as much as anyone notices
+PSEUDO_LABEL_LOGIT_ROUNDINGS = 4.0  # in a logit, whose sum the client may take in any order
 PSEUDO_LABEL_LANES = 16  # sums that a processor takes at once
 PSEUDO_LABEL_DEEPEST_LOGIT = 100.0
-
-
 LARGEST = math.sqrt(2)  # ‖p − y‖₂ of two points of the simplex
 
 
@@ -40,6 +42,7 @@ class PseudoLabels:
     slack: Tensor  # the rounding of u's entries beyond their own size
     reach: Tensor  # how far rounding moves a logit at t = 1
     offset: float  # and at any t
+    errs_in_parts: ClassVar[bool] = True  # ``errors`` tells those of the first entries alone
 
     @classmethod
     @torch.inference_mode()
@@ -47,15 +50,11 @@ class PseudoLabels:
         """Return the curves behind a batch of head gradients."""
         a = factors.sigma[:, None] * head.logits(factors.v)
         slack = factors.absolute / factors.sigma
-        reach = (
-            PSEUDO_LABEL_LOGIT_ROUNDINGS
-            * factors.relative
-            * (factors.sigma * head.largest_weight + a.abs().amax(-1))
-        )
+        each = PSEUDO_LABEL_LOGIT_ROUNDINGS * factors.relative
+        reach = each * (factors.sigma * head.largest_weight + a.abs().amax(-1))
         return cls(
             a, head.b, factors.u, factors.relative, factors.tiny, slack,
-            reach + head.largest_row * factors.absolute,
-            PSEUDO_LABEL_LOGIT_ROUNDINGS * factors.relative * float(head.b.abs().amax()),
+            reach + head.largest_row * factors.absolute, each * float(head.b.abs().amax()),
         )  # fmt: skip
 
     def probabilities(self, t: Tensor) -> Tensor:
@@ -66,11 +65,7 @@ class PseudoLabels:
         return self.probabilities(t).addcmul_(t[..., None], self._u, value=-1), t.abs()
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return ``rounding`` of labels of this curve: ``p − y`` is ``t u``, which saves passes."""
-        return self.first_errors(t, y)
-
-    def first_errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return the errors (N, S, E) of the first entries ``y`` (N, S, E) of labels."""
+        """Return ``rounding`` of labels, or of their first entries: ``p − y`` is ``t u``."""
         t, first = t[..., None], y.shape[-1]
         size = t.abs()
         p = torch.addcmul(y, t, self._u[..., :first])
@@ -83,17 +78,14 @@ class PseudoLabels:
 
     @cached_property
     def _a(self) -> Tensor:
-        """Return ``a`` as (N, 1, C)."""
-        return self.a[:, None]
+        return self.a[:, None]  # (N, 1, C), for as many scalars
 
     @cached_property
     def _u(self) -> Tensor:
-        """Return ``u`` as (N, 1, C)."""
         return self.u[:, None]
 
     @cached_property
     def _reach(self) -> Tensor:
-        """Return ``reach`` as (N, 1, 1)."""
         return self.reach[:, None, None]
 
     @cached_property
@@ -121,10 +113,7 @@ class PseudoLabels:
         return self.a
 
     def take(self, rows: Tensor) -> PseudoLabels:
-        """Return the curves of some clients; that of a single client as it is, for any rows.
-
-        Its tensors are those of one row then, which serve the scalars (K, S) of all.
-        """
+        """Return the curves of some clients; the row of a single one serves the scalars of all."""
         return self if len(self.u) == 1 else self.take_each(rows)
 
     def take_each(self, rows: Tensor) -> PseudoLabels:
@@ -143,20 +132,14 @@ class PseudoLabels:
         width = ordered[:, -1] - ordered[:, 0]
         deepest = max(PSEUDO_LABEL_DEEPEST_LOGIT, -math.log(self.tiny) - math.log(self.relative))
         smallest = gaps.maximum(1e-6 * width).clamp_min(self.tiny) / deepest
-        ends = (
-            torch.full_like(width, LARGEST)
-            if largest is None
-            else largest.clamp_min(PSEUDO_LABEL_SMALLEST_SCALAR)
-        )
+        ends = torch.full_like(width, LARGEST)
+        if largest is not None:
+            ends = largest.clamp_min(PSEUDO_LABEL_SMALLEST_SCALAR)
         everyone = torch.arange(len(width), device=width.device)
-        signs = torch.tensor([1.0, -1.0], dtype=width.dtype, device=width.device)
-        return Interval(
-            everyone.repeat(2),
-            signs.repeat_interleave(len(width)),
-            smallest.minimum(PSEUDO_LABEL_SMALLEST_SCALAR * ends).flatten(),
-            ends.repeat(2),
-            density_for(self.a.shape[-1]),
-        )
+        signs = width.new_tensor([1.0, -1.0]).repeat_interleave(len(width))
+        smallest = smallest.minimum(PSEUDO_LABEL_SMALLEST_SCALAR * ends).flatten()
+        density = density_for(self.a.shape[-1])
+        return Interval(everyone.repeat(2), signs, smallest, ends.repeat(2), density)
 
 
 def _summed(classes: int) -> float:
@@ -165,3 +148,136 @@ def _summed(classes: int) -> float:
     They are independent, but for equal entries of a label, which all round alike as they are added.
     """
     return 1 + math.sqrt(classes) / PSEUDO_LABEL_LANES + max(classes / PSEUDO_LABEL_LANES - 1, 0)
+
+
+# What searches the factor of a share. It starts from these parts of the segment.
+FACTOR_SEARCH_STARTS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)
+FACTOR_SEARCH_FEW_CLASSES = 64  # classes beyond which every start leads to the same place
+FACTOR_SEARCH_FEWER_STARTS = (0.05, 0.5, 1.0)  # the starts with more classes than that
+FACTOR_SEARCH_FINEST = 64  # grid points per factor e of |τ|
+FACTOR_SEARCH_BEYOND = 1.001  # of the segment: a label on the edge of the simplex lies at its end
+FACTOR_SEARCH_LARGEST_FACTOR = 1e6  # the largest factor anyone multiplies a share by
+FACTOR_SEARCH_STEPS = 3  # steps: the distance from a family is piecewise linear along the segment
+FACTOR_SEARCH_FACTORS = 33  # points of the segment at which other labels are looked for
+FACTOR_SEARCH_SAME_FACTOR = 0.01  # relative: two factors further apart than this are different
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """``y(s) = p − s u`` of N clients at a known ``τ``: ``p``, ``u``, ``error`` (N, C)."""
+
+    p: Tensor
+    u: Tensor
+    error: Tensor  # of p
+    relative: float
+    slack: Tensor  # the rounding of u's entries beyond their own size
+
+    @classmethod
+    def at(cls, pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> Segment:
+        """Return the segment behind ``τ`` (N,), itself known to within ``error`` (N,)."""
+        p = pseudo.probabilities(tau[:, None])[:, 0]
+        shift = pseudo.a.abs().amax(-1) * error / tau.square()
+        rounding = pseudo.rounding(tau[:, None], p[:, None], p[:, None])[:, 0]
+        moved = rounding + p * (1 - p) * shift[:, None]
+        slack = pseudo.slack.expand(len(tau))
+        return cls(p, pseudo.u * tau.sign()[:, None], moved, pseudo.relative, slack)
+
+    def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return self.p[:, None] - t[..., None] * self.u[:, None], t
+
+    def errors(self, t: Tensor, y: Tensor) -> Tensor:
+        known = self.error[:, None] + self.relative * (self.p[:, None] - y).abs()
+        return known + self.slack[:, None, None] * t[..., None]
+
+    @property
+    def points_at_once(self) -> int:
+        return max(CACHED_ENTRIES // self.u.shape[-1], 1)
+
+    def logits(self) -> None:
+        return None  # the prediction is known, and does not move
+
+    def take(self, rows: Tensor) -> Segment:
+        kept = (self.p[rows], self.u[rows], self.error[rows])
+        return Segment(*kept, self.relative, self.slack[rows])
+
+    def interval(self) -> Interval:
+        """Return the interval of ``s``, from nearly nothing to where an entry turns negative."""
+        end = segment_end(self.p + self.error, self.u - self.slack[:, None]) * FACTOR_SEARCH_BEYOND
+        return Interval.positive(end * 1e-3, end, density_for(self.p.shape[-1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Rescaled:
+    """Ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family."""
+
+    pseudo: PseudoLabels
+    family: Family
+
+    def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        held = len(FACTOR_SEARCH_STARTS) * self.pseudo.u.shape[-1]
+        columns = max(CACHED_ENTRIES // (held * len(t)), 1) if len(t) else t.shape[1]
+        parts = [self._labels(part) for part in torch.split(t, max(columns, 1), 1)]
+        y, s = zip(*parts, strict=True)
+        return torch.cat(y, 1), torch.cat(s, 1)
+
+    def _labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        p = self.pseudo.probabilities(t)
+        u = self.pseudo.u[:, None] * t.sign()[..., None]
+        blurred = p + self.pseudo.rounding(t, p, p), u - self.pseudo.slack[:, None, None]
+        end = segment_end(*blurred).maximum(t.abs() / FACTOR_SEARCH_LARGEST_FACTOR)[..., None]
+        few = p.shape[-1] <= FACTOR_SEARCH_FEW_CLASSES
+        starts = FACTOR_SEARCH_STARTS if few else FACTOR_SEARCH_FEWER_STARTS
+        s = end * torch.tensor(starts, dtype=t.dtype, device=t.device)
+        for _ in range(FACTOR_SEARCH_STEPS):
+            rest, ahead = (self._rest(p, u, s * factor) for factor in (1.0, 1 + 1e-6))
+            slope = (ahead - rest) / (1e-6 * s[..., None])
+            step = (rest * slope).sum(-1) / slope.square().sum(-1).clamp_min(1e-300)
+            s = torch.minimum((s - step).maximum(1e-3 * end), FACTOR_SEARCH_BEYOND * end)
+        far = self._rest(p, u, s).norm(dim=-1) / s
+        s = s.gather(-1, far.argmin(-1, keepdim=True))
+        return p - s * u, s[..., 0]
+
+    def _rest(self, p: Tensor, u: Tensor, s: Tensor) -> Tensor:
+        y = p[..., None, :] - s[..., None] * u[..., None, :]
+        return y - self.family.project(y)
+
+    def errors(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.pseudo.rounding(t, self.pseudo.probabilities(t), y)
+
+    def interval(self) -> Interval:
+        """Return the interval of τ for any factor, up to where the softmax is entirely flat."""
+        where = self.pseudo.interval(self.pseudo.a.abs().amax(-1) / self.pseudo.relative)
+        # Two unknowns have wide minima.
+        return replace(where, density=min(where.density, FACTOR_SEARCH_FINEST))
+
+    @property
+    def points_at_once(self) -> int:
+        return self.pseudo.points_at_once
+
+    def logits(self) -> Tensor:
+        return self.pseudo.a
+
+    def segment(self, t: Tensor) -> tuple[Segment, Tensor]:
+        """Return the segments at the scalars ``t`` (N,), and the ``s`` (N,) of the labels there."""
+        best = self.labels(t[:, None])[1][:, 0]
+        return Segment.at(self.pseudo, t, torch.zeros_like(t)), best
+
+    def take(self, rows: Tensor) -> Rescaled:
+        return Rescaled(self.pseudo.take(rows), self.family)
+
+
+def other_factors_fit(segment: Segment, family: Family, best: Tensor, fit: float) -> bool:
+    """Return whether labels of a family lie on one of N segments apart from ``best`` (N,)."""
+    where = segment.interval()
+    steps = torch.linspace(0, 1, FACTOR_SEARCH_FACTORS, dtype=best.dtype, device=best.device)
+    s = where.smallest[:, None] * (where.largest / where.smallest)[:, None] ** steps
+    elsewhere = (s / best[:, None] - 1).abs() > FACTOR_SEARCH_SAME_FACTOR
+    return bool((elsewhere & (misfit(segment, family, s) <= fit)).any())
+
+
+def segment_end(p: Tensor, u: Tensor) -> Tensor:
+    """Return the largest ``s`` (…) at which no entry of ``p − s u`` (…, C) is negative.
+
+    With ``p`` as large and ``u`` as small as rounding allows, none of the labels is cut off.
+    """
+    return torch.where(u > 0, p / u.clamp_min(1e-300), torch.inf).amin(-1).clamp(1e-300, LARGEST)

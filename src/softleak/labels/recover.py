@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -17,12 +16,16 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
-from softleak.labels.composition import is_sign_pattern
-from softleak.labels.decay import allow_for_decay
 from softleak.labels.evidence.probes import evidence_for, evidence_of
 from softleak.labels.evidence.relation import Relation
-from softleak.labels.local.recover import recover_trained
-from softleak.labels.otherwise import BROKEN, from_bias_alone, otherwise
+from softleak.labels.local.recover import alike, recover_trained
+from softleak.labels.otherwise import (
+    BROKEN,
+    allow_for_decay,
+    from_bias_alone,
+    is_sign_pattern,
+    otherwise,
+)
 from softleak.labels.solve import solve
 from softleak.numerics.rounding import with_precision
 
@@ -136,8 +139,12 @@ def _recover_checked(
     plain = [i for i in range(len(shares)) if i not in results]
     ready = [with_precision(shares[i], subject.head) for i in plain]
     relations = evidence_for(subject, knowledge) if ready else ()
-    for places in _alike(subject.head, relations, ready):
-        found = _recover_each(subject, knowledge, [ready[k] for k in places])
+    for places in _batches(subject.head, relations, ready):
+        found = _each(
+            lambda some: _recover(subject, knowledge.of(some[0]), some),
+            [ready[k] for k in places],
+            "the arithmetic failed on this share ({}): its numbers are not those of a gradient",
+        )
         results.update(zip((plain[k] for k in places), found, strict=True))
     return [results[i] for i in range(len(shares))]
 
@@ -145,30 +152,32 @@ def _recover_checked(
 def _recover_trained(
     subject: Subject, shares: Sequence[GradientShare], knowledge: Knowledge
 ) -> list[Recovery]:
-    """Recover updates of local training; what they are as gradients goes the usual way.
+    """Recover updates of local training; what they are as gradients goes the usual way."""
+    name = subject.head.weight_name
+    found = iter(_each(
+        lambda some: recover_trained(
+            subject, knowledge, some, lambda gradients: recover(subject, gradients, knowledge)
+        ),
+        [share for share in shares if name in share],
+        "the arithmetic failed ({})",
+    ))  # fmt: skip
+    words = f"the update lacks {name!r}, without which steps are not undone"
+    lacking = Recovery(Status.NO_SOLUTION, words)
+    return [next(found) if name in share else lacking for share in shares]
 
-    If arithmetic fails for one update, the others are recovered alone.
-    """
-    headless = [i for i, share in enumerate(shares) if subject.head.weight_name not in share]
-    whole = [share for i, share in enumerate(shares) if i not in headless]
 
-    def plain(gradients: Sequence[GradientShare]) -> Sequence[Recovery]:
-        return recover(subject, gradients, knowledge)
-
+def _each(
+    attempt: Callable[[Sequence[GradientShare]], list[Recovery]],
+    shares: Sequence[GradientShare],
+    words: str,
+) -> list[Recovery]:
+    """Return what is recovered; if arithmetic fails for one share, the others go alone."""
     try:
-        found = recover_trained(subject, knowledge, whole, plain)
+        return attempt(shares)
     except (ArithmeticError, BROKEN) as error:
-        words = f"the arithmetic failed ({in_a_line(error)})"
-        found = [Recovery(Status.NO_SOLUTION, words)] if len(whole) == 1 else [
-            _recover_trained(subject, [share], knowledge)[0] for share in whole
-        ]  # fmt: skip
-    lacking = Recovery(
-        Status.NO_SOLUTION,
-        f"the update lacks {subject.head.weight_name!r}, without which steps are not undone",
-    )
-    for i in headless:
-        found.insert(i, lacking)
-    return found
+        if len(shares) > 1:
+            return [_each(attempt, [share], words)[0] for share in shares]
+        return [Recovery(Status.NO_SOLUTION, words.format(in_a_line(error)))]
 
 
 def check_share(subject: Subject, share: GradientShare) -> None:
@@ -192,24 +201,6 @@ def _refusal(subject: Subject, share: GradientShare) -> Recovery | None:
     return None
 
 
-def _recover_each(
-    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare]
-) -> list[Recovery]:
-    """Recover a batch; if arithmetic fails for one share, the others are recovered alone."""
-    try:
-        return _recover(subject, knowledge.of(shares[0]), shares)
-    except (ArithmeticError, BROKEN) as error:
-        if len(shares) > 1:
-            return [_recover_each(subject, knowledge, [share])[0] for share in shares]
-        return [
-            Recovery(
-                Status.NO_SOLUTION,
-                f"the arithmetic failed on this share ({in_a_line(error)}): its numbers are not "
-                "those of a gradient",
-            )
-        ]
-
-
 def _check_shape(shape: object) -> None:
     if shape is None or isinstance(shape, InputSpec):
         return
@@ -218,17 +209,18 @@ def _check_shape(shape: object) -> None:
         raise ShareError(f"input_shape should be positive sizes such as (3, 32, 32), got {shape!r}")
 
 
-def _alike(
+def _batches(
     head: Head, evidence: Iterable[Relation], shares: Sequence[GradientShare]
 ) -> Iterator[list[int]]:
     """Yield indices of shares that hold the same gradients in the same precision, in batches."""
-    groups: dict[Hashable, list[int]] = defaultdict(list)
-    for index, share in enumerate(shares):
+
+    def key(share: GradientShare) -> Hashable:
         held = tuple(relation.parameter in share for relation in evidence)
         dtype = share[head.weight_name].dtype if head.weight_name in share else None
-        groups[held, dtype, share.scale, share.precision].append(index)
+        return held, dtype, share.scale, share.precision
+
     most = max(BATCH // head.W.numel(), 1)
-    for group in groups.values():
+    for group in alike(key(share) for share in shares):
         yield from (group[i : i + most] for i in range(0, len(group), most))
 
 
@@ -239,19 +231,19 @@ def _recover(
     if subject.head.weight_name not in shares[0] and subject.head.bias_name in shares[0]:
         return [from_bias_alone(subject, share) for share in shares]
     factors = factor(subject.head, shares)
-    rows = (factors.rank_one & ~factors.zero).nonzero()[:, 0]
+    product, level = (factors.rank_one & ~factors.zero).tolist(), factors.level.tolist()
     # Signs of δ xᵀ are a product as well, and may add up to zero.
-    level = [i for i in rows.tolist() if bool(factors.level[i])]
-    signs = [i for i in level if is_sign_pattern(shares[i][subject.head.weight_name])]
-    if signs:
-        rows = rows[~torch.isin(rows, rows.new_tensor(signs))]
-    solved = solve(subject, knowledge, factors.take(rows), [shares[i] for i in rows.tolist()])
+    rows = [
+        i for i, share in enumerate(shares)
+        if product[i] and not (level[i] and is_sign_pattern(share[subject.head.weight_name]))
+    ]  # fmt: skip
+    every = torch.arange(len(shares), device=factors.sigma.device)
+    solved = solve(subject, knowledge, factors.take(every[rows]), [shares[i] for i in rows])
     answers = {
         i: allow_for_decay(subject, knowledge, shares[i], factors.sums[i], found)
-        for i, found in zip(rows.tolist(), solved, strict=True)
+        for i, found in zip(rows, solved, strict=True)
         if factors.balanced(i, found.scalar)
     }
-    every = torch.arange(len(shares), device=rows.device)
     return [
         answers.get(i) or otherwise(subject, knowledge, share, factors.take(every[i : i + 1]))
         for i, share in enumerate(shares)

@@ -14,53 +14,45 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from softleak.core.families import KNOWN_FAMILIES, AnyLabel, OneHot, SmoothedMixed
+from softleak.core.families import KNOWN_FAMILIES, AnyLabel, Mixed, OneHot, Smoothed, SmoothedMixed
 from softleak.core.results import Reading, Recovery, Status
+from softleak.labels.certify import FAMILY_NAMES, Doubt, with_note
 from softleak.labels.curve import (
-    CURVE_GRID_DENSITY,
     ENTRIES_AT_ONCE,
     Interval,
     distance,
     on_simplex,
     root_mean_square,
 )
-from softleak.labels.evidence.combine import CombinedEvidence
-from softleak.labels.messages import (
-    NOT_STATED,
-    ONE_STEP,
-    POSITIVE,
-    Doubt,
-    explain_reading,
-    with_note,
-)
-from softleak.labels.pseudo import LARGEST, PseudoLabels
-from softleak.labels.scale import Segment, other_factors_fit
+from softleak.labels.evidence.relation import Estimate
+from softleak.labels.pseudo import LARGEST, PseudoLabels, Segment, other_factors_fit
 from softleak.labels.search import SEARCH_FIT, search
+
+NOT_STATED = (
+    "nobody vouched that the share is the gradient of the plain loss itself, neither scaled nor "
+    "weighted, which is assumed"
+)
+POSITIVE = "the factor of the share is unknown and assumed to be positive"
+ONE_STEP = "if it is a difference of checkpoints, it is assumed to be one step"
 
 # What looks for simpler labels at another scale.
 READINGS_LEADING = 2  # entries at either end of u, and of p, that may be a label's own classes
 READINGS_SLACK_ERRORS = 4.0  # errors: how far below zero a label's entry may be
 READINGS_DISTINCT_ROUNDINGS = 64.0
 READINGS_SAME_SCALE = 1e-3  # relative: scales this close to one are one
-
-
 LEAST_DIVISOR = 1e-300
 
 
 def simplicity(family: object, classes: int) -> int:
     """Return how many equations a known family imposes on C entries that sum to one; 0 if none."""
-    if family not in KNOWN_FAMILIES:
-        return 0
-    return classes - 1 if isinstance(family, OneHot) else (
-        classes - 3 if isinstance(family, SmoothedMixed) else classes - 2
-    )  # fmt: skip
+    free = {OneHot(): 1, Smoothed(): 2, Mixed(2): 2, SmoothedMixed(2): 3}
+    return classes - free[family] if family in KNOWN_FAMILIES else 0
 
 
 def simpler_readings(
     pseudo: PseudoLabels, tau: Tensor, error: Tensor, simple: Sequence[int], positive: bool = True
 ) -> Iterator[Reading | None]:
-    """Return for each of N clients the simplest label on its line that is simpler than the one
-    found.
+    """Yield for each of N clients the simplest label on its line, if simpler than the one found.
 
     The scalars found are ``tau`` (N,), to within ``error`` (N,); ``simple`` is how many equations
     each label found satisfies. Other positive scales count only if ``positive``.
@@ -110,10 +102,9 @@ def _without_leading(segment: Segment) -> Tensor:
     """Return (N, M, C) zero at one or two entries that may be a label's classes, one elsewhere."""
     u, p = segment.u, segment.p
     ends = min(READINGS_LEADING, u.shape[-1])
-    leading = [x.topk(ends).indices for x in (u, -u, p)]
-    chosen = torch.cat(leading, 1)
-    groups = [[i, i] for i in range(chosen.shape[1])]
-    groups += [list(pair) for pair in combinations(range(chosen.shape[1]), 2)]
+    chosen = torch.cat([x.topk(ends).indices for x in (u, -u, p)], 1)
+    places = range(chosen.shape[1])
+    groups = [*zip(places, places, strict=True), *combinations(places, 2)]
     index = chosen[:, torch.tensor(groups, device=u.device)]  # (N, M, 2)
     kept = torch.ones(*index.shape[:2], u.shape[-1], dtype=u.dtype, device=u.device)
     return kept.scatter(2, index, 0.0)
@@ -132,11 +123,8 @@ def _simplest(
     possible = (y >= -READINGS_SLACK_ERRORS * error).all(-1) & (s.abs() <= LARGEST)
     possible &= s.abs() > READINGS_DISTINCT_ROUNDINGS * segment.relative
     # Another scale, not the same with another rounding.
-    unsure = (
-        READINGS_SLACK_ERRORS
-        * segment.error.sum(-1, keepdim=True)
-        / (s / ratio).abs().clamp_min(LEAST_DIVISOR)
-    )
+    unsure = READINGS_SLACK_ERRORS * segment.error.sum(-1, keepdim=True)
+    unsure = unsure / (s / ratio).abs().clamp_min(LEAST_DIVISOR)
     possible &= (ratio - 1).abs() > READINGS_SAME_SCALE + unsure
     found: list[Reading | None] = [None] * len(s)
     for family in KNOWN_FAMILIES:
@@ -156,8 +144,6 @@ def _simplest(
 # What looks for a temperature in the loss.
 TEMPERATURES_HOTTEST = 32.0  # the largest temperature looked for, and the inverse of the smallest
 TEMPERATURES_FEWEST_CLASSES = 5  # classes: with fewer, some temperature fits every label
-
-
 FAMILY = SmoothedMixed(2)  # all simple labels are among these
 
 
@@ -195,8 +181,7 @@ class Tempered:
     def interval(self) -> Interval:
         """Return the temperatures above and below one."""
         ends = torch.full_like(self.tau, TEMPERATURES_HOTTEST)
-        everyone = torch.arange(len(ends), device=ends.device)
-        return Interval(everyone, torch.ones_like(ends), 1 / ends, ends, CURVE_GRID_DENSITY)
+        return Interval.positive(1 / ends, ends)
 
     def _probabilities(self, t: Tensor) -> Tensor:
         return torch.softmax(self.logits()[:, None] / t[..., None], dim=-1)
@@ -213,23 +198,16 @@ def tempered_readings(pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> list[
     some, at = curve.take(minima.client), minima.scalar[:, None]
     y, _ = some.labels(at)
     errors = some.errors(at, y)
-    possible = (y >= -READINGS_SLACK_ERRORS * errors).all(-1)[:, 0] & (
-        (minima.scalar - 1).abs() > READINGS_SAME_SCALE
-    )
+    possible = (y >= -READINGS_SLACK_ERRORS * errors).all(-1)[:, 0]
+    possible &= (minima.scalar - 1).abs() > READINGS_SAME_SCALE
     for row in possible.nonzero()[:, 0].tolist():
-        reading = _tempered_reading(y[row, 0], float(errors[row].sum()), float(minima.scalar[row]))
+        label, temperature = y[row, 0], float(minima.scalar[row])
+        slack = READINGS_SLACK_ERRORS * float(errors[row].sum())
+        near = (f for f in KNOWN_FAMILIES if float((label - f.project(label)).abs().sum()) <= slack)
+        family = next(near, FAMILY)
+        reading = Reading(on_simplex(family.project(label)), 1 / temperature, family, temperature)
         found[int(minima.client[row])] = reading
     return found
-
-
-def _tempered_reading(y: Tensor, error: float, temperature: float) -> Reading:
-    families = (
-        one
-        for one in KNOWN_FAMILIES
-        if float((y - one.project(y)).abs().sum()) <= READINGS_SLACK_ERRORS * error
-    )
-    family = next(families, FAMILY)
-    return Reading(on_simplex(family.project(y)), 1 / temperature, family, temperature)
 
 
 # What decides when an answer is doubted.
@@ -239,7 +217,7 @@ REVIEW_AT_PREDICTION = 1e-3  # L2: as close as this, only a one-hot label is no 
 
 
 def review(
-    found: Sequence[Recovery], pseudo: PseudoLabels, verdict: CombinedEvidence, scale: str | None,
+    found: Sequence[Recovery], pseudo: PseudoLabels, verdict: Estimate, scale: str | None,
     updates: Sequence[bool],
 ) -> list[Recovery]:  # fmt: skip
     """Return the recoveries of N clients, UNIQUE only where the doubts have an answer as well.
@@ -249,22 +227,25 @@ def review(
     answers = [_of_two_classes(one, pseudo.u.shape[-1]) for one in found]
     if scale == "known":
         return answers
-    asked = [i for i, one in enumerate(answers) if _open_to_readings(one, verdict, i)]
+    decided = verdict.decided.tolist()
+    asked = [
+        i for i, one in enumerate(answers)
+        if one.complete  # or no label was found although the evidence gives a scalar
+        or (one.status is Status.NO_SOLUTION and decided[i] and not verdict.conflicts(i))
+    ]  # fmt: skip
     if not asked:
         return answers
     rows = torch.tensor(asked, device=pseudo.u.device)
-    tau = verdict.scalar[rows].clone()
-    error = verdict.error[rows].clone()
+    some, tau, error = pseudo.take(rows), verdict.scalar[rows].clone(), verdict.error[rows].clone()
     for index, i in enumerate(asked):
-        if not bool(verdict.decided[i]):
+        if not decided[i]:
             best = answers[i].solutions[0]
             tau[index] = best.scalar
             error[index] = max(best.high - best.scalar, best.scalar - best.low)
-    readings = _other_readings([answers[i] for i in asked], pseudo.take(rows), tau, error, scale)
-    unsure = _strengths_open([answers[i] for i in asked], Segment.at(pseudo.take(rows), tau, error))
+    readings = _other_readings([answers[i] for i in asked], some, tau, error, scale)
+    unsure = _strengths_open([answers[i] for i in asked], Segment.at(some, tau, error))
     for i, reading, open_ in zip(asked, readings, unsure, strict=True):
-        decided = bool(verdict.decided[i])
-        answers[i] = _with_reading(answers[i], reading, scale, decided, updates[i])
+        answers[i] = _with_reading(answers[i], reading, scale, decided[i], updates[i])
         if scale is None and open_ and reading is None:
             answers[i] = _of_open_factor(answers[i], Doubt.STRENGTH)
     return answers
@@ -278,15 +259,14 @@ def _other_readings(
     levels = [simplicity(one.family, pseudo.u.shape[-1]) for one in answers]
     readings = list(simpler_readings(pseudo, tau, error, levels, scale is None))
     arbitrary = [
-        index
-        for index, one in enumerate(answers)
-        if readings[index] is None and isinstance(one.family, AnyLabel)
-    ]
+        i for i, one in enumerate(answers)
+        if readings[i] is None and isinstance(one.family, AnyLabel)
+    ]  # fmt: skip
     if scale is None and arbitrary:
         some = torch.tensor(arbitrary, device=pseudo.u.device)
         warmer = tempered_readings(pseudo.take(some), tau[some], error[some])
-        for index, reading in zip(arbitrary, warmer, strict=True):
-            readings[index] = reading
+        for i, reading in zip(arbitrary, warmer, strict=True):
+            readings[i] = reading
     return readings
 
 
@@ -306,13 +286,6 @@ def _strengths_open(answers: Sequence[Recovery], segments: Segment) -> list[bool
     return found
 
 
-def _open_to_readings(answer: Recovery, verdict: CombinedEvidence, client: int) -> bool:
-    """Return whether a label is claimed, or none was found although the evidence gives a scalar."""
-    if answer.status is Status.NO_SOLUTION:
-        return bool(verdict.decided[client]) and not verdict.conflicts(client)
-    return answer.complete
-
-
 def _of_two_classes(answer: Recovery, classes: int) -> Recovery:
     """Doubt two classes, whose batches have gradients of rank one, unless another layer speaks."""
     if classes > 2 or answer.status is not Status.UNIQUE:
@@ -320,15 +293,14 @@ def _of_two_classes(answer: Recovery, classes: int) -> Recovery:
     witnesses = [piece.parameter for piece in answer.evidence if piece.single]
     if not witnesses:
         return doubted(answer, Doubt.TWO_CLASSES.value)
-    rests = f"that it is one sample rests on the gradient of {witnesses[0]}"
-    return with_note(answer, rests)
+    return with_note(answer, f"that it is one sample rests on the gradient of {witnesses[0]}")
 
 
 def _with_reading(
     answer: Recovery, reading: Reading | None, scale: str | None, decided: bool, update: bool
 ) -> Recovery:
     if reading is not None:
-        words = explain_reading(reading, answer.label is not None)
+        words = _explained(reading, answer.label is not None)
         both = replace(doubted(answer, words), readings=(reading,))
         if answer.label is not None:
             return both
@@ -350,6 +322,28 @@ def _with_reading(
     simplest = answer.status is Status.UNIQUE or isinstance(answer.family, OneHot)
     complete = answer.complete and (simplest or not decided)
     return with_note(replace(answer, complete=complete), NOT_STATED)
+
+
+def _explained(reading: Reading, otherwise: bool) -> str:
+    """Return both readings of a share in words; ``otherwise``: scale one has a label too."""
+    what = f"a label that is {FAMILY_NAMES[reading.family]}, of class {int(reading.label.argmax())}"
+    how = (
+        "a difference of weights (after − before), not a gradient" if reading.scale < 0
+        else "an averaged or weighted loss, clipping or another learning rate"
+    )  # fmt: skip
+    first = (
+        "taken as the gradient itself, the share means a label of no simple kind" if otherwise
+        else "taken as the gradient itself, the share means no label at all"
+    )  # fmt: skip
+    if reading.temperature != 1:
+        return (
+            f"{first}; with a loss that divides the logits by a temperature of "
+            f'{reading.temperature:.4g} it means {what}. If the loss has none, say scale="known"'
+        )
+    return (
+        f"{first}; multiplied by {reading.scale:.4g} ({how}) it means {what}. If you know which, "
+        'say so by scale="known", scale="unknown" or the kind of the share'
+    )
 
 
 def doubted(answer: Recovery, words: str) -> Recovery:

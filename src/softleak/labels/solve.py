@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from softleak.core.factors import Factors
 from softleak.core.families import AnyLabel, Family, SmoothedMixed
@@ -17,12 +17,11 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import Solutions, certify
 from softleak.labels.curve import Interval, misfit
-from softleak.labels.evidence.combine import CombinedEvidence, combine
+from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.probes import evidence_for
-from softleak.labels.local.recursion import RecursionCurve
-from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.evidence.relation import Estimate
+from softleak.labels.pseudo import PseudoLabels, Rescaled, Segment
 from softleak.labels.review import review
-from softleak.labels.scale import Rescaled, Segment
 from softleak.labels.search import Minima, search
 
 # What meets a family's solution with the evidence.
@@ -30,12 +29,10 @@ EVIDENCE_ERRORS = 4.0  # times the error of evidence: how far a family's solutio
 EVIDENCE_NEAREST = 1e-3  # of τ: how close to zero an interval of evidence may come
 EVIDENCE_AROUND = 1e-3  # of τ: where a solution is looked for once evidence has decided
 
-
 WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
 DECIDED = -1  # nothing is left for a family's equations to determine
 
-AnyCurve = TypeVar("AnyCurve", PseudoLabels, RecursionCurve)
-Attempt = Callable[[Knowledge, AnyCurve, CombinedEvidence], Solutions]
+Attempt = Callable[[Tensor, Estimate], Solutions]  # of some clients (M,), and what evidence says
 
 
 def solve(
@@ -53,13 +50,13 @@ def solve(
 
 
 def _solve(
-    head: Head,
-    knowledge: Knowledge,
-    factors: Factors,
-    pseudo: PseudoLabels,
-    verdict: CombinedEvidence,
+    head: Head, knowledge: Knowledge, factors: Factors, pseudo: PseudoLabels, verdict: Estimate
 ) -> list[Recovery]:
-    answers = solve_each(head, knowledge, factors, pseudo, verdict, _by_evidence, _by_family)
+    answers = solve_each(
+        head, knowledge, factors, verdict,
+        lambda rows, said: _by_evidence(knowledge, pseudo.take(rows), said),
+        lambda rows, _: _by_family(knowledge, pseudo.take(rows)),
+    )  # fmt: skip
     if knowledge.scale_unknown and knowledge.family is None:
         # Outside the usual families the feature is still exact; the label lies on a segment.
         decided = verdict.decided.tolist()
@@ -67,17 +64,15 @@ def _solve(
         if lost:
             rows = torch.tensor(lost, device=verdict.decided.device)
             anything = replace(knowledge, family=AnyLabel())
-            wider = _solve(
-                head, anything, factors.take(rows), pseudo.take(rows), verdict.take(rows)
-            )
-            for i, one in zip(lost, wider, strict=True):
+            some = factors.take(rows), pseudo.take(rows), verdict.take(rows)
+            for i, one in zip(lost, _solve(head, anything, *some), strict=True):
                 answers[i] = one
     return answers
 
 
 def solve_each(
-    head: Head, knowledge: Knowledge, factors: Factors, curve: AnyCurve, verdict: CombinedEvidence,
-    by_evidence: Attempt[AnyCurve], by_family: Attempt[AnyCurve],
+    head: Head, knowledge: Knowledge, factors: Factors, verdict: Estimate, by_evidence: Attempt,
+    by_family: Attempt,
 ) -> list[Recovery]:  # fmt: skip
     """Return certified answers along a curve: by evidence where that decides, else by family."""
     answers: dict[int, Recovery] = {}
@@ -86,7 +81,7 @@ def solve_each(
         if len(rows):
             said = verdict.take(rows)
             solutions = replace(
-                attempt(knowledge, curve.take(rows), said), relative=factors.relative,
+                attempt(rows, said), relative=factors.relative,
                 declared=knowledge.family is not None, normalised=head.normalised,
             )  # fmt: skip
             found = certify(solutions, factors.take(rows), said, knowledge.tolerance)
@@ -94,9 +89,7 @@ def solve_each(
     return [answers[i] for i in range(len(factors.sigma))]
 
 
-def _by_evidence(
-    knowledge: Knowledge, pseudo: PseudoLabels, verdict: CombinedEvidence
-) -> Solutions:
+def _by_evidence(knowledge: Knowledge, pseudo: PseudoLabels, verdict: Estimate) -> Solutions:
     """Return the solutions where τ is known; the family, if any, only has to pick the label."""
     tau, error = verdict.scalar, verdict.error
     if knowledge.scale_unknown:
@@ -108,15 +101,13 @@ def _by_evidence(
         everyone = torch.arange(len(tau), device=tau.device)
         near = Interval(everyone, tau.sign(), tau.abs() / (1 + margin), tau.abs() * (1 + margin))
         found = search(pseudo, knowledge.family, near)
-        owner = found.client
-        both = found.within(
-            tau[owner] - EVIDENCE_ERRORS * error[owner], tau[owner] + EVIDENCE_ERRORS * error[owner]
-        )
+        middle, reach = tau[found.client], EVIDENCE_ERRORS * error[found.client]
+        both = found.within(middle - reach, middle + reach)
         return Solutions(pseudo, knowledge.family, both, DECIDED)
     return Solutions(pseudo, AnyLabel(), _given(pseudo, verdict), DECIDED)
 
 
-def _given(pseudo: PseudoLabels, verdict: CombinedEvidence) -> Minima:
+def _given(pseudo: PseudoLabels, verdict: Estimate) -> Minima:
     """Return each client's τ, and every other that its evidence gives in contradiction to it."""
     rows = enumerate(zip(verdict.scalar.tolist(), verdict.error.tolist(), strict=True))
     flat = [(client, scalar, error) for client, (scalar, error) in rows]
@@ -126,15 +117,13 @@ def _given(pseudo: PseudoLabels, verdict: CombinedEvidence) -> Minima:
     table = torch.tensor(flat, dtype=pseudo.u.dtype, device=pseudo.u.device)
     owner, t, error = table[:, 0].long(), table[:, 1], table[:, 2]
     # Evidence that does not even tell the sign leaves the scalars of this one down to almost zero.
-    near, far = (
-        t - error.minimum(t.abs() * (1 - EVIDENCE_NEAREST)) * t.sign(),
-        t + error * t.sign(),
-    )
+    near = t - error.minimum(t.abs() * (1 - EVIDENCE_NEAREST)) * t.sign()
+    far = t + error * t.sign()
     found = misfit(pseudo.take(owner), AnyLabel(), torch.stack([t, near, far], 1)).amin(-1)
     return Minima(owner, t, near.minimum(far), near.maximum(far), found)
 
 
-def _by_family(knowledge: Knowledge, pseudo: PseudoLabels, _: CombinedEvidence) -> Solutions:
+def _by_family(knowledge: Knowledge, pseudo: PseudoLabels) -> Solutions:
     """Return the solutions where only the head speaks: all scalars are searched."""
     family = knowledge.family or WIDEST
     if not knowledge.scale_unknown:

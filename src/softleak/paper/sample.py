@@ -8,8 +8,8 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
+from softleak.audit.metrics import Truth
 from softleak.audit.run import NamedShare
-from softleak.audit.truth import Truth
 from softleak.core.client import capture
 from softleak.paper import data, models
 

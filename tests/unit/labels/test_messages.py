@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from softleak.core.results import Candidate
-from softleak.labels.messages import Fitting
+from softleak.labels.certify import solutions_in_words
 
 
 def candidate(*labels: list[float]) -> Candidate:
@@ -30,4 +30,4 @@ CASES = {
 
 @pytest.mark.parametrize(("fitting", "words"), CASES.values(), ids=CASES)
 def test_a_continuum_is_called_one_only_if_it_is(fitting, words):
-    assert Fitting(fitting, 0.01, 1e-3).words == words
+    assert solutions_in_words(fitting, 0.01, 1e-3) == words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.labels.composition import is_sign_pattern
+from softleak.labels.otherwise import is_sign_pattern
 
 
 def pattern(others: int, size: float) -> torch.Tensor:

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from softleak.audit.composition import CompositionFinding
+from softleak.audit.findings import CompositionFinding
 from softleak.audit.leaks import Leak
 from softleak.core.errors import MissingExtra, SoftleakError, how_to_install
 from softleak.core.share import LocalTraining

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -14,27 +15,19 @@ from softleak.core.vocabulary import State
 from softleak.guard.auditor import ClientAudit, RoundAudit
 from softleak.io.atomic import write_text
 from softleak.present import page as png
-from softleak.present.page import Tile, fill, tiles
+from softleak.present.page import fill, tiles
 from softleak.present.words import class_name, listed
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One client's input as the server can see it.
+    """One client's input as the server can see it."""
 
-    Attributes:
-        name: the round and the node.
-        label: the name of the class, or that none is claimed.
-        words: how well the input was recovered.
-        found: the recovered image as a data URI; None if there is none.
-        true: the true image as a data URI; None if it is not known.
-    """
-
-    name: str
-    label: str
-    words: str
-    found: str | None
-    true: str | None = None
+    name: str  # the round and the node
+    label: str  # the name of the class, or that none is claimed
+    words: str  # how well the input was recovered
+    found: str | None  # the recovered image as a data URI, if there is one
+    true: str | None = None  # the true image as a data URI, if it is known
 
 
 def picture(
@@ -71,28 +64,20 @@ GIVEN_AWAY = {  # what the sentence about a run says of each kind of leak
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """One run of a federation.
-
-    Attributes:
-        title: the heading of the run.
-        note: a sentence about the run.
-        rounds: what was found in each round.
-        pictures: the inputs as the server can see them.
-        facts: names and values that compare the findings with the truth.
-    """
+    """One run of a federation."""
 
     title: str
-    note: str
+    note: str  # a sentence about the run
     rounds: Sequence[RoundAudit]
-    pictures: Sequence[Picture] = ()
-    facts: Sequence[tuple[str, str]] = ()
+    pictures: Sequence[Picture] = ()  # the inputs as the server can see them
+    facts: Sequence[tuple[str, str]] = ()  # names and values that compare findings with the truth
 
     def count(self, leak: Leak, state: State = State.LEAKED) -> int:
         """Return the number of updates of all rounds in which a kind of leak is in this state."""
         return sum(audit.count(leak, state) for audit in self.rounds)
 
     @property
-    def tiles(self) -> list[Tile]:
+    def tiles(self) -> list[dict[str, Any]]:
         """Return of each kind of leak how many updates have it, and how many were not attacked."""
         if self.audited:
             return tiles(self.count, self.audited)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -15,73 +13,40 @@ from softleak.core.factors import Factors
 from softleak.core.head import Head
 from softleak.core.results import Evidence
 from softleak.core.share import GradientShare
-from softleak.labels.evidence.relation import Relation, Witness
+from softleak.labels.evidence.relation import Estimate, Relation
 
 # How far pieces of evidence may be off, and still hold.
-# Rounding relative to ``G`` beyond which that of other layers may explain that pieces of evidence
-# disagree.
-COMBINE_COARSE = 1e-5
 COMBINE_MARGIN = 4.0  # how many times a known rounding or accuracy is counted
 COMBINE_STANDARD_ERRORS = 8.0  # how many standard errors of independent rounding are allowed for
-
-
-@dataclass(frozen=True, eq=False)
-class CombinedEvidence:
-    """What all pieces of evidence together say of N clients."""
-
-    scalar: Tensor  # (N,) τ of the most exact piece that holds
-    error: Tensor  # (N,) a bound of its error
-    decided: Tensor  # (N,) whether any piece holds; else scalar and error mean nothing
-    pieces: tuple[tuple[Evidence, ...], ...]  # for each client, what every piece says
-    coarse: Tensor  # (N,) whether rounding beyond the dtype's may explain that pieces disagree
-
-    def take(self, rows: Tensor) -> CombinedEvidence:
-        """Return what it says of the clients with these indices."""
-        if len(rows) == len(self.pieces) == 1:
-            return self
-        pieces = tuple(self.pieces[i] for i in rows.tolist())
-        kept = (self.scalar[rows], self.error[rows], self.decided[rows])
-        return CombinedEvidence(*kept, pieces, self.coarse[rows])
-
-    def unsigned(self, client: int) -> bool:
-        """Return whether the scalar is so uncertain that its sign, and the feature's, is open."""
-        return bool(self.decided[client] & (self.error[client] >= self.scalar[client].abs()))
-
-    def conflicts(self, client: int) -> tuple[Evidence, ...]:
-        """Return the pieces that contradict the scalar, or that do not hold."""
-        return tuple(piece for piece in self.pieces[client] if piece.refutes)
 
 
 @torch.inference_mode()
 def combine(
     relations: Sequence[Relation], shares: Sequence[GradientShare], head: Head, factors: Factors
-) -> CombinedEvidence:
+) -> Estimate:
     """Solve every relation whose gradient the shares hold; the most exact that holds decides."""
     used = [r for r in relations if all(r.parameter in share for share in shares)]
-    coarse = factors.explained > COMBINE_COARSE
     if not used:
         nothing = torch.full_like(factors.sigma, math.nan)
-        return CombinedEvidence(nothing, nothing, nothing.isfinite(), ((),) * len(shares), coarse)
+        return Estimate(nothing, nothing, nothing, ((),) * len(shares))
     gradients = [_gradients(relation, shares, head) for relation in used]
-    estimates = [
-        relation.solve(g, head, factors) for relation, g in zip(used, gradients, strict=True)
-    ]
-    scalar = torch.stack([e.scalar for e in estimates])  # (pieces, N)
-    misfit = torch.stack([e.misfit for e in estimates])
+    solved = zip(used, gradients, strict=True)
+    estimates = [relation.solve(g, head, factors) for relation, g in solved]
+    scalar, error, misfit = (
+        torch.stack([getattr(one, name) for one in estimates])  # (pieces, N)
+        for name in ("scalar", "error", "misfit")
+    )
     rounding, bound = _roundings(used, shares, head, factors, gradients)
     coarsest = scalar.new_tensor([relation.coarsest for relation in used])[:, None]
     own = scalar.new_tensor([shares[0].resolution(r.parameter, head.dtype) for r in used])[:, None]
     misfit = misfit.masked_fill(rounding + own > coarsest, math.inf)
-    error = torch.stack([e.error for e in estimates])
     coarser = (own - factors.relative).clamp_min(0)
     seen = scalar.new_tensor([relation.accuracy for relation in used])[:, None]
-    margin = COMBINE_MARGIN
-    error = error + (bound + margin * (coarser + seen)) * scalar.abs()
+    error = error + (bound + COMBINE_MARGIN * (coarser + seen)) * scalar.abs()
     # A share may be rounded more coarsely than its dtype (a difference of checkpoints). That is no
     # contradiction.
-    holds = (misfit <= factors.relative**0.5 + margin * rounding) & (scalar != 0)
-    ranked = torch.where(holds, error / scalar.abs(), math.inf)
-    best = ranked.argmin(0, keepdim=True)
+    holds = (misfit <= factors.relative**0.5 + COMBINE_MARGIN * rounding) & (scalar != 0)
+    best = torch.where(holds, error / scalar.abs(), math.inf).argmin(0, keepdim=True)
     tau, spread = scalar.gather(0, best)[0], error.gather(0, best)[0]
     agrees = holds & ((scalar - tau).abs() <= error + spread)
     notices = torch.stack([_notices(relation, factors) for relation in used])
@@ -93,18 +58,14 @@ def combine(
         )
         for rows in zip(*columns, strict=True)
     )
-    return CombinedEvidence(tau, spread, holds.any(0), pieces, coarse)
+    return Estimate(tau, spread, misfit.masked_fill(~holds, math.inf).amin(0), pieces)
 
 
 def _notices(relation: Relation, factors: Factors) -> Tensor:
     """Return (N,) whether a second sample would have shown; False if the relation cannot say."""
-    if _is_witness(relation):
-        return relation.notices(factors)
-    return torch.zeros_like(factors.sigma, dtype=torch.bool)
-
-
-def _is_witness(relation: Relation) -> TypeGuard[Witness]:
-    return hasattr(relation, "notices")  # isinstance with a protocol takes ten times as long
+    nothing = torch.zeros_like(factors.sigma, dtype=torch.bool)
+    told: Tensor = getattr(relation, "notices", lambda _: nothing)(factors)
+    return told
 
 
 def _gradients(relation: Relation, shares: Sequence[GradientShare], head: Head) -> Tensor:

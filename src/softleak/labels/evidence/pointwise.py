@@ -1,10 +1,15 @@
-"""Evidence of a bias before an activation: ``φ'`` as a function of the output ``φ``, by probes."""
+"""Evidence of a bias before an activation, by probes.
+
+``Pointwise`` takes ``φ'`` as a function of the output ``φ``; ``Lattice`` is that of a bias before
+ReLU, global average pooling and the head, as in ResNets.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,13 +30,9 @@ class Activation:
     """The derivative ``φ'`` as a linear combination of functions of the output ``x = φ(z)``."""
 
     name: str  # what it is called in explanations
-    # The functions; ``basis(x)`` has one tensor for each coefficient.
-    basis: Callable[[Tensor], tuple[Tensor, ...]]
-    # Whether the basis depends on the sign of ``x`` alone. Then ``t`` follows linearly.
-    homogeneous: bool = False
-    # The exponents, if the basis consists of powers of ``x``. Then sums over entries need to be
-    # computed once for all scales.
-    powers: tuple[int, ...] = ()
+    basis: Callable[[Tensor], tuple[Tensor, ...]]  # one tensor for each coefficient
+    homogeneous: bool = False  # whether it depends on signs alone; then ``t`` follows linearly
+    powers: tuple[int, ...] = ()  # of ``x``, if it consists of them; then sums serve all scales
 
     def derivative(self, x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
         """Return ``φ'`` where the output is ``x``, of the same shape."""
@@ -77,9 +78,7 @@ POINTWISE_BENT = 8  # entries of a curved activation that have to agree to rule 
 POINTWISE_SIDES = 32  # entries on either side of zero that a piecewise linear one needs for that
 POINTWISE_COARSE = 1e-6  # rounding relative to that of the dtype beyond which signs may be hidden
 POINTWISE_SIDE = 4.0  # an entry within this many roundings of zero has an unknown sign
-# Slopes on both sides of zero that differ by less, relative to the steeper one, do not depend on
-# the sign.
-POINTWISE_FLAT = 1e-3
+POINTWISE_FLAT = 1e-3  # of the steeper slope: how much those on both sides of zero may differ
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,7 @@ class Pointwise:
     peak: float = 1.0  # the largest entry of a feature on probes
     channels_last: bool = False  # whether the feature's entries run over channels fastest
     accuracy: float = 0.0  # the relative error of ``τ`` that was seen on probes
+    coarsest: ClassVar[float] = math.inf
 
     @property
     def explanation(self) -> str:
@@ -110,11 +110,6 @@ class Pointwise:
     def slope(self, x: Tensor) -> Tensor:
         """Return ``φ'`` where the output is ``x``, of the same shape."""
         return self.activation.derivative(x, self.coefficients)
-
-    @property
-    def coarsest(self) -> float:
-        """The relative error of a gradient beyond which the relation says nothing."""
-        return math.inf
 
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         """Estimate ``τ``: linearly if ``φ'`` depends on signs alone, else by a search over |x|."""
@@ -145,9 +140,8 @@ class Pointwise:
         zero = factors.v.shape[-1] - above - below
         least = torch.stack([above.maximum(below), zero + above.minimum(below)]).amin(0)
         slopes = self.coefficients
-        return (least >= POINTWISE_SIDES) & (
-            abs(slopes[0] - slopes[1]) > POINTWISE_FLAT * self._steepest
-        )
+        bent = abs(slopes[0] - slopes[1]) > POINTWISE_FLAT * self._steepest
+        return (least >= POINTWISE_SIDES) & bent
 
     def _heard(self, factors: Factors) -> Tensor | None:
         """Return (N, m), whether the signs behind an entry are known; None if all of them are.
@@ -176,12 +170,8 @@ class Pointwise:
             here, there = (self._predict(d, factors, best + s)[:, 0] for s in (-step, step))
             slope = (there - here) / (2 * step)
             rest = g - (here + there) / 2
-            best = (
-                best
-                + ((rest * slope).sum(-1) / slope.square().sum(-1).clamp_min(SMALLEST_NORMAL))[
-                    :, None
-                ]
-            )
+            size = slope.square().sum(-1).clamp_min(SMALLEST_NORMAL)
+            best = best + ((rest * slope).sum(-1) / size)[:, None]
         misfit = self._misfit(g, d, factors, best)[:, 0]
         gain = g.norm(dim=-1) / slope.norm(dim=-1).clamp_min(SMALLEST_NORMAL)
         error = POINTWISE_MARGIN * (misfit + factors.relative) * gain
@@ -252,12 +242,15 @@ def _log_place(x: Tensor, error: Tensor, gain: float) -> Tensor:
     return inside - (x / whole).square() / 2 - whole.log()
 
 
+def _is_bias(name: str, gradient: Tensor, head: Head) -> bool:
+    """Return whether a gradient may be that of a bias before the head, and says anything."""
+    return gradient.ndim == 1 and name != head.bias_name and bool(gradient.any())
+
+
 def fit_pointwise(name: str, head: Head, runs: Sequence[Probe]) -> list[Pointwise]:
     """Return the pointwise relations that explain some probes of one parameter."""
     gradient, features = runs[0].share[name], head.W.shape[1]
-    if gradient.ndim != 1 or name == head.bias_name or not gradient.any():
-        return []
-    if features % len(gradient):
+    if not _is_bias(name, gradient, head) or features % len(gradient):
         return []
     orders = (False, True) if len(gradient) < features else (False,)
     return [
@@ -284,3 +277,95 @@ def _fitted(
     theta = torch.linalg.lstsq(A, g.double()[:, None], driver="gelsd").solution[:, 0]
     if (A @ theta - g).norm() <= PROBE_TOLERANCE * torch.finfo(g.dtype).eps * g.norm():
         yield replace(blank, coefficients=tuple(theta.tolist()))
+
+
+# When ratios count as lying on a lattice, in units of its spacing.
+LATTICE_DISTANCE = 0.02  # root mean square, from lattice points: ratios this close lie on them
+LATTICE_NEARBY = 0.25  # a lattice is not even fitted to ratios further from it
+LATTICE_HEARD = 0.05  # of the largest ``|Wᵀδ|``: a smaller one makes ratios full of rounding
+LATTICE_CHANNELS = 16  # channels that have to speak; fewer could lie on a lattice by chance
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """The relation ``g_c = h (Wᵀδ)_c k_c / n``: in channel c, k of n positions are active.
+
+    The ratios ``g_c / (Wᵀu)_c`` lie on a lattice of spacing ``τ/n``, which is their approximate
+    greatest common divisor.
+    """
+
+    parameter: str  # the name of the bias in a share
+    positions: int  # n, the number of positions that global pooling averages
+    gain: float = 1.0  # h: not one if an affine layer is in between, such as a fresh BatchNorm
+    accuracy: float = 0.0  # the relative error of ``τ`` that was seen on probes
+
+    @property
+    def explanation(self) -> str:
+        """What the relation is, in one line for people."""
+        return f"a bias gradient on the lattice of k/{self.positions} active positions"
+
+    @property
+    def coarsest(self) -> float:
+        """The relative error of a gradient beyond which the relation says nothing."""
+        return LATTICE_DISTANCE / self.positions
+
+    def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
+        """Estimate ``τ``: the loudest channel has 1…n active positions, and one count fits all."""
+        n = self.positions
+        d = self.gain * head.back(factors.u)
+        ratio = g / torch.where(d == 0, SMALLEST_NORMAL, d)
+        heard = d.abs() >= LATTICE_HEARD * d.abs().amax(-1, keepdim=True)
+        loudest = torch.where(heard, g.abs(), -1).argmax(-1, keepdim=True)
+        k = torch.arange(1, n + 1, dtype=g.dtype, device=g.device)
+        tau = ratio.gather(1, loudest) * n / k  # (N, n) if that channel has k active positions
+        counts = n * ratio[:, None] / torch.where(tau == 0, SMALLEST_NORMAL, tau)[..., None]
+        nearest = counts.round().clamp(0, n)
+        off = torch.where(heard[:, None], counts - nearest, 0.0).square().sum(-1)
+        off = (off / heard.sum(-1, keepdim=True)).sqrt()
+        # The coarsest lattice that fits is taken, since every finer one fits as well.
+        order = torch.where(off <= LATTICE_DISTANCE, k, n + off / (1 + off))
+        chosen = order.argmin(-1, keepdim=True)
+        count = nearest.gather(1, chosen[..., None].expand(-1, -1, d.shape[-1]))[:, 0]
+        own, direction = torch.where(heard, g, 0.0), torch.where(heard, d * count / n, 0.0)
+        estimate = least_squares(own, direction, factors, head.largest_weight)
+        distance = off.gather(1, chosen)[:, 0]
+        misfit = torch.where(distance <= LATTICE_DISTANCE, estimate.misfit, distance)
+        # Too few channels could lie on any lattice, so they neither prove nor refute anything.
+        spoken = ((g != 0) & heard).sum(-1)
+        # Neither do ratios whose denominators are off by a part of the lattice's spacing.
+        columns = float(head.W.norm(dim=0).max())
+        blurred = columns * factors.absolute / factors.sigma
+        sharp = blurred <= LATTICE_DISTANCE / n * LATTICE_HEARD * d.abs().amax(-1)
+        told = sharp & (spoken >= LATTICE_CHANNELS)
+        return replace(estimate, misfit=torch.where(told, misfit, math.inf))
+
+    def notices(self, factors: Factors) -> Tensor:
+        """Return True: the counts of two samples, weighted by their scalars, lie on no lattice."""
+        return torch.ones_like(factors.sigma, dtype=torch.bool)
+
+    def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
+        """Return the log likelihood (S,), with all numbers of active positions equally likely."""
+        part = torch.arange(self.positions + 1, dtype=g.dtype, device=g.device) / self.positions
+        found = []
+        for t in tau:
+            variance = seen.noise**2 + t.square() * seen.d_variance[:, None] * part.square()
+            rest = g[:, None] - t * self.gain * seen.d[:, None] * part
+            found.append(seen.density(rest, variance).logsumexp(-1).sum())
+        return torch.stack(found)
+
+
+def fit_lattice(name: str, head: Head, runs: Sequence[Probe]) -> list[Lattice]:
+    """Return the lattice whose gain explains some probes, if their ratios lie near one at all."""
+    gradient, positions = runs[0].share[name], runs[0].positions.get(name, 1)
+    if not _is_bias(name, gradient, head) or len(gradient) != head.W.shape[1] or positions < 2:
+        return []
+    counts = torch.cat([positions * run.share[name].double() / run.d for run in runs])
+    weight = torch.cat([run.d.abs() / run.d.abs().max() for run in runs])
+    nearest = counts.round()
+    heard = (weight > LATTICE_HEARD) & (nearest > 0)
+    off = (counts - nearest)[heard]
+    if not len(off) or float(off.abs().max()) > LATTICE_NEARBY:
+        return []
+    x, w = nearest[heard], weight[heard]
+    gain = 1 + float((w * off * x).sum() / (w * x * x).sum())
+    return [Lattice(name, positions, gain)]

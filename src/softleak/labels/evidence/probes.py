@@ -18,8 +18,7 @@ from softleak.core.head import Head
 from softleak.core.input_spec import Layout
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
-from softleak.labels.evidence.lattice import fit_lattice
-from softleak.labels.evidence.pointwise import fit_pointwise
+from softleak.labels.evidence.pointwise import fit_lattice, fit_pointwise
 from softleak.labels.evidence.relation import (
     PROBE_FITTED,
     PROBE_RUNS,

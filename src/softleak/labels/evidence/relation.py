@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,29 +14,49 @@ from softleak.core.client import capture
 from softleak.core.factors import SMALLEST_NORMAL, Factors
 from softleak.core.forward import logits_of, random_input, row_of_logits, seeded
 from softleak.core.head import Head
-from softleak.core.input_spec import Layout
-from softleak.core.share import GradientShare
+from softleak.core.input_spec import Inputs, Layout
+from softleak.core.results import Evidence
 from softleak.numerics.recorder import watched
 
-# How the error of a scalar follows from a misfit.
-# A misfit of up to this many roundings is rounding alone. It is then independent from entry to
-# entry and averages out; a larger one may not.
+# How the error of a scalar follows from a misfit. A misfit of up to this many roundings is rounding
+# alone. It is then independent from entry to entry and averages out; a larger one may not.
 RELATION_INDEPENDENT = 16.0
 RELATION_MARGIN = 4.0  # how many times the estimated error is stated, so that it is a bound
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """What one relation says of N clients."""
+    """What one relation, or all of them together, say of the scalars of N clients."""
 
     scalar: Tensor  # (N,) τ
     error: Tensor  # (N,) a bound of its absolute error
     misfit: Tensor  # (N,) ``‖g − predicted‖ / ‖g‖``. It is infinite if the gradient says nothing.
+    pieces: tuple[tuple[Evidence, ...], ...] = ()  # what every relation says, for each client
+
+    @property
+    def decided(self) -> Tensor:
+        """Return (N,) whether there is evidence that holds; else scalar and error mean nothing."""
+        return self.misfit.isfinite()
+
+    def take(self, rows: Tensor) -> Estimate:
+        """Return what it says of the clients with these indices."""
+        if len(rows) == len(self.scalar) == 1:
+            return self
+        pieces = tuple(self.pieces[i] for i in rows.tolist())
+        return Estimate(self.scalar[rows], self.error[rows], self.misfit[rows], pieces)
+
+    def unsigned(self, client: int) -> bool:
+        """Return whether the scalar is so uncertain that its sign, and the feature's, is open."""
+        return bool(self.decided[client] & (self.error[client] >= self.scalar[client].abs()))
+
+    def conflicts(self, client: int) -> tuple[Evidence, ...]:
+        """Return the pieces that contradict the scalar, or that do not hold."""
+        return tuple(piece for piece in self.pieces[client] if piece.refutes)
 
     def signed(self, sign: int) -> Estimate:
         """Return this estimate with an infinite misfit where τ does not have this sign."""
         misfit = torch.where(self.scalar * sign > 0, self.misfit, torch.inf)
-        return Estimate(self.scalar, self.error, misfit)
+        return replace(self, misfit=misfit)
 
     def where(self, chosen: Tensor, other: Estimate) -> Estimate:
         """Return this estimate for the ``chosen`` clients (N,), and another for the rest."""
@@ -48,11 +68,15 @@ class Estimate:
 
 
 class Relation(Protocol):
-    """A relation says how the gradient of one parameter determines ``τ``."""
+    """How the gradient of one parameter determines ``τ``.
+
+    A relation that can also tell one sample from several has a method ``notices(factors)``. It
+    returns (N,) whether a second sample would have broken each client's relation.
+    """
 
     @property
     def parameter(self) -> str:
-        """Return the name of the parameter in the share."""
+        """The name of the parameter in the share."""
 
     @property
     def explanation(self) -> str:
@@ -70,13 +94,6 @@ class Relation(Protocol):
         """Estimate ``τ`` from the gradients ``g`` (N, m) of N clients with these factors."""
 
 
-class Witness(Protocol):
-    """A relation that can also tell one sample from several."""
-
-    def notices(self, factors: Factors) -> Tensor:
-        """Return (N,) whether a second sample would have broken each client's relation."""
-
-
 @dataclass(frozen=True, eq=False)
 class Blurred:
     """What noise leaves of one client's factors."""
@@ -88,8 +105,7 @@ class Blurred:
     x: Tensor  # (I,) the mean of ``σ v``, and ``x_variance`` (I,) the variance of its entries
     x_variance: Tensor
     noise: float  # the standard deviation of the noise on an entry of a gradient
-    # The log density of the noise, given deviations and their variance.
-    density: Callable[[Tensor, Tensor], Tensor]
+    density: Callable[[Tensor, Tensor], Tensor]  # its log, given deviations and their variance
 
 
 @runtime_checkable
@@ -98,7 +114,7 @@ class NoisyRelation(Protocol):
 
     @property
     def parameter(self) -> str:
-        """Return the name of the parameter in the share."""
+        """The name of the parameter in the share."""
 
     def log_likelihood(self, g: Tensor, seen: Blurred, tau: Tensor) -> Tensor:
         """Return the log likelihood (S,) of τ (S,), up to a constant, given one gradient (m,)."""
@@ -140,77 +156,64 @@ def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float =
 PROBE_RUNS = 4  # the number of random inputs that the model is run on
 PROBE_FITTED = 2  # how many of the runs coefficients are fitted to; the others check the fit
 PROBE_TOLERANCE = 400.0  # how many roundings a relation may be off on a run
-# A relation that leaves the scalar with a larger relative error is no evidence.
-PROBE_UNCERTAIN = 0.01
+PROBE_UNCERTAIN = 0.01  # relative: a relation that knows the scalar less well is no evidence
 PROBE_SEED = 0  # the seed of the random inputs and labels
 
 
-@dataclass(frozen=True, eq=False)
 class Probe:
-    """One run of the model with everything known."""
+    """One run of the model on a random input with a random label, and so with everything known.
 
-    share: GradientShare  # the gradients of the run
-    feature: Tensor  # (I,) what entered the head
-    delta: Tensor  # (C,) ``δ = p − y``
-    d: Tensor  # (I,) ``Wᵀδ``
-    # The spatial size of the output of each parameter's module, by parameter.
-    positions: dict[str, int]
+    Attributes:
+        share: the gradients of the run.
+        feature: (I,) what entered the head.
+        delta: (C,) ``δ = p − y``.
+        d: (I,) ``Wᵀδ``.
+        positions: the spatial size of the output of each parameter's module, by parameter.
+    """
+
+    def __init__(self, model: nn.Module, head: Head, x: Inputs, label: Tensor) -> None:
+        self.positions: dict[str, int] = {}
+        self._head, self._modules = head, dict(model.named_modules())
+        self._entered: tuple[Tensor, Tensor]
+        self._seen: tuple[Tensor, Tensor]
+        with watched(self._modules, after=self._look):
+            self.share = capture(model, x, label)
+        self.feature, logits = self._seen
+        self.delta = logits.softmax(-1) - label.to(logits.device)
+        self.d = head.back(self.delta[None])[0]
+
+    def _look(self, name: str, inputs: tuple[Tensor, ...], output: object) -> None:
+        """Record one module's output; the whole model's comes last."""
+        if name == self._head.name and isinstance(output, Tensor):
+            self._entered = inputs[0].detach(), output.detach()
+        if not name and (logits := logits_of(output)) is not None:
+            x, z = row_of_logits(*self._entered, logits.detach())
+            self._seen = x[0].double(), z[0].double()
+        if isinstance(output, Tensor) and output.ndim > 2:
+            for parameter, _ in self._modules[name].named_parameters(name, recurse=False):
+                self.positions[parameter] = output[0, 0].numel()
 
 
 def probe_runs(
     model: nn.Module, head: Head, shape: Layout, count: int, seed: int
 ) -> Iterator[Probe]:
     """Run the model on random inputs with random labels, which are uniform on the simplex."""
-    generator, modules = torch.Generator().manual_seed(seed), dict(model.named_modules())
+    generator = torch.Generator().manual_seed(seed)
     for index in range(count):
         label = torch.rand(head.classes, generator=generator, dtype=torch.double).log().neg()
-        label = label / label.sum()
-        # Dropout in train mode draws from the global generator.
-        watch = _Watch(head, modules)
-        with seeded(seed + index, head.W), watched(modules, after=watch.look):
-            share = capture(model, random_input(shape, index, generator), label)
-        feature, logits = watch.seen
-        delta = logits.softmax(-1) - label.to(logits.device)
-        yield Probe(share, feature, delta, head.back(delta[None])[0], watch.positions)
-
-
-class _Watch:
-    """The head's input and output and the sizes of maps, as one run shows them."""
-
-    def __init__(self, head: Head, modules: Mapping[str, nn.Module]) -> None:
-        self.entered: tuple[Tensor, Tensor]
-        self.seen: tuple[Tensor, Tensor]
-        self.positions: dict[str, int] = {}
-        self.head, self.modules = head, modules
-
-    def look(self, name: str, inputs: tuple[Tensor, ...], output: object) -> None:
-        """Record one module's output; the whole model's comes last."""
-        if name == self.head.name and isinstance(output, Tensor):
-            self.entered = inputs[0].detach(), output.detach()
-        if not name and (logits := logits_of(output)) is not None:
-            x, z = row_of_logits(*self.entered, logits.detach())
-            self.seen = x[0].double(), z[0].double()
-        if isinstance(output, Tensor) and output.ndim > 2:
-            for parameter, _ in self.modules[name].named_parameters(name, recurse=False):
-                self.positions[parameter] = output[0, 0].numel()
+        with seeded(seed + index, head.W):  # dropout in train mode draws from the global generator
+            run = Probe(model, head, random_input(shape, index, generator), label / label.sum())
+        yield run
 
 
 @dataclass(frozen=True)
 class HeadBias:
     """The relation ``G_b = δ = τ u``: the classic bias ratio, over all rows at once."""
 
-    parameter: str  # the name of the bias in a share
-    accuracy: float = 0.0  # the relative error of ``τ`` that was seen on probes
-
-    @property
-    def explanation(self) -> str:
-        """What the relation is, in one line for people."""
-        return "the head's bias gradient is p − y itself"
-
-    @property
-    def coarsest(self) -> float:
-        """The relative error of a gradient beyond which the relation says nothing."""
-        return math.inf
+    parameter: str
+    accuracy: float = 0.0
+    explanation: ClassVar[str] = "the head's bias gradient is p − y itself"
+    coarsest: ClassVar[float] = math.inf
 
     def solve(self, g: Tensor, head: Head, factors: Factors) -> Estimate:
         """Estimate ``τ`` by projecting the gradients ``g`` (N, C) onto ``u``."""

@@ -1,40 +1,395 @@
-"""Labels where the head alone was trained on one sample, for several steps.
+"""The head alone is trained on one sample: K steps are again a curve in one scalar.
 
-The update is exactly rank one, and the recursion of the logits is a curve in one scalar. Behind it
-an update is also read as intervals: rounding moves a weight by a limited amount only.
+The feature ``x`` stays as it is, so the update, less its weight decay, is exactly ``A xᵀ``, and the
+logits obey a recursion in C numbers (docs/local-training.md):
 
-The weights that a client sends are rounded, and at a small learning rate a continuum of labels fits
-to within the usual size of that rounding. But each step rounds a weight by at most half a unit in
-its last place, and that unit is smaller for small weights. The head's update is a product ``δ xᵀ``,
-so every entry of ``x`` lies in C intervals at once, and every entry of ``δ`` in as many as the
-feature has entries. Their common parts are several times narrower than the error of a singular
-vector, which counts all entries alike.
+    z_k = α_k z_0 − (‖x‖² + β) A_k,    δ_k = softmax(z_k) − y,    A_{k+1} = A_k + lr δ_k …,
+
+with ``β = 1`` if the head's bias is trained as well. The last ``A`` is ``κ t u`` with ``u`` known,
+and ``x = (σ/t) v``: for every scalar ``t`` the label solves C equations, by Newton's method.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from softleak.core.factors import Factors, factor
 from softleak.core.families import AnyLabel, Family
+from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.core.update import SgdSteps, mean_of_head
 from softleak.labels.certify import Solutions
-from softleak.labels.curve import Curve, misfit, on_simplex, spread
-from softleak.labels.evidence.combine import CombinedEvidence, combine
-from softleak.labels.evidence.relation import HeadBias
-from softleak.labels.local.recursion import RecursionCurve
+from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, misfit, on_simplex, spread
+from softleak.labels.evidence.combine import combine
+from softleak.labels.evidence.relation import Estimate, HeadBias
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.review import review
 from softleak.labels.search import Minima, search, zoom
 from softleak.labels.solve import DECIDED, WIDEST, solve_each
+
+# What solves the recursion for the label.
+LABEL_EQUATIONS_ITERATIONS = 12  # Newton steps; three to five are usual
+LABEL_EQUATIONS_SOLVED = 1e-7  # L1: a Newton step after which the next would be rounding
+LABEL_EQUATIONS_LONGEST = 4.0  # L1: the largest Newton step, labels being at most 2 apart
+LABEL_EQUATIONS_OUTSIDE = 1e3  # the entries of a label that stands for no solution
+LABEL_EQUATIONS_STRIDE = 8  # of this number of scalars in a row at least, one is solved first
+LABEL_EQUATIONS_APART = 1 / 8  # of |t|: the distance of scalars that are solved first
+LABEL_EQUATIONS_FEWEST = 8  # scalars in a row below which every one is solved by itself
+LABEL_EQUATIONS_NARROW = 1 / 32  # of |t|: a bracket on which one matrix serves all scalars
+LABEL_EQUATIONS_REPEATED = 8  # steps with a matrix taken over
+LABEL_EQUATIONS_SETTLED = 1e-12  # L1: the length of such a step that ends them
+LABEL_EQUATIONS_ENTRIES = 1 << 16  # of derivatives held at once, so that they stay in the cache
+
+
+def no_labels(y: Tensor) -> Tensor:
+    """Return labels (N, C) that stand for no solution: none is near any family."""
+    found = torch.full_like(y, LABEL_EQUATIONS_OUTSIDE)
+    found[:, ::2] *= -1
+    found[:, -1] = LABEL_EQUATIONS_OUTSIDE
+    return found
+
+
+def chord(curve: RecursionCurve, t: Tensor, y: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
+    """Return labels (N, C) after steps with one inverse derivative (N, C, C), and which settled."""
+    found, settled = y.clone(), torch.zeros(len(y), dtype=torch.bool, device=y.device)
+    left, before = torch.arange(len(y), device=y.device), y.new_full((len(y),), torch.inf)
+    target = curve.target(t)
+    for _ in range(LABEL_EQUATIONS_REPEATED):
+        move = (back @ (curve.mean(t, y) - target)[..., None])[..., 0]
+        length = move.abs().sum(-1)
+        y = y - move
+        found[left] = y
+        done = length <= LABEL_EQUATIONS_SETTLED
+        settled[left[done]] = True
+        keep = (~done & (length < before / 2)).nonzero()[:, 0]
+        if not len(keep):
+            break
+        if len(keep) < len(left):
+            curve, target, back = curve.take(keep), target[keep], back[keep]
+            t, y, left, length = t[keep], y[keep], left[keep], length[keep]
+        before = length
+    return found, settled
+
+
+def newton(curve: RecursionCurve, row: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the labels (K, C) of clients ``row`` at scalars ``t``, and inverse derivatives."""
+    size = LABEL_EQUATIONS_ENTRIES // y.shape[-1] ** 2 + 1
+    everyone = torch.arange(len(t), device=t.device)
+    parts = [_newton_of(curve.take(row[i]), t[i], y[i]) for i in torch.split(everyone, size)]
+    labels, back = zip(*parts, strict=True)
+    return torch.cat(labels), torch.cat(back)
+
+
+def _newton_of(curve: RecursionCurve, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the labels (N, C) at one scalar (N,) each, from labels that are near or not."""
+    found = no_labels(y)
+    inverse = y.new_zeros(*y.shape, y.shape[-1])
+    left = torch.arange(len(y), device=t.device)
+    for _ in range(LABEL_EQUATIONS_ITERATIONS):
+        run = curve.run(t, y)
+        back, singular = torch.linalg.inv_ex(run.slope)
+        move = (back @ (run.mean - curve.target(t))[..., None])[..., 0]
+        length = move.abs().sum(-1, keepdim=True)
+        y = y - move * (LABEL_EQUATIONS_LONGEST / length.clamp_min(LABEL_EQUATIONS_LONGEST))
+        done = length[:, 0] <= LABEL_EQUATIONS_SOLVED
+        found[left[done]], inverse[left[done]] = y[done], back[done]
+        keep = (~done & length[:, 0].isfinite() & (singular == 0)).nonzero()[:, 0]
+        if not len(keep):
+            break
+        if len(keep) < len(left):
+            curve, t, y, left = curve.take(keep), t[keep], y[keep], left[keep]
+    return found, inverse
+
+
+def narrow(t: Tensor) -> bool:
+    """Return whether the scalars (N, S) of every row lie close together."""
+    size = t.abs()
+    return bool((size.amax(1) <= (1 + LABEL_EQUATIONS_NARROW) * size.amin(1)).all())
+
+
+@dataclass(frozen=True, eq=False)
+class Bracket:
+    """The labels of scalars that lie close together."""
+
+    t: Tensor  # the scalars (N, S), ordered in every row
+    y: Tensor  # their labels (N, S, C)
+    back: Tensor  # the inverse derivative (N, C, C) in the middle; zeros where there is no label
+
+    def holds(self, t: Tensor) -> bool:
+        """Return whether the scalars (N, S) all lie within those of the bracket."""
+        if len(self.t) != len(t):
+            return False
+        inside = (t.amin(1) >= self.t.amin(1)) & (t.amax(1) <= self.t.amax(1))
+        return bool(inside.all())
+
+
+def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
+    """Return the labels (N, S, C) at the scalars ``t`` (N, S), ordered in every row.
+
+    A search cuts brackets again and again. Each time its scalars lie between those before, whose
+    labels are the best to begin with, and whose derivative still serves: the curve remembers the
+    narrow bracket that was solved ``last``.
+
+    Args:
+        t: the scalars.
+        start: labels (N, S, C) to begin with. A label that is not found is ``outside``.
+    """
+    count, classes = t.shape[1], start.shape[-1]
+    if not t.numel():
+        return start
+    if count < 2 * LABEL_EQUATIONS_FEWEST:
+        row = torch.arange(len(t), device=t.device).repeat_interleave(count)
+        return newton(curve, row, t.reshape(-1), start.reshape(-1, classes))[0].view(start.shape)
+    if curve.last and curve.last[0].holds(t):
+        curve.last[0] = _solve_within(curve, t, start, curve.last[0])
+        return curve.last[0].y
+    knots = _knots(t)
+    row = torch.arange(len(t), device=t.device).repeat_interleave(len(knots))
+    at, first = t[:, knots], start[:, knots]
+    known, back = newton(curve, row, at.reshape(-1), first.reshape(-1, classes))
+    known, back = known.view(first.shape), back.view(*first.shape, classes)
+    line, near, _ = _between(at, known, t)
+    begin = torch.where(near[..., None], line, start)
+    found = _solve_near(curve, t, begin, near, back, torch.zeros_like(near))
+    if len(knots) == 1:
+        curve.last[:] = [Bracket(t, found, back[:, 0])]
+    return found
+
+
+def _solve_within(curve: RecursionCurve, t: Tensor, start: Tensor, bracket: Bracket) -> Bracket:
+    """Return the labels at scalars (N, S) within a bracket that is solved.
+
+    Between two scalars without a label none is looked for: all of their row has none then.
+    """
+    line, both, one = _between(bracket.t, bracket.y, t)
+    usable = (bracket.back != 0).any(-1).any(-1)
+    begin = torch.where(both[..., None], line, start)
+    found = _solve_near(curve, t, begin, both & usable[:, None], bracket.back[:, None], ~one)
+    return Bracket(t, found, bracket.back)
+
+
+def _solve_near(
+    curve: RecursionCurve, t: Tensor, begin: Tensor, near: Tensor, back: Tensor, unsolvable: Tensor
+) -> Tensor:
+    """Return the labels (N, S, C) of scalars (N, S), with matrices taken over where they serve.
+
+    Args:
+        t: the scalars.
+        begin: labels to begin with.
+        near: (N, S) where these are near enough for a matrix to serve.
+        back: inverse derivatives (N, K, C, C) at K scalars that are spread over every row.
+        unsolvable: (N, S) where no label is looked for.
+    """
+    count, knots, classes = t.shape[1], back.shape[1], begin.shape[-1]
+    row = torch.arange(len(t), device=t.device).repeat_interleave(count)
+    at = torch.arange(count, device=t.device)
+    nearest = (at * (knots - 1) / max(count - 1, 1)).round().long().repeat(len(t))
+    flat, begin = t.reshape(-1), begin.reshape(-1, classes)
+    found, settled = begin.clone(), unsolvable.reshape(-1).clone()
+    found[settled] = no_labels(begin[settled])
+    every = near.reshape(-1).nonzero()[:, 0]
+    for some in torch.split(every, LABEL_EQUATIONS_ENTRIES // classes**2 + 1):
+        mine = back[row[some], nearest[some]]
+        y, done = chord(curve.take(row[some]), flat[some], begin[some], mine)
+        found[some], settled[some] = y, done
+    rest = (~settled).nonzero()[:, 0]
+    if len(rest):
+        found[rest] = newton(curve, row[rest], flat[rest], begin[rest])[0]
+    return found.view(*t.shape, classes)
+
+
+def _knots(t: Tensor) -> Tensor:
+    """Return which of the scalars (N, S) are solved first: the middle, or some and both ends."""
+    count = t.shape[1]
+    if narrow(t):
+        return torch.tensor([count // 2], device=t.device)
+    size = t.abs()
+    far = float((size.amax(1) / size.amin(1)).max().log()) / LABEL_EQUATIONS_APART
+    most = (count - 1) // LABEL_EQUATIONS_STRIDE + 1
+    gaps = min(math.ceil(far), most)
+    return torch.linspace(0, count - 1, gaps + 1, device=t.device).round().long()
+
+
+def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return labels on the lines between those that are known.
+
+    Args:
+        known_t: scalars (N, K), ordered in every row.
+        known: their labels (N, K, C).
+        t: scalars (N, S) among these.
+
+    Returns:
+        The labels (N, S, C), whether both ends of the line are solved (N, S), and whether one is.
+    """
+    inside = known.amax(-1) < LABEL_EQUATIONS_OUTSIDE
+    if known_t.shape[1] == 1:
+        near = inside.expand(-1, t.shape[1])
+        return known.expand(-1, t.shape[1], -1), near, near
+    way = (known_t[:, -1:] - known_t[:, :1]).sign()  # rows may descend
+    left = torch.searchsorted((known_t * way).contiguous(), (t * way).contiguous(), right=True) - 1
+    left = left.clamp(0, known_t.shape[1] - 2)
+    start, end = known_t.gather(1, left), known_t.gather(1, left + 1)
+    part = ((t - start) / torch.where(end == start, 1.0, end - start))[..., None]
+    wide = left[..., None].expand(-1, -1, known.shape[-1])
+    line = torch.lerp(known.gather(1, wide), known.gather(1, wide + 1), part)
+    one, other = inside.gather(1, left), inside.gather(1, left + 1)
+    return line, one & other, one | other
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run of the recursion: where it ends, how that depends on y, and what p did."""
+
+    mean: Tensor  # A/κ (…, C)
+    slope: Tensor  # its derivative by the label (…, C, C)
+    p_most: Tensor  # the largest of every step (…, C)
+    p_curved: Tensor  # the largest p (1 − p) of every step (…, C)
+
+
+@dataclass(frozen=True, eq=False)
+class RecursionCurve:
+    """Ŷ(t) of N clients after several steps of the head."""
+
+    pseudo: PseudoLabels  # the curves of the mean gradients, read as one step
+    squared: Tensor  # (N,) σ², so that ``‖x‖² = σ²/t²``
+    recipe: SgdSteps  # the steps
+    bias_trained: bool  # whether the head's bias takes part
+    last: list[Bracket] = field(default_factory=list, init=False, repr=False)  # at most one
+
+    @classmethod
+    def of(
+        cls, head: Head, factors: Factors, recipe: SgdSteps, bias_trained: bool
+    ) -> RecursionCurve:
+        """Return the curves behind a batch of head updates, of which these are the factors."""
+        pseudo = PseudoLabels.of(head, factors)
+        return cls(pseudo, factors.sigma.square(), recipe, bias_trained)
+
+    def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return solve_along(self, t, self.pseudo.labels(t)[0]), t.abs()
+
+    def errors(self, t: Tensor, y: Tensor) -> Tensor:
+        """Return what rounding leaves in the labels (N, S, C) at the scalars (N, S).
+
+        On a narrow bracket the logarithms of these errors are straight between three scalars.
+        """
+        points = t.shape[1]
+        if points < 2 * LABEL_EQUATIONS_FEWEST or not narrow(t):
+            return self._errors(t, y)
+        three = torch.tensor([0, points // 2, points - 1], device=t.device)
+        known = self._errors(t[:, three], y[:, three]).clamp_min(self.pseudo.tiny).log()
+        at = torch.arange(points, device=t.device)
+        left = (at >= three[1]).long()
+        begin, end = t[:, three[left]], t[:, three[left + 1]]
+        part = ((t - begin) / (end - begin)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)
+        found = torch.lerp(known[:, left], known[:, left + 1], part[..., None]).exp()
+        outside = (y.amax(-1) >= LABEL_EQUATIONS_OUTSIDE).any(-1).nonzero()[:, 0]
+        if len(outside):
+            found[outside] = self.take(outside)._errors(t[outside], y[outside])
+        return found
+
+    @property
+    def points_at_once(self) -> int:
+        # Labels are found along all of a bracket at once, so it is not cut into small pieces.
+        return max(ENTRIES_AT_ONCE // self.pseudo.u.shape[-1], 1)
+
+    def logits(self) -> Tensor:
+        return self.pseudo.logits()
+
+    def take(self, rows: Tensor) -> RecursionCurve:
+        return replace(self, pseudo=self.pseudo.take_each(rows), squared=self.squared[rows])
+
+    def interval(self) -> Interval:
+        """Return the scalars of both signs to search: those at which the steps are stable.
+
+        The loss curves by at most ``(‖x‖² + β)/2`` along the head's output. SGD is stable while
+        the rate times that is below ``2 (1 + momentum)``; a feature so long that the client's own
+        training would not be, means no label that anyone could hold for the client's.
+        """
+        where = self.pseudo.interval()
+        if self.recipe.steps == 1:
+            return where
+        longest = 4 * (1 + self.recipe.momentum) / self.recipe.lr
+        shortest = (self.squared / longest).sqrt()[where.client]
+        smallest = where.smallest.maximum(shortest).minimum(where.largest / 2)
+        return replace(where, smallest=smallest)
+
+    def target(self, t: Tensor) -> Tensor:
+        """Return the mean of ``p − y`` (N, C) that one scalar (N,) each means."""
+        return t[:, None] * self.pseudo.u
+
+    def mean(self, t: Tensor, y: Tensor) -> Tensor:
+        """Return the mean of ``p − y`` (N, C) at one scalar (N,) and one label (N, C) each."""
+        return self._sum(self._predictions(t, y)).T - y
+
+    def run(self, t: Tensor, y: Tensor) -> Run:
+        """Return ``mean`` with its derivative by the label, and what p did on the way."""
+        steps = self._predictions(t, y)
+        length = self.squared / t.square() + float(self.bias_trained)
+        # The derivative of A by the label, (C, C, N): over long last dimensions it is fast.
+        turned, lag = y.new_zeros(y.shape[-1], *y.T.shape), None
+        for p in steps:
+            # The derivative of p by the label: p ⊙ (dz − p·dz), with dz = −length dA.
+            slope = turned * (-length * p)[:, None]
+            slope.addcmul_(p[:, None], slope.sum(0), value=-1)
+            slope.diagonal().sub_(1)
+            lag = self.recipe.step_in_place(turned, lag, slope)
+        every = torch.stack(steps)
+        most, curved = every.amax(0).T, (every * (1 - every)).amax(0).T
+        ended = turned.permute(2, 0, 1) / self.recipe.total
+        return Run(self._sum(steps).T - y, ended.contiguous(), most, curved)
+
+    def _predictions(self, t: Tensor, y: Tensor) -> list[Tensor]:
+        """Return softmax(z_k) (C, N) before every step, at one scalar (N,) and label (N, C) each.
+
+        Classes come first: a softmax over the first dimension is several times as fast.
+        """
+        length = self.squared / t.square() + float(self.bias_trained)
+        product, bias = (self.pseudo.a.T / t).contiguous(), self.pseudo.b[:, None]
+        y = y.T.contiguous()
+        moved, memory = torch.zeros_like(y), None
+        found: list[Tensor] = []
+        for kept in self.recipe.kept[:-1]:
+            base = kept * (product + bias) if self.bias_trained else kept * product + bias
+            found.append(torch.softmax(base.addcmul_(length, moved, value=-1), 0))
+            memory = self.recipe.step_in_place(moved, memory, found[-1] - y)
+        return found
+
+    def _sum(self, steps: list[Tensor]) -> Tensor:
+        """Return the mean of what every step has, with the weights that the update gives them."""
+        total = self.recipe.total
+        weighed = zip(steps, self.recipe.weights, strict=True)
+        return torch.stack([step * (weight / total) for step, weight in weighed]).sum(0)
+
+    def _errors(self, t: Tensor, y: Tensor) -> Tensor:
+        """Return what rounding of the update and of every step leaves in the label.
+
+        It is the rounding of the mean gradient, carried back by the recursion's derivative.
+        """
+        each = max(t[:1].numel() * y.shape[-1] ** 2, 1)
+        everyone = torch.arange(len(t), device=t.device)
+        rows = torch.split(everyone, max(ENTRIES_AT_ONCE // each, 1))
+        return torch.cat([self.take(some)._carried(t[some], y[some]) for some in rows])
+
+    def _carried(self, t: Tensor, y: Tensor) -> Tensor:
+        row = torch.arange(len(t), device=t.device).repeat_interleave(t.shape[1])
+        outside = y.amax(-1) >= LABEL_EQUATIONS_OUTSIDE
+        inside = torch.where(outside[..., None], 1 / y.shape[-1], y)
+        run = self.take(row).run(t.reshape(-1), inside.reshape(-1, y.shape[-1]))
+        back = torch.linalg.inv_ex(run.slope).inverse.abs().nan_to_num(torch.inf)
+        back = back.reshape(*y.shape, y.shape[-1])
+        delta = (t[..., None] * self.pseudo.u[:, None]).abs()
+        most, curved = run.p_most.reshape(y.shape), run.p_curved.reshape(y.shape)
+        own = self.pseudo.rounding_of(t, delta, most, curved)
+        carried: Tensor = (back @ own[..., None])[..., 0]
+        return carried.masked_fill(outside[..., None], self.pseudo.relative)
 
 
 def trains_head_alone(subject: Subject, share: GradientShare) -> bool:
@@ -67,35 +422,28 @@ def recover_head_alone(
     answers: list[Recovery | None] = [None] * len(shares)
     if not len(rows):
         return answers
-    kept = [ready[i] for i in rows.tolist()]
-    some = factors.take(rows)
-    found = _solve(subject, knowledge, kept, some, recipe)
+    kept, some = [ready[i] for i in rows.tolist()], factors.take(rows)
+    trained = all(trains_bias(subject, share) for share in kept)
+    curve = RecursionCurve.of(head, some, recipe, trained)
+    relations = [HeadBias(head.bias_name)] if trained and not knowledge.head_only else []
+    verdict = combine(relations, kept, head, some)
+    found = solve_each(
+        head, knowledge, some, verdict,
+        lambda few, said: _by_bias(curve.take(few), said),
+        lambda few, _: _by_family(curve.take(few), knowledge.family or WIDEST),
+    )  # fmt: skip
+    found = review(found, curve.pseudo, verdict, knowledge.scale, [True] * len(kept))
     for place, i in enumerate(rows.tolist()):
         if some.balanced(place, found[place].scalar):
             answers[i] = found[place]
     return answers
 
 
-def _solve(
-    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], factors: Factors,
-    recipe: SgdSteps,
-) -> list[Recovery]:  # fmt: skip
-    head = subject.head
-    trained = all(trains_bias(subject, share) for share in shares)
-    curve = RecursionCurve.of(head, factors, recipe, trained)
-    relations = [HeadBias(head.bias_name)] if trained and not knowledge.head_only else []
-    verdict = combine(relations, shares, head, factors)
-    ordered = solve_each(head, knowledge, factors, curve, verdict, _by_bias, _by_family)
-    updates = [True] * len(shares)
-    return review(ordered, curve.pseudo, verdict, knowledge.scale, updates)
-
-
-def _by_family(knowledge: Knowledge, curve: RecursionCurve, _: CombinedEvidence) -> Solutions:
-    family = knowledge.family or WIDEST
+def _by_family(curve: RecursionCurve, family: Family) -> Solutions:
     return Solutions(curve, family, search(curve, family, curve.interval()), 1)
 
 
-def _by_bias(_: Knowledge, curve: RecursionCurve, verdict: CombinedEvidence) -> Solutions:
+def _by_bias(curve: RecursionCurve, verdict: Estimate) -> Solutions:
     """Return the solution at the scalar that the update of the head's bias gives."""
     t, error = verdict.scalar, verdict.error
     low, high = t - error, t + error
@@ -114,7 +462,15 @@ ROUNDED_LEVELS = 5  # times that the bracket of scalars is cut
 
 @dataclass(frozen=True, eq=False)
 class RoundedUpdate:
-    """Intervals (C, I), from ``low`` to ``high``, that hold the head's mean gradient."""
+    """Intervals (C, I), from ``low`` to ``high``, that hold the head's mean gradient.
+
+    The weights that a client sends are rounded, and at a small learning rate a continuum of labels
+    fits to within the usual size of that rounding. But each step rounds a weight by at most half a
+    unit in its last place, and that unit is smaller for small weights. The head's update is a
+    product ``δ xᵀ``, so every entry of ``x`` lies in C intervals at once, and every entry of ``δ``
+    in as many as the feature has entries. Their common parts are several times narrower than the
+    error of a singular vector, which counts all entries alike.
+    """
 
     low: Tensor
     high: Tensor

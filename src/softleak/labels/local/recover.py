@@ -1,33 +1,37 @@
-"""Answer for updates of local training: which way leads back, and what is doubted."""
+"""Answer for updates of local training: which way leads back, what is doubted, and, where the
+client that was stated does not explain an update, which other one would.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 
 import torch
 
-from softleak.core.factors import factor
+from softleak.core.factors import RANK, factor
 from softleak.core.families import AnyLabel, Family, SmoothedMixed
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import UNKNOWN, GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.update import SgdSteps, mean_gradient, mean_of_head
+from softleak.labels.certify import Doubt, with_note
 from softleak.labels.curve import on_simplex
-from softleak.labels.local.fitting_clients import Plain, would_fit
 from softleak.labels.local.head_alone import by_rounding, recover_head_alone, trains_head_alone
-from softleak.labels.local.whole_head import recover_by_head
+from softleak.labels.local.whole_head import recover_by_head, rows_seen
 from softleak.labels.local.whole_network import recover_whole
-from softleak.labels.messages import Doubt, with_note
-from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.otherwise import is_sign_pattern
+from softleak.labels.pseudo import PseudoLabels, Segment, other_factors_fit
 from softleak.labels.review import doubted
-from softleak.labels.scale import Segment, other_factors_fit
 from softleak.labels.search import SEARCH_FIT
 from softleak.labels.solve import WIDEST
+
+Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]  # recovers gradients
+Again = Callable[[Sequence[GradientShare], SgdSteps], Sequence[Recovery]]  # by other steps
 
 # What says of which answers the label moves.
 BEST_FIT_SAME_SCALE = 1e-6  # relative: the share counts as the gradient itself
@@ -76,21 +80,10 @@ def best_fitting(answer: Recovery, family: Family) -> Recovery:
 # These values are tried where a client's setting is unknown.
 GUESSED_STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 16, 20)
 GUESSED_MOMENTUM = (0.0, 0.5, 0.9, 0.95, 0.99)
+# With these answers no other client is looked for.
+NO_CAUSE_SOUGHT = (Status.UNIQUE, Status.ZERO_GRADIENT, Status.REFUSED)
 
-
-NO_CAUSE_SOUGHT = (
-    Status.UNIQUE,
-    Status.ZERO_GRADIENT,
-    Status.REFUSED,
-)  # no other client is looked for
-
-
-@dataclass(frozen=True, eq=False)
-class TrainedAnswer:
-    """What was recovered, and the steps it rests on."""
-
-    recovery: Recovery
-    recipe: SgdSteps | None = None
+Answer = tuple[Recovery, SgdSteps | None]  # what was recovered, and the steps it rests on
 
 
 def recover_trained(
@@ -98,11 +91,11 @@ def recover_trained(
 ) -> list[Recovery]:
     """Recover the labels behind updates ``before − after`` of local training on one sample each."""
     answers = answer_trained(subject, knowledge, shares, plain)
-    found = [answer.recovery for answer in answers]
+    found = [answer for answer, _ in answers]
     if knowledge.samples is not None and knowledge.samples > 1:
         return found  # several samples are reason enough
-    for places in _alike(subject, shares):
-        recipe = answers[places[0]].recipe
+    for places in _trained_alike(subject, shares):
+        recipe = answers[places[0]][1]
         open_ = [i for i in places if found[i].status not in NO_CAUSE_SOUGHT]
         if not trains_head_alone(subject, shares[places[0]]):
             # Where all layers were trained, a label that explains the update is reason enough.
@@ -124,24 +117,31 @@ def recover_trained(
 
 def answer_trained(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
-) -> list[TrainedAnswer]:
+) -> list[Answer]:
     """Return the answers, and the steps each rests on; None if there are none to doubt.
 
     The arguments are those of ``recover_trained``. No other client is looked for.
     """
-    found: dict[int, TrainedAnswer] = {}
-    for places in _alike(subject, shares):
-        alike = [shares[i] for i in places]
-        found.update(zip(places, _answers(subject, knowledge, alike, plain), strict=True))
+    found: dict[int, Answer] = {}
+    for places in _trained_alike(subject, shares):
+        same = [shares[i] for i in places]
+        found.update(zip(places, _answers(subject, knowledge, same, plain), strict=True))
     return [found[i] for i in range(len(shares))]
 
 
-def _alike(subject: Subject, shares: Sequence[GradientShare]) -> list[list[int]]:
+def _trained_alike(subject: Subject, shares: Sequence[GradientShare]) -> list[list[int]]:
     """Return the indices of shares that are recovered together: one client, the same layers."""
+    return alike(
+        (share.made_by, share.scale, share.precision, trains_head_alone(subject, share), *share)
+        for share in shares
+    )
+
+
+def alike(keys: Iterable[Hashable]) -> list[list[int]]:
+    """Return the indices of equal keys, in the order in which these come first."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
-    for index, share in enumerate(shares):
-        key = (share.made_by, share.scale, share.precision, trains_head_alone(subject, share))
-        groups[key, tuple(share)].append(index)
+    for index, key in enumerate(keys):
+        groups[key].append(index)
     return list(groups.values())
 
 
@@ -161,8 +161,14 @@ def attempt(
             or recover_by_head(subject, knowledge, share, recipe)
             for share in shares
         ]
+    not_read = Recovery(
+        Status.NOT_SINGLE,
+        f"the update is not read as {recipe.steps} steps on one sample: either the client did not "
+        "take them as it is said to, or this network does not show its input behind several steps "
+        "of all layers; no label is claimed",
+    )
     family = knowledge.family or WIDEST
-    answers = [best_fitting(one or _not_read(recipe), family) for one in found]
+    answers = [best_fitting(one or not_read, family) for one in found]
     if not trains_head_alone(subject, shares[0]):
         return answers
     return [
@@ -171,38 +177,29 @@ def attempt(
     ]
 
 
-def _not_read(recipe: SgdSteps) -> Recovery:
-    return Recovery(
-        Status.NOT_SINGLE,
-        f"the update is not read as {recipe.steps} steps on one sample: either the client did not "
-        "take them as it is said to, or this network does not show its input behind several steps "
-        "of all layers; no label is claimed",
-    )
-
-
 def _answers(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
-) -> list[TrainedAnswer]:
+) -> list[Answer]:
     """Return the answers for shares of one client's settings that trained the same layers."""
     training, knowledge = shares[0].made_by, knowledge.of(shares[0])
     if training is None:
-        return [TrainedAnswer(one) for one in plain(shares)]
-    refused = _not_attempted(training)
-    if refused is not None and training.optimiser == "sgd":
-        return [TrainedAnswer(refused) for _ in shares]
-    if refused is not None:
-        return [TrainedAnswer(_of_adam(share, plain)) for share in shares]
+        return [(one, None) for one in plain(shares)]
+    if training.optimiser != "sgd":
+        return [(_of_adam(share, plain), None) for share in shares]
+    if training.lr is UNKNOWN and training.single_steps != 1:
+        words = "not attempted: several steps at an unknown learning rate; say lr, or try several"
+        return [(Recovery(Status.AMBIGUOUS, words), None) for _ in shares]
     if training.lr is UNKNOWN:
         scaled = [replace(share, made_by=None, scale="unknown") for share in shares]
-        return [TrainedAnswer(one) for one in plain(scaled)]
+        return [(one, None) for one in plain(scaled)]
     recipes = list(_recipes(training))
     tries = [attempt(subject, knowledge, shares, recipe, plain) for recipe in recipes]
-    found = []
+    found: list[Answer] = []
     for share, *every in zip(shares, *tries, strict=True):
         answer = _agreed(list(zip(recipes, every, strict=True)))
         if knowledge.scale != "known":
             answer = _tested(subject, share, answer, recipes[0])
-        found.append(TrainedAnswer(answer, recipes[0]))
+        found.append((answer, recipes[0]))
     return found
 
 
@@ -213,10 +210,8 @@ def _recipes(training: LocalTraining) -> Iterator[SgdSteps]:
     # An unknown decay is seen in the head's own column sums; see ``decay.py``.
     decay = 0.0 if training.weight_decay is UNKNOWN else training.weight_decay
     for count, momentum in product(steps, momenta):
-        said = replace(
-            training, epochs=None, steps=count or 1, momentum=momentum, weight_decay=decay
-        )
-        recipe = SgdSteps.of(said)
+        said = replace(training, epochs=None, steps=count or 1, momentum=momentum)
+        recipe = SgdSteps.of(replace(said, weight_decay=decay))
         if recipe is not None:
             yield recipe
 
@@ -234,15 +229,9 @@ def _agreed(tries: list[tuple[SgdSteps, Recovery]]) -> Recovery:
             "explain the update; no label is claimed",
         )
     recipe, answer = fitting[0]
-    tried = f"of the {len(tries)} clients that were tried only {describe(recipe)} fits"
-    return with_note(answer, tried)
-
-
-def describe(recipe: SgdSteps) -> str:
-    """Return a recipe in the words of the command line."""
-    fields = {"lr": recipe.lr, "steps": recipe.steps, "momentum": recipe.momentum,
-              "weight_decay": recipe.weight_decay}  # fmt: skip
-    return ",".join(f"{name}={value:g}" for name, value in fields.items() if value)
+    settings = ((name, getattr(recipe, name)) for name in ("lr", *SETTINGS))
+    said = ",".join(f"{name}={value:g}" for name, value in settings if value)
+    return with_note(answer, f"of the {len(tries)} clients that were tried only {said} fits")
 
 
 def _simple(answer: Recovery) -> bool:
@@ -268,15 +257,6 @@ def _tested(subject: Subject, share: GradientShare, answer: Recovery, recipe: Sg
     return answer
 
 
-def _not_attempted(training: LocalTraining) -> Recovery | None:
-    if training.optimiser != "sgd" or (training.lr is UNKNOWN and training.single_steps != 1):
-        return Recovery(
-            Status.AMBIGUOUS,
-            "not attempted: several steps at an unknown learning rate; say lr, or try several",
-        )
-    return None
-
-
 def _of_adam(share: GradientShare, plain: Plain) -> Recovery:
     """Return what an update of Adam leaves: the signs of one step, and of more no equations."""
     training = share.made_by
@@ -293,3 +273,160 @@ def _of_adam(share: GradientShare, plain: Plain) -> Recovery:
     )
     status = answer.status if answer.status is not Status.UNIQUE else Status.AMBIGUOUS
     return with_note(replace(answer, status=status, complete=False), kept)
+
+
+# These clients are tried where the assumed one does not fit.
+OTHER_CLIENTS_STEPS = (1, 2, 3, 4, 5, 10)  # other numbers of steps
+OTHER_CLIENTS_MOMENTUM = (0.0, 0.9)  # other momenta
+OTHER_CLIENTS_MOST_OF_ALL_LAYERS = 2  # clients that are tried where all layers were trained
+OTHER_CLIENTS_LEAST_DECAY = 1e-7  # a weight decay below this is none
+OTHER_CLIENTS_SAME_FACTOR = 0.01  # a factor this close to one is none
+OTHER_CLIENTS_LARGEST_DECAY = 1.0  # weights are not decayed by more
+SETTINGS = ("steps", "momentum", "weight_decay")
+
+
+@dataclass(frozen=True, eq=False)
+class Unexplained:
+    """An update that the assumed client does not explain."""
+
+    share: GradientShare  # the update
+    decay: float | None  # the weight decay that its columns show, if they show one
+    single: bool  # whether it is a product as that of one sample is, with that decay or without
+    least_steps: int  # fewer, without decay, leave no such update of one sample
+
+    def excludes(self, recipe: SgdSteps) -> bool:
+        """Return whether the rank of the update alone rules out the steps on one sample."""
+        return not recipe.weight_decay and recipe.steps < self.least_steps
+
+
+def would_fit(
+    subject: Subject, shares: Sequence[GradientShare], said: SgdSteps, again: Again, plain: Plain
+) -> list[str]:
+    """Return in words which other client explains each update, or that none was found.
+
+    The steps that were assumed are ``said``; ``again`` recovers the labels by other steps.
+    """
+    signs = [is_sign_pattern(one[subject.head.weight_name]) for one in shares]
+    left = _seen(subject, {i: one for i, one in enumerate(shares) if not signs[i]}, said)
+    single = {i: one.share for i, one in left.items() if one.single}
+    factors = _factors_of(subject, single, said, plain)
+    proved = {i for i, answer in factors.items() if answer.status is Status.UNIQUE}
+    open_ = {i: one for i, one in left.items() if i not in proved}
+    steps = _other_steps(subject, open_, said, again)
+    words = []
+    for i in range(len(shares)):
+        fitting = [_difference(said, steps[i])] if i in steps else []
+        if signs[i]:
+            words.append("its entries all have one size: a step of Adam or of signs would fit")
+            continue
+        if not fitting and not left[i].single:
+            fitting = ["several samples, or other steps of all layers"]
+        elif i in factors:
+            times = f"one step times {factors[i].scale:.3g}"
+            fitting.append(f"{times}, as after clipping or with another learning rate")
+        none = "no other client that was tried explains it either"
+        words.append(f"what would fit: {'; or '.join(fitting)}" if fitting else none)
+    return words
+
+
+def _seen(
+    subject: Subject, shares: Mapping[int, GradientShare], said: SgdSteps
+) -> dict[int, Unexplained]:
+    """Return what updates show before any client is tried; all are factored at once."""
+    decays = {i: decay_of(subject, one, said) for i, one in shares.items()}
+    tried = [
+        (i, replace(said, weight_decay=some))
+        for i, own in decays.items()
+        for some in {said.weight_decay, 0.0, own or 0.0}
+    ]
+    means = [mean_of_head(subject, shares[i], one) for i, one in tried]
+    products = factor(subject.head, means).rank_one.tolist() if means else []
+    single = {i for (i, _), product in zip(tried, products, strict=True) if product}
+    return {
+        i: Unexplained(
+            one, decays[i], i in single,
+            1 if trains_head_alone(subject, one) else rows_seen(subject, one),
+        )
+        for i, one in shares.items()
+    }  # fmt: skip
+
+
+def _other_steps(
+    subject: Subject, left: Mapping[int, Unexplained], said: SgdSteps, again: Again
+) -> dict[int, SgdSteps]:
+    """Return the steps that explain each update, of those that differ least from what was said."""
+    found, tried = dict[int, SgdSteps](), 0
+    for i, one in left.items():
+        if one.decay and abs(one.decay / (said.weight_decay or torch.inf) - 1) > 1e-2:
+            decayed, tried = replace(said, weight_decay=one.decay), 1
+            if _explains(again([one.share], decayed)[0]):
+                found[i] = decayed
+    # Where all layers were trained, each client is a search of its own: the nearest few are tried.
+    alone = all(trains_head_alone(subject, one.share) for one in left.values())
+    most = None if alone else OTHER_CLIENTS_MOST_OF_ALL_LAYERS - tried
+    for recipe in islice(_others(said), most):
+        if len(found) == len(left):
+            break
+        open_ = [i for i, one in left.items() if i not in found and not one.excludes(recipe)]
+        if not open_:
+            continue
+        answers = again([left[i].share for i in open_], recipe)
+        found |= {i: recipe for i, a in zip(open_, answers, strict=True) if _explains(a)}
+    return found
+
+
+def decay_of(subject: Subject, share: GradientShare, recipe: SgdSteps) -> float | None:
+    """Return the weight decay that the columns of the head's update show, if they show one.
+
+    The columns of ``Σ w δ xᵀ`` sum to zero, so those of the update sum to ``1 − α`` times those of
+    the weights, and ``α`` falls as the decay grows.
+    """
+    W = subject.head.W.double()
+    sums, weights = share[subject.head.weight_name].to(W.device).double().sum(0), W.sum(0)
+    size = float(weights.norm())
+    if size == 0:
+        return None
+    lost = float(sums @ weights) / size**2
+    left = float((sums - lost * weights).norm())
+    noise = share.noise(subject.head.weight_name) * W.numel() ** 0.5
+    if left > RANK.fewest_roundings * noise or abs(lost) * size <= RANK.fewest_roundings * noise:
+        return None
+    low, high = 0.0, OTHER_CLIENTS_LARGEST_DECAY
+    for _ in range(60):
+        middle = (low + high) / 2
+        loses_less = 1 - replace(recipe, weight_decay=middle).kept[-1] < lost
+        low, high = (middle, high) if loses_less else (low, middle)
+    return low if OTHER_CLIENTS_LEAST_DECAY < low < 0.999 * OTHER_CLIENTS_LARGEST_DECAY else None
+
+
+def _others(said: SgdSteps) -> Iterator[SgdSteps]:
+    """Yield clients that differ from the one assumed, those that differ least first."""
+    counts = sorted(OTHER_CLIENTS_STEPS, key=lambda count: abs(count - said.steps))
+    yield from (replace(said, steps=count) for count in counts if count != said.steps)
+    for momentum in OTHER_CLIENTS_MOMENTUM:
+        if momentum != said.momentum:
+            changed = replace(said, momentum=momentum, nesterov=False)
+            yield changed
+            yield from (replace(changed, steps=n) for n in counts if n != said.steps and momentum)
+
+
+def _explains(answer: Recovery) -> bool:
+    return _simple(answer) and bool(answer.solutions) and answer.status is not Status.NOT_SINGLE
+
+
+def _difference(said: SgdSteps, found: SgdSteps) -> str:
+    changed = [(n, getattr(said, n), getattr(found, n)) for n in SETTINGS]
+    return ", ".join(f"{n}={new:.3g} instead of {old:g}" for n, old, new in changed if old != new)
+
+
+def _factors_of(
+    subject: Subject, shares: Mapping[int, GradientShare], said: SgdSteps, plain: Plain
+) -> dict[int, Recovery]:
+    """Return the answers where another factor of one step explains an update."""
+    once = replace(said, steps=1, momentum=0.0, nesterov=False)
+    means = [replace(mean_gradient(subject, one, once), scale="unknown") for one in shares.values()]
+    return {
+        i: answer
+        for i, answer in zip(shares, plain(means), strict=True)
+        if _explains(answer) and abs(answer.scale - 1) >= OTHER_CLIENTS_SAME_FACTOR
+    }

@@ -18,8 +18,7 @@ from softleak.core.subject import Subject
 from softleak.core.update import SgdSteps, mean_of_head
 from softleak.labels.certify import simplest_family
 from softleak.labels.curve import on_simplex, spread_of
-from softleak.labels.local.head_alone import trains_bias
-from softleak.labels.local.recursion import LABEL_EQUATIONS_OUTSIDE, RecursionCurve
+from softleak.labels.local.head_alone import LABEL_EQUATIONS_OUTSIDE, RecursionCurve, trains_bias
 from softleak.labels.search import local_minima
 from softleak.labels.solve import WIDEST
 

@@ -20,8 +20,7 @@ from torch.special import log_ndtr, ndtri
 from softleak.core.families import Simplices
 from softleak.labels.noisy.features import Typical
 from softleak.labels.noisy.spectrum import Signal
-from softleak.labels.pseudo import LARGEST
-from softleak.labels.scale import segment_end
+from softleak.labels.pseudo import LARGEST, segment_end
 
 # Further below the mean than this many standard deviations, the tail of a normal distribution is
 # zero in float64 and cannot be drawn from. Draws are then put at the nearer bound.

@@ -6,8 +6,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.core.errors import ModelError
-from softleak.labels.evidence.lattice import Lattice
-from softleak.labels.evidence.pointwise import Pointwise
+from softleak.labels.evidence.pointwise import Lattice, Pointwise
 from softleak.labels.evidence.relation import HeadBias
 from softleak.paper import models
 

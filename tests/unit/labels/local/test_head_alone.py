@@ -13,8 +13,8 @@ from softleak.core.families import SmoothedMixed
 from softleak.core.results import Candidate
 from softleak.core.share import UNKNOWN, LocalTraining, read_settings
 from softleak.core.update import SgdSteps, mean_gradient
+from softleak.labels.local.head_alone import RecursionCurve
 from softleak.labels.local.recover import best_fitting
-from softleak.labels.local.recursion import RecursionCurve
 from softleak.labels.pseudo import PseudoLabels
 from softleak.paper import data, models
 

@@ -50,7 +50,7 @@ def classes_named(subject: Subject, sent: GradientShare, noise: float) -> frozen
         reader = subject.once(BatchReader.of)
     except Exception:  # it runs the model, whose own code may raise anything
         return frozenset()
-    named = set(reader.read(sent.expecting(noise)).present)
+    named = set(reader.read(sent.expecting(noise)).raised)
     for sums, size in _sums(reader, sent):
         named |= set((sums < -NAMED_Z * noise * size).nonzero()[:, 0].tolist())
     return frozenset(named)
@@ -108,7 +108,7 @@ class Target:
             label = label if score.label_true is None else score.label_true
             pixels = pixels if score.pixels_true is None else score.pixels_true
         index = report.label.class_index
-        classes = {*report.composition.present, *([] if index is None else [index])}
+        classes = {*report.composition.raised, *([] if index is None else [index])}
         labels = tuple(one.label for one in report.samples.proved if one.label is not None)
         tokens, to_pixels = _tokens(report), found.to_pixels
         return cls(share, label, pixels, frozenset(classes), tokens, labels, to_pixels)

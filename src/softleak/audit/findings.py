@@ -352,6 +352,9 @@ class Counts:
 class CompositionFinding:
     """The classes proved to be among the labels, and what is known of their number.
 
+    ``raised`` are all classes that the update makes more likely. Those that are not ``present`` are
+    classes of samples unless labels are smoothed.
+
     ``otherwise`` are the classes that would be proved if the file held a difference of weights
     after − before and not a gradient, as long as nobody said which of the two it is.
     """
@@ -363,6 +366,7 @@ class CompositionFinding:
     attacked: bool = False
     otherwise: tuple[int, ...] = ()
     signs: bool = False  # whether it is a pattern of signs, which has no label of one sample
+    raised: tuple[int, ...] = ()
 
     @property
     def why(self) -> str:

@@ -140,7 +140,7 @@ def _input(report: AuditReport) -> State:
 
 
 def _composition(report: AuditReport) -> State:
-    found = report.knows_label or report.knows_class or bool(report.composition.present)
+    found = report.knows_label or report.knows_class or bool(report.composition.raised)
     return State.of(found, report.composition.attacked)
 
 

@@ -30,6 +30,7 @@ from softleak.core.families import Family, SmoothedMixed
 from softleak.core.fit import Fit
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
+from softleak.core.loss import CrossEntropy
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.vocabulary import State
@@ -128,7 +129,9 @@ class AuditReport:
     @property
     def knows_label(self) -> bool:
         """Return whether a label is named: that of the only sample, or of one of several."""
-        return self.label.known or bool(self.samples.proved)
+        counts = self.composition.counts
+        counted = counts is not None and bool(counts.low) and counts.low == counts.high
+        return self.label.known or bool(self.samples.proved) or counted
 
     @property
     def knows_class(self) -> bool:
@@ -138,6 +141,9 @@ class AuditReport:
         """
         if self.label.class_index is not None or self.label.recovery.readings:
             return True
+        alone = len(self.composition.raised) == 1 == len(self.composition.present)
+        if alone or not isinstance(self.label.recovery.loss, CrossEntropy):
+            return alone or self.label.known
         return any(one.class_index is not None for one in self.samples.proved)
 
     @property

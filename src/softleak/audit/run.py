@@ -41,6 +41,7 @@ from softleak.audit.several import (
 )
 from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import head_gradients
+from softleak.core.fit import Explanation, Hypothesis, Standing, Topic
 from softleak.core.input_spec import InputSpec, Layout, entries
 from softleak.core.results import Reading, Recovery, Status, Why, because
 from softleak.core.share import GradientShare, LocalTraining
@@ -50,6 +51,7 @@ from softleak.core.vocabulary import Precision, UpdateKind
 from softleak.io.formats import Content, fingerprint
 from softleak.io.untrusted import shown
 from softleak.io.weights import aligned, own_weights
+from softleak.labels.fit import noise_is_absent
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.recover import recover
 
@@ -119,7 +121,7 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
         )
     _check_not_weights(subject, share)
     noise = options.knowledge.noise
-    return share.expecting(noise) if noise else share
+    return share.expecting(noise) if noise and not noise_is_absent(share, noise) else share
 
 
 def _check_input_shape(subject: Subject, share: GradientShare) -> None:
@@ -303,13 +305,16 @@ def _composition(
     training, samples = share.made_by, options.knowledge.samples
     one = training is None or (training.single_steps == 1 and training.epochs is None)
     knowledge = replace(options.knowledge, samples=samples if one else None).of(gradient)
+    fit = recovery.fit
+    if training is not None and training.optimiser != "sgd":
+        fit = fit.saying(Hypothesis(Topic.STEPS, Standing.OPEN, Explanation.ADAPTIVE))
     try:
-        found = read_composition(subject, gradient, knowledge)
+        found = read_composition(subject, gradient, knowledge, fit)
     except Exception as error:  # reading runs the model on noise, and its code may raise anything
         return CompositionFinding(reasons=(in_a_line(error),))
     if not found.attacked:
         return found
-    if recovery.noise and not found.present:  # reading gives up on noise
+    if recovery.noise and not found.raised:  # reading gives up on noise
         return replace(found, attacked=False)
     return found.because(parts_of_classes(subject, share, samples, options.stand_ins))
 

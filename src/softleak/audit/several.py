@@ -33,6 +33,7 @@ from softleak.batches.recover import read_batch
 from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
 from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
+from softleak.core.fit import NOT_FITTED, Explanation, Fit, Hypothesis, Topic
 from softleak.core.input_spec import InputSpec
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status, Told, Why, because
@@ -45,36 +46,65 @@ from softleak.labels.local.proportions import ProportionReader, StandIns
 from softleak.labels.otherwise import is_sign_pattern, without_decay
 from softleak.matching.unrolled import UnrolledMatching
 
+# What contradicts an update so that negative sums of its head say nothing of classes.
+MEANINGLESS = frozenset({
+    Explanation.OTHER_LOSS, Explanation.MSE, Explanation.SWAPPED, Explanation.OTHER_STEPS,
+})  # fmt: skip
+TINY = 1e-300  # the error of entries that pruning left
+SIGN_PART = 0.1  # of the largest entry: a sign of less is not that of a gradient
 COUNT_SLACK = 1e-3  # of a sample: what rounding may add to a bound
 SPARE_CLASSES = 2  # a head of C classes tells fewer than C − 1 samples from each other
 
 
 def read_composition(
-    subject: Subject, share: GradientShare, knowledge: Knowledge
+    subject: Subject, share: GradientShare, knowledge: Knowledge, fit: Fit = NOT_FITTED
 ) -> CompositionFinding:
     """Return what a share of several samples says; counts if the number of samples is known.
 
     Whoever says that number says that the share is the mean gradient of one step on them. Weight
-    decay is undone with the model's own parameters.
+    decay is undone with the model's own parameters. Where the numbers contradict the loss or the
+    sign, negative sums mean nothing; where they contradict no more than one plain step, signs do.
     """
     reader, samples = subject.once(BatchReader.of), knowledge.samples
-    if is_sign_pattern(share[reader.head.weight_name]):
+    signs = fit.explanations & {Explanation.SIGNS, Explanation.ADAPTIVE}
+    if signs or is_sign_pattern(share[reader.head.weight_name]):
         return _by_signs(reader, share)
+    left = fit.explanations & {Explanation.PRUNED, Explanation.GRID}
+    if left:
+        return _of_what_is_left(reader, share, fit[Topic.COMPRESSION])
+    against = [h for h in fit.contradicted if h.explanation in MEANINGLESS]
+    if against:
+        return CompositionFinding(reasons=tuple(h.sentence for h in against))
     whole = None if knowledge.scale_unknown else samples
     share, batch = _read(subject, reader, share, whole)
     counts, doubt = _bounded(reader, share, batch, whole)
     declared = knowledge.is_gradient or knowledge.scale is not None
-    flipped = () if declared or not batch.present else reader.read(share.scaled(-1)).present
+    flipped = () if declared or not batch.raised else reader.read(share.scaled(-1)).raised
     said: list[Told] = [batch.message, *([doubt] if doubt else [])]
     if samples is not None and whole is None:
         said.append(because(Why.SCALE_UNKNOWN))
     if flipped:
         said.append(because(Why.OTHERWISE, classes=flipped))
-    attacked = bool(batch.present) or _could_prove(reader, share)
+    attacked = bool(batch.raised) or _could_prove(reader, share)
     if not attacked:
         said.insert(0, because(Why.NO_SIGN_ATTACK))
     return CompositionFinding(
-        batch.gradients, batch.present, counts, tuple(said), attacked, flipped
+        batch.gradients, batch.present, counts, tuple(said), attacked, flipped, raised=batch.raised
+    )  # fmt: skip
+
+
+def _of_what_is_left(
+    reader: BatchReader, share: GradientShare, compression: Hypothesis
+) -> CompositionFinding:
+    """Return the classes of an update of which entries were removed or rounded to a grid.
+
+    An entry that is left after pruning is exact; one on a grid is off by a step at most.
+    """
+    step = compression.number if compression.explanation is Explanation.GRID else 0.0
+    batch = reader.read(share, left=step or TINY)
+    attacked = bool(batch.raised) or _could_prove(reader, share)
+    return CompositionFinding(
+        batch.gradients, batch.present, None, (batch.message,), attacked, raised=batch.raised
     )  # fmt: skip
 
 
@@ -87,24 +117,32 @@ def _read(
         return share, reader.read(share, samples)
     batches = [reader.read(tried, samples) for tried, _ in undone]
     present = set.intersection(*(set(batch.present) for batch in batches))
+    raised = set.intersection(*(set(batch.raised) for batch in batches))
     told = because(Why.DECAY_UNDONE, decay=undone[0][1], message=batches[0].message)
-    first = replace(batches[0], present=tuple(sorted(present)), message=str(told))
+    both = {"present": tuple(sorted(present)), "raised": tuple(sorted(raised))}
+    first = replace(batches[0], message=str(told), **both)
     return undone[0][0], first
 
 
 def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
-    """Return the classes for which ``p − y`` is negative: the first step of Adam keeps signs."""
+    """Return the classes for which ``p − y`` is negative: steps of Adam keep signs.
+
+    A class of no sample is lowered in every step. What is far smaller than the largest entry is
+    what a decoupled weight decay moves.
+    """
     head = reader.head
     negative = torch.zeros(head.classes, dtype=torch.bool)
+    name = head.weight_name
     if head.has_bias and head.bias_name in share:
-        negative = share[head.bias_name].cpu() < 0
+        name = head.bias_name
+        negative = share[name].cpu() < -SIGN_PART * share.largest(name)
     elif reader.never_negative:
-        negative = (share[head.weight_name].cpu() < 0).any(1)
-    present = tuple(negative.nonzero()[:, 0].tolist())
+        negative = (share[name].cpu() < -SIGN_PART * share.largest(name)).any(1)
+    raised = tuple(negative.nonzero()[:, 0].tolist())
     attacked = _could_prove(reader, share)
     reasons = [] if attacked else [because(Why.NO_SIGN_ATTACK_ON_SIGNS)]
-    reasons.append(because(Why.SIGNS_PROVE, classes=len(present)))
-    return CompositionFinding(1, present, None, tuple(reasons), attacked, signs=True)
+    reasons.append(because(Why.SIGNS_PROVE, classes=len(raised)))
+    return CompositionFinding(1, raised, None, tuple(reasons), attacked, signs=True, raised=raised)
 
 
 def counted(
@@ -121,8 +159,8 @@ def counted(
     if found.signs:
         return found
     reader = subject.once(BatchReader.of)
-    estimated = reader.counts(share, found.present, samples)
-    batch = Batch(found.samples, found.present, estimated, found.message)
+    estimated = reader.counts(share, found.raised, samples)
+    batch = Batch(found.samples, found.present, estimated, found.message, found.raised)
     counts, doubt = _bounded(reader, share, batch, samples)
     return replace(found.because(doubt), counts=counts)
 
@@ -132,7 +170,8 @@ def _bounded(
 ) -> tuple[Counts | None, Told]:
     """Return the counts, or why none are claimed.
 
-    A class has ``n_c ≥ −B·δ_c`` samples, and one at least if it is proved to be there.
+    A class that is raised by more than smoothing may do has ``n_c ≥ −B·δ_c`` samples, whatever the
+    smoothing, and one at least.
     """
     if batch.counts is None or samples is None:
         return None, ""
@@ -142,7 +181,11 @@ def _bounded(
     if not head.has_bias or head.bias_name not in share:
         return Counts(tuple(estimated)), because(Why.COUNTS_ESTIMATED)
     bounds = enumerate((-samples * share[head.bias_name].double()).tolist())
-    low = [max(math.ceil(bound - COUNT_SLACK), int(i in batch.present)) for i, bound in bounds]
+    floor = samples / head.classes  # smoothing moves a label towards this, from either side
+    low = [
+        max(math.ceil(bound - COUNT_SLACK) if bound > floor else 0, int(i in batch.present))
+        for i, bound in bounds
+    ]
     spare = samples - sum(low)
     if spare < 0:
         return None, because(Why.TOO_FEW_SAMPLES, least=sum(low), samples=samples)

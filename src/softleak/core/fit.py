@@ -48,6 +48,7 @@ class Explanation(Enum):
     SEVERAL = "several samples"
     DECAY = "weight decay"
     OTHER_STEPS = "other steps"
+    ADAPTIVE = "adaptive steps"
     ABSENT = "absent"
     MEASURED = "measured"
     SIGNS = "signs"

@@ -40,6 +40,9 @@ ZEROS = 0.01  # the part of entries that noise would have to leave exactly zero
 FEWEST_ENTRIES, MOST_ENTRIES = 64, 1 << 22  # of a matrix whose singular values show noise
 COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree by it
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
+# Adaptive steps: entries of a tensor that shows them, how far apart the largest of tensors may be,
+# what counts as nearly the largest, and the part of entries that is.
+FEWEST_MOVED, ALIKE, NEARLY, MANY = 8, 2.0, 0.5, 0.02
 UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
 NAMED = {"ce": Explanation.NONE, "bce": Explanation.BCE, "mse": Explanation.MSE}
 
@@ -67,7 +70,7 @@ def fitted(
     """Return an answer with its fit; it claims nothing on an assumption that is contradicted."""
     head = subject.head
     if answer.status is Status.UNIQUE and answer.family in KNOWN_FAMILIES:
-        return replace(answer, fit=_borne_out(answer, knowledge))
+        return replace(answer, fit=_stated(_borne_out(answer, knowledge), knowledge, share))
     if answer.status is Status.ZERO_GRADIENT or head.weight_name not in share:
         return answer
     found = examine(subject, share, knowledge)
@@ -302,7 +305,24 @@ def _of_many(
         yield Hypothesis(Topic.NOISE, Standing.HOLDS, number=0.0)
         yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
     else:
-        yield _of_noise(G, sums, off)
+        adaptive = _is_adaptive(share)
+        yield (
+            _contradiction(Topic.STEPS, Explanation.ADAPTIVE)
+            if adaptive
+            else _of_noise(G, sums, off)
+        )
+
+
+def _is_adaptive(share: GradientShare) -> bool:
+    """Return whether all parameters moved by about the same amount, as steps of Adam leave them."""
+    sizes = [g.double().abs().flatten() for g in share.values() if g.numel() >= FEWEST_MOVED]
+    largest = [float(size.max()) for size in sizes]
+    if len(largest) < 2 or max(largest) > ALIKE * min(largest):
+        return False
+    near = [
+        float((s > NEARLY * top).double().mean()) for s, top in zip(sizes, largest, strict=True)
+    ]
+    return min(near) >= MANY
 
 
 def _of_noise(G: Tensor, sums: float, off: float) -> Hypothesis:

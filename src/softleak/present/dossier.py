@@ -160,7 +160,7 @@ def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[
         yield _stated(report, "feature", "proof", features_words(report.samples))
     if report.samples.proved_inputs:
         yield _stated(report, "input", "proof", inputs_words(report.samples))
-    if report.composition.present:
+    if report.composition.raised:
         words = composition_words(report, names, remark="")  # all of them are
         yield _stated(report, "composition", "proof", words)
 

@@ -46,6 +46,8 @@ EXPLAINED: Mapping[Explanation, str] = {
     "leaves it.",
     Explanation.OTHER_STEPS: "What stands beside the samples is not noise, and not one plain step "
     "of a softmax cross-entropy: another loss, another optimiser, or several steps.",
+    Explanation.ADAPTIVE: "All parameters moved by about the same amount, as several steps of "
+    "Adam or AdamW leave them: signs are left, and not sizes.",
     Explanation.ABSENT: "Noise was declared that is not in the update.",
     Explanation.MEASURED: "There is independent noise of standard deviation {number:.2g}.",
     Explanation.SIGNS: "All entries have one size: only signs are left, as one step of Adam or "

@@ -170,6 +170,7 @@ def _composition(finding: CompositionFinding) -> dict[str, Any]:
     return {
         "samples": finding.samples,
         "present": list(finding.present),
+        "raised": list(finding.raised),
         "counts": None if finding.counts is None else asdict(finding.counts),
         "message": finding.message,
         "attacked": finding.attacked,

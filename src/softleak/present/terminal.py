@@ -143,7 +143,7 @@ def _feature(report: AuditReport) -> str:
 
 
 def _composition(report: AuditReport) -> Text:
-    count = len(report.composition.present) or 1
+    count = max(len(report.composition.raised), 1)
     return _cell(report.states[Leak.COMPOSITION], f"{count} proved")
 
 

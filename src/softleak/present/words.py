@@ -202,8 +202,8 @@ def in_brief(
     if report.samples.proved:
         labels = [say(one.label, names) for one in report.samples.proved if one.label is not None]
         return " | ".join(labels[: TEXT.samples])
-    if report.composition.present:
-        return _classes(report.composition.present, names)
+    if report.composition.raised:
+        return _classes(report.composition.raised, names)
     return report.notes[0] if report.notes else recovery.status.value
 
 
@@ -274,9 +274,12 @@ def composition_words(
     if not found.attacked:
         known = report.states[Leak.COMPOSITION] is State.LEAKED
         return "that of the label above" if known else found.message
-    if not found.present:
+    if not found.raised:
         return f"no class: {found.message}; {FAILED}"
-    said = f"{_classes(found.present, names)}{remark}: {found.message}"
+    proved = f"{_classes(found.present, names)}{remark}" if found.present else "none proved"
+    more = [j for j in found.raised if j not in found.present]
+    open_ = f"; unless labels are smoothed also {_classes(more, names)}" if more else ""
+    said = f"{proved}{open_}: {found.message}"
     return said if found.counts is None else f"{said}; counts: {_counted(found, names)}"
 
 
@@ -292,7 +295,7 @@ def _counted(found: CompositionFinding, names: Sequence[str]) -> str:
     counts: Counts | None = found.counts
     if counts is None:
         return ""
-    some = [i for i, n in enumerate(counts.estimated) if n or i in found.present][: TEXT.classes]
+    some = [i for i, n in enumerate(counts.estimated) if n or i in found.raised][: TEXT.classes]
     return ", ".join(
         f"{class_name(i, names)} {counts.estimated[i]}"
         + (f" ({counts.low[i]} to {counts.high[i]})" if counts.low else "")

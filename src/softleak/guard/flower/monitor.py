@@ -146,6 +146,7 @@ def _composition(found: CompositionFinding) -> dict[str, Any]:
     return {
         "gradients_at_least": found.samples,
         "classes_present": list(found.present),
+        "classes_raised": list(found.raised),
         "class_counts_estimated": None if counts is None else list(counts.estimated),
         "class_counts_at_least": list(counts.low) if counts is not None and counts.low else None,
         "class_counts_at_most": list(counts.high) if counts is not None and counts.high else None,
@@ -158,7 +159,7 @@ def announce(audit: RoundAudit) -> None:
     counts = ", ".join(f"{k.removeprefix('softleak-')} {v:.3g}" for k, v in audit.metrics().items())
     LOGGER.info("round %d: %s", audit.number, counts)
     for client in audit.clients:
-        if client.report is None or client.report.composition.present:
+        if client.report is None or client.report.composition.raised:
             LOGGER.warning("round %d, node %d: %s", audit.number, client.node, client.words)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak.audit import Options, Truth
+from softleak.audit.composition import CompositionFinding, read_composition
 from softleak.batches.recover import read_batch
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
@@ -37,14 +38,22 @@ def update(model: nn.Module, after: s.Tensors, shape: tuple[int, ...], lr: float
     return sl.GradientShare(found.gradients, shape, found.rounding, found.scale)
 
 
-def false_classes(report: sl.AuditReport, y: Tensor) -> set[int]:
+def composed(
+    model: nn.Module, share: sl.GradientShare, samples: int | None = None
+) -> CompositionFinding:
+    """Return what the audit says of classes, without its attacks on every sample."""
+    known = Knowledge(samples=samples, is_gradient=True, scale="known")
+    return read_composition(Subject.of(model, share.input_shape), share, known)
+
+
+def false_classes(found: CompositionFinding, y: Tensor) -> set[int]:
     """Return classes that are proved to be in an update and are of no sample."""
-    return set(report.composition.present) - set(y.flatten().tolist())
+    return set(found.present) - set(y.flatten().tolist())
 
 
-def excluded(report: sl.AuditReport, y: Tensor) -> list[int]:
+def excluded(found: CompositionFinding, y: Tensor) -> list[int]:
     """Return classes whose true number lies outside the bounds of their count."""
-    counts, true = report.composition.counts, y.bincount(minlength=s.CLASSES).tolist()
+    counts, true = found.counts, y.bincount(minlength=s.CLASSES).tolist()
     if counts is None or not counts.low:
         return []
     bounds = zip(counts.low, true, counts.high, strict=True)
@@ -71,10 +80,10 @@ def test_smoothing_makes_no_class_present_and_bounds_no_count_wrongly(factory, w
         with torch.no_grad():  # a network that is right of most samples, and one that is not
             y = torch.randint(5, (16,)) if seed % 3 == 0 else model(x).argmax(-1)
         share = sl.GradientShare(s.gradient(model, x, y, s.smoothing(weight)), (s.WIDTH,))
-        report = audited(model, share, samples=16)
-        claimed += len(report.composition.present)
-        false += [(seed, c) for c in false_classes(report, y)]
-        outside += [(seed, c) for c in excluded(report, y)]
+        found = composed(model, share, samples=16)
+        claimed += len(found.present)
+        false += [(seed, c) for c in false_classes(found, y)]
+        outside += [(seed, c) for c in excluded(found, y)]
     assert not false, f"{len(false)} of {claimed} classes are of no sample"
     assert not outside, f"{len({seed for seed, _ in outside})} of {tries} bounds exclude the truth"
 
@@ -102,9 +111,9 @@ def test_features_that_were_not_negative_on_noise_may_be_on_quiet_inputs(act, tr
         for size, level in ((1.0, 0.0), (0.05, -0.3), (0.0, -0.3), (0.1, 0.0)):
             x, y = level + size * torch.randn(4, 1, 8, 8), torch.randint(3, (4,))
             share = sl.GradientShare(s.gradient(model, x, y), (1, 8, 8))
-            report = audited(model, share)
-            claimed += len(report.composition.present)
-            false += [(seed, size, c) for c in false_classes(report, y)]
+            found = composed(model, share)
+            claimed += len(found.present)
+            false += [(seed, size, c) for c in false_classes(found, y)]
     assert not false, f"{len(false)} of {claimed} classes are of no sample"
 
 
@@ -114,9 +123,9 @@ def test_features_behind_a_relu_still_prove_classes():
         torch.manual_seed(seed)
         model = pooled(nn.ReLU).eval()
         x, y = torch.randn(4, 1, 8, 8), torch.randint(3, (4,))
-        report = audited(model, sl.GradientShare(s.gradient(model, x, y), (1, 8, 8)))
-        assert not false_classes(report, y)
-        proved += len(report.composition.present)
+        found = composed(model, sl.GradientShare(s.gradient(model, x, y), (1, 8, 8)))
+        assert not false_classes(found, y)
+        proved += len(found.present)
     assert proved >= 6
 
 
@@ -139,7 +148,7 @@ def sure_batch(kind: str, lead: float, seed: int) -> tuple[nn.Module, Tensor, Te
 
 
 @pytest.mark.parametrize("tries", [2, pytest.param(40, marks=SLOW)])
-@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("kind", ["smoothed", "any simple", pytest.param("mixed", marks=SLOW)])
 @pytest.mark.parametrize("lead", [20.0, 60.0])
 def test_a_batch_at_an_unstated_scale_has_no_wrong_label(kind, lead, tries):
     proved, false = 0, []
@@ -242,8 +251,10 @@ def twin_of(model: nn.Module, x: Tensor) -> Tensor:
     return twin
 
 
-@pytest.mark.parametrize("tries", [2, pytest.param(60, marks=SLOW)])
-@pytest.mark.parametrize("kind", [Siamese, Drugs, Hour, Even])
+@pytest.mark.parametrize("tries", [1, pytest.param(60, marks=SLOW)])
+@pytest.mark.parametrize(
+    "kind", [Hour, Even, *(pytest.param(one, marks=SLOW) for one in (Siamese, Drugs, Flags))]
+)
 def test_an_input_with_a_twin_is_not_proved(kind, tries):
     proved, others = [], 0
     for seed in range(tries):
@@ -349,9 +360,9 @@ def test_a_decoupled_decay_is_no_sign_of_a_class(factory, batch, tries):
         model = s.made(factory, seed)
         x, y = torch.randn(batch, s.WIDTH), torch.randint(s.CLASSES, (batch,))
         after = s.trained(model, [(x, y)], lambda p: torch.optim.AdamW(p, 1e-3))
-        report = audited(model, update(model, after, (s.WIDTH,), 1e-3))
-        claimed += len(report.composition.present)
-        false += [(seed, c) for c in false_classes(report, y)]
+        found = composed(model, update(model, after, (s.WIDTH,), 1e-3))
+        claimed += len(found.present)
+        false += [(seed, c) for c in false_classes(found, y)]
     updates = len({seed for seed, _ in false})
     assert not false, f"{len(false)} of {claimed} classes wrong, in {updates} of {tries} updates"
 
@@ -392,5 +403,5 @@ def test_a_quotient_behind_factors_per_tensor_is_no_input(factory, how, lr, trie
             false += [(seed, round(report.input.psnr_predicted), round(true))] if true < 20 else []
             good += true >= 20
         assert not wrong(report.label.recovery, F.one_hot(y, s.CLASSES))
-        assert not false_classes(report, y)
+        assert not false_classes(report.composition, y)
     assert not false, f"{len(false)} of {tries} inputs wrong (seed, predicted, true dB): {false}"

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from softleak.audit import sweeps
-from softleak.audit.metrics import psnr
-from softleak.audit.truth import Truth
+from softleak.audit.metrics import Truth, psnr
+from softleak.audit.options import Options
 from tests.integration import strangers as s
 from tests.integration.audits import run
 from tests.integration.strangers import Files, Found
@@ -423,7 +423,7 @@ def noisy_pictures(noise: float) -> list[tuple[float, float]]:
         x = torch.rand(3, 16, 16)
         sent = s.with_noise(s.gradient(model, x[None], torch.tensor([seed % 10])), noise, seed)
         share = sl.GradientShare(sent, (3, 16, 16))
-        found = sl.audit(model, share, truth=Truth(None, x), options=sl.auditing.Options(seconds=0))
+        found = sl.audit(model, share, truth=Truth(None, x), options=Options(seconds=0))
         told, pixels = found.input.psnr_predicted, found.input.pixels
         if told is not None and pixels is not None and found.input.determined:
             pairs.append((told, psnr(pixels, found.score.pixels_true)))

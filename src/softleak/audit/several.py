@@ -119,8 +119,10 @@ def _read(
     present = set.intersection(*(set(batch.present) for batch in batches))
     raised = set.intersection(*(set(batch.raised) for batch in batches))
     told = because(Why.DECAY_UNDONE, decay=undone[0][1], message=batches[0].message)
-    both = {"present": tuple(sorted(present)), "raised": tuple(sorted(raised))}
-    first = replace(batches[0], message=str(told), **both)
+    first = replace(
+        batches[0], message=str(told),
+        present=tuple(sorted(present)), raised=tuple(sorted(raised)),
+    )  # fmt: skip
     return undone[0][0], first
 
 

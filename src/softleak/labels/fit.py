@@ -305,24 +305,19 @@ def _of_many(
         yield Hypothesis(Topic.NOISE, Standing.HOLDS, number=0.0)
         yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
     else:
-        adaptive = _is_adaptive(share)
-        yield (
-            _contradiction(Topic.STEPS, Explanation.ADAPTIVE)
-            if adaptive
-            else _of_noise(G, sums, off)
-        )
+        yield _of_steps(share) or _of_noise(G, sums, off)
 
 
-def _is_adaptive(share: GradientShare) -> bool:
-    """Return whether all parameters moved by about the same amount, as steps of Adam leave them."""
+def _of_steps(share: GradientShare) -> Hypothesis | None:
+    """Return that all parameters moved by about the same amount, if steps of Adam left them so."""
     sizes = [g.double().abs().flatten() for g in share.values() if g.numel() >= FEWEST_MOVED]
     largest = [float(size.max()) for size in sizes]
     if len(largest) < 2 or max(largest) > ALIKE * min(largest):
-        return False
-    near = [
-        float((s > NEARLY * top).double().mean()) for s, top in zip(sizes, largest, strict=True)
-    ]
-    return min(near) >= MANY
+        return None
+    near = [(s > NEARLY * top).double().mean() for s, top in zip(sizes, largest, strict=True)]
+    if float(min(near)) < MANY:
+        return None
+    return _contradiction(Topic.STEPS, Explanation.ADAPTIVE)
 
 
 def _of_noise(G: Tensor, sums: float, off: float) -> Hypothesis:

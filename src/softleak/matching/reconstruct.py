@@ -1,4 +1,4 @@
-"""``reconstruct_batch``: all inputs of a batch, solved for together."""
+"""The attack: ``Matching``, and the functions that make a model ready and call it."""
 
 from __future__ import annotations
 
@@ -187,11 +187,8 @@ class Matching:
                 kinds.setdefault(job.kind, {})[i] = job
         if isinstance(self.optimiser, GaussNewton):
             prover = self._prover(self.optimiser, subject, self.restarts + 1, watch)
-            every = [pair for kind in kinds.values() for pair in kind.items()]
-            return tuple(
-                (found | {i: prover.run(job) for i, job in every})[i] for i in range(len(jobs))
-            )
-        if kinds:
+            found |= {i: prover.run(job) for kind in kinds.values() for i, job in kind.items()}
+        elif kinds:
             matcher = self._matcher(subject, len(jobs) - len(found), watch)
             for batch in kinds.values():
                 found |= dict(zip(batch, matcher.run(list(batch.values())), strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
@@ -62,15 +62,13 @@ class LabelSource(Protocol):
 
     def start(self, seen: Seen) -> LabelStart | None:
         """Return the label to begin with, or None if what was recovered does not hold one."""
-        ...
 
 
 @dataclass(frozen=True)
 class RecoveredLabel:
     """The label recovered from the gradient (ours), or a free one from there (DLG+ours).
 
-    Of a batch it is the label of every sample that was found. Those of the others are free, and
-    begin with every class alike.
+    Samples of a batch that were not found have free labels, which begin with every class alike.
 
     Attributes:
         free: whether the label is optimised from there on.
@@ -155,11 +153,9 @@ class Start(Protocol):
     @property
     def near(self) -> bool:
         """Whether the start is thought to be close to the answer, where a prior only harms."""
-        ...
 
     def draw(self, shape: tuple[int, ...], attempt: int) -> Tensor:
         """Return an input of this shape, which is another one for every attempt."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -221,9 +217,7 @@ class Job:
     share: GradientShare  # what was sent, at the scale of the loss
     shape: tuple[int, ...]  # the shape of one input, or that of a batch (B, …)
     label: LabelStart  # the label to begin with, or the labels of a batch
-    # the recovered feature (I,), if the objective asks for it; (B, I) of a batch, with NaN for
-    # samples that were not found
-    feature: Tensor | None
+    feature: Tensor | None  # (I,), if the objective asks for it; (B, I) with NaN where not known
     start: Start  # where the input begins
     recovery: Recovery | BatchRecovery | None = None  # of the share, if there is one
 
@@ -357,17 +351,17 @@ def targets(
 
     ``factors`` replace the gradients of these names.
     """
-    like = model.like
-    sent = tuple(
-        factors[name].to(like)
-        if name in factors
-        else torch.stack([job.share[name].to(like) for job in jobs])
-        for name in names
-    )
-    features = [like.new_zeros(1) if job.feature is None else job.feature for job in jobs]
+
+    def stacked(each: Iterable[Tensor]) -> Tensor:
+        return torch.stack([one.to(model.like) for one in each])
+
     return Targets(
-        sent,
-        torch.stack([feature.to(like) for feature in features]),
-        torch.stack([job.label.kept.to(like) for job in jobs]),
-        torch.stack([job.label.freed.to(like.device) for job in jobs]),
-    )
+        tuple(
+            factors[name].to(model.like) if name in factors
+            else stacked(job.share[name] for job in jobs)
+            for name in names
+        ),
+        stacked(model.like.new_zeros(1) if job.feature is None else job.feature for job in jobs),
+        stacked(job.label.kept for job in jobs),
+        torch.stack([job.label.freed.to(model.like.device) for job in jobs]),
+    )  # fmt: skip

@@ -16,11 +16,9 @@ class Residuals(Protocol):
 
     def values(self, x: Tensor, kind: Tensor) -> Tensor:
         """Return the residuals (N, E) at ``x`` (N, K), of problems of these kinds (N,)."""
-        ...
 
     def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
         """Return the residuals (N, E) and their derivatives (N, E, K)."""
-        ...
 
 
 @dataclass(frozen=True)

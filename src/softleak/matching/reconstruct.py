@@ -24,7 +24,7 @@ from softleak.matching.matcher import BatchMatcher, Prover
 from softleak.matching.optimisers import LBFGS, Adam, AttemptSettings, Optimiser
 from softleak.matching.problems import Cosine, Objective, Prior
 from softleak.matching.reconstruction import Reconstruction, Stopping, Watch
-from softleak.matching.tasks import Job, LabelSource, Noise, Order, RecoveredLabel, Start
+from softleak.matching.tasks import Job, LabelSource, Noise, RecoveredLabel, Start, job_of
 
 Each = TypeVar("Each")
 
@@ -170,8 +170,8 @@ class Matching:
             raise OptionError(f"expected one recovery per share ({count}), got {len(known)}")
         labels = one_each(self.label, count, "label source")
         starts = one_each(self.start, count, "start")
-        orders = map(Order, shares, known, labels, starts)
-        jobs = [order.job(subject, self.objective) for order in orders]
+        asked = zip(shares, known, labels, starts, strict=True)
+        jobs = [job_of(subject, self.objective, *each) for each in asked]
         # Fused attention kernels cannot be differentiated twice; the plain one can.
         with sdpa_kernel(SDPBackend.MATH):
             return self._matched(subject, jobs, watch)

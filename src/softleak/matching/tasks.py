@@ -25,9 +25,7 @@ from softleak.matching.reconstruction import MatchStatus, Reconstruction
 class LabelStart:
     """The label that a reconstruction begins with."""
 
-    # a soft label (C,) that is kept, or logits (C,) if the label is free; (B, C) for the samples of
-    # a batch
-    value: Tensor
+    value: Tensor  # a soft label (C,) that is kept, or logits of a free one; (B, C) for a batch
     free: bool | Tensor  # whether the label is optimised together with the input; (B,) for a batch
 
     @property
@@ -244,48 +242,28 @@ class Job:
         return tuple(sorted(self.share)), self.shape, self.start.near
 
 
-@dataclass(frozen=True, eq=False)
-class Order:
-    """What is asked for one share, before anybody has looked at it."""
-
-    share: GradientShare
-    recovery: Recovery | BatchRecovery | None
-    label: LabelSource
-    start: Start
-
-    def job(self, subject: Subject, objective: Objective) -> Job | Reconstruction:
-        """Return the job, or the answer that says why there is none; never raise for a share."""
-        try:
-            found = self._job(subject, objective)
-        except SoftleakError as error:
-            return Reconstruction(MatchStatus.UNFIT, reason=str(error))
-        return Reconstruction(found) if isinstance(found, MatchStatus) else found
-
-    def _job(self, subject: Subject, objective: Objective) -> Job | MatchStatus:
-        shape = subject.said_shape or self.share.input_shape
-        if shape is None:
-            raise ShareError("the share does not say the shape of its input; pass input_shape")
-        if not isinstance(shape, tuple):
-            raise ShareError(
-                f"gradient matching moves real numbers, and the input is not one tensor of these "
-                f"({shape})"
-            )
-        _check_parameters(self.share, subject, objective)
-        if not all(bool(g.isfinite().all()) for g in self.share.values()):
-            return MatchStatus.NON_FINITE
-        if not any(bool(g.any()) for g in self.share.values()):
-            return MatchStatus.ZERO_GRADIENT
-        recovery = self.recovery
+def job_of(
+    subject: Subject, objective: Objective, share: GradientShare,
+    recovery: Recovery | BatchRecovery | None, label: LabelSource, start: Start,
+) -> Job | Reconstruction:  # fmt: skip
+    """Return the job, or the answer that says why there is none; never raise for a share."""
+    try:
         scale = _scale(recovery)
-        share = self.share if scale == 1.0 else self.share.scaled(1 / scale)
-        label = self.label.start(Seen(subject.head, share, recovery))
-        feature = _feature(recovery)
-        if label is None or (objective.beta and feature is None):
-            return MatchStatus.NO_LABEL
-        whole = (*label.value.shape[:-1], *shape)
-        job = Job(share, whole, label, feature if objective.beta else None, self.start, recovery)
+        shape = _checked_shape(share, subject, objective)
+        if not all(bool(g.isfinite().all()) for g in share.values()):
+            return Reconstruction(MatchStatus.NON_FINITE)
+        if not any(bool(g.any()) for g in share.values()):
+            return Reconstruction(MatchStatus.ZERO_GRADIENT)
+        sent = share if scale == 1.0 else share.scaled(1 / scale)
+        first, feature = label.start(Seen(subject.head, sent, recovery)), _feature(recovery)
+        if first is None or (objective.beta and feature is None):
+            return Reconstruction(MatchStatus.NO_LABEL)
+        whole = (*first.value.shape[:-1], *shape)
+        job = Job(sent, whole, first, feature if objective.beta else None, start, recovery)
         _check_sizes(job, subject)
-        return job
+    except SoftleakError as error:
+        return Reconstruction(MatchStatus.UNFIT, reason=str(error))
+    return job
 
 
 def _scale(recovery: Recovery | BatchRecovery | None) -> float:
@@ -308,8 +286,16 @@ def _feature(recovery: Recovery | BatchRecovery | None) -> Tensor | None:
     return torch.stack(rows + [unknown] * (recovery.size - len(rows)))
 
 
-def _check_parameters(share: GradientShare, subject: Subject, objective: Objective) -> None:
-    """Raise if the share does not hold gradients of the model that the objective uses."""
+def _checked_shape(share: GradientShare, subject: Subject, objective: Objective) -> tuple[int, ...]:
+    """Return the shape of an input; raise if the share holds no gradients the objective uses."""
+    shape = subject.said_shape or share.input_shape
+    if shape is None:
+        raise ShareError("the share does not say the shape of its input; pass input_shape")
+    if not isinstance(shape, tuple):
+        raise ShareError(
+            f"gradient matching moves real numbers, and the input is not one tensor of these "
+            f"({shape})"
+        )
     ours = share.keys() & subject.parameters.keys()
     if not ours:
         raise ShareError(
@@ -323,6 +309,7 @@ def _check_parameters(share: GradientShare, subject: Subject, objective: Objecti
             "with alpha=0 the head's weight gradient is left out, and the share holds no "
             "other; give an objective with a positive alpha"
         )
+    return shape
 
 
 def _check_sizes(job: Job, subject: Subject) -> None:

@@ -473,14 +473,10 @@ class LeakageMonitor(Strategy):
                 announce(audit)
         if done and self._folder is not None:
             try:
-                self._write(self._folder, done)
+                self._folder.mkdir(parents=True, exist_ok=True)
+                for audit in done:
+                    append(self._folder / LOG_FILE, audit)
+                write_rounds(self._folder / PAGE_FILE, self.rounds, self._class_names)
             except Exception:  # as above: the disk may be full, or the folder may be a file
                 LOGGER.exception("an audit could not be written to %s", self._folder)
         return done
-
-    def _write(self, folder: Path, done: Sequence[RoundAudit]) -> None:
-        """Append audits to the log, and write the page of all rounds again."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for audit in done:
-            append(folder / LOG_FILE, audit)
-        write_rounds(folder / PAGE_FILE, self.rounds, self._class_names)

@@ -4,7 +4,7 @@ In reading order:
 
 - ``space``: the factors of a gradient, one dimension for each sample.
 - ``systems``: the equations of one sample and of all samples together, and their rounding.
-- ``search``, ``saturated``: samples one at a time, and sets of samples that are sure.
+- ``search``: samples one at a time, and sets of samples that explain it together.
 - ``certificate``: what the equations prove, and other labels that explain the gradient as well.
 - ``from_head``: the attack on the gradient of the head.
 - ``sparse``: the attacks on fully connected ReLU layers, whose labels may be any.

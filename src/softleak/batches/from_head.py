@@ -15,22 +15,20 @@ from softleak.batches.certificate import (
     without_other_labels,
     without_traded,
 )
-from softleak.batches.saturated import (
-    biorthogonal,
-    descend_flat_direction,
-    likely_sets,
-    saturated_samples,
-    shared_out,
-    walk_flat_direction,
-)
 from softleak.batches.search import (
     ROUNDS,
     SEED,
     FoundSamples,
+    biorthogonal,
     compatible,
+    descend_flat_direction,
     explore,
     joined,
+    likely_sets,
+    saturated_samples,
+    shared_out,
     starts_of_round,
+    walk_flat_direction,
 )
 from softleak.batches.space import HeadSpace
 from softleak.batches.systems import (
@@ -56,17 +54,11 @@ EXPLAINED = 4.0  # a root mean square of this many standard errors is explained 
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """A batch all of whose samples were found.
+    """A batch all of whose samples were found."""
 
-    Attributes:
-        system: the system of all samples, weighed by rounding.
-        x: (U,) its solution.
-        misfit: the root mean square of its residuals, in standard errors.
-    """
-
-    system: JointSystem
-    x: Tensor
-    misfit: float
+    system: JointSystem  # the system of all samples, weighed by rounding
+    x: Tensor  # (U,) its solution
+    misfit: float  # the root mean square of its residuals, in standard errors
 
     @property
     def explained(self) -> bool:
@@ -158,7 +150,12 @@ def _solved(
     a search that still moves slowly there is led to the bottom of its flat direction.
     """
     own = supports.take(found.kind)
-    whole = _ended(polish(space, own, found.at, scaled=scaled, solver=solver))
+
+    def polished(at: SamplePoints, solver: Levenberg) -> Whole:
+        system, x = polish(space, own, at, scaled=scaled, solver=solver)
+        return Whole(system, x, system.misfit(x))
+
+    whole = polished(found.at, solver)
     if not whole.explained:
         return whole
     for _ in range(DESCENTS if supports.unknowns else 0):
@@ -167,15 +164,8 @@ def _solved(
             break
         doubtful = int(certify(system, x, whole.misfit).label_errors.argmax())
         at = descend_flat_direction(system, x, doubtful)
-        ended = _ended(polish(space, own, at, scaled=scaled, solver=THOROUGH))
-        whole = min(whole, ended, key=lambda one: one.misfit)
+        whole = min(whole, polished(at, THOROUGH), key=lambda one: one.misfit)
     return whole
-
-
-def _ended(solution: tuple[JointSystem, Tensor]) -> Whole:
-    system, x = solution
-    values = system.values(x[None], torch.zeros(1, dtype=torch.long))
-    return Whole(system, x, float(values.square().mean().sqrt()))
 
 
 # Families that are tried in turn if none is named, each beside those before it.
@@ -190,25 +180,14 @@ NARROW_AT_LEAST = 12  # and no fewer than this
 
 @dataclass(frozen=True, eq=False)
 class HeadReading:
-    """What the head's gradient says of a batch.
+    """What the head's gradient says of a batch."""
 
-    Attributes:
-        space: the factors of the gradient, at the scale that fits.
-        at: the samples that were found.
-        certificate: what is proved of them, in their order.
-        whole: whether these are all samples that the gradient shows.
-        misfit: the root mean square of the residuals, in standard errors.
-        family: the last family that was tried.
-        scale: ``a·b``: the number of samples over the assumed one, where it was searched.
-    """
-
-    space: HeadSpace
-    at: SamplePoints
-    certificate: BatchCertificate
-    whole: bool
-    misfit: float
-    family: Family
-    scale: float = 1.0
+    space: HeadSpace  # the factors of the gradient, at the scale that fits
+    at: SamplePoints  # the samples that were found
+    certificate: BatchCertificate  # what is proved of them, in their order
+    whole: bool  # whether these are all samples that the gradient shows
+    family: Family  # the last family that was tried
+    scale: float = 1.0  # ``a·b``: the number of samples over the assumed one, where searched
 
 
 def read_head(
@@ -292,7 +271,7 @@ def _reading(
             system, x = replace(system, scaled=False), torch.cat([x, torch.zeros_like(x[:1])])
         proof = without_traded(certify(system, x, whole.misfit), system, x, supports)
         scale = float(whole.system.unpack(whole.x)[2])
-        return HeadReading(space, at, proof, True, whole.misfit, family, scale)
+        return HeadReading(space, at, proof, True, family, scale)
     if not len(part) or not scaled:
         return None
     own = supports.opened() if space.is_levelled else supports
@@ -302,4 +281,4 @@ def _reading(
     if not len(rows):
         return None
     found = part.take(rows)
-    return HeadReading(space, found.at, proof.take(rows), False, float(misfits[rows].max()), family)
+    return HeadReading(space, found.at, proof.take(rows), False, family)

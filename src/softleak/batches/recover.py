@@ -29,20 +29,19 @@ from softleak.numerics.rounding import with_precision
 WHOLE_SAMPLES = 1e-3  # relative: a number this near to a whole one may be a number of samples
 
 
-def of_reading(
+def _said(
     reading: HeadReading, samples: Sequence[Recovery], size: int, knowledge: Knowledge
 ) -> str:
     """Return what was found of a batch."""
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
-    said = [f"{len(samples)} of {size} samples found, {proved} of them proved"]
-    said.append(
-        "the labels are assumed to be "
-        + (describe_family(reading.family) if knowledge.family else "one-hot, smoothed or mixed")
-    )
+    said = [
+        f"{len(samples)} of {size} samples found, {proved} of them proved",
+        f"the labels are assumed to be {_kind_of_labels(knowledge)}",
+    ]
     if not reading.whole:
         said.append("the others fit no label of that kind, or were not found")
     if reading.scale != 1.0:
-        said.append(_of_scale(reading, size, knowledge))
+        said.append(_said_of_scale(reading, size, knowledge))
     if reading.whole and len(samples) < size:
         said.append("the others have no gradient that stands out of rounding")
     if knowledge.samples is None:
@@ -54,7 +53,11 @@ def of_reading(
     return "; ".join(said)
 
 
-def _of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
+def _kind_of_labels(knowledge: Knowledge) -> str:
+    return describe_family(knowledge.family) if knowledge.family else "one-hot, smoothed or mixed"
+
+
+def _said_of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
     """Return what the scale that was found means."""
     times = reading.scale * size
     if knowledge.scale_unknown:
@@ -67,7 +70,7 @@ def _of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
     return f"{numbers}: the batch has {times:.6g} samples, or the share was scaled"
 
 
-def of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> str:
+def _said_of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> str:
     """Return what is said of one sample."""
     if proved:
         return f"one label explains this sample's part of the gradient, to within {error:.1g}"
@@ -89,48 +92,24 @@ def of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> st
     )
 
 
-def of_several_as_one(size: int, found: bool) -> str:
-    """Return what is said if several samples were announced and the gradient shows only one."""
-    shown = (
-        f"the head's gradient shows one sample where {size} were announced: the others have no "
-        "gradient that stands out of rounding, or the same feature or difference p − y as this one."
-    )
-    if found:
-        return f"{shown} The label is that of all of them taken as one sample, so nothing is proved"
-    return f"{shown} All of them taken as one sample have no label"
-
-
-def too_few(rank: int, size: int) -> str:
-    """Return what is said if fewer samples were announced than the gradient shows."""
-    return (
-        f"the head's gradient is of rank {rank}, so at least {rank} gradients were added up, where "
-        f"{size} samples were announced: the batch is larger, or it took several steps"
-    )
-
-
-def unsolvable(space: HeadSpace, size: int, knowledge: Knowledge) -> str:
+def _unsolvable(space: HeadSpace, size: int, knowledge: Knowledge) -> str:
     """Return what is said if no sample was found."""
     if space.rank + 2 > space.classes:
         return (
             f"the head's gradient of {space.classes} classes has rank {space.rank}: with as many "
             "samples as classes, the head alone does not tell one from another"
         )
-    named = describe_family(knowledge.family) if knowledge.family else "one-hot, smoothed or mixed"
     return (
         f"the head's gradient is of rank {space.rank}, so at least {space.rank} gradients were "
-        f"added up, but no sample of a label that is {named} was found in it: the batch of "
-        f"{size} has other labels, took several steps, or is too large for the search"
+        f"added up, but no sample of a label that is {_kind_of_labels(knowledge)} was found in it: "
+        f"the batch of {size} has other labels, took several steps, or is too large for the search"
     )
 
 
-def unbalanced() -> str:
-    """Return what is said if the columns of the head's gradient do not sum to zero."""
-    return (
-        "The columns of the head's gradient do not sum to zero, as those of a cross-entropy do: it "
-        "carries noise, or was altered."
-    )
-
-
+UNBALANCED = (
+    "The columns of the head's gradient do not sum to zero, as those of a cross-entropy do: it "
+    "carries noise, or was altered."
+)
 BALANCED_ROUNDINGS = 16.0  # the columns of a clean gradient sum to zero up to this many roundings
 
 
@@ -235,7 +214,12 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
     """Read a batch of rank two or more from the gradient of its head."""
     size = knowledge.samples or space.rank
     if size < space.rank:
-        return BatchRecovery(Status.NO_SOLUTION, too_few(space.rank, size), space.rank)
+        message = (
+            f"the head's gradient is of rank {space.rank}, so at least {space.rank} gradients were "
+            f"added up, where {size} samples were announced: the batch is larger, or it took "
+            "several steps"
+        )
+        return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
     features = subject.once(features_of_noise).to(space.U.device)
     scales = (False,) if knowledge.scale_unknown else (True, False)
     said = knowledge.samples is not None
@@ -243,12 +227,14 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
         space.times(float(size)), features, knowledge.family, scales=scales, said=said
     )
     if reading is None:
-        return BatchRecovery(Status.NOT_SINGLE, unsolvable(space, size, knowledge), size)
+        return BatchRecovery(Status.NOT_SINGLE, _unsolvable(space, size, knowledge), size)
     samples = tuple(_samples(reading, knowledge))
     proved = all(sample.status is Status.UNIQUE for sample in samples)
-    shown = reading.whole and len(samples) == size and (knowledge.scale_unknown or _whole(reading))
+    shown = (
+        reading.whole and len(samples) == size and (knowledge.scale_unknown or reading.scale == 1.0)
+    )
     status = Status.UNIQUE if proved and shown else Status.AMBIGUOUS
-    return BatchRecovery(status, of_reading(reading, samples, size, knowledge), size, samples)
+    return BatchRecovery(status, _said(reading, samples, size, knowledge), size, samples)
 
 
 def _tells_apart(reading: HeadReading, knowledge: Knowledge) -> bool:
@@ -263,11 +249,6 @@ def _tells_apart(reading: HeadReading, knowledge: Knowledge) -> bool:
     return knowledge.samples == reading.space.rank
 
 
-def _whole(reading: HeadReading) -> bool:
-    """Return whether the scale that was found is the assumed one."""
-    return reading.scale == 1.0
-
-
 def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
     """Return a recovery for each sample of a reading."""
     proof, at = reading.certificate, reading.at
@@ -276,19 +257,16 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
     tested, regular = proof.tested.tolist(), proof.regular.tolist()
     samples = []
     for i, label in enumerate(at.label.clamp_min(0.0)):
-        error, own = float(proof.label_errors[i]), float(proof.feature_errors[i])
-        error += 2 * reading.space.relative
-        proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
-        proved = proved and _tells_apart(reading, knowledge)
+        error = float(proof.label_errors[i]) + 2 * reading.space.relative
         flat = knowledge.scale_unknown and knowledge.family is None and is_flat(label)
-        proved = proved and not flat
-        status = Status.UNIQUE if proved else Status.AMBIGUOUS
-        family = reading.family
+        proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
+        proved = proved and not flat and _tells_apart(reading, knowledge)
+        said = _said_of_one(proved, tested[i], error, knowledge)
         samples.append(
             Recovery(
-                status, Doubt.FLAT.value if flat else of_one(proved, tested[i], error, knowledge),
-                label / label.sum(), features[i], float(at.a[i].norm()), error, own,
-                scale=1 / reading.scale, samples=1, family=family,
+                Status.UNIQUE if proved else Status.AMBIGUOUS, Doubt.FLAT.value if flat else said,
+                label / label.sum(), features[i], float(at.a[i].norm()), error,
+                float(proof.feature_errors[i]), 1 / reading.scale, 1, family=reading.family,
             )
         )  # fmt: skip
     return samples
@@ -304,7 +282,15 @@ def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Batc
         return BatchRecovery(answer.status, answer.message, max(answer.samples, 1), found)
     status = Status.AMBIGUOUS if answer.status is Status.UNIQUE else answer.status
     size = knowledge.samples or 1
-    message = of_several_as_one(size, bool(found))
+    shown = (
+        f"the head's gradient shows one sample where {size} were announced: the others have no "
+        "gradient that stands out of rounding, or the same feature or difference p − y as this one."
+    )
+    message = f"{shown} All of them taken as one sample have no label"
+    if found:
+        message = (
+            f"{shown} The label is that of all of them taken as one sample, so nothing is proved"
+        )
     samples = tuple(replace(one, status=status, reason=message) for one in found)
     return BatchRecovery(status, message, size, samples)
 
@@ -319,7 +305,7 @@ def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
             return replace(found, reason=found.message + note)
     answer = _alone(subject, share, replace(knowledge, samples=None))
     if answer.status is Status.NOT_SINGLE:
-        return replace(answer, reason=f"{unbalanced()} {answer.message}")
+        return replace(answer, reason=f"{UNBALANCED} {answer.message}")
     return answer
 
 

@@ -26,13 +26,19 @@ from torch import nn
 
 from softleak import io as tensor_files
 from softleak.audit.defended import Target
-from softleak.audit.files import UpdateFiles, UpdateReading, share_files
 from softleak.audit.leaks import Leak
+from softleak.audit.metrics import Truth
 from softleak.audit.options import NO_NAMES, Options, TokenNames
 from softleak.audit.report import Audit, AuditReport, Provenance, Refusal
-from softleak.audit.run import NamedShare, audit_shares, prepared
+from softleak.audit.run import (
+    NamedShare,
+    UpdateFiles,
+    UpdateReading,
+    audit_shares,
+    prepared,
+    share_files,
+)
 from softleak.audit.sweeps import Asked
-from softleak.audit.truth import Truth
 from softleak.audit.whatif import stages, what_if
 from softleak.cli.exits import Exit, counting_bar, mistakes
 from softleak.cli.options import Request

@@ -15,15 +15,13 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from softleak.audit.composition import counted, parts_in_words
 from softleak.audit.findings import InputFinding
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare, audit_shares, prepared
-from softleak.audit.samples import read_samples
-from softleak.audit.several_inputs import trained_input
+from softleak.audit.several import counted, parts_of_classes, read_samples, trained_input
 from softleak.core.errors import ModelError, ShareError, SoftleakError
 from softleak.core.head import Head
 from softleak.core.input_spec import Normalisation
@@ -158,7 +156,7 @@ def read_several(
             return report
         known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
         return replace(report, samples=read_samples(subject, share, found, Options(known)))
-    parts = parts_in_words(subject, sent, update.samples, stand_ins)
+    parts = parts_of_classes(subject, sent, update.samples, stand_ins)
     uncounted = because(Why.NOT_COUNTED, why=reason)
     return replace(report, composition=report.composition.because(uncounted, parts))
 

@@ -12,8 +12,7 @@ import numpy as np
 from torch import nn
 
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Utility, utility
-from softleak.audit.sweeps import TREATMENTS, Treatment
+from softleak.audit.sweeps import TREATMENTS, Treatment, Utility, utility
 from softleak.audit.weakest import (
     Make,
     Search,

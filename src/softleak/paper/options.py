@@ -23,9 +23,7 @@ Trained = Enum("Trained", {name: name for name in RECIPE_NAMES}, type=str)  # ty
 class EngineName(str, Enum):
     """The places where samples can be computed."""
 
-    LOCAL = "local"
-    PROCESSES = "processes"
-    RAY = "ray"
+    LOCAL, PROCESSES, RAY = "local", "processes", "ray"
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
-from softleak.audit.composition import CompositionFinding
-from softleak.audit.findings import Method
+from softleak.audit.findings import CompositionFinding, Method
 from softleak.audit.leaks import Leak
 from softleak.core.errors import MissingExtra, SoftleakError, how_to_install
 from softleak.core.share import LocalTraining
@@ -42,7 +41,7 @@ from softleak.guard.flower.guard import addressed, claimed_samples, only_arrays,
 from softleak.io.atomic import write_text
 from softleak.present import page as png
 from softleak.present.json import finite, numbers
-from softleak.present.page import Tile, fill, tiles
+from softleak.present.page import fill, tiles
 from softleak.present.words import class_name, listed
 
 
@@ -104,7 +103,7 @@ class Federation:
         return sum(audit.count(leak, state) for audit in self.rounds)
 
     @property
-    def tiles(self) -> list[Tile]:
+    def tiles(self) -> list[dict[str, Any]]:
         """Return of each kind of leak how many updates have it, and how many were not attacked."""
         if self.audited:
             return tiles(self.count, self.audited)

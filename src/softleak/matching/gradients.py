@@ -19,19 +19,12 @@ from softleak.numerics.recorder import recorded_inputs, watched
 
 @dataclass(frozen=True, eq=False)
 class DifferentiableModel:
-    """A private copy of a model whose gradients can be differentiated by the input.
+    """A private copy of a model whose gradients can be differentiated by the input."""
 
-    Attributes:
-        model: the copy. Batches of independent samples may run through it under ``vmap``.
-        parameters: its parameters by name, detached.
-        head: its last linear layer.
-        plain: whether gradients are taken by autograd, one sample at a time. Some models cannot be
-            vectorised and need it.
-    """
-
-    model: nn.Module
-    parameters: dict[str, Tensor]
-    head: Head
+    model: nn.Module  # the copy. Batches of independent samples may run through it under ``vmap``
+    parameters: dict[str, Tensor]  # its parameters by name, detached
+    head: Head  # its last linear layer
+    # whether autograd takes the gradients, for a model that cannot be vectorised
     plain: bool = False
 
     @classmethod
@@ -153,15 +146,10 @@ TOLERANCE = 1e-4  # how far, relative to its size, the gradient of a layer may b
 
 @dataclass(frozen=True, eq=False)
 class OuterProducts:
-    """A model whose gradients of some linear layers are the factors δ and x, in a row (C + I,).
+    """A model whose gradients of some linear layers are the factors δ and x, in a row (C + I,)."""
 
-    Attributes:
-        model: the function from input and label to gradient.
-        layers: the names of these layers, each of which acts once, on one row.
-    """
-
-    model: DifferentiableModel
-    layers: tuple[str, ...]
+    model: DifferentiableModel  # the function from input and label to gradient
+    layers: tuple[str, ...]  # the names of these layers, each of which acts once, on one row
 
     @classmethod
     def of(cls, model: DifferentiableModel, shape: tuple[int, ...]) -> OuterProducts:

@@ -17,7 +17,6 @@ from softleak.matching.gauss_newton.method import (
     GaussNewton,
     NewtonSolution,
     described,
-    explains,
     solve_from_starts,
 )
 from softleak.matching.gradients import (
@@ -43,20 +42,14 @@ NEAR_ATTEMPTS = 3  # how many attempts differ in how their steps are damped, not
 
 @dataclass(frozen=True, eq=False)
 class Prover:
-    """Solve jobs by Gauss–Newton, one after the other.
+    """Solve jobs by Gauss–Newton, one after the other."""
 
-    Attributes:
-        method: how the equations are solved.
-        subject: the model made ready.
-        attempts: how often a job is tried, until one attempt explains the share. The first three
-            begin at the start if that is near, and differ in how steps are damped.
-        stopping: what may end the run.
-    """
-
-    method: GaussNewton
-    subject: Subject
+    method: GaussNewton  # how the equations are solved
+    subject: Subject  # the model made ready
+    # how often a job is tried, until one attempt explains the share. The first three begin at the
+    # start if that is near, and differ in how steps are damped
     attempts: int
-    stopping: Stopping
+    stopping: Stopping  # what may end the run
 
     def run(self, job: Job) -> Reconstruction:
         """Return the best solution over all starts and all labels that may be the true one."""
@@ -68,7 +61,7 @@ class Prover:
             if not found:
                 return Reconstruction(MatchStatus.UNFIT, reason=in_a_line(error))
         best = min(found, key=lambda one: one.misfit)
-        rivals = [one for one in found if one is not best and explains(one)]
+        rivals = [one for one in found if one is not best and one.explained]
         answer = self._answer(best, job)
         if answer.proved and any(_apart(one, best) for one in rivals):
             reason = "another label explains the share as well, with another image"
@@ -171,16 +164,11 @@ class MemoryModel:
     """An estimate of what double backpropagation holds of one problem.
 
     The two factors were measured on LeNet, ResNet18, VGG and ViT.
-
-    Attributes:
-        activations: how many copies of all layers' outputs are held.
-        parameters: how many copies of the model's parameters are held.
-        most_problems: the largest batch; beyond it a batch is not faster.
     """
 
-    activations: int = 12
-    parameters: int = 6
-    most_problems: int = 64
+    activations: int = 12  # how many copies of all layers' outputs are held
+    parameters: int = 6  # how many copies of the model's parameters are held
+    most_problems: int = 64  # the largest batch; beyond it a batch is not faster
 
     def entries(
         self, model: DifferentiableModel, input_shape: tuple[int, ...], optimiser: Optimiser
@@ -216,29 +204,17 @@ IMAGE_DIMENSIONS = 3  # (C, H, W)
 
 @dataclass(frozen=True, eq=False)
 class BatchMatcher:
-    """Everything that the batches of one run have in common.
+    """Everything that the batches of one run have in common."""
 
-    Attributes:
-        model: the function from input and label to gradient.
-        objective: the distance that is minimised.
-        priors: penalties of the input; None means the usual ones of its kind.
-        optimiser: the way to minimise.
-        attempts: how many attempts each job has.
-        settings: how the attempts share their evaluations.
-        compiled: whether evaluations are compiled.
-        memory: how many bytes a batch may take.
-        stopping: what may end the run.
-    """
-
-    model: DifferentiableModel
-    objective: Objective
-    priors: Sequence[Prior] | None
-    optimiser: Optimiser
-    attempts: int
-    settings: AttemptSettings
-    compiled: bool
-    memory: int
-    stopping: Stopping
+    model: DifferentiableModel  # the function from input and label to gradient
+    objective: Objective  # the distance that is minimised
+    priors: Sequence[Prior] | None  # penalties of the input; None means the usual ones of its kind
+    optimiser: Optimiser  # the way to minimise
+    attempts: int  # how many attempts each job has
+    settings: AttemptSettings  # how the attempts share their evaluations
+    compiled: bool  # whether evaluations are compiled
+    memory: int  # how many bytes a batch may take
+    stopping: Stopping  # what may end the run
 
     def run(self, jobs: Sequence[Job]) -> list[Reconstruction]:
         """Return the reconstructions of jobs of one kind, as many at once as memory allows."""

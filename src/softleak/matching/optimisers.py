@@ -19,19 +19,12 @@ STATUSES = tuple(MatchStatus)
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """The best iterates of P problems.
+    """The best iterates of P problems."""
 
-    Attributes:
-        unknowns: the iterates (P, n) of the lowest loss.
-        loss: that loss (P,).
-        evaluations: how many evaluations each problem took, (P,).
-        ending: how each problem ended (P,), as an index into ``STATUSES``.
-    """
-
-    unknowns: Tensor
-    loss: Tensor
-    evaluations: Tensor
-    ending: Tensor
+    unknowns: Tensor  # the iterates (P, n) of the lowest loss
+    loss: Tensor  # that loss (P,)
+    evaluations: Tensor  # how many evaluations each problem took, (P,)
+    ending: Tensor  # how each problem ended (P,), as an index into ``STATUSES``
 
     @property
     def statuses(self) -> list[MatchStatus]:
@@ -147,23 +140,14 @@ class Adam:
 
 @dataclass(eq=False)
 class History:
-    """The last m steps of P problems in n unknowns, as a ring buffer for each problem.
+    """The last m steps of P problems in n unknowns, as a ring buffer for each problem."""
 
-    Attributes:
-        s: the steps (P, m, n).
-        y: the changes of slope over them (P, m, n).
-        sy: the products ``s_i · y_j`` of all pairs (P, m, m), in float64.
-        yy: the products ``y_i · y_j``, likewise.
-        slot: where the next pair goes (P,), which is where the oldest one is.
-        floor: a pair with ``s · y`` below this part of ``‖s‖‖y‖`` says nothing of the curvature.
-    """
-
-    s: Tensor
-    y: Tensor
-    sy: Tensor
-    yy: Tensor
-    slot: Tensor
-    floor: float = 1e-10
+    s: Tensor  # the steps (P, m, n)
+    y: Tensor  # the changes of slope over them (P, m, n)
+    sy: Tensor  # the products ``s_i · y_j`` of all pairs (P, m, m), in float64
+    yy: Tensor  # the products ``y_i · y_j``, likewise
+    slot: Tensor  # where the next pair goes (P,), which is where the oldest one is
+    floor: float = 1e-10  # a pair with s·y below this part of ‖s‖‖y‖ says nothing of the curvature
 
     @classmethod
     def empty(cls, like: Tensor, length: int) -> History:
@@ -239,35 +223,20 @@ GOING_ON = -1  # in place of an ending
 
 @dataclass(eq=False)
 class Descent:
-    """Where each of P problems is, and its search along one direction.
+    """Where each of P problems is, and its search along one direction."""
 
-    Attributes:
-        problem: which problem each row belongs to (P,).
-        x: the iterates (P, n).
-        loss: their losses (P,).
-        slope: the gradients of the losses (P, n).
-        direction: the directions of the searches (P, n).
-        down: ``slope · direction``, which is negative (P,).
-        step: the step lengths to be tried next (P,).
-        low: the longest step known to be short enough (P,).
-        high: the shortest step known to be too long, infinite if there is none (P,).
-        trials: how many steps were tried along the direction (P,).
-        marked: the loss when progress was last looked at (P,).
-        ending: how the problem ended, or ``GOING_ON`` (P,).
-    """
-
-    problem: Tensor
-    x: Tensor
-    loss: Tensor
-    slope: Tensor
-    direction: Tensor
-    down: Tensor
-    step: Tensor
-    low: Tensor
-    high: Tensor
-    trials: Tensor
-    marked: Tensor
-    ending: Tensor
+    problem: Tensor  # which problem each row belongs to (P,)
+    x: Tensor  # the iterates (P, n)
+    loss: Tensor  # their losses (P,)
+    slope: Tensor  # the gradients of the losses (P, n)
+    direction: Tensor  # the directions of the searches (P, n)
+    down: Tensor  # ``slope · direction``, which is negative (P,)
+    step: Tensor  # the step lengths to be tried next (P,)
+    low: Tensor  # the longest step known to be short enough (P,)
+    high: Tensor  # the shortest step known to be too long, infinite if there is none (P,)
+    trials: Tensor  # how many steps were tried along the direction (P,)
+    marked: Tensor  # the loss when progress was last looked at (P,)
+    ending: Tensor  # how the problem ended, or ``GOING_ON`` (P,)
 
     @property
     def going(self) -> Tensor:

@@ -146,21 +146,16 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What P clients sent, and the labels that are assumed.
+    """What P clients sent, and the labels that are assumed."""
 
-    Attributes:
-        gradients: one tensor (P, …) per parameter, in the order of the problems' names. Those that
-            are compared as outer products are σ, u and v in a row (P, 1 + C + I).
-        feature: the recovered features (P, I), or (P, 1) of zeros if the objective has no use for
-            them; (P, B, I) for batches, with NaN for samples whose feature is not known.
-        label: the soft labels (P, C), or (P, B, C); rows of free labels have no effect.
-        free: whether each label is optimised with its input, (P,) or (P, B).
-    """
-
+    # one tensor (P, …) per parameter, in the order of the problems' names. Those that are compared
+    # as outer products are σ, u and v in a row (P, 1 + C + I)
     gradients: tuple[Tensor, ...]
+    # the recovered features (P, I), or (P, 1) of zeros if the objective has no use for them; (P, B,
+    # I) for batches, with NaN for samples whose feature is not known
     feature: Tensor
-    label: Tensor
-    free: Tensor
+    label: Tensor  # the soft labels (P, C), or (P, B, C); rows of free labels have no effect
+    free: Tensor  # whether each label is optimised with its input, (P,) or (P, B)
 
     def select(self, rows: Tensor) -> Targets:
         """Return the targets of some problems, given by index or mask."""
@@ -174,26 +169,16 @@ class MatchingProblems:
 
     A row holds the entries of an input and then the logits of its label, n numbers in all. If the
     labels have a dimension for the samples of a batch, so has the input: all of them are one row.
-
-    Attributes:
-        model: the function from input and label to gradient.
-        names: the parameters whose gradients are matched.
-        objective: the distance of gradients and features (Eq. 8).
-        priors: penalties of the input, added to the distance.
-        input_shape: the shape of one input, or that of a batch (B, …).
-        targets: what was sent.
-        compiled: whether the evaluation is compiled, which is faster and rounds differently.
-        outer: the layers whose gradients are compared as outer products, if there are any.
     """
 
-    model: DifferentiableModel
-    names: tuple[str, ...]
-    objective: Objective
-    priors: Sequence[Prior]
-    input_shape: tuple[int, ...]
-    targets: Targets
-    compiled: bool = False
-    outer: OuterProducts | None = None
+    model: DifferentiableModel  # the function from input and label to gradient
+    names: tuple[str, ...]  # the parameters whose gradients are matched
+    objective: Objective  # the distance of gradients and features (Eq. 8)
+    priors: Sequence[Prior]  # penalties of the input, added to the distance
+    input_shape: tuple[int, ...]  # the shape of one input, or that of a batch (B, …)
+    targets: Targets  # what was sent
+    compiled: bool = False  # whether evaluations are compiled: faster, and rounded differently
+    outer: OuterProducts | None = None  # the layers whose gradients are compared as outer products
 
     def select(self, rows: Tensor) -> MatchingProblems:
         """Return some of the problems, given by index or mask."""

@@ -164,19 +164,12 @@ class Watch:
 
 @dataclass(eq=False)
 class Stopping:
-    """The rule by which all batches of one run end.
+    """The rule by which all batches of one run end."""
 
-    Attributes:
-        total: the evaluations that all problems of the run may have together.
-        seconds: the time limit, counted from the creation of this object; None means no limit.
-        watch: who may end the run and is told of it, if anybody.
-        every: seconds between two tellings.
-    """
-
-    total: int
-    seconds: float | None = None
-    watch: Watch | None = None
-    every: float = 0.2
+    total: int  # the evaluations that all problems of the run may have together
+    seconds: float | None = None  # the time limit, from the creation of this object
+    watch: Watch | None = None  # who may end the run and is told of it, if anybody
+    every: float = 0.2  # seconds between two tellings
     _done: int = field(default=0, init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
     _told: float = field(default=0.0, init=False)

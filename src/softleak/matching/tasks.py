@@ -23,16 +23,12 @@ from softleak.matching.reconstruction import MatchStatus, Reconstruction
 
 @dataclass(frozen=True, eq=False)
 class LabelStart:
-    """The label that a reconstruction begins with.
+    """The label that a reconstruction begins with."""
 
-    Attributes:
-        value: a soft label (C,) that is kept, or logits (C,) if the label is free; (B, C) for the
-            samples of a batch.
-        free: whether the label is optimised together with the input; (B,) for a batch.
-    """
-
+    # a soft label (C,) that is kept, or logits (C,) if the label is free; (B, C) for the samples of
+    # a batch
     value: Tensor
-    free: bool | Tensor
+    free: bool | Tensor  # whether the label is optimised together with the input; (B,) for a batch
 
     @property
     def freed(self) -> Tensor:
@@ -220,24 +216,16 @@ class Image:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A share that can be matched.
+    """A share that can be matched."""
 
-    Attributes:
-        share: what was sent, at the scale of the loss.
-        shape: the shape of one input, or that of a batch (B, …).
-        label: the label to begin with, or the labels of a batch.
-        feature: the recovered feature (I,), if the objective asks for it; (B, I) of a batch, with
-            NaN for samples that were not found.
-        start: where the input begins.
-        recovery: what was recovered from the share, if anything.
-    """
-
-    share: GradientShare
-    shape: tuple[int, ...]
-    label: LabelStart
+    share: GradientShare  # what was sent, at the scale of the loss
+    shape: tuple[int, ...]  # the shape of one input, or that of a batch (B, …)
+    label: LabelStart  # the label to begin with, or the labels of a batch
+    # the recovered feature (I,), if the objective asks for it; (B, I) of a batch, with NaN for
+    # samples that were not found
     feature: Tensor | None
-    start: Start
-    recovery: Recovery | BatchRecovery | None = None
+    start: Start  # where the input begins
+    recovery: Recovery | BatchRecovery | None = None  # of the share, if there is one
 
     @property
     def batch(self) -> tuple[int, ...]:

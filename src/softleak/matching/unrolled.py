@@ -25,27 +25,17 @@ from softleak.core.subject import Subject
 
 @dataclass(frozen=True)
 class UnrolledMatching:
-    """Search for the input and the label whose local training gives an update.
+    """Search for the input and the label whose local training gives an update."""
 
-    Attributes:
-        rounds: the largest number of rounds of L-BFGS.
-        steps: the steps of a round; time is looked at between rounds.
-        history: the pairs of steps that L-BFGS remembers.
-        contrast: the size of the noise that a search begins with.
-        leading: the logit by which the class that the head's update raises most leads at first.
-        explained: what may be left of the update, relative to its size, once it is explained.
-        seconds: the time after which the best so far is returned; None means no limit.
-        seed: the seed of the first guess.
-    """
-
-    rounds: int = 12
-    steps: int = 50
-    history: int = 100
-    contrast: float = 0.05
+    rounds: int = 12  # the largest number of rounds of L-BFGS
+    steps: int = 50  # the steps of a round; time is looked at between rounds
+    history: int = 100  # the pairs of steps that L-BFGS remembers
+    contrast: float = 0.05  # the size of the noise that a search begins with
+    # the logit by which the class that the head's update raises leads at first
     leading: float = 2.0
-    explained: float = 1e-7
-    seconds: float | None = None
-    seed: int = 0
+    explained: float = 1e-7  # an update counts as explained if this part of its size is left
+    seconds: float | None = None  # the time limit, after which the best so far is returned
+    seed: int = 0  # the seed of the first guess
 
     def __call__(self, subject: Subject, share: GradientShare) -> UnrolledMatch:
         """Return the input and the label that come nearest to an update of one sample.
@@ -95,19 +85,12 @@ class UnrolledMatching:
 
 @dataclass(frozen=True, eq=False)
 class UnrolledMatch:
-    """The input (…) and the label (C,) that come nearest to an update.
+    """The input (…) and the label (C,) that come nearest to an update."""
 
-    Attributes:
-        input: the input.
-        label: its soft label.
-        misfit: what is left of the update, the root mean square over layers of relative errors.
-        explained: whether that is nothing but rounding.
-    """
-
-    input: Tensor
-    label: Tensor
-    misfit: float
-    explained: bool
+    input: Tensor  # the input
+    label: Tensor  # its soft label
+    misfit: float  # what is left of the update, the root mean square over layers of relative errors
+    explained: bool  # whether that is nothing but rounding
 
 
 def _misfit(subject: Subject, share: GradientShare) -> Callable[[Tensor, Tensor], Tensor]:

@@ -17,7 +17,8 @@ from torch.func import functionalize, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from softleak.matching.gauss_newton.equations import BatchFunction
-from softleak.numerics.jacobian.operations import (
+from softleak.matching.gradients import count_activations
+from softleak.numerics.operations import (
     CONSTANT,
     RULES,
     Carry,
@@ -59,33 +60,22 @@ def record_operations(rows: Callable[[Tensor], Sequence[Tensor]], z: Tensor) -> 
 
 @dataclass(frozen=True, eq=False)
 class TangentStep:
-    """Compute the tangents of one node from those of others, and let go of some.
+    """Compute the tangents of one node from those of others, and let go of some."""
 
-    Attributes:
-        node: the node whose tangents are computed.
-        sources: the nodes whose tangents it needs.
-        carry: how they are computed.
-    """
-
-    node: fx.Node
-    sources: tuple[fx.Node, ...]
-    carry: Carry
+    node: fx.Node  # the node whose tangents are computed
+    sources: tuple[fx.Node, ...]  # the nodes whose tangents it needs
+    carry: Carry  # how they are computed
 
 
 @dataclass(eq=False)
 class LinearRows:
-    """The linear map from tangents of the unknowns to tangents of the rows, at an iterate.
+    """The linear map from tangents of the unknowns to tangents of the rows, at an iterate."""
 
-    Attributes:
-        source: the node of the unknowns.
-        steps: what is computed, in order.
-        parts: the nodes of the parts of the rows; None for a part that is constant.
-        thin: the parts that are written in a basis of fewer rows, by number.
-    """
-
-    source: fx.Node
-    steps: list[TangentStep] = field(default_factory=list)
+    source: fx.Node  # the node of the unknowns
+    steps: list[TangentStep] = field(default_factory=list)  # what is computed, in order
+    # of the rows; None for a constant part
     parts: list[fx.Node | None] = field(default_factory=list)
+    # the parts in a basis of fewer rows
     thin: dict[int, FactoredRows] = field(default_factory=dict)
 
     def __call__(self, tangents: Tensor) -> list[Tensor | None]:
@@ -217,23 +207,14 @@ class TangentProducts:
     The operations of the function are recorded once, and chunks of tangents pass through what is
     linear of them at an iterate. The recording is compared with ``jvp`` of the function itself. If
     it cannot be made or is not the same, tangents go through ``jvp`` under ``vmap``.
-
-    Attributes:
-        function: the batch function, in the dtype of the products.
-        memory: the bytes that a chunk may take.
-        most: the largest number of tangents in a chunk; beyond it a chunk is not faster.
-        copies: how many times its rows and the outputs of all layers a tangent holds while it is
-            carried through the network.
-        alike: how far the recording may be from ``jvp``, in roundings.
-        floor: the part of the usual size that a group of smaller tangents counts as.
     """
 
-    function: BatchFunction
-    memory: int
-    most: int = 256
-    copies: int = 6
-    alike: float = 1e4
-    floor: float = 0.1
+    function: BatchFunction  # the batch function, in the dtype of the products
+    memory: int  # the bytes that a chunk may take
+    most: int = 256  # the largest number of tangents in a chunk; beyond it a chunk is not faster
+    copies: int = 6  # of its rows and all layers' outputs that a tangent on its way holds
+    alike: float = 1e4  # how far the recording may be from ``jvp``, in roundings
+    floor: float = 0.1  # the part of the usual size that a group of smaller tangents counts as
     _recorded: fx.Graph | None = field(default=None, init=False, repr=False)
     _tried: bool = field(default=False, init=False, repr=False)
 
@@ -241,7 +222,9 @@ class TangentProducts:
     def chunk(self) -> int:
         """Return how many tangents are carried at once."""
         like = self.function.model.like
-        entries = sum(self.function.sizes.values()) + self.function.activations
+        batch, *shape = self.function.shape
+        activations = batch * count_activations(self.function.model, like.new_zeros(1, *shape))
+        entries = sum(self.function.sizes.values()) + activations
         room = self.memory // (self.copies * entries * like.element_size())
         n = self.function.unknowns
         count = math.ceil(n / max(1, min(self.most, room, n)))

@@ -23,17 +23,11 @@ KERNEL = 1  # the place of the kernel's gradient among what a convolution's grad
 
 @dataclass(frozen=True, eq=False)
 class FactoredRows:
-    """An orthonormal basis of the tangents of a product ``D Aᵀ``.
+    """An orthonormal basis of the tangents of a product ``D Aᵀ``."""
 
-    Attributes:
-        span: an orthonormal basis (out, M) of what ``D`` spans.
-        rest: an orthonormal basis (out, out − M) of what it does not.
-        right: an orthonormal basis (in, M) of what ``A`` spans.
-    """
-
-    span: Tensor
-    rest: Tensor
-    right: Tensor
+    span: Tensor  # an orthonormal basis (out, M) of what ``D`` spans
+    rest: Tensor  # an orthonormal basis (out, out − M) of what it does not
+    right: Tensor  # an orthonormal basis (in, M) of what ``A`` spans
 
     @classmethod
     def of(cls, d: Tensor, a: Tensor, worth: float = 0.8) -> FactoredRows | None:
@@ -117,20 +111,13 @@ SLOPES: dict[object, Callable[..., tuple[Tensor | float, Tensor | float]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One recorded operation at one iterate.
+    """One recorded operation at one iterate."""
 
-    Attributes:
-        node: the operation as it was recorded.
-        values: what every node before it is at the iterate.
-        value: what the operation returns there.
-        sources: the nodes among its arguments that have tangents.
-        thin: the basis in which the product that it computes is wanted; None means all entries.
-    """
-
-    node: fx.Node
-    values: Mapping[fx.Node, Any]
-    value: Any
-    sources: tuple[fx.Node, ...]
+    node: fx.Node  # the operation as it was recorded
+    values: Mapping[fx.Node, Any]  # what every node before it is at the iterate
+    value: Any  # what the operation returns there
+    sources: tuple[fx.Node, ...]  # the nodes among its arguments that have tangents
+    # in which the product that it computes is wanted; None: all entries
     thin: FactoredRows | None = None
 
     @property
@@ -204,21 +191,13 @@ PLANE = 2  # spatial dimensions of an image
 
 @dataclass(frozen=True)
 class KernelShape:
-    """How the kernel of a two-dimensional convolution moves over an image.
+    """How the kernel of a two-dimensional convolution moves over an image."""
 
-    Attributes:
-        size: the height and width of the kernel.
-        stride: the distance between its places.
-        padding: the zeros that are added on each side.
-        dilation: the distance between its entries.
-        groups: into how many groups the channels are split that do not see each other.
-    """
-
-    size: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    groups: int = 1
+    size: tuple[int, int]  # the height and width of the kernel
+    stride: tuple[int, int]  # the distance between its places
+    padding: tuple[int, int]  # the zeros that are added on each side
+    dilation: tuple[int, int]  # the distance between its entries
+    groups: int = 1  # into how many groups the channels are split that do not see each other
 
     def of_delta(self, delta: Tensor, x: Tensor) -> Tensor:
         """Return the kernel's gradients (K, out, in / groups, h, w) for K sensitivities ``δ``.

@@ -17,8 +17,8 @@ from softleak.core.errors import ModelError, in_a_line
 from softleak.core.forward import forward_one
 from softleak.core.head import Head
 from softleak.core.subject import Subject
-from softleak.inversion.conv.geometry import padding_of
 from softleak.inversion.conv.layer import MOST_INPUTS, Conv
+from softleak.inversion.conv.rows import padding_of
 from softleak.inversion.results import NoWay
 from softleak.inversion.state import REMEDY, Step
 from softleak.inversion.steps import ActivationStep, Affine, Linear, Pool, Reshape, inverse_of

@@ -26,9 +26,9 @@ from softleak.audit.input_attacks import embeddings, recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.metrics import label_error, psnr
 from softleak.audit.options import Options
-from softleak.audit.rates import LossFall
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare
+from softleak.audit.sweeps import LossFall
 from softleak.batches.recover import read_batch
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.factors import head_gradients

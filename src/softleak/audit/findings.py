@@ -1,9 +1,9 @@
-"""What an audit finds out of one share: its label, feature and input."""
+"""What an audit finds out of one share: its label, feature and input, or those of its samples."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar
 
@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from softleak.core.input_spec import Normalisation
-from softleak.core.results import Recovery, Status, Told
+from softleak.core.results import BatchRecovery, Recovery, Status, Told, Why, because
 from softleak.inversion.results import Certainty, LayerReport, Text
 from softleak.matching.reconstruction import Certificate
+
+LABEL_READ = (because(Why.LABEL_READ),)
+NOT_SEVERAL = because(Why.NOT_SEVERAL)
 
 
 class Outcome(Enum):
@@ -246,11 +249,17 @@ class InputFinding:
         return Outcome.of(self.leaked)
 
     @property
+    def told(self) -> Told:
+        """Return the reason, or the reasons in words if there are several."""
+        beside = [] if self.beside is None else [str(self.beside)]
+        if not beside and not self.instead_of:
+            return self.reason
+        return "; ".join([", so ".join(map(str, (*self.instead_of, self.reason))), *beside])
+
+    @property
     def message(self) -> str:
         """Return the reasons in words."""
-        beside = [] if self.beside is None else [str(self.beside)]
-        said = ", so ".join(map(str, (*self.instead_of, self.reason)))
-        return "; ".join([said, *beside])
+        return str(self.told)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -326,19 +335,130 @@ def _at_least(value: float | None, line: float) -> bool:
     return value is not None and value >= line
 
 
-@dataclass(frozen=True, eq=False)
-class Score:
-    """What the truth says of the answer. It is read after the answer was given."""
+@dataclass(frozen=True)
+class Counts:
+    """The number of samples of each class: an estimate, and bounds that are proved.
 
-    label_true: Tensor | None = None
-    label_error: float | None = None
-    set_distance: float | None = None
-    pixels_true: Tensor | None = None
-    psnr: float | None = None
-    tokens_true: tuple[int, ...] = ()  # of a text
-    tokens_right: float | None = None  # the part of these that was found in its place
+    A mean gradient has ``B·(−δ_c) = n_c − Σ p_c`` with probabilities p, so ``n_c ≥ −B·δ_c``; all
+    counts sum to B, which bounds each from above. Without a head bias there are no bounds.
+    """
+
+    estimated: tuple[int, ...]
+    low: tuple[int, ...] = ()
+    high: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompositionFinding:
+    """The classes proved to be among the labels, and what is known of their number.
+
+    ``otherwise`` are the classes that would be proved if the file held a difference of weights
+    after − before and not a gradient, as long as nobody said which of the two it is.
+    """
+
+    samples: int = 1  # at least: samples, or steps on the same ones
+    present: tuple[int, ...] = ()
+    counts: Counts | None = None
+    reasons: tuple[Told, ...] = LABEL_READ
+    attacked: bool = False
+    otherwise: tuple[int, ...] = ()
+    signs: bool = False  # whether it is a pattern of signs, which has no label of one sample
 
     @property
-    def recognisable(self) -> bool | None:
-        """Return whether the image shows what the true one is of, None if there is no image."""
-        return None if self.psnr is None else self.psnr >= LEAK_RECOGNISABLE
+    def why(self) -> str:
+        """Return the reasons in words."""
+        return "; ".join(map(str, self.reasons))
+
+    @property
+    def message(self) -> str:
+        """Return the reasons in words, and whether they are ones for no attack."""
+        return self.why if self.attacked else str(because(Why.NOT_ATTACKED, why=self.why))
+
+    def because(self, *more: Told) -> CompositionFinding:
+        """Return the finding with further reasons."""
+        return replace(self, reasons=(*self.reasons, *(one for one in more if one)))
+
+
+UNREAD = CompositionFinding()
+
+
+def mixes(recovery: Recovery, found: CompositionFinding) -> bool:
+    """Return whether an update is of several samples or steps, by its label's proof or by its rank.
+
+    A label that is only guessed, or that nothing explains, is no reason to think of one sample.
+    """
+    unexplained = recovery.status in (Status.GUESS, Status.NO_SOLUTION)
+    return recovery.status is Status.NOT_SINGLE or (unexplained and found.samples > 1)
+
+
+@dataclass(frozen=True, eq=False)
+class SamplesFinding:
+    """What was found of every sample of an update of several.
+
+    Attributes:
+        found: the samples; None if they were not attacked.
+        reason: what was found and what it rests on, or why there was no attack.
+        assumed: what the attack assumed of the client, in one sentence.
+        pictures: the inputs in pixels, in the order of the samples, where a layer gives them.
+        seconds: how long the attack took.
+        searched: how the search for all inputs ended, if no layer gave them and one was made.
+    """
+
+    found: BatchRecovery | None = None
+    reason: Told = NOT_SEVERAL
+    assumed: str = ""
+    pictures: tuple[Tensor, ...] = ()
+    seconds: float = 0.0
+    searched: InputFinding | None = None
+
+    @property
+    def message(self) -> str:
+        """Return the reason in words, and that it is one for no attack."""
+        return str(self.reason if self.attacked else because(Why.NOT_ATTACKED, why=self.reason))
+
+    @property
+    def attacked(self) -> bool:
+        """Return whether samples were searched one by one."""
+        return self.found is not None
+
+    @property
+    def samples(self) -> tuple[Recovery, ...]:
+        """Return the samples that were found, proved or not."""
+        return () if self.found is None else self.found.samples
+
+    @property
+    def proved(self) -> tuple[Recovery, ...]:
+        """Return the samples whose label is proved."""
+        return () if self.found is None else self.found.proved
+
+    @property
+    def size(self) -> int:
+        """Return the number of samples behind the update, as far as it is known."""
+        return 0 if self.found is None else self.found.size
+
+    @property
+    def features(self) -> int:
+        """Return the number of samples whose feature is proved."""
+        return sum(one.feature_error <= LEAK_FEATURE_ERROR for one in self.proved)
+
+    @property
+    def inputs(self) -> int:
+        """Return the number of inputs that are given away, which is all of them or none."""
+        if self.searched is not None:
+            return len(self.pictures) if self.searched.leaked else 0
+        whole = self.found is not None and self.found.status is Status.UNIQUE
+        return len(self.pictures) if whole else 0
+
+    @property
+    def proved_inputs(self) -> int:
+        """Return the number of inputs that are proved; a matched one is a candidate."""
+        return self.inputs if self.searched is None or self.searched.method.exact else 0
+
+    def with_inputs(self, searched: InputFinding) -> SamplesFinding:
+        """Return the samples with the inputs that a search found of them."""
+        if not searched.batch:
+            return self
+        return replace(self, pictures=searched.batch, searched=searched)
+
+
+NO_SAMPLES = SamplesFinding()

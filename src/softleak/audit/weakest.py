@@ -23,10 +23,9 @@ from softleak.audit.defended import (
 )
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
-from softleak.audit.rates import Rate, Utility, mean_utility, utility
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare
-from softleak.audit.sweeps import PLAIN, TREATMENTS, Treatment
+from softleak.audit.sweeps import PLAIN, TREATMENTS, Rate, Treatment, Utility, mean_utility, utility
 from softleak.core.errors import OptionError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

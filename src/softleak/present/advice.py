@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from softleak.audit.findings import LabelLeak, Outcome
 from softleak.audit.leaks import Leak, Severity
-from softleak.audit.rates import Rate, Response, WhatIf
 from softleak.audit.report import Audit, AuditReport
+from softleak.audit.sweeps import Rate, Response, WhatIf
 from softleak.core.knowledge import Knowledge
 from softleak.core.vocabulary import State, written
 from softleak.present.catalogue import every_attack, tally

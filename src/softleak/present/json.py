@@ -10,12 +10,16 @@ from typing import Any
 
 from torch import Tensor
 
-from softleak.audit.composition import CompositionFinding
-from softleak.audit.findings import InputFinding, LabelFinding, Score
+from softleak.audit.findings import (
+    CompositionFinding,
+    InputFinding,
+    LabelFinding,
+    SamplesFinding,
+)
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Point, WhatIf
+from softleak.audit.metrics import Score
 from softleak.audit.report import Audit, AuditReport
-from softleak.audit.samples import SamplesFinding
+from softleak.audit.sweeps import Point, WhatIf
 from softleak.core.vocabulary import State
 from softleak.inversion.results import Text
 from softleak.io.atomic import write_text

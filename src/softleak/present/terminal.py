@@ -11,10 +11,10 @@ from rich.text import Text
 
 from softleak.audit.findings import LabelLeak
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import WhatIf
 from softleak.audit.report import Audit, AuditReport
+from softleak.audit.sweeps import WhatIf
 from softleak.core.vocabulary import State
-from softleak.present.charts import chart
+from softleak.present.page import chart
 from softleak.present.words import in_a_line, in_brief, known_words, not_attacked, summary
 
 TABLE_ROWS = 60  # of many shares the first; the files have all
@@ -92,9 +92,10 @@ def what_if_table(tried: WhatIf) -> Table:
     )  # fmt: skip
     for column in ("defence", "label", "class", "input"):
         table.add_column(column, overflow="fold")
-    for row in map(chart, tried.responses):
-        name = f"{row.response.name}, {row.response.unit}".removesuffix(", ")
-        table.add_row(name, *(Text(c.words, "cyan" if c.stopped else "red") for c in row.cells))
+    for response in tried.responses:
+        name = f"{response.name}, {response.unit}".removesuffix(", ")
+        cells = chart(response)["cells"]
+        table.add_row(name, *(Text(c["words"], "cyan" if c["stopped"] else "red") for c in cells))
     return table
 
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from softleak.audit.composition import CompositionFinding, Counts
-from softleak.audit.findings import LabelLeak, Method
+from softleak.audit.findings import CompositionFinding, Counts, LabelLeak, Method, SamplesFinding
 from softleak.audit.leaks import Leak
 from softleak.audit.options import TokenNames
 from softleak.audit.report import Audit, AuditReport
-from softleak.audit.samples import SamplesFinding
 from softleak.core.results import Recovery, Status
 from softleak.core.vocabulary import State, written
 from softleak.inversion.results import Certainty, Text

@@ -4,8 +4,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from softleak.audit.leaks import Leak, Severity
-from softleak.audit.rates import Point, Rate, Response, WhatIf
 from softleak.audit.report import Audit, Refusal
+from softleak.audit.sweeps import Point, Rate, Response, WhatIf
 from softleak.core.vocabulary import State
 from softleak.present.advice import advice, defence_words, severity_of_audit, worst
 from softleak.present.page import untried_words

@@ -7,7 +7,7 @@ import torch
 
 from softleak.audit import Audit, Refusal
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Point, Rate, Response, WhatIf
+from softleak.audit.sweeps import Point, Rate, Response, WhatIf
 from softleak.present.json import as_data, finite, numbers, write_json
 
 

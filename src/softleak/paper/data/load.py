@@ -262,7 +262,7 @@ LAYOUTS = (
     Layout("cifar-100-binary", ("train.bin",), ("test.bin",), decode_binary),
 )
 # The files with CIFAR-100's class names, and how each is read.
-NAME_FILES: Mapping[str, Callable[[bytes], tuple[str, ...]]] = {
+NAMEFILES: Mapping[str, Callable[[bytes], tuple[str, ...]]] = {
     "meta": decode_python_names,
     "fine_label_names.txt": lambda data: tuple(data.decode("latin1").split()),
 }
@@ -289,7 +289,7 @@ def load_cifar(path: str | PathLike[str], split: Split = Split.TEST) -> ImageSet
         return _assemble(read_archive(place, _wanted(split)), split, place)
     data = read_file(place)
     batch = decode_python(data) if data[:1] == _PICKLE_START else decode_binary(data)
-    return _join([batch], _names(read_folder(place.parent, NAME_FILES)))
+    return _join([batch], _names(read_folder(place.parent, NAMEFILES)))
 
 
 def is_cifar_folder(place: Path) -> bool:
@@ -305,7 +305,7 @@ def _home(place: Path) -> Path:
 
 
 def _wanted(split: Split) -> set[str]:
-    return set(NAME_FILES).union(*(layout.files(split) for layout in LAYOUTS))
+    return set(NAMEFILES).union(*(layout.files(split) for layout in LAYOUTS))
 
 
 def _assemble(found: Mapping[str, bytes], split: Split, place: Path) -> ImageSet:
@@ -321,7 +321,7 @@ def _assemble(found: Mapping[str, bytes], split: Split, place: Path) -> ImageSet
 
 def _names(found: Mapping[str, bytes]) -> tuple[str, ...]:
     """Return CIFAR-100's class names, or numbered ones where no file gives them."""
-    for file, decode in NAME_FILES.items():
+    for file, decode in NAMEFILES.items():
         if file in found:
             return decode(found[file])
     return tuple(f"class {number}" for number in range(100))
@@ -377,18 +377,18 @@ def _read(file: Path, size: int | None) -> Tensor:
     return image if size is None else resize_bytes(image.unsqueeze(0), size).squeeze(0)
 
 
-_FILES = resources.files("softleak.paper.data").joinpath("files")
+FILES = resources.files("softleak.paper.data").joinpath("files")
 
 
 def embedded() -> ImageSet:
     """Return 200 CIFAR-10 test images, 20 of each class."""
-    with resources.as_file(_FILES.joinpath("cifar10_sample200.npz")) as path:
+    with resources.as_file(FILES.joinpath("cifar10_sample200.npz")) as path:
         return load_pack(path)
 
 
 def verses() -> tuple[str, ...]:
     """Return 715 verses of the King James Bible, which is in the public domain."""
-    return tuple(_FILES.joinpath("verses.txt").read_text("ascii").splitlines())
+    return tuple(FILES.joinpath("verses.txt").read_text("ascii").splitlines())
 
 
 _ZIP_START = b"PK"

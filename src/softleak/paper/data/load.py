@@ -262,7 +262,7 @@ LAYOUTS = (
     Layout("cifar-100-binary", ("train.bin",), ("test.bin",), decode_binary),
 )
 # The files with CIFAR-100's class names, and how each is read.
-NAMEFILES: Mapping[str, Callable[[bytes], tuple[str, ...]]] = {
+NAME_FILES: Mapping[str, Callable[[bytes], tuple[str, ...]]] = {
     "meta": decode_python_names,
     "fine_label_names.txt": lambda data: tuple(data.decode("latin1").split()),
 }
@@ -289,7 +289,7 @@ def load_cifar(path: str | PathLike[str], split: Split = Split.TEST) -> ImageSet
         return _assemble(read_archive(place, _wanted(split)), split, place)
     data = read_file(place)
     batch = decode_python(data) if data[:1] == _PICKLE_START else decode_binary(data)
-    return _join([batch], _names(read_folder(place.parent, NAMEFILES)))
+    return _join([batch], _names(read_folder(place.parent, NAME_FILES)))
 
 
 def is_cifar_folder(place: Path) -> bool:
@@ -305,7 +305,7 @@ def _home(place: Path) -> Path:
 
 
 def _wanted(split: Split) -> set[str]:
-    return set(NAMEFILES).union(*(layout.files(split) for layout in LAYOUTS))
+    return set(NAME_FILES).union(*(layout.files(split) for layout in LAYOUTS))
 
 
 def _assemble(found: Mapping[str, bytes], split: Split, place: Path) -> ImageSet:
@@ -321,7 +321,7 @@ def _assemble(found: Mapping[str, bytes], split: Split, place: Path) -> ImageSet
 
 def _names(found: Mapping[str, bytes]) -> tuple[str, ...]:
     """Return CIFAR-100's class names, or numbered ones where no file gives them."""
-    for file, decode in NAMEFILES.items():
+    for file, decode in NAME_FILES.items():
         if file in found:
             return decode(found[file])
     return tuple(f"class {number}" for number in range(100))

@@ -363,8 +363,7 @@ COLUMNS = 32  # whose variance stands for that of all
 SPARE_EQUATIONS = 8  # beyond the unknowns, that show how large errors are
 
 
-@dataclass(frozen=True, eq=False)
-class PatchFit:
+class PatchFit(NamedTuple):
     """The least-squares solution of ``U z = b``."""
 
     seen: Tensor  # (r, K) the solution z

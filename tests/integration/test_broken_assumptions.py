@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import softleak as sl
-from softleak.audit import Options, sweeps
+from softleak.audit import Options, Truth, sweeps
 from tests.integration import strangers as s
 from tests.integration.audits import run
 from tests.integration.strangers import Files, Found

@@ -21,7 +21,9 @@ def severity_of_share(report: AuditReport) -> Severity:
         return worst(found)
     if report.label.leak is LabelLeak.AMBIGUOUS:
         return Severity.LOW
-    return Severity.NOT_KNOWN if report.unattacked - _implied(report) else Severity.NONE_FOUND
+    # An attack on the label of one sample would have told the composition.
+    implied = {Leak.COMPOSITION} if report.alone else set()
+    return Severity.NOT_KNOWN if report.unattacked - implied else Severity.NONE_FOUND
 
 
 def severity_of_audit(audit: Audit) -> Severity:
@@ -33,11 +35,6 @@ def severity_of_audit(audit: Audit) -> Severity:
 def worst(severities: Iterable[Severity]) -> Severity:
     """Return the worst of some severities."""
     return max(severities, key=lambda severity: severity.rank)
-
-
-def _implied(report: AuditReport) -> frozenset[Leak]:
-    """Return the composition where the label of one sample was attacked, which would tell it."""
-    return frozenset({Leak.COMPOSITION}) if report.alone else frozenset()
 
 
 UNMODELLED = ("Pruning", "int8")  # label recovery takes what these do for noise
@@ -114,27 +111,16 @@ def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
         return f"No defence that was tried ended every attack on {names}; combine them."
     words = [_setting(response, leaks) for response in enough]
     bound = max(_last(r, leak).interval[1] for r in enough for leak in leaks)
-    return (
+    said = (
         f"Of the defences tried, these ended every attack on {names}: {'; '.join(words)}. With so "
         f"few trials a success rate of up to {100 * bound:.0f} % cannot be ruled out (95 %)."
-        f"{_unclaimed(enough, leaks)}{_unmodelled(enough)}"
     )
-
-
-def _unclaimed(responses: list[Response], leaks: frozenset[Leak]) -> str:
-    """Return a caution on defences behind which labels are right, though no attack claims them."""
-    names = [response.name for response in responses if response.unclaimed]
-    if not names or Leak.LABEL not in leaks:
-        return ""
-    return f" Behind {listed(names)} some labels were still right, though not claimed."
-
-
-def _unmodelled(responses: list[Response]) -> str:
-    """Return a caution on defences that no attack here was made for."""
-    names = [response.name for response in responses if response.name in UNMODELLED]
-    if not names:
-        return ""
-    return f" No attack here was made for {listed(names)}; one that is may succeed."
+    unclaimed = [r.name for r in enough if r.unclaimed and Leak.LABEL in leaks]
+    if unclaimed:
+        said += f" Behind {listed(unclaimed)} some labels were still right, though not claimed."
+    if unmodelled := [r.name for r in enough if r.name in UNMODELLED]:
+        said += f" No attack here was made for {listed(unmodelled)}; one that is may succeed."
+    return said
 
 
 def _setting(response: Response, leaks: frozenset[Leak]) -> str:

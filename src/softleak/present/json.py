@@ -17,7 +17,6 @@ from softleak.audit.findings import (
     SamplesFinding,
 )
 from softleak.audit.leaks import Leak
-from softleak.audit.metrics import Score
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import Point, WhatIf
 from softleak.core.vocabulary import State
@@ -29,6 +28,7 @@ from softleak.present.catalogue import attempts
 from softleak.present.words import headline, summary
 
 FORMAT = 2  # raised when a field changes its meaning
+SCORED = ("label_error", "set_distance", "psnr", "tokens_right")  # what is told of a score
 
 
 def as_data(audit: Audit) -> dict[str, Any]:
@@ -59,6 +59,7 @@ def write_json(path: Path, audit: Audit) -> None:
 
 
 def _report(report: AuditReport) -> dict[str, Any]:
+    score = report.score
     return {
         "name": report.name,
         "sha256": report.fingerprint or None,
@@ -76,7 +77,7 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "samples": _samples(report.samples),
         "assumptions": list(report.assumptions),
         "seconds": report.seconds,
-        "score": _score(report.score),
+        "score": score and {name: getattr(score, name) for name in SCORED},
     }
 
 
@@ -148,7 +149,7 @@ def _certificate(found: Certificate) -> dict[str, Any]:
         "reason": found.reason,
         "misfits": list(found.misfits),
         "undetermined": found.undetermined,
-        "spectrum": None if found.spectrum is None else numbers(found.spectrum),
+        "spectrum": numbers(found.spectrum),
         "seconds": found.seconds,
     }
 
@@ -196,17 +197,6 @@ def _text(text: Text) -> dict[str, Any]:
             {"position": p.position, "token": p.token, "certainty": p.certainty.name}
             for p in text.places
         ],
-    }
-
-
-def _score(score: Score | None) -> dict[str, Any] | None:
-    if score is None:
-        return None
-    return {
-        "label_error": score.label_error,
-        "set_distance": score.set_distance,
-        "psnr": score.psnr,
-        "tokens_right": score.tokens_right,
     }
 
 

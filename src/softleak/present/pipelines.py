@@ -106,9 +106,15 @@ def sarif(audit: Audit) -> dict[str, Any]:
         invocation["commandLine"] = audit.provenance.command
     if audit.provenance.date:
         invocation["endTimeUtc"] = audit.provenance.date.replace("+00:00", "Z")
-    notes = [_notification(r.name, r.reason) for r in audit.refused]
-    if notes:
-        invocation["toolExecutionNotifications"] = notes
+    if audit.refused:
+        invocation["toolExecutionNotifications"] = [
+            {
+                "level": "error",
+                "message": {"text": f"{refusal.name}: {refusal.reason}"},
+                "locations": [_location(refusal.name)],
+            }
+            for refusal in audit.refused
+        ]
     driver = {
         "name": "softleak",
         "version": __version__,
@@ -156,11 +162,3 @@ def _results(report: AuditReport) -> Iterator[dict[str, Any]]:
 
 def _location(name: str) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": {"uri": quote(name, safe="/")}}}
-
-
-def _notification(name: str, reason: str) -> dict[str, Any]:
-    return {
-        "level": "error",
-        "message": {"text": f"{name}: {reason}"},
-        "locations": [_location(name)],
-    }

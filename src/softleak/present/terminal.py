@@ -116,7 +116,10 @@ NOT_ATTACKED = Text("not attacked", style="bright_black")
 
 def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
     leak, states, text = report.label.leak, report.states, report.input.text
-    label = _of_samples(report) or Text(leak.name, style=LABEL_STYLES[leak])
+    label, found = Text(leak.name, style=LABEL_STYLES[leak]), report.samples
+    if found.attacked:
+        style = "bold red" if found.proved else "cyan"
+        label = Text(f"{len(found.proved)} of {found.size}", style)
     image = report.input.psnr_predicted if report.input.leaked else None
     shown = f"{image:.0f} dB" if image is not None else "recognisable"
     return [
@@ -126,14 +129,6 @@ def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
         _cell(states[Leak.FEATURE], _feature(report)),
         _cell(states[Leak.INPUT], known_words(text) if text else shown),
     ]
-
-
-def _of_samples(report: AuditReport) -> Text | None:
-    """Return of how many samples of an update of several the label is proved."""
-    found = report.samples
-    if not found.attacked:
-        return None
-    return Text(f"{len(found.proved)} of {found.size}", "bold red" if found.proved else "cyan")
 
 
 def _feature(report: AuditReport) -> str:

@@ -30,29 +30,10 @@ if TYPE_CHECKING:
     from softleak.core.vocabulary import State, UpdateKind
 
 __all__ = [
-    "Audit",
-    "AuditReport",
-    "CompositionFinding",
-    "Counts",
-    "FeatureFinding",
-    "InputFinding",
-    "LabelFinding",
-    "LabelLeak",
-    "Leak",
-    "Method",
-    "NamedShare",
-    "Options",
-    "Provenance",
-    "Refusal",
-    "Score",
-    "State",
-    "Truth",
-    "UpdateKind",
-    "UpdateReading",
-    "audit",
-    "audit_shares",
-    "prepared",
-]
+    "Audit", "AuditReport", "CompositionFinding", "Counts", "FeatureFinding", "InputFinding",
+    "LabelFinding", "LabelLeak", "Leak", "Method", "NamedShare", "Options", "Provenance", "Refusal",
+    "Score", "State", "Truth", "UpdateKind", "UpdateReading", "audit", "audit_shares", "prepared",
+]  # fmt: skip
 
 _NAMES_BY_MODULE = {
     "audit.findings": (

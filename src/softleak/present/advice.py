@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from softleak.audit.findings import LabelLeak, Outcome
 from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, AuditReport
-from softleak.audit.sweeps import Rate, Response, WhatIf
+from softleak.audit.sweeps import Response, WhatIf
 from softleak.core.knowledge import Knowledge
 from softleak.core.vocabulary import State, written
 from softleak.present.catalogue import every_attack, tally
@@ -40,16 +40,8 @@ def worst(severities: Iterable[Severity]) -> Severity:
 UNMODELLED = ("Pruning", "int8")  # label recovery takes what these do for noise
 
 
-def advice(audit: Audit) -> tuple[str, ...]:
-    """Return what to do: the main thing first, then steps.
-
-    Args:
-        audit: what was found, and which defences were tried.
-    """
-    return tuple(_advice(audit))
-
-
-def _advice(audit: Audit) -> Iterator[str]:
+def advice(audit: Audit) -> Iterator[str]:
+    """Yield what to do: the main thing first, then steps."""
     leaked = [leak for leak in Leak if audit.count(leak)]
     untried = [leak for leak in Leak if any(leak in r.unattacked for r in audit.reports)]
     one = len(audit.reports) == 1
@@ -110,7 +102,8 @@ def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
     if not enough:
         return f"No defence that was tried ended every attack on {names}; combine them."
     words = [_setting(response, leaks) for response in enough]
-    bound = max(_last(r, leak).interval[1] for r in enough for leak in leaks)
+    last = [[p.rates[k] for p in r.points if k in p.rates][-1] for r in enough for k in leaks]
+    bound = max(rate.interval[1] for rate in last)
     said = (
         f"Of the defences tried, these ended every attack on {names}: {'; '.join(words)}. With so "
         f"few trials a success rate of up to {100 * bound:.0f} % cannot be ruled out (95 %)."
@@ -137,20 +130,8 @@ def _setting(response: Response, leaks: frozenset[Leak]) -> str:
     return f"{response.name} ({response.unit} {said})"
 
 
-def _last(response: Response, leak: Leak) -> Rate:
-    return [point.rates[leak] for point in response.points if leak in point.rates][-1]
-
-
-def residual_risk(audit: Audit) -> tuple[str, ...]:
-    """Return what remains at risk: what leaks, what was not attacked, what nobody tried.
-
-    Args:
-        audit: what was found.
-    """
-    return tuple(_sentences(audit))
-
-
-def _sentences(audit: Audit) -> Iterator[str]:
+def residual_risk(audit: Audit) -> Iterator[str]:
+    """Yield what remains at risk: what leaks, what was not attacked, what nobody tried."""
     total = len(audit.reports)
     for leak in Leak:
         count, missed = audit.count(leak), audit.count(leak, State.NOT_ATTACKED)

@@ -458,7 +458,7 @@ def render(audit: Audit) -> str:
         audit=audit,
         summary=summary(audit),
         severity=severity_of_audit(audit),
-        advice=advice(audit),
+        advice=list(advice(audit)),
         tiles=tiles(audit.count, len(audit.reports)),
         kinds=Leak,
         parts=[part for part in PAGE_PARTS if part.shown(audit)],

@@ -19,7 +19,6 @@ from softleak.audit.findings import (
     LEAK_RECOGNISABLE,
     InputFinding,
     LabelFinding,
-    LabelLeak,
     PixelMap,
 )
 from softleak.audit.input_attacks import embeddings, recover_input
@@ -102,7 +101,7 @@ class Target:
     def of(cls, share: NamedShare, report: AuditReport) -> Target:
         """Return the target by the truth if there is one, else by what leaked undefended."""
         found, score = report.input, report.score
-        label = report.label.recovery.label if report.label.leak is not LabelLeak.NOTHING else None
+        label = report.label.recovery.label if report.label.proved != "NOTHING" else None
         pixels = found.pixels if found.leaked else None
         if score is not None:
             label = label if score.label_true is None else score.label_true

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -88,14 +88,9 @@ LEAK_LABEL_ERROR = 0.1  # L1: a label whose error is bounded by this is known, i
 LEAK_MISFIT = 0.2  # what a matched image may leave of the share, relative to its size
 
 
-class LabelLeak(Enum):
-    """The degrees to which a label can be proved."""
-
-    UNIQUE = "the label, exactly"
-    AMBIGUOUS = "a set of labels"
-    CLASS = "the class only"
-    PROBABLE = "the class, probably"
-    NOTHING = "nothing"
+# How much of a label is proved, in the words of ``audit.json``: AMBIGUOUS is a set of labels, CLASS
+# the class only, PROBABLE the class, probably.
+Proved = Literal["UNIQUE", "AMBIGUOUS", "CLASS", "PROBABLE", "NOTHING"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,18 +101,18 @@ class LabelFinding:
     seconds: float
 
     @property
-    def leak(self) -> LabelLeak:
+    def proved(self) -> Proved:
         """Return what was proved, without any truth."""
         if self.recovery.status is Status.UNIQUE:
-            return LabelLeak.UNIQUE
+            return "UNIQUE"
         if self.recovery.status is Status.PROBABLE:
-            return LabelLeak.PROBABLE
+            return "PROBABLE"
         if self.recovery.readings:
-            return LabelLeak.AMBIGUOUS
+            return "AMBIGUOUS"
         if self.class_index is not None:
-            return LabelLeak.CLASS
+            return "CLASS"
         narrowed = self.recovery.status is Status.AMBIGUOUS and self.recovery.label is not None
-        return LabelLeak.AMBIGUOUS if narrowed else LabelLeak.NOTHING
+        return "AMBIGUOUS" if narrowed else "NOTHING"
 
     @property
     def known(self) -> bool:

@@ -17,7 +17,6 @@ from softleak.audit.findings import (
     FeatureFinding,
     InputFinding,
     LabelFinding,
-    LabelLeak,
     SamplesFinding,
     mixes,
 )
@@ -164,7 +163,7 @@ class AuditReport:
     @property
     def telling(self) -> bool:
         """Return whether anything leaked that defences are tried on, a set of labels included."""
-        return bool(self.leaks - {Leak.COMPOSITION}) or self.label.leak is not LabelLeak.NOTHING
+        return bool(self.leaks - {Leak.COMPOSITION}) or self.label.proved != "NOTHING"
 
     @property
     def seconds(self) -> float:

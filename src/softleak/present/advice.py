@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from softleak.audit.findings import LabelLeak, Outcome
+from softleak.audit.findings import Outcome
 from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import Response, WhatIf
@@ -19,7 +19,7 @@ def severity_of_share(report: AuditReport) -> Severity:
     found = [leak.severity for leak in report.leaks]
     if found:
         return worst(found)
-    if report.label.leak is LabelLeak.AMBIGUOUS:
+    if report.label.proved == "AMBIGUOUS":
         return Severity.LOW
     # An attack on the label of one sample would have told the composition.
     implied = {Leak.COMPOSITION} if report.alone else set()

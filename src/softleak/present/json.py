@@ -105,7 +105,7 @@ def _point(point: Point) -> dict[str, Any]:
 def _label(finding: LabelFinding) -> dict[str, Any]:
     recovery = finding.recovery
     return {
-        "proved": finding.leak.name,
+        "proved": finding.proved,
         "status": recovery.status.name,
         "message": recovery.message,
         "label": numbers(recovery.label),

@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from softleak._version import __version__
-from softleak.audit.findings import LabelLeak, SamplesFinding
+from softleak.audit.findings import SamplesFinding
 from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import Rate, Response
@@ -271,7 +271,7 @@ def _scalar(report: AuditReport, names: Sequence[str]) -> dict[str, Any] | None:
         "loss": [float(f"{loss:.4g}") for loss in view["loss"]],
         "near": [[t, float(f"{loss:.4g}")] for t, loss in view["near"]],
         "marks": [{"t": one.scalar, "low": one.low, "high": one.high} for one in marks],
-        "unique": report.label.leak is LabelLeak.UNIQUE,
+        "unique": report.label.proved == "UNIQUE",
         "names": [class_name(i, names) for i in range(len(view["u"]))],
     })  # fmt: skip
     return shown

@@ -9,7 +9,6 @@ from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from softleak.audit.findings import LabelLeak
 from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import WhatIf
@@ -20,11 +19,11 @@ from softleak.present.words import in_a_line, in_brief, known_words, not_attacke
 TABLE_ROWS = 60  # of many shares the first; the files have all
 SCORE_COLUMNS = ("L1", "PSNR")  # columns that are there if the truth is
 LABEL_STYLES = {
-    LabelLeak.UNIQUE: "bold red",
-    LabelLeak.CLASS: "magenta",
-    LabelLeak.PROBABLE: "magenta",
-    LabelLeak.AMBIGUOUS: "yellow",
-    LabelLeak.NOTHING: "cyan",
+    "UNIQUE": "bold red",
+    "CLASS": "magenta",
+    "PROBABLE": "magenta",
+    "AMBIGUOUS": "yellow",
+    "NOTHING": "cyan",
 }
 
 
@@ -115,8 +114,8 @@ NOT_ATTACKED = Text("not attacked", style="bright_black")
 
 
 def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
-    leak, states, text = report.label.leak, report.states, report.input.text
-    label, found = Text(leak.name, style=LABEL_STYLES[leak]), report.samples
+    proved, states, text = report.label.proved, report.states, report.input.text
+    label, found = Text(proved, style=LABEL_STYLES[proved]), report.samples
     if found.attacked:
         style = "bold red" if found.proved else "cyan"
         label = Text(f"{len(found.proved)} of {found.size}", style)

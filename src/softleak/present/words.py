@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
-from softleak.audit.findings import Counts, LabelLeak, Method, SamplesFinding
+from softleak.audit.findings import Counts, Method, SamplesFinding
 from softleak.audit.leaks import Leak
 from softleak.audit.options import TokenNames
 from softleak.audit.report import Audit, AuditReport
@@ -155,22 +155,22 @@ def sample_words(one: Recovery, names: Sequence[str], remark: str = WITHOUT_TRUT
 
 def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT_TRUTH) -> str:
     """Return what was proved of the label."""
-    recovery, leak = report.label.recovery, report.label.leak
+    recovery, proved = report.label.recovery, report.label.proved
     if report.samples.attacked:
         return samples_words(report.samples)
-    if leak is LabelLeak.UNIQUE and recovery.label is not None:
+    if proved == "UNIQUE" and recovery.label is not None:
         return sample_words(recovery, names, remark)
-    if leak is LabelLeak.CLASS and report.label.class_index is not None:
+    if proved == "CLASS" and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
         return f"the class is {name}; its weight is not determined: {recovery.message}"
-    if leak is LabelLeak.PROBABLE and recovery.label is not None:
+    if proved == "PROBABLE" and recovery.label is not None:
         name = class_name(int(recovery.label.argmax()), names)
         return (
             f"the class is {name} with a probability of {recovery.confidence or 0:.1%}: the share "
             f"carries noise of standard deviation {written(recovery.noise)}; the likeliest label "
             f"is {describe(recovery.label, names)}"
         )
-    if leak is LabelLeak.AMBIGUOUS:
+    if proved == "AMBIGUOUS":
         return f"one of a set of labels: {recovery.message}"
     if report.states[Leak.LABEL] is State.NOT_ATTACKED:
         return f"not attacked: {report.why}"
@@ -182,7 +182,7 @@ def in_brief(
 ) -> str:
     """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
     recovery = report.label.recovery
-    if report.label.leak is LabelLeak.UNIQUE and recovery.label is not None:
+    if report.label.proved == "UNIQUE" and recovery.label is not None:
         return say(recovery.label, names)
     if report.label.class_index is not None:
         return class_name(report.label.class_index, names)
@@ -296,7 +296,7 @@ def headline(report: AuditReport) -> str:
     ]  # fmt: skip
     parts = leaked_of_samples(report.samples, apart)
     parts += [_leaked(report, leak) for leak in worth if leak not in apart]
-    if not parts and report.label.leak is LabelLeak.AMBIGUOUS:
+    if not parts and report.label.proved == "AMBIGUOUS":
         said = "This share narrows the label down to a set, and proves no more."
     elif not parts:
         tried = [k.short for k, s in report.states.items() if s is State.NO_SUCCESS]
@@ -315,7 +315,7 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
     recovery = report.label.recovery
     if leak is Leak.INPUT and report.input.text is not None:
         return leaked_of_text(report.input.text, report.several)
-    if leak is not Leak.LABEL or report.label.leak is LabelLeak.UNIQUE:
+    if leak is not Leak.LABEL or report.label.proved == "UNIQUE":
         return leak.its
     if recovery.readings:
         return "its label if the update is read as it is said below"
@@ -367,7 +367,7 @@ def _summary(audit: Audit) -> str:
         tried = any(State.NO_SUCCESS in r.states.values() for r in audit.reports)
         why = FAILED if tried else "none was attacked"
         return f"Of {total} shares none was proved to leak: {why}."
-    exact = all(r.label.leak is LabelLeak.UNIQUE for r in audit.reports if r.label.known)
+    exact = all(r.label.proved == "UNIQUE" for r in audit.reports if r.label.known)
     if set(counts.values()) == {total}:
         parts = [_of_many(audit, leak, total, exact) for leak in counts]
         return f"All {total} shares give away {listed(parts)}."

@@ -23,9 +23,7 @@ Trained = Enum("Trained", {name: name for name in RECIPE_NAMES}, type=str)  # ty
 class EngineName(str, Enum):
     """The places where samples can be computed."""
 
-    LOCAL = "local"
-    PROCESSES = "processes"
-    RAY = "ray"
+    LOCAL, PROCESSES, RAY = "local", "processes", "ray"
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,7 @@ class ReproduceOptions:
     ] = None  # fmt: skip
     engine: Annotated[EngineName, Option(help="Where to compute.")] = EngineName.LOCAL
     workers: Annotated[
-        int | None,
-        Option(min=1, help="Number of worker processes (default: one per core)."),
+        int | None, Option(min=1, help="Number of worker processes (default: one per core).")
     ] = None
     address: Annotated[
         str | None,
@@ -81,8 +78,7 @@ class ReproduceOptions:
     compiled: Annotated[
         bool,
         Option(
-            "--compiled",
-            help="Compile gradient matching (tables 3 and 4). Needs a C++ compiler.",
+            "--compiled", help="Compile gradient matching (tables 3 and 4). Needs a C++ compiler."
         ),
     ] = False
 

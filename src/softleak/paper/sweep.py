@@ -134,14 +134,9 @@ class Records:
             (r.experiment, r.cell, r.repeat, r.sample, json.dumps(r.measures, allow_nan=False))
             for r in records
         ]
-        with self._sound():
+        with self._sound(), self._base:
             self._base.execute("BEGIN IMMEDIATE")
-            try:
-                self._base.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
-                self._base.execute("COMMIT")
-            finally:
-                if self._base.in_transaction:
-                    self._base.execute("ROLLBACK")
+            self._base.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
 
     def of(self, experiment: str, cell: str) -> list[Record]:
         """Return a cell's records in the order of repetition and sample."""

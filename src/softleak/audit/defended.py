@@ -64,11 +64,9 @@ def _sums(reader: BatchReader, sent: GradientShare) -> list[tuple[Tensor, Tensor
     """
     head = reader.head
     (G,) = head_gradients(head, [sent])
-    delta = (
-        sent[head.bias_name].double().cpu() if head.has_bias and head.bias_name in sent else None
-    )
-    one = torch.ones(())
-    alone = [] if delta is None else [(delta, one)]
+    biased = head.has_bias and head.bias_name in sent
+    delta = sent[head.bias_name].double().cpu() if biased else None
+    alone = [] if delta is None else [(delta, torch.ones(()))]
     if not reader.never_negative:
         return alone
     usual = reader.features.mean(0).cpu()
@@ -339,11 +337,8 @@ def _tokens(report: AuditReport) -> tuple[int | None, ...]:
 
 def _words_right(text: Text, tokens: tuple[int | None, ...]) -> float:
     """Return the part of the words that an attacker claims to know, rightly, in their places."""
-    claimed = {
-        place.position: place.token
-        for place in text.places
-        if place.certainty in (Certainty.CERTAIN, Certainty.LIKELY)
-    }
+    sure = (Certainty.CERTAIN, Certainty.LIKELY)
+    claimed = {place.position: place.token for place in text.places if place.certainty in sure}
     known = [(i, token) for i, token in enumerate(tokens) if token is not None]
     return sum(claimed.get(i) == token for i, token in known) / max(len(known), 1)
 
@@ -354,10 +349,6 @@ class InputReach:
 
     A walk back through the layers breaks at the first noise, while matching gradients does not.
     Matching takes minutes for each setting of a defence, and an estimate of its error a moment.
-
-    Attributes:
-        subject: the model made ready.
-        target: the share, and the input behind it.
     """
 
     subject: Subject

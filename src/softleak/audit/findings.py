@@ -119,9 +119,8 @@ class LabelFinding:
         """Return whether the label is named: alone, nearly, or as one of two readings."""
         recovery = self.recovery
         # Evidence of other layers bounds the label of the gradient itself, as a report assumes.
-        pieces = recovery.evidence
-        decided = any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
-        bounded = recovery.complete or decided or recovery.status is Status.PROBABLE
+        probable = recovery.status is Status.PROBABLE
+        bounded = recovery.complete or _decided(recovery) or probable
         close = bounded and recovery.error <= LEAK_LABEL_ERROR
         return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
 
@@ -148,6 +147,12 @@ class LabelFinding:
         return top if first - second > self.recovery.error else None
 
 
+def _decided(recovery: Recovery) -> bool:
+    """Return whether other layers tell the label, and none of them contradicts it."""
+    pieces = recovery.evidence
+    return any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
+
+
 @dataclass(frozen=True)
 class FeatureFinding:
     """Whether the input of the last layer is known, and to which relative error."""
@@ -164,11 +169,9 @@ class FeatureFinding:
         """
         if recovery.feature is None:
             return cls(0, float("inf"), False)
-        pieces = recovery.evidence
-        by_evidence = any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
         sure = recovery.status in (Status.UNIQUE, Status.PROBABLE)
         one = recovery.complete and len(recovery.solutions) == 1
-        proved = sure or one or by_evidence
+        proved = sure or one or _decided(recovery)
         error = recovery.feature_error
         return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR)
 
@@ -295,11 +298,10 @@ class InputFinding:
             placed = self.text.count(Certainty.CERTAIN, Certainty.LIKELY)
             return bool(self.text.words or placed)
         if not self.method.exact:
-            return (
-                _at_least(self.agreement, LEAK_RECOGNISABLE) and (self.misfit or 0.0) <= LEAK_MISFIT
-            )
+            explains = (self.misfit or 0.0) <= LEAK_MISFIT
+            return explains and (self.agreement or 0.0) >= LEAK_RECOGNISABLE
         told = self.determined or self.method.covers_open
-        return told and _at_least(self.psnr_predicted, LEAK_RECOGNISABLE)
+        return told and (self.psnr_predicted or 0.0) >= LEAK_RECOGNISABLE
 
     @property
     def doubtful(self) -> bool:
@@ -307,9 +309,9 @@ class InputFinding:
 
         A prediction has an error of 2 dB or so of its own.
         """
-        told = self.psnr_predicted
-        below = told is not None and told < LEAK_RECOGNISABLE
-        return self.method.exact and below and _at_least(told, LEAK_DOUBTFUL)
+        return (
+            self.method.exact and LEAK_DOUBTFUL <= (self.psnr_predicted or 0.0) < LEAK_RECOGNISABLE
+        )
 
     @property
     def quality(self) -> float:
@@ -324,10 +326,6 @@ class InputFinding:
         if self.pixels is None or told is None or math.isnan(told):
             return -math.inf
         return told if (self.misfit or 0.0) <= LEAK_MISFIT else min(told, LEAK_UNEXPLAINED)
-
-
-def _at_least(value: float | None, line: float) -> bool:
-    return value is not None and value >= line
 
 
 @dataclass(frozen=True)

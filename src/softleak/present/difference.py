@@ -16,7 +16,7 @@ from softleak.audit.leaks import Leak
 from softleak.core.errors import DataError, FileError, OptionError
 from softleak.core.vocabulary import State
 from softleak.io.untrusted import check_file, shown
-from softleak.present.json import FORMAT
+from softleak.present.machine import FORMAT
 from softleak.present.words import listed
 
 # What a number is of, which number, and what it was before and after.

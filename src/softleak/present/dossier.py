@@ -25,7 +25,7 @@ from softleak.present.advice import (
     severity_of_share,
 )
 from softleak.present.catalogue import CataloguedAttack, every_attack, tally
-from softleak.present.json import finite
+from softleak.present.machine import finite
 from softleak.present.page import FRAME, chart, charted, fill, tiles, untried_words
 from softleak.present.words import (
     composition_words,

@@ -33,7 +33,7 @@ from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit, severity_of_share
 from softleak.present.catalogue import every_attack
-from softleak.present.json import finite
+from softleak.present.machine import finite
 from softleak.present.words import (
     class_name,
     composition_words,
@@ -70,13 +70,12 @@ def data_uri(pixels: Tensor) -> str:
     filtered = b"".join(b"\0" + row.tobytes() for row in rows)
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPE[channels], 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(filtered, 9)), (b"IEND", b""))
-    png = PNG_SIGNATURE + b"".join(_chunk(kind, content) for kind, content in chunks)
+    png = PNG_SIGNATURE + b"".join(
+        struct.pack(">I", len(content)) + kind + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    )  # fmt: skip
     return "data:image/png;base64," + base64.b64encode(png).decode()
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    check = zlib.crc32(kind + content)
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
 
 
 def tiles(count: Callable[[Leak, State], int], total: int) -> list[dict[str, Any]]:

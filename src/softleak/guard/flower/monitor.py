@@ -35,7 +35,7 @@ from softleak.guard.auditor import (
 )
 from softleak.guard.flower.guard import addressed, claimed_samples, only_arrays, tensors
 from softleak.guard.flower.page import write_rounds
-from softleak.present.json import finite, numbers
+from softleak.present.machine import finite, numbers
 
 AUDIT_ACTORS = 2  # the number of Ray actors
 

@@ -309,9 +309,8 @@ class InputFinding:
 
         A prediction has an error of 2 dB or so of its own.
         """
-        return (
-            self.method.exact and LEAK_DOUBTFUL <= (self.psnr_predicted or 0.0) < LEAK_RECOGNISABLE
-        )
+        told = self.psnr_predicted or 0.0
+        return self.method.exact and LEAK_DOUBTFUL <= told < LEAK_RECOGNISABLE
 
     @property
     def quality(self) -> float:

@@ -91,12 +91,7 @@ def _remedies(audit: Audit, leaked: frozenset[Leak]) -> Iterator[str]:
 
 
 def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
-    """Return which defences ended every one of some attacks, and how sure that is.
-
-    Args:
-        tried: the defences and how often attacks succeeded against them.
-        leaks: the kinds of leak that are to end.
-    """
+    """Return which defences ended every one of some attacks, and how sure that is."""
     names = listed([leak.value for leak in Leak if leak.defended and leak in leaks])
     enough = [r for r in tried.responses if all(leak in r.stops for leak in leaks)]
     if not enough:
@@ -166,11 +161,7 @@ ATTACKER = (
 
 
 def attacker_knowledge(knowledge: Knowledge) -> tuple[tuple[str, str], ...]:
-    """Return what the attacker knows of an update, as questions and answers.
-
-    Args:
-        knowledge: what was assumed of the update before it was attacked.
-    """
+    """Return what the attacker knows of an update, as questions and answers."""
     family = knowledge.family
     noise = f"standard deviation {knowledge.noise:g}, as declared" if knowledge.noise else (
         "not declared; it is measured in the update"

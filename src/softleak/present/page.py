@@ -136,20 +136,14 @@ NOT_RANKED = -1e9  # sorts what did not leak behind everything that did
 
 
 def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> dict[str, Any]:
-    """Prepare the row of one share in the table of all.
-
-    Args:
-        report: what the audit found.
-        identity: the id of its section, or nothing if it has none.
-        names: the names of the classes, or nothing.
-    """
+    """Prepare the row of one share in the table of all."""
     found, feature = report.input, report.feature
     exact = found.psnr_predicted is not None and found.leaked
     shown = f"{found.psnr_predicted:.0f} dB" if exact else "recognisable"
     ranked = report.shows_input and found.quality > NOT_RANKED
     leaks = [leak.value for leak in Leak if leak in report.leaks] or ["quiet"]
     return {
-        "id": identity,
+        "id": identity,  # of its section, or nothing if it has none
         "report": report,
         "severity": severity_of_share(report),
         "short": in_brief(report, names, in_a_line),
@@ -167,13 +161,7 @@ MOST_GAIN = 9  # powers of ten by which a difference is made visible
 
 
 def section(report: AuditReport, number: int, names: Sequence[str]) -> dict[str, Any]:
-    """Prepare all that is shown of one share.
-
-    Args:
-        report: what the audit found.
-        number: its place on the page, from 1.
-        names: the names of the classes, or nothing.
-    """
+    """Prepare all that is shown of one share."""
     bars, hidden = _bars(report, names)
     found, score = report.input.pixels, report.score
     true = None if score is None else score.pixels_true
@@ -305,9 +293,6 @@ def chart(response: Response) -> dict[str, Any]:
     """Lay out one defence, weak settings on the left: a line per kind of leak, and a table's row.
 
     A dot has an interval from ``low`` to ``high``.
-
-    Args:
-        response: how often each attack succeeded at each setting of the defence.
     """
     count = len(response.points)
     placed = [(FRAME.x(i, count), point) for i, point in enumerate(response.points)]

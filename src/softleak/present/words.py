@@ -89,10 +89,6 @@ def leaked_of_samples(found: SamplesFinding, leaks: Sequence[Leak]) -> list[str]
     """Return what leaked of the samples of an update, for a headline.
 
     What leaked of the same number of samples is said together.
-
-    Args:
-        found: what was found of the samples.
-        leaks: what leaked of some of them.
     """
     known = {
         Leak.LABEL: (len(found.proved), "the exact {}", "label"),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from softleak import io as tensor_files
 from softleak.audit.findings import LEAK_RECOGNISABLE, InputFinding, PixelMap
-from softleak.core.errors import DataError, MissingExtra, how_to_install
+from softleak.core.errors import DataError, import_extra
 from softleak.core.input_spec import Layout, Normalisation
 from softleak.core.results import Recovery
 
@@ -60,15 +60,9 @@ def ssim(image: Tensor, truth: Tensor) -> float:
         image: the reconstruction (C, H, W), pixels in [0, 1]; values beyond are clamped.
         truth: the true image, of the same shape.
     """
-    try:
-        from skimage.metrics import structural_similarity
-    except ImportError as error:
-        raise MissingExtra(
-            f"structural similarity needs scikit-image: {how_to_install('metrics')}"
-        ) from error
+    metrics = import_extra("skimage.metrics", "structural similarity needs scikit-image", "metrics")
     a, b = (entry.detach().cpu().double().clamp(0, 1).numpy() for entry in (image, truth))
-    found = structural_similarity(a, b, channel_axis=0, data_range=1.0)  # type: ignore[no-untyped-call]
-    return float(found)
+    return float(metrics.structural_similarity(a, b, channel_axis=0, data_range=1.0))
 
 
 PARABOLA_POINTS = 257  # of the path through the ends and the middle of an interval

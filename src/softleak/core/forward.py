@@ -102,8 +102,7 @@ def run_batch(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
 def logits_of(output: Any) -> Tensor | None:  # noqa: ANN401 - whatever a model returns
     """Return the logits of what a model returns: a tensor, a tuple or an object that holds them.
 
-    They are ``output.logits`` or ``output["logits"]``, else the first entry of a tuple; None if
-    there is no tensor there.
+    They are ``output.logits`` or ``output["logits"]``, else the first entry of a tuple.
     """
     if isinstance(output, Tensor):
         return output

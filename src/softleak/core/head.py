@@ -173,12 +173,8 @@ class Head:
         linears = linear_layers(model)
         if name is not None and name not in linears:
             raise HeadNotFound(f"no nn.Linear named {name!r}; the model has {', '.join(linears)}")
-        found = list(linears)[-1] if name is None else name
-        return cls._from_linear(found, linears[found])
-
-    @classmethod
-    def _from_linear(cls, name: str, linear: nn.Linear) -> Head:
-        W = linear.weight.detach()
+        name = list(linears)[-1] if name is None else name
+        W, bias = linears[name].weight.detach(), linears[name].bias
         if len(W) < 2:
             raise ModelError(
                 f"expected logits of at least two classes, but the head {name!r} has one output, "
@@ -186,9 +182,8 @@ class Head:
             )
         if not W.is_meta and not W.isfinite().all():
             raise ModelError(f"the head {name!r} has weights that are NaN or infinite")
-        bias = torch.zeros(len(W), device=W.device) if linear.bias is None else linear.bias
-        b = bias.detach().double()
-        return cls(name, W, b, linear.bias is not None)
+        b = torch.zeros(len(W), device=W.device) if bias is None else bias.detach()
+        return cls(name, W, b.double(), bias is not None)
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:

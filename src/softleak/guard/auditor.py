@@ -143,11 +143,7 @@ def read_several(
 ) -> AuditReport:
     """Return the report on several samples with their number per class, or why it was not counted.
 
-    Args:
-        subject: the model with the weights that the client was sent.
-        update: the client's step, and what it says of its training.
-        report: the report so far.
-        stand_ins: images with their classes on which local training is simulated.
+    Images with their classes may be given, on which local training is simulated.
     """
     share, sent = update.share, update.trained
     if share is None or sent is None or not report.several or not report.composition.attacked:
@@ -309,13 +305,9 @@ class Question:
 
 
 class Auditor:
-    """An auditor of all rounds of one model.
+    """An auditor of all rounds of one model, whose weights are those of each round.
 
     The head and the evidence are facts of the architecture, so they are found once.
-
-    Args:
-        model: the architecture; the weights are those of each round.
-        question: what is asked of every round.
     """
 
     def __init__(self, model: nn.Module, question: Question) -> None:
@@ -324,13 +316,7 @@ class Auditor:
         self._first: Subject | None = None
 
     def audit(self, number: int, updates: Sequence[ClientUpdate], *, inputs: int = 0) -> RoundAudit:
-        """Return what the updates of one round give away.
-
-        Args:
-            number: the number of the round.
-            updates: the clients' steps, each with the state it began at.
-            inputs: how many inputs are attacked, of the updates from each state.
-        """
+        """Return what the updates of one round give away, and the first inputs of each state."""
         start = time.perf_counter()
         clients = [client for some in by_state(updates) for client in self._group(some, inputs)]
         return RoundAudit(number, tuple(clients), time.perf_counter() - start)

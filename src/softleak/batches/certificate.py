@@ -16,11 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softleak.batches.search import FoundSamples
 from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.systems import (
     NO_KIND,
     THOROUGH,
+    FoundSamples,
     JointSystem,
     SamplePoints,
     SampleSystem,

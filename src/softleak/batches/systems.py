@@ -99,6 +99,28 @@ class SamplePoints(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class FoundSamples:
+    """Samples that fit, with the flat of labels that each belongs to (N,)."""
+
+    at: SamplePoints
+    kind: Tensor
+
+    @classmethod
+    def none(cls, space: HeadSpace) -> FoundSamples:
+        """Return no sample."""
+        a, p = space.U.new_zeros(0, space.rank), space.U.new_zeros(0, space.classes)
+        return cls(SamplePoints(a, a, p, p), torch.zeros(0, dtype=torch.long, device=a.device))
+
+    def take(self, rows: Tensor | list[int]) -> FoundSamples:
+        """Return some of the samples."""
+        rows = torch.as_tensor(rows, dtype=torch.long, device=self.kind.device)
+        return FoundSamples(SamplePoints(*(part[rows] for part in self.at)), self.kind[rows])
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, eq=False)
 class SampleSystem:
     """The system of one sample, with ``b`` in the flat ``start + basis β``."""
 

@@ -24,16 +24,11 @@ class DifferentiableModel:
     model: nn.Module  # the copy. Batches of independent samples may run through it under ``vmap``
     parameters: dict[str, Tensor]  # its parameters by name, detached
     head: Head  # its last linear layer
-    # whether autograd takes the gradients, for a model that cannot be vectorised
-    plain: bool = False
+    plain: bool = False  # whether autograd takes the gradients: some models cannot be vectorised
 
     @classmethod
     def of(cls, model: nn.Module, head: Head, dtype: torch.dtype) -> DifferentiableModel:
-        """Copy a model in a dtype; batch normalisation in train mode sees one sample only.
-
-        Raises:
-            ModelError: if a dropout layer is in train mode, as its mask cannot be known.
-        """
+        """Copy a model in a dtype; batch normalisation in train mode sees one sample only."""
         own = copy.deepcopy(model).to(dtype)
         for name, module in own.named_modules():
             if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
@@ -255,10 +250,7 @@ def _residual(G: Tensor, u: Tensor, v: Tensor) -> Tensor:
 def parts(ours: Tensor, theirs: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Return vectors with the same distance and angle as two outer products.
 
-    Args:
-        ours: δ and x (C + I,).
-        theirs: σ, u and v (1 + C + I,).
-        classes: the number C of entries of δ.
+    ``ours`` is δ, of C ``classes``, and x (C + I,); ``theirs`` is σ, u and v (1 + C + I,).
     """
     delta, x = ours[:classes], ours[classes:]
     sigma, u, v = theirs[:1], theirs[1 : classes + 1], theirs[classes + 1 :]

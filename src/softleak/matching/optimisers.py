@@ -39,21 +39,13 @@ class Optimiser(Protocol):
     @property
     def evaluations(self) -> int:
         """How many evaluations of the loss and its gradient a problem may have."""
-        ...
 
     @property
     def vectors(self) -> int:
         """How many vectors of unknowns the optimiser holds for one problem."""
-        ...
 
     def part(self, first: float, last: float) -> Optimiser:
-        """Return this optimiser limited to a part of its evaluations.
-
-        Args:
-            first: the fraction of the evaluations before which it begins, from 0 to 1.
-            last: the fraction at which it ends, from ``first`` to 1.
-        """
-        ...
+        """Return this optimiser limited to its evaluations from one fraction to another."""
 
     def minimise(self, problems: MatchingProblems, start: Tensor, stopping: Stopping) -> Minimum:
         """Minimise every problem by itself.
@@ -64,7 +56,6 @@ class Optimiser(Protocol):
             start: the first iterates (P, n).
             stopping: it is told of every evaluation and asked whether to go on.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -281,12 +272,7 @@ class WolfeSearch:
     margin: float = 0.1
 
     def judge(self, state: Descent, loss: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        """Judge a trial of every row, and choose the next step.
-
-        Args:
-            state: the searches, which are updated.
-            loss: the losses (P,) at ``x + step · direction``.
-            slope: their gradients (P, n).
+        """Judge the losses (P,) and slopes (P, n) of a trial, and choose the next step.
 
         Returns:
             Masks (P,) of the rows whose step is taken, and of those where none was found.
@@ -411,10 +397,9 @@ class LBFGS:
         self._turn(state, history, taken, lost)
 
     def _turn(self, state: Descent, history: History, taken: Tensor, lost: Tensor) -> None:
-        """Choose new directions.
+        """Choose new directions: that of L-BFGS where a step was taken, else the steepest descent.
 
-        Where a step was taken, the direction is that of L-BFGS. Where none was found, it is the
-        steepest descent; if that was the direction already, the problem has converged.
+        If no step was found along the steepest descent, the problem has converged.
         """
         if not bool((taken | lost).any()):
             return
@@ -468,19 +453,12 @@ class AttemptSettings:
         return math.ceil(round(1 / self.trial, 6)) - 2
 
     def minimise(
-        self,
-        optimiser: Optimiser,
-        problems: MatchingProblems,
-        starts: Sequence[Tensor],
+        self, optimiser: Optimiser, problems: MatchingProblems, starts: Sequence[Tensor],
         stopping: Stopping,
-    ) -> Minimum:
+    ) -> Minimum:  # fmt: skip
         """Run all attempts for a while, then the best one of each problem to the end.
 
-        Args:
-            optimiser: the way to minimise, with the evaluations that all attempts share.
-            problems: P problems.
-            starts: the first iterates (P, n) of each attempt.
-            stopping: what may end the run.
+        All of them share the evaluations of the optimiser.
         """
         count, first = len(starts), starts[0]
         if count == 1:

@@ -1,5 +1,4 @@
-"""Match an update of several local steps: the client is run on a guess, and the guess
-follows the slope of what its update leaves.
+"""Match an update of several local steps: a guess follows the slope of what its own update leaves.
 
 The unrolled client is a differentiable function of one input and its label. Both are found at once
 by L-BFGS in float64, each layer of the update divided by its size.
@@ -31,8 +30,7 @@ class UnrolledMatching:
     steps: int = 50  # the steps of a round; time is looked at between rounds
     history: int = 100  # the pairs of steps that L-BFGS remembers
     contrast: float = 0.05  # the size of the noise that a search begins with
-    # the logit by which the class that the head's update raises leads at first
-    leading: float = 2.0
+    leading: float = 2.0  # the logit by which the class that the update raises leads at first
     explained: float = 1e-7  # an update counts as explained if this part of its size is left
     seconds: float | None = None  # the time limit, after which the best so far is returned
     seed: int = 0  # the seed of the first guess
@@ -40,9 +38,7 @@ class UnrolledMatching:
     def __call__(self, subject: Subject, share: GradientShare) -> UnrolledMatch:
         """Return the input and the label that come nearest to an update of one sample.
 
-        Args:
-            subject: the model the client started from.
-            share: ``before − after``, with a client in ``made_by`` of which everything is known.
+        The share is ``before − after``, with a client in ``made_by`` of which everything is known.
         """
         if share.made_by is None:
             raise ModelError("expected an update of local training, got a gradient")

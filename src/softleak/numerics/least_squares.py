@@ -6,7 +6,7 @@ solution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,33 +50,24 @@ TINY = 1e-300  # the smallest divisor: it keeps a quotient by zero finite
 
 
 def cholesky_in_place(matrix: Tensor) -> bool:
-    """Replace the lower half of a matrix by its Cholesky factor, and tell whether there is one.
+    """Replace the lower half of a matrix (n, n) by its Cholesky factor; tell whether there is one.
 
-    Args:
-        matrix: A symmetric matrix (n, n), of which only the lower half is read and written. It is
-            of no use after a failure.
+    The upper half is not read, and the matrix is of no use after a failure.
     """
     factor, failed = torch.linalg.cholesky_ex(matrix)
     matrix.copy_(factor)
     return not failed
 
 
-@dataclass(frozen=True)
-class LeastSquaresSettings:
-    """The settings of the dense solver. The matrix is scaled to a unit diagonal."""
-
-    singular_pivot: float = 1e-13  # a scaled pivot this small belongs to a direction no row sees
-    # what is added to the scaled diagonal, one after the other, until the matrix can be factored
-    diagonal_lifts: tuple[float, ...] = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-6)
-    refinements: int = 6  # how many steps towards the solution of the rows themselves, at most
-    step_tolerance: float = 1e-3  # refinement stops at a step of this part of the error
-    error_draws: int = 64  # from how many draws a standard error is computed; 64 tell it to a tenth
-    # A factor in single precision is used if its smallest scaled pivot is larger than this. At
-    # 4·10⁻⁴ it is off by a hundredth in the worst direction
-    smallest_single_pivot: float = 1e-4
-
-
-LEAST_SQUARES_SETTINGS = LeastSquaresSettings()
+# Of the dense solver, whose matrix is scaled to a unit diagonal:
+SINGULAR_PIVOT = 1e-13  # a scaled pivot this small belongs to a direction no row sees
+DIAGONAL_LIFTS = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-6)  # until the matrix can be factored
+REFINEMENTS = 6  # steps towards the solution of the rows themselves, at most
+STEP_TOLERANCE = 1e-3  # refinement stops at a step of this part of the error
+ERROR_DRAWS = 64  # from how many draws a standard error is computed; 64 tell it to a tenth
+# A factor in single precision is used if its smallest scaled pivot is larger than this. At 4·10⁻⁴
+# it is off by a hundredth in the worst direction.
+SMALLEST_SINGLE_PIVOT = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,37 +90,30 @@ class Factored:
 
     normal: Tensor  # the matrix N, in single or in double precision
     scale: Tensor  # the scale s (n,) that makes the diagonal of ``s N s`` one
-    # the lower factor L of ``s N s`` with its lifted diagonal, in the precision of N. What is above
-    # the diagonal means nothing
-    factor: Tensor
+    factor: Tensor  # the lower factor of ``s N s``, diagonal lifted; its upper half means nothing
     lifted: Tensor  # what was added to the diagonal of N (n,)
-    settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS  # the settings of the solver
 
     @classmethod
-    def of(
-        cls, normal: Tensor, settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
-    ) -> Factored:
+    def of(cls, normal: Tensor, lifts: Sequence[float] = DIAGONAL_LIFTS) -> Factored:
         """Return the factorisation of N, its diagonal lifted as far as necessary."""
         total = 0.0
-        for lift in settings.diagonal_lifts:
+        for lift in lifts:
             scale, factor = _scaled(normal)
             total += lift
             factor.diagonal().add_(total)
             if cholesky_in_place(factor):
                 break
-        return cls(normal, scale, factor, total / scale.square(), settings)
+        return cls(normal, scale, factor, total / scale.square())
 
     @classmethod
-    def in_single_precision(
-        cls, normal: Tensor, settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
-    ) -> Factored | None:
+    def in_single_precision(cls, normal: Tensor) -> Factored | None:
         """Return the factorisation of N in float32, or None if it asks for more precision."""
         scale, factor = _scaled(normal)
         found = cholesky_in_place(factor)
-        sharp = factor.diagonal().min() ** 2 > settings.smallest_single_pivot  # not if it is nan
+        sharp = factor.diagonal().min() ** 2 > SMALLEST_SINGLE_PIVOT  # not if it is nan
         if not (found and sharp):
             return None
-        return cls(normal, scale, factor, torch.zeros_like(scale), settings)
+        return cls(normal, scale, factor, torch.zeros_like(scale))
 
     def inverse(self, right: Tensor) -> Tensor:
         """Return ``N⁻¹ right`` (n,)."""
@@ -144,18 +128,18 @@ class Factored:
             start: The x (n,) to start from.
         """
         x = start
-        for _ in range(self.settings.refinements):
+        for _ in range(REFINEMENTS):
             step = self._scaled_step(slope(x))
             x = x + step * self.scale
-            if float(step.abs().max()) < self.settings.step_tolerance:
+            if float(step.abs().max()) < STEP_TOLERANCE:
                 break
         pivots = self.factor.diagonal().double()
-        draws = drawn(self.factor, self.settings.error_draws)
+        draws = drawn(self.factor, ERROR_DRAWS)
         return Solution(
             x,
             draws.square().mean(1).sqrt() * self.scale,
             float((pivots.max() / pivots.min()) ** 2),
-            float(pivots.min() ** 2) > self.settings.singular_pivot,
+            float(pivots.min() ** 2) > SINGULAR_PIVOT,
         )
 
     def _scaled_step(self, slope: Tensor) -> Tensor:
@@ -195,8 +179,6 @@ def reproducible_noise(shape: tuple[int, int], like: Tensor) -> Tensor:
 
 
 BLOCK = 512  # rows of a Gram matrix that are computed at once
-
-
 FEWEST = 64  # columns of which a Gram matrix is kept; of fewer it is computed as quickly as read
 SUBTRACTED = 0.5  # the part of a group's size that may be subtracted, so that few digits are lost
 
@@ -292,15 +274,11 @@ def gram_of(columns: Tensor) -> Tensor:
 
 
 def inverse_trace(matrix: Tensor, ridge: float) -> float:
-    """Return the trace of the inverse of a positive matrix (n, n) that is known to rounding.
+    """Return the trace of the inverse of a positive matrix (n, n), whose diagonal is changed.
 
     It is the sum of squares of the inverse of the Cholesky factor, which is triangular: of each
-    block of its columns only the rows from the diagonal on are computed.
-
-    Args:
-        matrix: the matrix. Its diagonal is changed.
-        ridge: what is added to the diagonal, because rounding may have left the matrix indefinite.
-            If that is not enough, a thousand times as much is added.
+    block of its columns only the rows from the diagonal on are computed. As rounding may have left
+    the matrix indefinite, the ``ridge`` is added to it, or a thousand times as much.
     """
     matrix.diagonal().add_(ridge)
     factor, failed = torch.linalg.cholesky_ex(matrix)

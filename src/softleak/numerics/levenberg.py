@@ -16,11 +16,9 @@ class Residuals(Protocol):
 
     def values(self, x: Tensor, kind: Tensor) -> Tensor:
         """Return the residuals (N, E) at ``x`` (N, K), of problems of these kinds (N,)."""
-        ...
 
     def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
         """Return the residuals (N, E) and their derivatives (N, E, K)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -35,12 +33,8 @@ class Levenberg:
     checkpoints: tuple[int, ...] = (6, 14)  # iterations after which the largest costs are given up
     kept: float = 1 / 3  # the part of the problems that is kept at a checkpoint
     fewest: int = 64  # the number of problems that are kept in any case
-    # the number of problems of each kind that are kept as well: costs of different kinds cannot be
-    # compared
-    of_each: int = 2
-    # a problem is solved once a step promises to lower its cost by no more than this part. The
-    # search ends when all problems are solved
-    settled: float = 1e-6
+    of_each: int = 2  # and of each kind: costs of different kinds cannot be compared
+    settled: float = 1e-6  # the search ends when no step promises more than this part of a cost
 
     def minimise(
         self, residuals: Residuals, x: Tensor, kind: Tensor

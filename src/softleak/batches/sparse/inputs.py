@@ -115,14 +115,12 @@ def _alone(
     head = subject.head
     features = run_through(subject.once(exact_copy), head.name, x).entered.detach()
     relative = share.resolution(head.weight_name, head.dtype) if head.weight_name in share else 0.0
-    out = []
+    out, name = [], head.weight_name
     for delta, error, feature in zip(parts.delta, parts.errors, features, strict=True):
         G = size * torch.outer(delta, feature)
         off = float(error.norm() / delta.norm()) + OWN_ROUNDINGS * relative
         rounding = off * float(G.square().mean().sqrt())
-        out.append(
-            GradientShare({head.weight_name: G}, share.input_shape, {head.weight_name: rounding})
-        )
+        out.append(GradientShare({name: G}, share.input_shape, {name: rounding}))
     return out
 
 
@@ -161,7 +159,12 @@ def recover_by_inputs(
         return None
     found = sparse_directions(space.R, space.errors)
     if len(found) != space.rank:
-        return _incomplete(space.rank, found)
+        message = (
+            f"At least {space.rank} samples are behind the share. Of the patterns in which their "
+            f"ReLUs were on and off, {len(found)} were found, and the inputs need all of them: "
+            "this attack did not succeed, which does not mean that the batch is hidden."
+        )
+        return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
     if f"{layer}.bias" not in share:
         return recover_without_scale(subject, share, knowledge, space, found, size)
     inputs = inputs_of(share, layer, space, found)
@@ -175,15 +178,6 @@ def first_layer_space(
     G = share[name].double()
     relative = share.resolution(name, subject.parameters[name].dtype)
     return GradientSpace.of(G, relative, math.hypot(share.noise(name), knowledge.noise))
-
-
-def _incomplete(rank: int, found: Directions) -> BatchRecovery:
-    message = (
-        f"At least {rank} samples are behind the share. Of the patterns in which their ReLUs were "
-        f"on and off, {len(found)} were found, and the inputs need all of them: this attack did "
-        "not succeed, which does not mean that the batch is hidden."
-    )
-    return BatchRecovery(Status.NO_SOLUTION, message, rank)
 
 
 def inputs_of(share: GradientShare, layer: str, space: GradientSpace, found: Directions) -> Inputs:

@@ -7,8 +7,8 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -42,25 +42,20 @@ Factor = Tensor | float
 def record_operations(rows: Callable[[Tensor], Sequence[Tensor]], z: Tensor) -> fx.Graph:
     """Return the operations that lead from unknowns (n,) to parts of the rows.
 
-    Raises:
-        Exception: of any kind, if the operations depend on the values.
+    An exception of any kind says that the operations depend on the values.
     """
-
-    def plain(z: Tensor) -> list[Tensor]:
-        return list(rows(z))
 
     apart: Any = get_decompositions(TAKEN_APART)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        recorded = make_fx(functionalize(plain), decomposition_table=apart)(z)
+        recorded = make_fx(functionalize(lambda z: list(rows(z))), decomposition_table=apart)(z)
     recorded.graph.eliminate_dead_code()
     graph: fx.Graph = recorded.graph
     return graph
 
 
-@dataclass(frozen=True, eq=False)
-class TangentStep:
-    """Compute the tangents of one node from those of others, and let go of some."""
+class TangentStep(NamedTuple):
+    """How the tangents of one node follow from those of others."""
 
     node: fx.Node  # the node whose tangents are computed
     sources: tuple[fx.Node, ...]  # the nodes whose tangents it needs
@@ -73,24 +68,18 @@ class LinearRows:
 
     source: fx.Node  # the node of the unknowns
     steps: list[TangentStep] = field(default_factory=list)  # what is computed, in order
-    # of the rows; None for a constant part
-    parts: list[fx.Node | None] = field(default_factory=list)
-    # the parts in a basis of fewer rows
-    thin: dict[int, FactoredRows] = field(default_factory=dict)
+    parts: list[fx.Node | None] = field(default_factory=list)  # None for one that is constant
+    thin: dict[int, FactoredRows] = field(default_factory=dict)  # parts in a basis of fewer rows
 
     def __call__(self, tangents: Tensor) -> list[Tensor | None]:
         """Return the tangents (K, …) of every part of the rows, for tangents (K, n)."""
         held: dict[fx.Node, Any] = {self.source: tangents}
-        needed: dict[fx.Node, int] = {}
-        for index, step in enumerate(self.steps):
-            needed.update(dict.fromkeys(step.sources, index))
-        needed.update({part: len(self.steps) for part in self.parts if part is not None})
-        for index, step in enumerate(self.steps):
-            given = [held[source] for source in step.sources]
-            held[step.node] = step.carry(*given)
+        last = {source: step for step in self.steps for source in step.sources}
+        for step in self.steps:
+            held[step.node] = step.carry(*(held[source] for source in step.sources))
             for source in step.sources:
-                if needed[source] == index:
-                    held.pop(source, None)
+                if last[source] is step and source not in self.parts:
+                    held.pop(source, None)  # nothing needs it any more
         return [None if part is None else held[part] for part in self.parts]
 
 
@@ -98,12 +87,8 @@ class Linearisation:
     """Walk over recorded operations at an iterate, and collect what tangents pass through.
 
     A pointwise operation is not a step. Its tangents are a sum of factors times tangents of nodes
-    before it, the blend. The sum is only computed where another operation needs it.
-
-    Args:
-        graph: the recorded operations.
-        z: the iterate (n,).
-        thin: whether gradients that are products of thin matrices are written with fewer rows.
+    before it, the blend. The sum is only computed where another operation needs it. If ``thin``,
+    gradients that are products of thin matrices are written with fewer rows.
     """
 
     def __init__(self, graph: fx.Graph, z: Tensor, thin: bool = False) -> None:
@@ -141,8 +126,10 @@ class Linearisation:
         if torch.Tag.pointwise in getattr(node.target, "tags", ()):
             self._blend(operation)
             return
-        taken = node.target is operator.getitem
-        carry = _taken(operation) if taken else RULES.get(name, carry_by_jvp)(operation)
+        if node.target is operator.getitem:
+            carry: Carry = operator.itemgetter(node.args[1])
+        else:
+            carry = RULES.get(name, carry_by_jvp)(operation)
         whole = tuple(self._whole(source) for source in sources)
         self.rows.steps.append(TangentStep(node, whole, carry))
         self.blends[node] = {node: 1.0}
@@ -170,11 +157,6 @@ def _differentiable(value: object) -> bool:
     if isinstance(value, Tensor):
         return value.is_floating_point()
     return isinstance(value, (tuple, list))
-
-
-def _taken(operation: Operation) -> Carry:
-    index = operation.node.args[1]
-    return lambda tangents: tangents[index]
 
 
 def _blended(factors: Sequence[Factor], shape: torch.Size) -> Carry:
@@ -238,13 +220,10 @@ class TangentProducts:
     def jacobian(
         self, z: Tensor, weight: Tensor, kept: Tensor | None, out: Tensor | None = None
     ) -> Tensor:
-        """Return the transposed Jacobian (n, R'), each row of the equations times its weight.
+        """Return the transposed Jacobian (n, R'), each row of the equations times its weight (R,).
 
-        Args:
-            z: the unknowns (n,).
-            weight: the weight (R,) of each row.
-            kept: the indices (R',) of the rows to keep; None means all.
-            out: a Jacobian (n, R') of before whose memory is used again, if there is one.
+        The rows of the indices ``kept`` (R',) are kept; None means all. ``out`` is a Jacobian of
+        before, whose memory is used again.
         """
         like = self.function.model.like
         groups = list(self._groups(weight.to(like), kept))
@@ -255,13 +234,8 @@ class TangentProducts:
     ) -> tuple[Tensor, Tensor]:
         """Return a transposed Jacobian (n, R') and residuals (R',) with the same normal equations.
 
-        Gradients that are products of thin matrices are written in a basis of fewer rows.
-
-        Args:
-            z: the unknowns (n,).
-            r: the weighted residuals (R,) there.
-            weight: the weight (R,) of each row, the same for all entries of a gradient.
-            out: a Jacobian of before whose memory is used again, if there is one.
+        Gradients that are products of thin matrices are written in a basis of fewer rows. The
+        residuals ``r`` (R,) are weighted, and all entries of a gradient have the same weight.
         """
         like = self.function.model.like
         product, thin = self._at(z.to(like), thin=True)
@@ -273,10 +247,7 @@ class TangentProducts:
         return self._filled(product, groups, out), torch.cat(parts)
 
     def _filled(
-        self,
-        product: Product,
-        groups: Sequence[tuple[Tensor, Tensor | None]],
-        out: Tensor | None,
+        self, product: Product, groups: Sequence[tuple[Tensor, Tensor | None]], out: Tensor | None
     ) -> Tensor:
         """Return the transposed Jacobian (n, R') of groups of rows, chunk by chunk."""
         like, n, chunk = self.function.model.like, self.function.unknowns, self.chunk
@@ -370,14 +341,12 @@ class TangentProducts:
         return graph
 
     def _vectorised(self, z: Tensor, tangents: Tensor) -> list[Tensor | None]:
-        def one(v: Tensor) -> list[Tensor]:
-            carried: list[Tensor] = jvp(self.function.groups, (z,), (v,))[1]
-            return carried
-
+        """Return the tangents of every group by ``jvp``, at once or one after the other."""
+        along = partial(jvp, self.function.groups, (z,))
         try:
-            return list(vmap(one)(tangents))
+            return list(vmap(lambda v: along((v,))[1])(tangents))
         except Exception:  # control flow by data, an operation without a batched form
-            each = [one(v) for v in tangents]
+            each = [along((v,))[1] for v in tangents]
             return [torch.stack(group) for group in zip(*each, strict=True)]
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from softleak._moved import MovedPaths
 from softleak._version import __version__
 from softleak.core.errors import SoftleakError
 
@@ -35,42 +36,12 @@ if TYPE_CHECKING:
     from softleak.matching.reconstruction import Reconstruction
 
 __all__ = [
-    "L2",
-    "AnyLabel",
-    "AuditReport",
-    "BatchRecovery",
-    "Candidate",
-    "Chain",
-    "Client",
-    "Cosine",
-    "Evidence",
-    "Family",
-    "GradientShare",
-    "Head",
-    "InputPart",
-    "InputSpec",
-    "Inversion",
-    "Knowledge",
-    "Mixed",
-    "OneHot",
-    "Reconstruction",
-    "Recovery",
-    "Smoothed",
-    "SmoothedMixed",
-    "SoftleakError",
-    "Status",
-    "Subject",
-    "__version__",
-    "audit",
-    "capture",
-    "invert",
-    "probe",
-    "reconstruct",
-    "reconstruct_many",
-    "recover_batch",
-    "recover_label",
-    "recover_labels",
-]
+    "L2", "AnyLabel", "AuditReport", "BatchRecovery", "Candidate", "Chain", "Client", "Cosine",
+    "Evidence", "Family", "GradientShare", "Head", "InputPart", "InputSpec", "Inversion",
+    "Knowledge", "Mixed", "OneHot", "Reconstruction", "Recovery", "Smoothed", "SmoothedMixed",
+    "SoftleakError", "Status", "Subject", "__version__", "audit", "capture", "invert", "probe",
+    "reconstruct", "reconstruct_many", "recover_batch", "recover_label", "recover_labels",
+]  # fmt: skip
 
 _NAMES_BY_MODULE = {
     "audit.report": ("AuditReport",),
@@ -126,3 +97,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+sys.meta_path.append(MovedPaths)

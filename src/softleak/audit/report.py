@@ -6,22 +6,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from os import PathLike
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from softleak.audit.composition import CompositionFinding, mixes
 from softleak.audit.findings import (
+    NO_SAMPLES,
+    UNREAD,
+    CompositionFinding,
     FeatureFinding,
     InputFinding,
     LabelFinding,
-    LabelLeak,
-    Score,
+    SamplesFinding,
+    mixes,
 )
 from softleak.audit.leaks import Leak
+from softleak.audit.metrics import Score
 from softleak.audit.options import NO_NAMES, TokenNames
-from softleak.audit.rates import WhatIf
-from softleak.audit.samples import NO_SAMPLES, SamplesFinding
+from softleak.audit.sweeps import WhatIf
 from softleak.core.factors import factor
 from softleak.core.families import Family, SmoothedMixed
 from softleak.core.head import Head
@@ -38,61 +40,33 @@ REACH = LARGEST ** (1 / 3)
 SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A scalar worth pointing at: a certified solution, from ``low`` to ``high``."""
+def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[str, Any] | None:
+    """Return ``ŷ(t) = softmax(a/t + b) − t u`` with its loss, for the page of one share.
 
-    scalar: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, eq=False)
-class ScalarView:
-    """``ŷ(t) = softmax(a/t + b) − t u`` with its loss on a grid, and the certified scalars.
-
-    ``a``, ``b``, ``u`` are (C,). ``loss`` is (S,) on cubes of evenly spaced numbers from −``reach``
-    to ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
-    around the marks, where it falls to zero.
+    Returns:
+        ``a``, ``b``, ``u`` (C,). ``loss`` (S,) on cubes of evenly spaced numbers from −``reach`` to
+        ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
+        around the certified solutions, where it falls to zero. None where no single sample is
+        behind the share.
     """
-
-    a: Tensor
-    b: Tensor
-    u: Tensor
-    reach: float
-    loss: Tensor
-    near: Tensor
-    marks: tuple[Mark, ...]
-
-    @classmethod
-    def of(cls, head: Head, share: GradientShare, recovery: Recovery) -> ScalarView | None:
-        """Return the view of one share; None where no single sample is behind it."""
-        if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE):
-            return None
-        unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
-        pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
-        marks = tuple(Mark(c.scalar, c.low, c.high) for c in recovery.solutions)
-        t = torch.cat([even_cubes(), _around(marks)]).to(head.W.device)
-        loss = spread(pseudo, SHOWN, t[None])[0]
-        near = torch.stack([t, loss], 1)[POINTS:].cpu()
-        a, b, u = pseudo.a[0].cpu(), pseudo.b.cpu(), pseudo.u[0].cpu()
-        return cls(a, b, u, REACH, loss[:POINTS].cpu(), near, marks)
-
-
-def even_cubes() -> Tensor:
-    """Return scalars ``t`` of both signs, denser near zero."""
-    step = 2 * REACH / POINTS
-    return (torch.arange(POINTS, dtype=torch.double).add(0.5).mul(step).sub(REACH)) ** 3
-
-
-def _around(marks: tuple[Mark, ...]) -> Tensor:
-    """Return scalars ever closer to each mark from both sides, and the mark, in ascending order."""
+    if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE):
+        return None
+    unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
+    pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
+    even = torch.arange(POINTS, dtype=torch.double).add(0.5).mul(2 * REACH / POINTS).sub(REACH)
     sides = torch.cat([1 - NEAR, torch.ones(1, dtype=torch.double), 1 + NEAR])
-    own = [mark.scalar * sides for mark in marks]
-    return torch.cat(own).sort().values if own else torch.empty(0, dtype=torch.double)
-
-
-UNREAD = CompositionFinding()
+    around = [found.scalar * sides for found in recovery.solutions]
+    close = [torch.cat(around).sort().values] if around else []
+    t = torch.cat([even**3, *close]).to(head.W.device)
+    loss = spread(pseudo, SHOWN, t[None])[0]
+    near = torch.stack([t, loss], 1)[POINTS:]
+    numbers = {"a": pseudo.a[0], "b": pseudo.b, "u": pseudo.u[0]}
+    return {
+        **{name: entries.tolist() for name, entries in numbers.items()},
+        "reach": REACH,
+        "loss": loss[:POINTS].tolist(),
+        "near": near.tolist(),
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +78,7 @@ class AuditReport:
     feature: FeatureFinding
     input: InputFinding
     knowledge: Knowledge
-    view: ScalarView | None = None
+    view: dict[str, Any] | None = None  # the loss over the searched scalar
     score: Score | None = None
     fingerprint: str = ""  # SHA-256 of the file it came from
     composition: CompositionFinding = UNREAD
@@ -155,6 +129,16 @@ class AuditReport:
         return any(one.class_index is not None for one in self.samples.proved)
 
     @property
+    def knows_feature(self) -> bool:
+        """Return whether a feature is proved: that of the only sample, or of one of several."""
+        return self.feature.proved or self.samples.features > 0
+
+    @property
+    def knows_composition(self) -> bool:
+        """Return whether a class is proved to be among the labels, be it by the only label."""
+        return self.knows_label or self.knows_class or bool(self.composition.present)
+
+    @property
     def shows_input(self) -> bool:
         """Return whether a recognisable input was recovered, by the truth if it is known.
 
@@ -179,7 +163,7 @@ class AuditReport:
     @property
     def telling(self) -> bool:
         """Return whether anything leaked that defences are tried on, a set of labels included."""
-        return bool(self.leaks - {Leak.COMPOSITION}) or self.label.leak is not LabelLeak.NOTHING
+        return bool(self.leaks - {Leak.COMPOSITION}) or self.label.proved != "NOTHING"
 
     @property
     def seconds(self) -> float:

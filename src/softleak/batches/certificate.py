@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from softleak.batches.search import FoundSamples
 from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.systems import (
+    NO_KIND,
     THOROUGH,
+    FoundSamples,
     JointSystem,
     SamplePoints,
     SampleSystem,
@@ -43,24 +45,18 @@ PROOF_LOGITS = 1.0
 
 @dataclass(frozen=True, eq=False)
 class BatchCertificate:
-    """What is proved of the samples of a batch, in their order.
+    """What is proved of the samples of a batch, in their order."""
 
-    Attributes:
-        bits: (R,) what the equations test beyond the unknowns, of all samples together or of each.
-        label_errors: (R,) bounds of the L1 errors of the labels.
-        feature_errors: (R,) bounds of the relative errors of the features.
-        regular: (R,) whether errors are small beside the samples, of all together or of each.
-    """
-
-    bits: Tensor
-    label_errors: Tensor
-    feature_errors: Tensor
-    regular: Tensor
+    bits: Tensor  # (R,) what the equations test beyond the unknowns, of all together or of each
+    label_errors: Tensor  # (R,) bounds of the L1 errors of the labels
+    feature_errors: Tensor  # (R,) bounds of the relative errors of the features
+    regular: Tensor  # (R,) whether errors are small beside the samples, of all or of each
 
     def take(self, rows: Tensor) -> BatchCertificate:
         """Return what is proved of some of the samples."""
-        parts = (self.label_errors[rows], self.feature_errors[rows], self.regular[rows])
-        return BatchCertificate(self.bits[rows], *parts)
+        return BatchCertificate(
+            self.bits[rows], self.label_errors[rows], self.feature_errors[rows], self.regular[rows]
+        )
 
     @property
     def tested(self) -> Tensor:
@@ -70,7 +66,7 @@ class BatchCertificate:
 
 def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
     """Return what is proved by the joint system at its solution ``x`` (U,)."""
-    _, J = system.jacobian(x[None], torch.zeros(1, dtype=torch.long))
+    _, J = system.jacobian(x[None], NO_KIND)
     at, R, K = system.point(x), system.space.rank, system.supports.unknowns
     sizes = _sizes(system, at, len(x))
     told = J[0] * sizes
@@ -110,8 +106,7 @@ def certify_alone(
     equations for the R unknowns of its ``b``.
     """
     at, R = found.at, space.rank
-    identity = torch.eye(R, dtype=space.U.dtype, device=space.U.device)
-    system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]))
+    system = SampleSystem.whole(space, supports)
     values, J = system.jacobian(at.b, found.kind)
     n = row_errors(space)
     errors = equation_errors(space, n, at.a, at.b, at.p) * space.rows
@@ -141,9 +136,7 @@ def certify_alone(
 def excess_bits(told: Tensor, redundant: int) -> float:
     """Return the bits that rows (E, U), in standard errors, test beyond what unknowns absorb.
 
-    Args:
-        told: the derivatives, by unknowns in units of their own size.
-        redundant: the number of equations that follow from the others.
+    The unknowns are in units of their own size; some equations (``redundant``) follow from others.
     """
     bits = (told.norm(dim=1).clamp_min(1.0).log2() - PROOF_LOST_BITS).clamp_min(0.0)
     left = bits.sort(descending=True).values[told.shape[1] + redundant :]
@@ -203,8 +196,7 @@ TRADES_NEGATIVE = 1e-3  # a label may have entries so far below zero before the 
 TRADES_MISFIT = 32.0
 
 
-@dataclass(frozen=True, eq=False)
-class Trade:
+class Trade(NamedTuple):
     """A trade of sample ``i`` with ``s``: the flat that ``i`` moves to, and ``t``."""
 
     i: int
@@ -232,11 +224,10 @@ def without_other_labels(
 
     Where not all samples are known, nothing says whether the others can pay for such a label.
     """
-    identity = torch.eye(space.rank, dtype=space.U.dtype, device=space.U.device)
-    system = SampleSystem(space, supports, identity, torch.zeros_like(identity[0]), scaled=False)
+    system = SampleSystem.whole(space, supports, scaled=False)
     at, regular = found.at, proof.regular.clone()
     errors = equation_errors(space, row_errors(space), at.a, at.b, at.p) * space.rows
-    kinds = torch.arange(len(supports), device=identity.device)
+    kinds = torch.arange(len(supports), device=space.U.device)
     for i, b in enumerate(at.b):
         many = b.expand(len(kinds), -1)
         others = system.point(many, kinds)
@@ -294,13 +285,11 @@ def _labels_after(
     b = at.b.clone()
     b[trade.s] = (b[trade.s] - trade.t * b[trade.i]) / c
     space, own = system.space, _moved(system.supports, supports, trade)
-    p = torch.softmax(b @ space.logit_map.T + space.offset, -1)
     scale = (at.a[0] * at.b[0]).sum()
-    start = SamplePoints(scale * torch.linalg.inv(b).mT, b, at.label, p)
+    start = SamplePoints(scale * torch.linalg.inv(b).mT, b, at.label, space.predicted(b))
     solved, x = polish(space, own, start, scaled=system.scaled, solver=THOROUGH)
-    left = solved.values(x[None], torch.zeros(1, dtype=torch.long))
     labels = solved.point(x).label
-    explained = float(left.square().mean().sqrt()) <= TRADES_MISFIT
+    explained = solved.misfit(x) <= TRADES_MISFIT
     return labels if explained and float(labels.amin()) >= -TRADES_NEGATIVE else None
 
 

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from softleak.batches.from_head import HeadReading, read_head
+from softleak.batches.certificate import (
+    BatchCertificate,
+    certify,
+    certify_alone,
+    without_other_labels,
+    without_traded,
+)
+from softleak.batches.search import Whole, find_batch
 from softleak.batches.space import HeadSpace
 from softleak.batches.sparse.features import recover_by_features
 from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
+from softleak.batches.systems import (
+    FoundSamples,
+    SamplePoints,
+    Supports,
+    joined_supports,
+    supports_of,
+)
 from softleak.core.errors import LabelError
-from softleak.core.families import Family
+from softleak.core.families import Family, Mixed, Smoothed, SmoothedMixed
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
@@ -26,23 +40,138 @@ from softleak.labels.otherwise import without_decay
 from softleak.labels.recover import check_share, make_subject, recover
 from softleak.numerics.rounding import with_precision
 
+# Families that are tried in turn if none is named, each beside those before it.
+USUAL: tuple[Family, ...] = (Smoothed(), Mixed(2), SmoothedMixed(2))
+
+
+# What bounds the classes that are tried.
+NARROW_ALL_CLASSES = 20  # up to this number of classes, all of them are tried
+NARROW_PER_SAMPLE = 3  # beyond, this many per sample are tried, those that the gradient raises most
+NARROW_AT_LEAST = 12  # and no fewer than this
+
+
+@dataclass(frozen=True, eq=False)
+class HeadReading:
+    """What the head's gradient says of a batch."""
+
+    space: HeadSpace  # the factors of the gradient, at the scale that fits
+    at: SamplePoints  # the samples that were found
+    certificate: BatchCertificate  # what is proved of them, in their order
+    whole: bool  # whether these are all samples that the gradient shows
+    family: Family  # the last family that was tried
+    scale: float = 1.0  # ``a·b``: the number of samples over the assumed one, where searched
+
+
+def read_head(
+    space: HeadSpace,
+    features: Tensor,
+    family: Family | None,
+    *,
+    scales: tuple[bool, ...] = (True, False),
+    said: bool = True,
+) -> HeadReading | None:
+    """Return the samples behind a head's gradient, or None if none was found.
+
+    Args:
+        space: the factors of the gradient, at the assumed scale.
+        features: (n, I) usual features, from which the search starts.
+        family: the family of every label; None tries the usual ones in turn.
+        scales: whether the scale is taken as known, in the order in which that is tried.
+        said: whether the number of samples is stated. Otherwise the scale must follow from
+            the numbers as well, since the labels of saturated samples move with it.
+    """
+    likely = _likely(space, features)
+    best: HeadReading | None = None
+    for scaled in scales:
+        for tried, supports in _families(family, space.classes, likely):
+            if 1 + supports.unknowns + space.rank > space.classes:
+                continue  # There are not more equations than unknowns.
+            whole, part = find_batch(space, supports, features, scaled=scaled)
+            reading = _reading(space, supports, whole, part, tried, scaled, said)
+            if reading is not None and reading.whole:
+                return reading
+            if best is None or (reading and len(reading.at.a) > len(best.at.a)):
+                best = reading
+    return best
+
+
+def _likely(space: HeadSpace, features: Tensor) -> list[int]:
+    """Return the classes that labels may hold: those whose logits the batch raises most.
+
+    A class that the network predicts of many samples is lowered in the mean even if one of them has
+    its label. Its probabilities sum to more than one then, so fewer than R classes can be of that
+    kind, and they are those that the batch lowers most.
+    """
+    if space.classes <= NARROW_ALL_CLASSES:
+        return list(range(space.classes))
+    if space.with_bias:
+        raised = space.mean_difference
+    elif len(features):
+        raised = (space.gradient / space.columns) @ features.mean(0)
+    else:
+        raised = space.gradient.sum(1)
+    count = max(NARROW_AT_LEAST, NARROW_PER_SAMPLE * space.rank)
+    order = raised.argsort().tolist()
+    return order[:count] + order[count:][-(space.rank - 1) :]
+
+
+def _families(
+    family: Family | None, classes: int, likely: list[int]
+) -> Iterator[tuple[Family, Supports]]:
+    """Yield families with their flats; each of the usual ones comes with those before it."""
+    held: Supports | None = None
+    for tried in USUAL if family is None else (family,):
+        own = supports_of(tried, classes, likely)
+        if own is not None:
+            held = own if held is None else joined_supports(held, own)
+            yield tried, held
+
+
+def _reading(
+    space: HeadSpace,
+    supports: Supports,
+    whole: Whole | None,
+    part: FoundSamples,
+    family: Family,
+    scaled: bool,
+    said: bool,
+) -> HeadReading | None:
+    if whole is not None and whole.explained:
+        at = whole.system.point(whole.x)
+        system, x = whole.system, whole.x
+        if scaled and not said:
+            system, x = replace(system, scaled=False), torch.cat([x, torch.zeros_like(x[:1])])
+        proof = without_traded(certify(system, x, whole.misfit), system, x, supports)
+        scale = float(whole.system.unpack(whole.x)[2])
+        return HeadReading(space, at, proof, True, family, scale)
+    if not len(part) or not scaled:
+        return None
+    own = supports.opened() if space.is_levelled else supports
+    proof, misfits = certify_alone(space, own, part)
+    proof = without_other_labels(proof, space, own, part)
+    rows = (misfits <= 4.0).nonzero()[:, 0]
+    if not len(rows):
+        return None
+    found = part.take(rows)
+    return HeadReading(space, found.at, proof.take(rows), False, family)
+
+
 WHOLE_SAMPLES = 1e-3  # relative: a number this near to a whole one may be a number of samples
 
 
-def of_reading(
+def _said(
     reading: HeadReading, samples: Sequence[Recovery], size: int, knowledge: Knowledge
 ) -> str:
     """Return what was found of a batch."""
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
-    said = [f"{len(samples)} of {size} samples found, {proved} of them proved"]
-    said.append(
-        "the labels are assumed to be "
-        + (describe_family(reading.family) if knowledge.family else "one-hot, smoothed or mixed")
-    )
+    said = [
+        f"{len(samples)} of {size} samples found, {proved} of them proved",
+        f"the labels are assumed to be {_kind_of_labels(knowledge)}",
+    ]
     if not reading.whole:
         said.append("the others fit no label of that kind, or were not found")
     if reading.scale != 1.0:
-        said.append(_of_scale(reading, size, knowledge))
+        said.append(_said_of_scale(reading, size, knowledge))
     if reading.whole and len(samples) < size:
         said.append("the others have no gradient that stands out of rounding")
     if knowledge.samples is None:
@@ -54,7 +183,11 @@ def of_reading(
     return "; ".join(said)
 
 
-def _of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
+def _kind_of_labels(knowledge: Knowledge) -> str:
+    return describe_family(knowledge.family) if knowledge.family else "one-hot, smoothed or mixed"
+
+
+def _said_of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
     """Return what the scale that was found means."""
     times = reading.scale * size
     if knowledge.scale_unknown:
@@ -67,7 +200,7 @@ def _of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
     return f"{numbers}: the batch has {times:.6g} samples, or the share was scaled"
 
 
-def of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> str:
+def _said_of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> str:
     """Return what is said of one sample."""
     if proved:
         return f"one label explains this sample's part of the gradient, to within {error:.1g}"
@@ -89,48 +222,24 @@ def of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> st
     )
 
 
-def of_several_as_one(size: int, found: bool) -> str:
-    """Return what is said if several samples were announced and the gradient shows only one."""
-    shown = (
-        f"the head's gradient shows one sample where {size} were announced: the others have no "
-        "gradient that stands out of rounding, or the same feature or difference p − y as this one."
-    )
-    if found:
-        return f"{shown} The label is that of all of them taken as one sample, so nothing is proved"
-    return f"{shown} All of them taken as one sample have no label"
-
-
-def too_few(rank: int, size: int) -> str:
-    """Return what is said if fewer samples were announced than the gradient shows."""
-    return (
-        f"the head's gradient is of rank {rank}, so at least {rank} gradients were added up, where "
-        f"{size} samples were announced: the batch is larger, or it took several steps"
-    )
-
-
-def unsolvable(space: HeadSpace, size: int, knowledge: Knowledge) -> str:
+def _unsolvable(space: HeadSpace, size: int, knowledge: Knowledge) -> str:
     """Return what is said if no sample was found."""
     if space.rank + 2 > space.classes:
         return (
             f"the head's gradient of {space.classes} classes has rank {space.rank}: with as many "
             "samples as classes, the head alone does not tell one from another"
         )
-    named = describe_family(knowledge.family) if knowledge.family else "one-hot, smoothed or mixed"
     return (
         f"the head's gradient is of rank {space.rank}, so at least {space.rank} gradients were "
-        f"added up, but no sample of a label that is {named} was found in it: the batch of "
-        f"{size} has other labels, took several steps, or is too large for the search"
+        f"added up, but no sample of a label that is {_kind_of_labels(knowledge)} was found in it: "
+        f"the batch of {size} has other labels, took several steps, or is too large for the search"
     )
 
 
-def unbalanced() -> str:
-    """Return what is said if the columns of the head's gradient do not sum to zero."""
-    return (
-        "The columns of the head's gradient do not sum to zero, as those of a cross-entropy do: it "
-        "carries noise, or was altered."
-    )
-
-
+UNBALANCED = (
+    "The columns of the head's gradient do not sum to zero, as those of a cross-entropy do: it "
+    "carries noise, or was altered."
+)
 BALANCED_ROUNDINGS = 16.0  # the columns of a clean gradient sum to zero up to this many roundings
 
 
@@ -218,12 +327,9 @@ def _by_layers(
     subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery | None:
     """Read a batch from fully connected ReLU layers, whose labels may be any."""
-    found = [
-        one
-        for attack in (recover_by_inputs, recover_by_features)
-        if (one := attack(subject, share, knowledge, knowledge.samples)) is not None
-    ]
-    return max(found, key=lambda one: len(one.proved), default=None)
+    attacks = (recover_by_inputs, recover_by_features)
+    found = (attack(subject, share, knowledge, knowledge.samples) for attack in attacks)
+    return max(filter(None, found), key=lambda one: len(one.proved), default=None)
 
 
 def _worth(found: BatchRecovery) -> tuple[int, int]:
@@ -235,7 +341,12 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
     """Read a batch of rank two or more from the gradient of its head."""
     size = knowledge.samples or space.rank
     if size < space.rank:
-        return BatchRecovery(Status.NO_SOLUTION, too_few(space.rank, size), space.rank)
+        message = (
+            f"the head's gradient is of rank {space.rank}, so at least {space.rank} gradients were "
+            f"added up, where {size} samples were announced: the batch is larger, or it took "
+            "several steps"
+        )
+        return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
     features = subject.once(features_of_noise).to(space.U.device)
     scales = (False,) if knowledge.scale_unknown else (True, False)
     said = knowledge.samples is not None
@@ -243,12 +354,14 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
         space.times(float(size)), features, knowledge.family, scales=scales, said=said
     )
     if reading is None:
-        return BatchRecovery(Status.NOT_SINGLE, unsolvable(space, size, knowledge), size)
+        return BatchRecovery(Status.NOT_SINGLE, _unsolvable(space, size, knowledge), size)
     samples = tuple(_samples(reading, knowledge))
     proved = all(sample.status is Status.UNIQUE for sample in samples)
-    shown = reading.whole and len(samples) == size and (knowledge.scale_unknown or _whole(reading))
+    shown = (
+        reading.whole and len(samples) == size and (knowledge.scale_unknown or reading.scale == 1.0)
+    )
     status = Status.UNIQUE if proved and shown else Status.AMBIGUOUS
-    return BatchRecovery(status, of_reading(reading, samples, size, knowledge), size, samples)
+    return BatchRecovery(status, _said(reading, samples, size, knowledge), size, samples)
 
 
 def _tells_apart(reading: HeadReading, knowledge: Knowledge) -> bool:
@@ -263,11 +376,6 @@ def _tells_apart(reading: HeadReading, knowledge: Knowledge) -> bool:
     return knowledge.samples == reading.space.rank
 
 
-def _whole(reading: HeadReading) -> bool:
-    """Return whether the scale that was found is the assumed one."""
-    return reading.scale == 1.0
-
-
 def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
     """Return a recovery for each sample of a reading."""
     proof, at = reading.certificate, reading.at
@@ -276,19 +384,16 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
     tested, regular = proof.tested.tolist(), proof.regular.tolist()
     samples = []
     for i, label in enumerate(at.label.clamp_min(0.0)):
-        error, own = float(proof.label_errors[i]), float(proof.feature_errors[i])
-        error += 2 * reading.space.relative
-        proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
-        proved = proved and _tells_apart(reading, knowledge)
+        error = float(proof.label_errors[i]) + 2 * reading.space.relative
         flat = knowledge.scale_unknown and knowledge.family is None and is_flat(label)
-        proved = proved and not flat
-        status = Status.UNIQUE if proved else Status.AMBIGUOUS
-        family = reading.family
+        proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
+        proved = proved and not flat and _tells_apart(reading, knowledge)
+        said = _said_of_one(proved, tested[i], error, knowledge)
         samples.append(
             Recovery(
-                status, Doubt.FLAT.value if flat else of_one(proved, tested[i], error, knowledge),
-                label / label.sum(), features[i], float(at.a[i].norm()), error, own,
-                scale=1 / reading.scale, samples=1, family=family,
+                Status.UNIQUE if proved else Status.AMBIGUOUS, Doubt.FLAT.value if flat else said,
+                label / label.sum(), features[i], float(at.a[i].norm()), error,
+                float(proof.feature_errors[i]), 1 / reading.scale, 1, family=reading.family,
             )
         )  # fmt: skip
     return samples
@@ -304,7 +409,15 @@ def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Batc
         return BatchRecovery(answer.status, answer.message, max(answer.samples, 1), found)
     status = Status.AMBIGUOUS if answer.status is Status.UNIQUE else answer.status
     size = knowledge.samples or 1
-    message = of_several_as_one(size, bool(found))
+    shown = (
+        f"the head's gradient shows one sample where {size} were announced: the others have no "
+        "gradient that stands out of rounding, or the same feature or difference p − y as this one."
+    )
+    message = f"{shown} All of them taken as one sample have no label"
+    if found:
+        message = (
+            f"{shown} The label is that of all of them taken as one sample, so nothing is proved"
+        )
     samples = tuple(replace(one, status=status, reason=message) for one in found)
     return BatchRecovery(status, message, size, samples)
 
@@ -319,7 +432,7 @@ def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
             return replace(found, reason=found.message + note)
     answer = _alone(subject, share, replace(knowledge, samples=None))
     if answer.status is Status.NOT_SINGLE:
-        return replace(answer, reason=f"{unbalanced()} {answer.message}")
+        return replace(answer, reason=f"{UNBALANCED} {answer.message}")
     return answer
 
 

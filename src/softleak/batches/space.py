@@ -26,17 +26,11 @@ SKETCH = 24  # columns of a first random sketch; it doubles until it holds the w
 
 @dataclass(frozen=True, eq=False)
 class GradientSpace:
-    """``G = R Vᵀ`` up to rounding, with ``R`` (m, B) and orthonormal ``V`` (n, B).
+    """``G = R Vᵀ`` up to rounding, with ``R`` (m, B) and orthonormal ``V`` (n, B)."""
 
-    Attributes:
-        R: the coordinates of each row of ``G``.
-        V: the basis of its row space.
-        errors: the standard error (m,) of an entry of each row, from what ``R Vᵀ`` leaves of it.
-    """
-
-    R: Tensor
-    V: Tensor
-    errors: Tensor
+    R: Tensor  # the coordinates of each row of ``G``
+    V: Tensor  # the basis of its row space
+    errors: Tensor  # the standard error (m,) of an entry of each row, from what ``R Vᵀ`` leaves
 
     @property
     def rank(self) -> int:
@@ -45,12 +39,10 @@ class GradientSpace:
 
     @classmethod
     def of(cls, G: Tensor, relative: float, noise: float) -> GradientSpace:
-        """Factor a gradient (m, n).
+        """Factor a gradient (m, n) in float64.
 
-        Args:
-            G: the gradient, in float64.
-            relative: the rounding of its entries, relative to their size.
-            noise: the standard deviation of whatever else is on each entry.
+        Its entries are rounded by ``relative`` of their size, and ``noise`` is the standard
+        deviation of whatever else is on each.
         """
         V = _row_space(G, relative, noise)
         R = G @ V
@@ -93,40 +85,26 @@ class HeadSpace:
     entry, so columns are divided by their lengths: then all of them are equally exact. The same
     holds of rows, which ``levelled`` divides as well.
 
-    Attributes:
-        U: (C, R) the left singular vectors. They span the differences ``δ_i = p_i − y_i``, times
-            ``rows``.
-        S: (R,) the singular values that stand above rounding.
-        V: (I, R) the right singular vectors, with a further row if the bias is used.
-        weights: (C, I) the head's weights in terms of the divided features, with a further column
-            if the bias is used.
-        columns: (I,) what features are multiplied by: one over the length of each column.
-        rows: (C,) what differences are multiplied by: one, or one over the length of each row.
-        offset: (C,) what logits hold beside ``weights``: the head's bias, or zero if it is used.
-        with_bias: whether there is a further feature.
-        factor: what ``V S b`` is multiplied by to give a feature: the number of samples, if the
-            share is the mean gradient itself.
-        gradient: (C, I) the gradient in float64, columns divided, with the further column.
-        relative: the rounding of an entry relative to its size.
-        absolute: the rounding of an entry whatever its size.
-        smallest: entries below this are less exact than ``relative``.
-        is_levelled: whether rows are divided.
     """
 
-    U: Tensor
-    S: Tensor
-    V: Tensor
+    U: Tensor  # (C, R) the left singular vectors: they span all ``δ_i = p_i − y_i``, times ``rows``
+    S: Tensor  # (R,) the singular values that stand above rounding
+    V: Tensor  # (I, R) the right singular vectors, with a further row if the bias is used
+    # (C, I) the head's weights in terms of the divided features, with a further column if the bias
+    # is used.
     weights: Tensor
-    columns: Tensor
-    rows: Tensor
-    offset: Tensor
-    with_bias: bool
+    columns: Tensor  # (I,) what features are multiplied by: one over the length of each column
+    rows: Tensor  # (C,) what differences are multiplied by: one, or one over each row's length
+    offset: Tensor  # (C,) what logits hold beside ``weights``: the bias, or zero if it is used
+    with_bias: bool  # whether there is a further feature
+    # What ``V S b`` is multiplied by to give a feature: the number of samples, if the share is the
+    # mean gradient itself.
     factor: float
-    gradient: Tensor
-    relative: float
-    absolute: float
-    smallest: float
-    is_levelled: bool = False
+    gradient: Tensor  # (C, I) the gradient in float64, columns divided, with the further column
+    relative: float  # the rounding of an entry relative to its size
+    absolute: float  # the rounding of an entry whatever its size
+    smallest: float  # entries below this are less exact than ``relative``
+    is_levelled: bool = False  # whether rows are divided
 
     @property
     def rank(self) -> int:
@@ -142,6 +120,10 @@ class HeadSpace:
     def logit_map(self) -> Tensor:
         """Return ``M`` (C, R), so that the logits of a sample are ``M b + offset``."""
         return self.factor * (self.weights @ self.V) * self.S
+
+    def predicted(self, b: Tensor) -> Tensor:
+        """Return the probabilities (…, R, C) of samples ``b`` (…, R, R)."""
+        return torch.softmax(b @ self.logit_map.T + self.offset, -1)
 
     @cached_property
     def spread(self) -> Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,17 +24,11 @@ from softleak.numerics.levenberg import Levenberg
 
 @dataclass(frozen=True, eq=False)
 class Supports:
-    """Flats of labels: ``y = origin + directions c``.
+    """Flats of labels: ``y = origin + directions c``."""
 
-    Attributes:
-        classes: the classes that each flat is spanned by.
-        origin: (N, C) one label of each flat.
-        directions: (N, C, K) the directions of each flat; none for one-hot labels.
-    """
-
-    classes: tuple[tuple[int, ...], ...]
-    origin: Tensor
-    directions: Tensor
+    classes: tuple[tuple[int, ...], ...]  # the classes that each flat is spanned by
+    origin: Tensor  # (N, C) one label of each flat
+    directions: Tensor  # (N, C, K) the directions of each flat; none for one-hot labels
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -61,10 +56,7 @@ class Supports:
 def supports_of(family: Family, count: int, likely: Sequence[int]) -> Supports | None:
     """Return the flats of a known family of labels of ``count`` classes, or None if it has none.
 
-    Args:
-        family: one-hot, smoothed, mixed or smoothed mixed labels.
-        count: the number of classes C.
-        likely: the classes that may stand out of a label.
+    ``likely`` are the classes that may stand out of a label.
     """
     mixed, smoothed = {
         OneHot(): (1, False), Smoothed(): (1, True), Mixed(1): (1, False), Mixed(2): (2, False),
@@ -97,8 +89,7 @@ def joined_supports(one: Supports, other: Supports) -> Supports:
 EXPLAINED_WHOLLY = 1e-12  # an entry of which so little is left has no residual
 
 
-@dataclass(frozen=True, eq=False)
-class SamplePoints:
+class SamplePoints(NamedTuple):
     """Points of the system: ``a`` and ``b`` (N, R), labels and probabilities (N, C)."""
 
     a: Tensor
@@ -108,35 +99,58 @@ class SamplePoints:
 
 
 @dataclass(frozen=True, eq=False)
+class FoundSamples:
+    """Samples that fit, with the flat of labels that each belongs to (N,)."""
+
+    at: SamplePoints
+    kind: Tensor
+
+    @classmethod
+    def none(cls, space: HeadSpace) -> FoundSamples:
+        """Return no sample."""
+        a, p = space.U.new_zeros(0, space.rank), space.U.new_zeros(0, space.classes)
+        return cls(SamplePoints(a, a, p, p), torch.zeros(0, dtype=torch.long, device=a.device))
+
+    def take(self, rows: Tensor | list[int]) -> FoundSamples:
+        """Return some of the samples."""
+        rows = torch.as_tensor(rows, dtype=torch.long, device=self.kind.device)
+        return FoundSamples(SamplePoints(*(part[rows] for part in self.at)), self.kind[rows])
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, eq=False)
 class SampleSystem:
-    """The system of one sample, with ``b`` in the flat ``start + basis β``.
+    """The system of one sample, with ``b`` in the flat ``start + basis β``."""
 
-    Attributes:
-        space: the factors of the head's gradient.
-        supports: the flats of labels.
-        basis: (R, K) the directions that ``b`` is searched in.
-        start: (R,) a point of the flat.
-        scaled: whether the scale is known, so that ``a·b = 1`` is an equation.
-    """
+    space: HeadSpace  # the factors of the head's gradient
+    supports: Supports  # the flats of labels
+    basis: Tensor  # (R, K) the directions that ``b`` is searched in
+    start: Tensor  # (R,) a point of the flat
+    scaled: bool = True  # whether the scale is known, so that ``a·b = 1`` is an equation
 
-    space: HeadSpace
-    supports: Supports
-    basis: Tensor
-    start: Tensor
-    scaled: bool = True
+    @classmethod
+    def whole(cls, space: HeadSpace, supports: Supports, *, scaled: bool = True) -> SampleSystem:
+        """Return the system whose ``b`` may be anything."""
+        identity = torch.eye(space.rank, dtype=space.U.dtype, device=space.U.device)
+        return cls(space, supports, identity, torch.zeros_like(identity[0]), scaled)
 
     @cached_property
-    def _map(self) -> Tensor:
-        return self.space.logit_map @ self.basis
-
-    @cached_property
-    def _offset(self) -> Tensor:
-        return self.space.offset + self.space.logit_map @ self.start
-
-    @property
     def logits(self) -> tuple[Tensor, Tensor]:
         """Return the map (C, K) from ``β`` to logits, and the logits (C,) at ``β = 0``."""
-        return self._map, self._offset
+        M = self.space.logit_map
+        return M @ self.basis, self.space.offset + M @ self.start
+
+    def _predicted(self, beta: Tensor) -> Tensor:
+        """Return the probabilities (N, C) at points ``β`` (N, K)."""
+        M, offset = self.logits
+        return torch.softmax(beta @ M.T + offset, -1)
+
+    def _moved(self, p: Tensor) -> Tensor:
+        """Return the derivatives (N, C, K) of probabilities (N, C) by ``β``, times ``rows``."""
+        M, _ = self.logits
+        return self.space.rows[:, None] * (p[..., None] * (M - (p @ M)[:, None, :]))
 
     @cached_property
     def _flats(self) -> tuple[Tensor, Tensor]:
@@ -167,14 +181,12 @@ class SampleSystem:
         own = (self.supports.directions.abs().sum(1) > 0).sum(-1)
         return (self._flats[0].abs().sum(1) > 0).sum(-1) < own
 
-    def _without(self, x: Tensor) -> Tensor:
-        return x - (x @ self.space.U) @ self.space.U.T
-
     def _explain(self, p: Tensor, kind: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what is left of ``p`` (N, C), ``a`` (N, R) and the labels (N, C)."""
         origin = self.supports.origin[kind]
         across, along = self._flats
-        rest = self._without((p - origin) * self.space.rows)
+        rest, U = (p - origin) * self.space.rows, self.space.U
+        rest = rest - (rest @ U) @ U.T
         c = torch.einsum("nc,nck->nk", rest, across[kind])
         rest = rest - torch.einsum("nk,nck->nc", c, across[kind])
         label = origin + torch.einsum("nk,nck->nc", c, along[kind])
@@ -182,13 +194,13 @@ class SampleSystem:
 
     def point(self, beta: Tensor, kind: Tensor) -> SamplePoints:
         """Return the samples that points ``β`` (N, K) of these flats (N,) stand for."""
-        p = torch.softmax(beta @ self._map.T + self._offset, -1)
+        p = self._predicted(beta)
         _, a, label = self._explain(p, kind)
         return SamplePoints(a, beta @ self.basis.T + self.start, label, p)
 
     def values(self, beta: Tensor, kind: Tensor) -> Tensor:
         """Return the residuals (N, C), and one more where the scale is known."""
-        p = torch.softmax(beta @ self._map.T + self._offset, -1)
+        p = self._predicted(beta)
         rest, a, _ = self._explain(p, kind)
         size = a.norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
         if not self.scaled:
@@ -198,13 +210,11 @@ class SampleSystem:
 
     def jacobian(self, beta: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
         """Return the residuals (N, E) and their derivatives (N, E, K)."""
-        p = torch.softmax(beta @ self._map.T + self._offset, -1)
+        p = self._predicted(beta)
         rest, a, _ = self._explain(p, kind)
         size = a.norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
         across, along = self._flats[0][kind], self._moved_by_labels[kind]
-        dp = p[..., None] * (self._map - (p @ self._map)[:, None, :])
-        U = self.space.U
-        weighed = self.space.rows[:, None] * dp
+        U, weighed = self.space.U, self._moved(p)
         told = U.T @ weighed
         left = weighed - U @ told
         dc = across.mT @ left
@@ -222,10 +232,8 @@ class SampleSystem:
 
     def label_slopes(self, beta: Tensor, kind: Tensor) -> Tensor:
         """Return the derivatives (N, C, K) of the labels by ``β``."""
-        p = torch.softmax(beta @ self._map.T + self._offset, -1)
         across, along = self._flats
-        dp = p[..., None] * (self._map - (p @ self._map)[:, None, :])
-        return along[kind] @ (across[kind].mT @ (self.space.rows[:, None] * dp))
+        return along[kind] @ (across[kind].mT @ self._moved(self._predicted(beta)))
 
     def error_sizes(self, errors: Tensor, kind: Tensor) -> Tensor:
         """Return the size (N,) of residuals that errors (N, C) of ``p − y − δ`` leave."""
@@ -317,24 +325,18 @@ def equation_errors(space: HeadSpace, n: Tensor, a: Tensor, b: Tensor, p: Tensor
 POLISH = Levenberg(iterations=12, damping=1e-6, checkpoints=())
 THOROUGH = Levenberg(iterations=100, damping=1e-6, checkpoints=())
 REWEIGHTED = 3  # how often equations are weighed anew
+NO_KIND = torch.zeros(1, dtype=torch.long)  # of the one problem that a joint system is
 FAR_OFF = 1e4  # beyond this many standard errors, weighing anew does not help
 
 
 @dataclass(frozen=True, eq=False)
 class JointSystem:
-    """The system of all samples, each on its own flat of labels.
+    """The system of all samples, each on its own flat of labels."""
 
-    Attributes:
-        space: the factors of the head's gradient.
-        supports: the flat of each sample, in their order.
-        errors: (R, C) the standard error of every equation.
-        scaled: whether the scale is known. Otherwise the logarithm of ``a·b`` is an unknown.
-    """
-
-    space: HeadSpace
-    supports: Supports
-    errors: Tensor
-    scaled: bool = True
+    space: HeadSpace  # the factors of the head's gradient
+    supports: Supports  # the flat of each sample, in their order
+    errors: Tensor  # (R, C) the standard error of every equation
+    scaled: bool = True  # whether the scale is known; else the logarithm of ``a·b`` is an unknown
 
     def unpack(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return ``b`` (R, R), the coefficients (R, K) and ``a·b`` of unknowns (U,)."""
@@ -346,9 +348,13 @@ class JointSystem:
         """Return the samples of unknowns (U,)."""
         b, c, scale = self.unpack(x)
         a = scale * torch.linalg.inv_ex(b)[0].mT
-        p = torch.softmax(b @ self.space.logit_map.T + self.space.offset, -1)
+        p = self.space.predicted(b)
         label = self.supports.origin + (self.supports.directions @ c[..., None])[..., 0]
         return SamplePoints(a, b, label, p)
+
+    def misfit(self, x: Tensor) -> float:
+        """Return the root mean square of the residuals at unknowns (U,), in standard errors."""
+        return float(self._residuals(self.point(x)).square().mean().sqrt())
 
     def signal(self, x: Tensor) -> float:
         """Return the root mean square of the differences ``δ``, in standard errors.
@@ -423,13 +429,12 @@ def polish(
         parts.append((found.a * found.b).sum(-1).mean().clamp_min(1e-12).log()[None])
     x = torch.cat(parts)[None]
     system = JointSystem(space, supports, torch.ones_like(found.p), scaled)
-    kind = torch.zeros(1, dtype=torch.long)
     at = system.point(x[0])
     for _ in range(REWEIGHTED):
         n = entry_errors(space, as_sent(space, at), space.divided(at.b))
         errors = equation_errors(space, n, at.a, at.b, at.p)
         system = replace(system, errors=errors)
-        x, cost, _ = solver.minimise(system, x, kind)
+        x, cost, _ = solver.minimise(system, x, NO_KIND)
         at = system.point(x[0])
         if float(cost[0]) > at.p.numel() * FAR_OFF**2:
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,13 +26,14 @@ from softleak.core.forward import (
     gradients_of,
     logits_of,
     run_batch,
+    tables_of,
     watched_tables,
 )
 from softleak.core.input_spec import Inputs, layout_of, pieces
 from softleak.core.share import GradientShare, LocalTraining, read_settings
 
 Weights = dict[str, Tensor]
-Objective = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]  # logits (B, C) and soft labels (B, C) to a scalar
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class LocalProgram:
     """A client's steps from given weights."""
 
     model: nn.Module  # the network; its own parameters and buffers are left alone
-    loss: Objective  # the function of logits (B, C) and soft labels (B, C) that is minimised
+    loss: Loss  # the function of logits (B, C) and soft labels (B, C) that is minimised
     training: LocalTraining  # the steps; nothing of it may be unknown
     frozen: Mapping[str, Tensor]  # parameters by name that are used but not trained
     # Names of parameters whose gradient does not exist; optimisers leave them alone.
@@ -57,7 +58,7 @@ class LocalProgram:
 
     @classmethod
     def of(
-        cls, model: nn.Module, loss: Objective, training: LocalTraining, unused: Iterable[str] = ()
+        cls, model: nn.Module, loss: Loss, training: LocalTraining, unused: Iterable[str] = ()
     ) -> LocalProgram:
         """Return the program of a client that trains what ``requires_grad`` says."""
         if training.unknowns or not training.trains:
@@ -69,6 +70,7 @@ class LocalProgram:
     def run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Weights:
         """Return the weights by name after the last step, on inputs (N, …) and labels (N, C)."""
         now, state = dict(weights), OptimiserState()
+        step = _sgd if self.training.optimiser == "sgd" else _adam
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         for batch in self.training.batches(len(x), x.device):
             # Indexing keeps batches differentiable; one full batch needs none.
@@ -76,7 +78,7 @@ class LocalProgram:
             some, labels = (x, y) if whole else (x[batch], y[batch])
             slopes, buffers = grad(self._loss, has_aux=True)(now, buffers, some, labels)
             trained = {n: g for n, g in slopes.items() if n not in self.unused}
-            state, moved = advance(self.training, state, now, trained)
+            state, moved = step(self.training, state, now, trained)
             now |= moved
         return now
 
@@ -90,18 +92,6 @@ class LocalProgram:
             came = "no tensor" if logits is None else f"a tensor of shape {tuple(logits.shape)}"
             raise ModelError(f"expected a model whose output is logits (B, C), got {came}")
         return self.loss(logits, y), own
-
-
-def advance(
-    training: LocalTraining,
-    state: OptimiserState,
-    weights: Mapping[str, Tensor],
-    gradients: Mapping[str, Tensor],
-) -> tuple[OptimiserState, Weights]:
-    """Return the optimiser's memory and the weights after one step along the gradients."""
-    if training.optimiser == "sgd":
-        return _sgd(training, state, weights, gradients)
-    return _adam(training, state, weights, gradients)
 
 
 def _sgd(
@@ -152,16 +142,12 @@ def _adam(
 
 
 def _known(training: LocalTraining) -> tuple[float, float, float]:
-    """Return learning rate, momentum and weight decay as numbers."""
-    found = training.lr, training.momentum, training.weight_decay
-    lr, momentum, decay = (float(v) if isinstance(v, int | float) else None for v in found)
-    if lr is None or momentum is None or decay is None:
-        raise OptionError("a client that runs needs its lr, momentum and weight_decay")
-    return lr, momentum, decay
+    """Return learning rate, momentum and weight decay, which ``LocalProgram.of`` made sure of."""
+    known = training.lr, training.momentum, training.weight_decay
+    return cast("tuple[float, float, float]", known)
 
 
 ArrayLike: TypeAlias = Any  # a tensor, an array, a list of numbers; inputs also by keyword
-Loss = Callable[[Tensor, Tensor], Tensor]  # logits (B, C) and soft labels (B, C) to a scalar
 SUM_TOLERANCE_PER_CLASS = 2.5e-7  # what float32 arithmetic leaves of a sum of one
 
 
@@ -207,9 +193,9 @@ class Client(LocalTraining):
         given = _tensor(y, "the label", LabelError)
         some, own = self._shown(inputs, given)
         with torch.enable_grad():
-            with watched_tables(model) as watch:
+            with watched_tables(model) as lookups:
                 logits, labels, batched = _forward(model, some, own)
-            layout = layout_of(batched, watch.tables(batched))
+            layout = layout_of(batched, tables_of(lookups, batched))
             found = gradients_of(self.loss(logits, labels), list(trainable.values()))
         if self.trains:
             unused = [n for n, g in zip(trainable, found, strict=True) if g is None]

@@ -163,8 +163,7 @@ def _factors(
 ) -> Factors:
     """Return the factors of gradients (C, I), a few clients at a time.
 
-    ``known`` is the stated error of each client's entries; ``tiny`` and ``eps`` are those of the
-    coarsest dtype.
+    ``known`` is the stated error of their entries, ``tiny`` and ``eps`` are of the coarsest dtype.
     """
     clients = max(CACHED_BLOCK // gradients[0].numel(), 1)
     parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -103,8 +102,7 @@ def run_batch(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
 def logits_of(output: Any) -> Tensor | None:  # noqa: ANN401 - whatever a model returns
     """Return the logits of what a model returns: a tensor, a tuple or an object that holds them.
 
-    They are ``output.logits`` or ``output["logits"]``, else the first entry of a tuple; None if
-    there is no tensor there.
+    They are ``output.logits`` or ``output["logits"]``, else the first entry of a tuple.
     """
     if isinstance(output, Tensor):
         return output
@@ -183,45 +181,44 @@ def _described(x: Inputs) -> str:
     return str(shapes[POSITIONAL] if shapes.keys() == {POSITIONAL} else shapes)
 
 
-@dataclass(frozen=True, eq=False)
-class TableWatch:
-    """What entered each ``nn.Embedding`` of a model, and the table's size."""
+# Calls of ``nn.Embedding``: the layer's name, the number of rows of its table, and what entered it.
+Lookups = list[tuple[str, int, Tensor]]
 
-    calls: list[tuple[str, int, Tensor]] = field(default_factory=list)
 
-    def tables(self, batched: Inputs) -> dict[str, int]:
-        """Return the number of rows of the table that each integer tensor went into, by keyword.
+def tables_of(lookups: Lookups, batched: Inputs) -> dict[str, int]:
+    """Return the number of rows of the table that each integer tensor went into, by keyword."""
+    integers = {k: t for k, t in pieces(batched) if not t.is_floating_point()}
+    sizes = {k: [rows for _, rows in tables_read(lookups, t)] for k, t in integers.items()}
+    return {keyword: min(rows) for keyword, rows in sizes.items() if rows}
 
-        A tensor is known again by its memory, else by its values.
-        """
-        integers = {k: t for k, t in pieces(batched) if not t.is_floating_point()}
-        sizes = {keyword: [rows for _, rows in self.read(t)] for keyword, t in integers.items()}
-        return {keyword: min(rows) for keyword, rows in sizes.items() if rows}
 
-    def read(self, tensor: Tensor) -> list[tuple[str, int]]:
-        """Return the name and the number of rows of each table that a tensor went into."""
-        place = tensor.data_ptr()
-        pairs = [(name, rows) for name, rows, seen in self.calls if seen.data_ptr() == place]
-        if not pairs and not bool((tensor == tensor.flatten()[:1]).all()):  # as a mask of ones is
-            flat = tensor.flatten()
-            pairs = [(n, rows) for n, rows, seen in self.calls if torch.equal(seen.flatten(), flat)]
-        return pairs
+def tables_read(lookups: Lookups, tensor: Tensor) -> list[tuple[str, int]]:
+    """Return the name and the number of rows of each table that a tensor went into.
+
+    The tensor is known again by its memory, else by its values.
+    """
+    place = tensor.data_ptr()
+    pairs = [(name, rows) for name, rows, seen in lookups if seen.data_ptr() == place]
+    if not pairs and not bool((tensor == tensor.flatten()[:1]).all()):  # as a mask of ones is
+        flat = tensor.flatten()
+        pairs = [(name, rows) for name, rows, seen in lookups if torch.equal(seen.flatten(), flat)]
+    return pairs
 
 
 @contextmanager
-def watched_tables(model: nn.Module) -> Iterator[TableWatch]:
-    """Watch the embedding tables of a model while it runs."""
-    watch = TableWatch()
+def watched_tables(model: nn.Module) -> Iterator[Lookups]:
+    """Watch what enters the embedding tables of a model while it runs."""
+    lookups: Lookups = []
 
     def look(name: str, inputs: tuple[Tensor, ...]) -> None:
         if inputs and isinstance(inputs[0], Tensor):
-            watch.calls.append((name, tables[name].num_embeddings, inputs[0].detach()))
+            lookups.append((name, tables[name].num_embeddings, inputs[0].detach()))
 
     # A subclass with a forward of its own may make positions of a mask, instead of looking up rows.
     embeddings = {n: m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
     tables = {n: m for n, m in embeddings.items() if type(m).forward is nn.Embedding.forward}
     with watched(tables, before=look):
-        yield watch
+        yield lookups
 
 
 IMAGE_SIZES = (32, 28, 64, 96, 128, 224, 256, 299, 384)
@@ -230,10 +227,7 @@ SEQUENCE_LENGTHS = (16, 24)
 
 
 def accepted_shapes(model: nn.Module) -> Iterator[Layout]:
-    """Return inputs the model accepts, by what its layers take.
-
-    Images are tried in usual sizes, and sequences of tokens where the model has a table for them.
-    """
+    """Yield inputs the model accepts: images in usual sizes, vectors, sequences of tokens."""
     shapes: dict[tuple[int, ...], None] = {}  # ordered: the first layer defined is likely the first
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -266,11 +260,11 @@ def _token_layouts(model: nn.Module) -> Iterator[Layout]:
 def _token_layout(model: nn.Module, keyword: str, length: int) -> Layout | None:
     ids = torch.zeros(length, dtype=torch.long)
     try:
-        with torch.no_grad(), watched_tables(model) as watch:
+        with torch.no_grad(), watched_tables(model) as lookups:
             _, batched = forward_one(model, ids if keyword == POSITIONAL else {keyword: ids})
     except ModelError:
         return None
-    layout = layout_of(batched, watch.tables(batched))
+    layout = layout_of(batched, tables_of(lookups, batched))
     known = isinstance(layout, InputSpec) and any(part.below for part in layout.parts)
     return layout if known else None
 

@@ -9,8 +9,9 @@ so the model is run on random inputs and both are compared with what really come
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -172,12 +173,8 @@ class Head:
         linears = linear_layers(model)
         if name is not None and name not in linears:
             raise HeadNotFound(f"no nn.Linear named {name!r}; the model has {', '.join(linears)}")
-        found = list(linears)[-1] if name is None else name
-        return cls._from_linear(found, linears[found])
-
-    @classmethod
-    def _from_linear(cls, name: str, linear: nn.Linear) -> Head:
-        W = linear.weight.detach()
+        name = list(linears)[-1] if name is None else name
+        W, bias = linears[name].weight.detach(), linears[name].bias
         if len(W) < 2:
             raise ModelError(
                 f"expected logits of at least two classes, but the head {name!r} has one output, "
@@ -185,9 +182,8 @@ class Head:
             )
         if not W.is_meta and not W.isfinite().all():
             raise ModelError(f"the head {name!r} has weights that are NaN or infinite")
-        bias = torch.zeros(len(W), device=W.device) if linear.bias is None else linear.bias
-        b = bias.detach().double()
-        return cls(name, W, b, linear.bias is not None)
+        b = torch.zeros(len(W), device=W.device) if bias is None else bias.detach()
+        return cls(name, W, b.double(), bias is not None)
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
@@ -232,14 +228,13 @@ def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = 
     return replace(head, normalised=all(map(_sums_to_one, runs)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
+class _Run(NamedTuple):
     """One forward and backward pass: what entered and left each layer, and gradients."""
 
     logits: Tensor
     delta: Tensor
     calls: dict[str, list[tuple[Tensor, Tensor]]]
-    gradients: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, Tensor]
 
 
 def _runs(model: nn.Module, linears: dict[str, nn.Linear], shape: Layout) -> list[_Run]:

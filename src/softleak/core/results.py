@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
@@ -78,10 +78,6 @@ class Reason:
         from softleak.present.sentences import sentence  # above this layer, where words are made
 
         return sentence(self)
-
-    def noting(self, *notes: Told) -> Reason:
-        """Return the reason with further remarks."""
-        return replace(self, notes=(*self.notes, *notes))
 
 
 Told: TypeAlias = Reason | str  # a string is a caller's own, or what an exception said

@@ -1,8 +1,7 @@
 """One update under audit: what a client sent, together with the model that it was sent for.
 
-An audit asks the same few things of an update again and again: how the client trained, which
-gradient its numbers mean, and the singular pair of that gradient at the head. Each is computed
-when it is first asked for, and remembered by the share, so two updates of one share agree.
+The gradient that its numbers mean, and the singular pair of that at the head, are computed when
+they are first asked for, and remembered by the share, so two updates of one share agree.
 """
 
 from __future__ import annotations
@@ -49,10 +48,8 @@ class SgdSteps:
     def step(self, moved: Number, memory: Number | None, slope: Number) -> tuple[Number, Number]:
         """Return how far ``before − now`` has got after one more step, and the momentum.
 
-        Args:
-            moved: ``before − now`` so far, without the decay of ``before`` itself.
-            memory: the momentum so far; None before the first step.
-            slope: the gradient of the loss.
+        ``moved`` is that so far, without the decay of ``before`` itself; there is no ``memory``
+        before the first step; ``slope`` is the gradient of the loss.
         """
         if self.weight_decay:
             slope = slope - self.weight_decay * moved
@@ -63,10 +60,9 @@ class SgdSteps:
         return moved + self.lr * ahead, memory
 
     def step_in_place(self, moved: Tensor, memory: Tensor | None, slope: Tensor) -> Tensor:
-        """Take one more step like ``step``, write it to ``moved``, and return the momentum.
+        """Take one more ``step``, write it to ``moved``, and return the momentum.
 
-        The arguments are those of ``step``. Memory and slope are overwritten, which saves most of
-        the time where they are large.
+        Memory and slope are overwritten, which saves most of the time where they are large.
         """
         if self.weight_decay:
             slope.sub_(moved, alpha=self.weight_decay)
@@ -109,9 +105,11 @@ class SgdSteps:
 
 
 def as_gradient(subject: Subject, share: GradientShare) -> GradientShare:
-    """Return an update as a gradient: of SGD its steps' mean, else itself at an unknown scale.
+    """Return the gradient that a share means, which the share remembers.
 
-    The share remembers its answer.
+    A share that is a gradient means itself. Of SGD with a known learning rate it is the mean
+    gradient of all steps; of one step, the gradient itself. Of any other training it is
+    ``before − after``, taken for a gradient of unknown scale.
     """
     if share.made_by is None:
         return share
@@ -145,15 +143,10 @@ def mean_of_head(subject: Subject, share: GradientShare, recipe: SgdSteps) -> Gr
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """A share with the subject it belongs to.
+    """A share with the subject it belongs to."""
 
-    Attributes:
-        subject: the model, at the weights that the client was sent.
-        share: what the client sent.
-    """
-
-    subject: Subject
-    share: GradientShare
+    subject: Subject  # the model, at the weights that the client was sent
+    share: GradientShare  # what the client sent
 
     @property
     def client(self) -> LocalTraining | None:
@@ -162,22 +155,12 @@ class Update:
 
     @property
     def gradient(self) -> GradientShare:
-        """Return the gradient that the share means.
-
-        A share that is a gradient means itself. Of SGD with a known learning rate it is the mean
-        gradient of all steps; of one step, the gradient itself. Of any other training it is
-        ``before − after``, taken for a gradient of unknown scale.
-        """
+        """Return the gradient that the share means: see ``as_gradient``."""
         return as_gradient(self.subject, self.share)
 
     @property
     def factors(self) -> Factors:
-        """Return the singular pair of ``gradient`` at the head.
-
-        Raises:
-            MissingGradient: if the share lacks the gradient of the head's weight.
-            ShareError: if that gradient has another shape than the weight.
-        """
+        """Return the singular pair of ``gradient`` at the head; raises what ``factor`` raises."""
         return factor(self.subject.head, [self.gradient])
 
     def sending(self, share: GradientShare) -> Update:

@@ -15,15 +15,13 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from softleak.audit.composition import counted, parts_in_words
 from softleak.audit.findings import InputFinding
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare, audit_shares, prepared
-from softleak.audit.samples import read_samples
-from softleak.audit.several_inputs import trained_input
+from softleak.audit.several import counted, parts_of_classes, read_samples, trained_input
 from softleak.core.errors import ModelError, ShareError, SoftleakError
 from softleak.core.head import Head
 from softleak.core.input_spec import Normalisation
@@ -71,31 +69,20 @@ def step_between(before: Weights, after: Weights, lr: float | None) -> GradientS
 
 @dataclass(frozen=True, eq=False)
 class ClientUpdate:
-    """One client's step as a share, or the reason why there is none.
+    """One client's step as a share, or the reason why there is none."""
 
-    Attributes:
-        node: the number of the client's node.
-        share: the gradient behind the step; None if it could not be read.
-        lr: the learning rate by which the share was divided; None if it is unknown.
-        samples: the number of samples that the client says it used.
-        reason: why there is no share.
-        client: how the client trained; None if nothing but its learning rate is known.
-        received: the weights and buffers that the client was sent.
-    """
-
-    node: int
-    share: GradientShare | None = None
-    lr: float | None = None
-    samples: int | None = None
-    reason: str = ""
-    client: LocalTraining | None = None
-    received: Weights = field(default_factory=dict)
+    node: int  # the number of the client's node
+    share: GradientShare | None = None  # the gradient behind the step; None if it was not read
+    lr: float | None = None  # what the share was divided by; None if it is unknown
+    samples: int | None = None  # the number of samples that the client says it used
+    reason: str = ""  # why there is no share
+    client: LocalTraining | None = None  # how it trained; None if no more than lr is known
+    received: Weights = field(default_factory=dict)  # what the client was sent
 
     def sending(self, after: Weights, samples: int | None = None) -> ClientUpdate:
         """Return the update of a client that sends this state, or some arrays of it.
 
-        Raises:
-            ShareError: if this is not a step from the state that the client was sent.
+        Raises ``ShareError`` if this is not a step from the state that the client was sent.
         """
         told = {name: self.received[name] for name in after if name in self.received}
         return replace(self, share=step_between(told, after, self.lr), samples=samples)
@@ -156,11 +143,7 @@ def read_several(
 ) -> AuditReport:
     """Return the report on several samples with their number per class, or why it was not counted.
 
-    Args:
-        subject: the model with the weights that the client was sent.
-        update: the client's step, and what it says of its training.
-        report: the report so far.
-        stand_ins: images with their classes on which local training is simulated.
+    Images with their classes may be given, on which local training is simulated.
     """
     share, sent = update.share, update.trained
     if share is None or sent is None or not report.several or not report.composition.attacked:
@@ -173,7 +156,7 @@ def read_several(
             return report
         known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
         return replace(report, samples=read_samples(subject, share, found, Options(known)))
-    parts = parts_in_words(subject, sent, update.samples, stand_ins)
+    parts = parts_of_classes(subject, sent, update.samples, stand_ins)
     uncounted = because(Why.NOT_COUNTED, why=reason)
     return replace(report, composition=report.composition.because(uncounted, parts))
 
@@ -203,17 +186,11 @@ def _balance(subject: Subject) -> Balance | None:
 
 @dataclass(frozen=True, eq=False)
 class ClientAudit:
-    """What was found in one client's update.
+    """What was found in one client's update."""
 
-    Attributes:
-        node: the number of the client's node.
-        report: the report of the audit; None if the update was not audited.
-        reason: why there is no report.
-    """
-
-    node: int
-    report: AuditReport | None = None
-    reason: str = ""
+    node: int  # the number of the client's node
+    report: AuditReport | None = None  # the report; None if the update was not audited
+    reason: str = ""  # why there is no report
 
     @property
     def leaks(self) -> frozenset[Leak]:
@@ -247,17 +224,11 @@ class ClientAudit:
 
 @dataclass(frozen=True, eq=False)
 class RoundAudit:
-    """What was found in the updates of a round.
+    """What was found in the updates of a round."""
 
-    Attributes:
-        number: the number of the round.
-        clients: what was found in each client's update.
-        seconds: the time that the audit took.
-    """
-
-    number: int
+    number: int  # the number of the round
     clients: tuple[ClientAudit, ...]
-    seconds: float
+    seconds: float  # the time that the audit took
 
     @property
     def audited(self) -> tuple[ClientAudit, ...]:
@@ -334,13 +305,9 @@ class Question:
 
 
 class Auditor:
-    """An auditor of all rounds of one model.
+    """An auditor of all rounds of one model, whose weights are those of each round.
 
     The head and the evidence are facts of the architecture, so they are found once.
-
-    Args:
-        model: the architecture; the weights are those of each round.
-        question: what is asked of every round.
     """
 
     def __init__(self, model: nn.Module, question: Question) -> None:
@@ -349,13 +316,7 @@ class Auditor:
         self._first: Subject | None = None
 
     def audit(self, number: int, updates: Sequence[ClientUpdate], *, inputs: int = 0) -> RoundAudit:
-        """Return what the updates of one round give away.
-
-        Args:
-            number: the number of the round.
-            updates: the clients' steps, each with the state it began at.
-            inputs: how many inputs are attacked, of the updates from each state.
-        """
+        """Return what the updates of one round give away, and the first inputs of each state."""
         start = time.perf_counter()
         clients = [client for some in by_state(updates) for client in self._group(some, inputs)]
         return RoundAudit(number, tuple(clients), time.perf_counter() - start)
@@ -389,13 +350,7 @@ class Auditor:
         return replace(update, share=prepared(subject, update.share, options))
 
     def one(self, subject: Subject, update: ClientUpdate, *, inputs: bool) -> ClientAudit:
-        """Return the audit of a single update.
-
-        Args:
-            subject: the model with the weights that the client received.
-            update: the client's step, which is ``ready``.
-            inputs: whether the input is attacked as well.
-        """
+        """Return the audit of a single update that is ``ready``, with its input if asked for."""
         return self._alike(subject, [update], int(inputs))[0]
 
     def _clients(

@@ -1,1 +1,1 @@
-"""Keep the old paths of ``softleak.guard.flower`` and ``softleak.guard.nvflare`` working."""
+"""Hold the old paths of ``softleak.guard.flower`` and ``softleak.guard.nvflare``."""

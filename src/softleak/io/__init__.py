@@ -12,14 +12,6 @@ from softleak.io.formats import (
     load,
     parts,
     save,
-)
+)  # fmt: skip
 
-__all__ = [
-    "ENDINGS",
-    "Content",
-    "fingerprint",
-    "is_checkpoint_folder",
-    "load",
-    "parts",
-    "save",
-]
+__all__ = ["ENDINGS", "Content", "fingerprint", "is_checkpoint_folder", "load", "parts", "save"]

@@ -50,22 +50,18 @@ NOT_WEIGHTS = re.compile(
 AVERAGED_WEIGHTS = re.compile(r"(^|[._-])(ema|swa|averaged?|shadow)([._-]|\d|$)", re.I)
 
 
-@dataclass(frozen=True)
-class Unwrapped:
-    """Tensors by name, and which part of the file they are if it holds several."""
-
-    tensors: dict[str, Tensor]
-    remarks: tuple[str, ...] = ()
+Tensors = dict[str, Tensor]
+Remarks = tuple[str, ...]
 
 
-def unwrap(content: object) -> Unwrapped:
-    """Return the tensors by name in what ``torch.load`` returned.
+def unwrap(content: object) -> tuple[Tensors, Remarks]:
+    """Return the tensors by name in what ``torch.load`` returned, and which part of it they are.
 
     A list of tensors has no names: they are numbered, and taken in the order of the model. Raises
     ``FileError`` if there are no tensors.
     """
     if isinstance(content, list | tuple):
-        return Unwrapped(_numbered(content))
+        return _numbered(content), ()
     if not isinstance(content, Mapping):
         raise FileError(f"it should hold a dict of tensors, holds {type(content).__name__}")
     groups = dict(_groups(content, (), NESTING_DEPTH))
@@ -73,12 +69,11 @@ def unwrap(content: object) -> Unwrapped:
         raise FileError("it holds no tensors; expected a dict of tensors by name")
     plain = {path: g for path, g in groups.items() if not AVERAGED_WEIGHTS.search(".".join(path))}
     if not plain:
-        return Unwrapped(_joined(groups), ("the file holds averaged weights only (EMA or SWA)",))
+        return _joined(groups), ("the file holds averaged weights only (EMA or SWA)",)
     averaged = [shown(".".join(path)) for path in groups if path not in plain]
-    remarks = tuple(
+    return _joined(plain), tuple(
         f"the file also holds averaged weights ({n}); the plain ones were read" for n in averaged
     )
-    return Unwrapped(_joined(plain), tuple(remarks))
 
 
 def is_averaged(prefix: str) -> bool:
@@ -91,7 +86,7 @@ Keys = tuple[str, ...]
 
 def _groups(
     content: Mapping[object, object], path: Keys, depth: int
-) -> Iterator[tuple[Keys, dict[str, Tensor]]]:
+) -> Iterator[tuple[Keys, Tensors]]:
     """Yield every set of tensors by name, however deep; in a dict of dicts only those count."""
     nested = {
         str(key): value
@@ -107,20 +102,16 @@ def _groups(
         yield path, tensors
 
 
-def _within(value: object, path: Keys, depth: int) -> Iterator[tuple[Keys, dict[str, Tensor]]]:
+def _within(value: object, path: Keys, depth: int) -> Iterator[tuple[Keys, Tensors]]:
     if isinstance(value, Mapping):
         yield from _groups(value, path, depth - 1) if depth else ()
-    elif isinstance(value, list | tuple) and _in_order(value):
-        yield path, _numbered(value)
+    elif isinstance(value, list | tuple):
+        held = [one for one in value if one is not None]  # None: a parameter without a gradient
+        if held and all(isinstance(one, Tensor) for one in held):
+            yield path, _numbered(value)
 
 
-def _in_order(values: Sequence[object]) -> bool:
-    """Return whether a list holds tensors, and None for parameters without a gradient."""
-    held = [one is None or isinstance(one, Tensor) for one in values]
-    return all(held) and any(one is not None for one in values)
-
-
-def _joined(groups: Mapping[Keys, dict[str, Tensor]]) -> dict[str, Tensor]:
+def _joined(groups: Mapping[Keys, Tensors]) -> Tensors:
     """Return the only set of tensors, the one called the weights, or all under their own names."""
     if len(groups) == 1:
         return next(iter(groups.values()))
@@ -133,7 +124,7 @@ def _joined(groups: Mapping[Keys, dict[str, Tensor]]) -> dict[str, Tensor]:
     return _flat(groups, set())
 
 
-def _flat(groups: Mapping[Keys, dict[str, Tensor]], wrappers: set[str]) -> dict[str, Tensor]:
+def _flat(groups: Mapping[Keys, Tensors], wrappers: set[str]) -> Tensors:
     """Return parts of a model saved apart, such as ``encoder`` and ``head``, in one dict."""
     return {
         ".".join([*(part for part in path if part not in wrappers), name]): tensor
@@ -142,7 +133,7 @@ def _flat(groups: Mapping[Keys, dict[str, Tensor]], wrappers: set[str]) -> dict[
     }
 
 
-def _numbered(content: Sequence[object]) -> dict[str, Tensor]:
+def _numbered(content: Sequence[object]) -> Tensors:
     given = [one for one in content if one is not None]
     strange = [type(one).__name__ for one in given if not isinstance(one, Tensor)]
     if strange or not given:
@@ -162,47 +153,21 @@ def is_checkpoint_folder(path: Path) -> bool:
     return path.is_dir() and _named(path) is not None
 
 
-def checkpoint_file(folder: Path) -> Path:
-    """Return the file that says where the weights are: an index, or the weights."""
-    found = _named(folder)
-    if found is None:
-        raise FileError(
-            f"the folder {shown(folder.name)} is not a checkpoint: expected one of "
-            f"{', '.join((*INDEX_FILES, *WEIGHT_FILES))} in it; name the file itself"
-        )
-    return found
-
-
 def _named(folder: Path) -> Path | None:
     return next((folder / n for n in (*INDEX_FILES, *WEIGHT_FILES) if (folder / n).is_file()), None)
 
 
-def read_index(path: Path) -> Mapping[Path, frozenset[str]]:
-    """Return the shards that an index lists, and the names of the tensors each is to hold."""
-    size, most = path.stat().st_size, MOST_HEADER_BYTES
-    if size > most:
-        raise FileError(f"it has {size} bytes; an index has at most {most}")
-    data = json.loads(path.read_text("utf-8"))
-    listed = data.get("weight_map") if isinstance(data, dict) else None
-    if not isinstance(listed, dict) or not listed:
-        raise FileError("it has no weight_map, in which an index lists the file of each tensor")
-    shards: dict[Path, set[str]] = {}
-    for name, file in listed.items():
-        shards.setdefault(path.parent / _checked(file), set()).add(name)
-    if len(shards) > MOST_SHARDS:
-        raise FileError(f"it lists {len(shards)} files; at most {MOST_SHARDS} are read")
-    return {shard: frozenset(names) for shard, names in shards.items()}
-
-
-def _checked(file: object) -> str:
-    """Return a name that an index may list: a file of tensors in the index's own folder."""
-    if not isinstance(file, str) or not file or Path(file).name != file or "\\" in file:
+def _file_of(path: Path) -> Path:
+    """Return the file itself; of a folder the one that says where the weights are."""
+    if not os.path.isdir(path):
+        return path
+    found = _named(path)
+    if found is None:
         raise FileError(
-            f"it names the file {shown(str(file))!r}; only files in its own folder are read"
+            f"the folder {shown(path.name)} is not a checkpoint: expected one of "
+            f"{', '.join((*INDEX_FILES, *WEIGHT_FILES))} in it; name the file itself"
         )
-    if file in (".", "..") or file.endswith(".json") or not file.isprintable():
-        raise FileError(f"it names {shown(file)!r}, which is not a file of tensors")
-    return file
+    return found
 
 
 META = "softleak"  # where our own facts about a share live inside each format
@@ -218,16 +183,12 @@ class Content:
     """
 
     tensors: Mapping[str, Tensor]  # the tensors by name
-    # The shape or the specification of one input, if the file records it.
-    input_shape: Layout | None = None
-    # An absolute error per entry, by name.
-    rounding: Mapping[str, float] = field(default_factory=dict)
+    input_shape: Layout | None = None  # the layout of one input, if the file records it
+    rounding: Mapping[str, float] = field(default_factory=dict)  # error per entry, by name
     scale: str | None = None  # "known" or "unknown", if the file says it
     precision: str | None = None  # the number format the client computed in, if the file says it
-    # The local training behind the tensors, as ``made_by`` of a share writes it.
-    client: str | None = None
-    # Which part of the file was taken, where it holds more than one set of weights.
-    remarks: tuple[str, ...] = ()
+    client: str | None = None  # the local training, as ``made_by`` of a share writes it
+    remarks: Remarks = ()  # which part of the file was taken, if it holds several sets of weights
 
     @property
     def facts(self) -> str:
@@ -240,7 +201,7 @@ class Content:
         )  # fmt: skip
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], meta: str, remarks: tuple[str, ...]) -> Content:
+    def of(cls, tensors: Mapping[str, Tensor], meta: str, remarks: Remarks) -> Content:
         """Return tensors with the facts beside them, checked as if a stranger had written them."""
         facts = json.loads(meta) if meta else {}
         told = {name: facts.get(name) for name in ("scale", "precision", "client")}
@@ -284,8 +245,8 @@ class Format:
     """One format; ``check`` looks at what a file claims before ``read`` takes memory."""
 
     check: Callable[[Path], None]
-    read: Callable[[Path], tuple[Unwrapped, str]]
-    write: Callable[[Path, dict[str, Tensor], str], None]
+    read: Callable[[Path], tuple[Tensors, str, Remarks]]  # what it holds, our facts, and remarks
+    write: Callable[[Path, Tensors, str], None]
 
 
 def format_of(path: Path) -> Format:
@@ -295,18 +256,18 @@ def format_of(path: Path) -> Format:
     return _FORMATS[path.suffix]
 
 
-def _read_safetensors(path: Path) -> tuple[Unwrapped, str]:
+def _read_safetensors(path: Path) -> tuple[Tensors, str, Remarks]:
     with safetensors.safe_open(path, framework="pt") as file:
         meta = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return Unwrapped(tensors), meta.get(META, "")
+    return tensors, meta.get(META, ""), ()
 
 
-def _write_safetensors(path: Path, tensors: dict[str, Tensor], meta: str) -> None:
+def _write_safetensors(path: Path, tensors: Tensors, meta: str) -> None:
     safetensors.torch.save_file(tensors, path, metadata={META: meta})
 
 
-def _read_pt(path: Path) -> tuple[Unwrapped, str]:
+def _read_pt(path: Path) -> tuple[Tensors, str, Remarks]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -315,22 +276,23 @@ def _read_pt(path: Path) -> tuple[Unwrapped, str]:
             "save the state_dict alone"
         ) from error
     meta = content.get(META, "") if isinstance(content, Mapping) else ""
-    return unwrap(content), meta if isinstance(meta, str) else ""
+    tensors, remarks = unwrap(content)
+    return tensors, meta if isinstance(meta, str) else "", remarks
 
 
-def _write_pt(path: Path, tensors: dict[str, Tensor], meta: str) -> None:
+def _write_pt(path: Path, tensors: Tensors, meta: str) -> None:
     torch.save({"gradients": tensors, META: meta}, path)
 
 
-def _read_npz(path: Path) -> tuple[Unwrapped, str]:
+def _read_npz(path: Path) -> tuple[Tensors, str, Remarks]:
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     meta = arrays.pop(META, np.array("")).item()
     native = {n: a.astype(a.dtype.newbyteorder("="), copy=False) for n, a in arrays.items()}
-    return Unwrapped({name: torch.from_numpy(array) for name, array in native.items()}), str(meta)
+    return {name: torch.from_numpy(array) for name, array in native.items()}, str(meta), ()
 
 
-def _write_npz(path: Path, tensors: dict[str, Tensor], meta: str) -> None:
+def _write_npz(path: Path, tensors: Tensors, meta: str) -> None:
     if any(tensor.dtype == torch.bfloat16 for tensor in tensors.values()):
         raise FileError("an .npz file cannot hold bfloat16; save as .safetensors or .pt")
     if tensors.keys() & {META, "file"}:
@@ -357,13 +319,13 @@ def load(path: Path) -> Content:
 
     Raises ``FileError`` with the reason if it is damaged, too large, or holds anything but tensors.
     """
-    file = checkpoint_file(path) if os.path.isdir(path) else path
+    file = _file_of(path)
     return _sharded(file) if file.name.endswith(INDEX) else _single(file)
 
 
 def parts(path: Path) -> tuple[Path, ...]:
     """Return the files that are read for a path: itself, or those of a folder."""
-    file = checkpoint_file(path) if os.path.isdir(path) else path
+    file = _file_of(path)
     return (file, *sorted(_index(file))) if file.name.endswith(INDEX) else (file,)
 
 
@@ -382,16 +344,16 @@ def _single(path: Path) -> Content:
     try:
         check_content(path)
         form.check(path)
-        held, meta = form.read(path)
-        check_tensors(held.tensors)
-        return Content.of(held.tensors, meta, held.remarks)
+        tensors, meta, remarks = form.read(path)
+        check_tensors(tensors)
+        return Content.of(tensors, meta, remarks)
     except Exception as error:  # the formats and their decompressors each raise their own
         raise _refusal(path, f"a readable {path.suffix} file of tensors by name", error) from error
 
 
 def _sharded(index: Path) -> Content:
     """Return the tensors an index lists, each from the file it names."""
-    tensors: dict[str, Tensor] = {}
+    tensors: Tensors = {}
     shards = _index(index)
     for shard in shards:
         check_file(shard)
@@ -414,11 +376,34 @@ def _sharded(index: Path) -> Content:
 
 
 def _index(index: Path) -> Mapping[Path, frozenset[str]]:
+    """Return the shards that an index lists, and the names of the tensors each is to hold."""
     check_file(index)
     try:
-        return read_index(index)
+        return _read_index(index)
     except Exception as error:  # JSON of a stranger: too deep, not UTF-8, cut off
         raise _refusal(index, "a readable index of shards", error) from error
+
+
+def _read_index(path: Path) -> Mapping[Path, frozenset[str]]:
+    size, most = path.stat().st_size, MOST_HEADER_BYTES
+    if size > most:
+        raise FileError(f"it has {size} bytes; an index has at most {most}")
+    data = json.loads(path.read_text("utf-8"))
+    listed = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(listed, dict) or not listed:
+        raise FileError("it has no weight_map, in which an index lists the file of each tensor")
+    shards: dict[Path, set[str]] = {}
+    for name, file in listed.items():
+        if not isinstance(file, str) or not file or Path(file).name != file or "\\" in file:
+            raise FileError(
+                f"it names the file {shown(str(file))!r}; only files in its own folder are read"
+            )
+        if file in (".", "..") or file.endswith(".json") or not file.isprintable():
+            raise FileError(f"it names {shown(file)!r}, which is not a file of tensors")
+        shards.setdefault(path.parent / file, set()).add(name)
+    if len(shards) > MOST_SHARDS:
+        raise FileError(f"it lists {len(shards)} files; at most {MOST_SHARDS} are read")
+    return {shard: frozenset(names) for shard, names in shards.items()}
 
 
 def _refusal(path: Path, what: str, error: Exception) -> FileError:

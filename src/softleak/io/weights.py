@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from os import PathLike
 from pathlib import Path
@@ -30,28 +29,22 @@ NUMBERED = re.compile(r"(?:arr_|array_|param_|parameters?[._]|tensor_)?(\d{1,6})
 WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
-@dataclass(frozen=True)
-class Match:
-    """The model's name of each tensor that belongs to it, and what was left out."""
-
-    names: Mapping[str, str]
-    remarks: tuple[str, ...] = ()
-
-
 def aligned(share: GradientShare, model: nn.Module) -> GradientShare:
     """Return the share under the model's own names."""
-    found = match(share, model).names
+    found, _ = match(share, model)
     return share.without(*(share.keys() - found.keys())).renamed(found)
 
 
 def own_names(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, str]:
     """Return the model's name of each tensor; a tensor the model lacks keeps its own."""
-    found = match(held, model).names
+    found, _ = match(held, model)
     return {name: found.get(name, name) for name in held}
 
 
-def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
-    """Find the model's name of each tensor.
+def match(
+    held: Mapping[str, Tensor], model: nn.Module
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return the model's name of each tensor that belongs to it, and what is said of the others.
 
     Names may differ by a prefix on either side, as when one of the two is wrapped. The prefixes
     are those under which most names and shapes agree. What is not under the prefix, such as a
@@ -66,18 +59,19 @@ def match(held: Mapping[str, Tensor], model: nn.Module) -> Match:
     numbers = {name: int(n[1]) for name in held if (n := NUMBERED.fullmatch(name))}
     if held and len(numbers) == len(held) and not held.keys() & own.keys():
         ordered = sorted(held, key=numbers.__getitem__)
-        return Match(dict(zip(ordered, _in_order(model, [held[n] for n in ordered]), strict=True)))
+        names = _in_order(model, [held[name] for name in ordered])
+        return dict(zip(ordered, names, strict=True)), ()
     bare = {WRAPPERS.sub("", name): name for name in own}
     copies = _copies(held, own, bare)
     if not copies:
-        return Match({name: name for name in held})
+        return {name: name for name in held}, ()
     theirs, ours = _chosen(copies)
-    names = {
+    named = {
         n: n if (rest := _short(n, theirs)) is None else bare.get(ours + rest, n) for n in held
     }
-    strange = [n for n in held if names[n] == n and n not in own]
+    strange = [n for n in held if named[n] == n and n not in own]
     left, remarks = _left_out(strange, theirs, [prefix for prefix, _ in copies[1:] if prefix])
-    return Match({n: name for n, name in names.items() if n not in left}, remarks)
+    return {n: name for n, name in named.items() if n not in left}, remarks
 
 
 def _left_out(
@@ -105,7 +99,8 @@ def _copies(
     held: Mapping[str, Tensor], own: Mapping[str, Tensor], bare: Mapping[str, str]
 ) -> list[Prefixes]:
     """Return the prefixes under which the model is found: the most complete first, then copies."""
-    common = _common_prefixes(bare)
+    counts = Counter(prefix for name in bare for prefix in _dotted(name))
+    common = [prefix for prefix, count in counts.items() if 2 * count > len(bare)]
     named: Counter[Prefixes] = Counter()
     alike: Counter[Prefixes] = Counter()
     for name, tensor in held.items():
@@ -143,17 +138,9 @@ def _short(name: str, prefix: str) -> str | None:
     return bare.removeprefix(prefix) if bare.startswith(prefix) else None
 
 
-def _common_prefixes(names: Iterable[str]) -> list[str]:
-    """Return the dotted prefixes that most names have, the empty one first."""
-    every = list(names)
-    counts = Counter(prefix for name in every for prefix in _dotted(name))
-    return [prefix for prefix, count in counts.items() if 2 * count > len(every)]
-
-
 def _dotted(name: str) -> Iterator[str]:
-    """Yield the empty prefix, ``a.``, ``a.b.``, … of ``a.b.c``."""
-    yield ""
-    yield from accumulate(f"{part}." for part in name.split(".")[:-1])
+    """Return the empty prefix, ``a.``, ``a.b.``, … of ``a.b.c``."""
+    return accumulate((f"{part}." for part in name.split(".")[:-1]), initial="")
 
 
 def _in_order(model: nn.Module, arrays: Sequence[Tensor]) -> list[str]:
@@ -184,27 +171,21 @@ def pretrained_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str
     library: Any = sys.modules.get("transformers")  # a model of it has imported it
     if library is None:
         return None
-    for name, module in model.named_modules():
-        if isinstance(module, library.PreTrainedModel):
-            return _converted(module, held, f"{name}." if name else "")
-    return None
-
-
-def _converted(
-    module: Any,  # noqa: ANN401 - the library's own class
-    held: Mapping[str, Tensor],
-    prefix: str,
-) -> dict[str, Tensor] | None:
+    networks = ((n, m) for n, m in model.named_modules() if isinstance(m, library.PreTrainedModel))
+    name, network = next(networks, ("", None))
+    if network is None:
+        return None
     try:
-        with _silence(sys.modules["transformers"].utils.logging):
-            loaded, info = type(module).from_pretrained(
-                None, config=module.config, state_dict=dict(held), output_loading_info=True
+        with _silence(library.utils.logging):
+            loaded, info = type(network).from_pretrained(
+                None, config=network.config, state_dict=dict(held), output_loading_info=True
             )
     except Exception:  # the library raises what it likes for weights of another model
         return None
     if any(info.get(kind) for kind in ("missing_keys", "mismatched_keys", "error_msgs")):
         return None
-    return {prefix + name: tensor for name, tensor in loaded.state_dict().items()}
+    prefix = f"{name}." if name else ""
+    return {prefix + own: tensor for own, tensor in loaded.state_dict().items()}
 
 
 @contextmanager
@@ -242,7 +223,7 @@ def copy_weights(model: nn.Module, held: Mapping[str, Tensor], source: str) -> n
 
 def own_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """Return weights under the model's own names; on disk Hugging Face has others."""
-    found = {own: held[name] for name, own in match(held, model).names.items()}
+    found = {own: held[name] for name, own in match(held, model)[0].items()}
     if not model.state_dict().keys() - found.keys():
         return found
     return pretrained_weights(held, model) or found

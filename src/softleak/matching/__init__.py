@@ -2,8 +2,8 @@
 
 The modules, in reading order: ``reconstruction`` (the answer), ``gradients`` (the gradient as a
 function of an input), ``problems`` (objectives and priors), ``tasks`` (labels and starts),
-``optimisers`` (Adam and L-BFGS), ``matcher`` (batches of jobs), ``gauss_newton`` and ``proving``
-(solving and proving), ``reconstruct`` (the attack), ``unrolled`` (updates of several local steps)
+``optimisers`` (Adam and L-BFGS), ``matcher`` (batches of jobs), ``gauss_newton`` (solving and
+proving), ``reconstruct`` (the attack), ``unrolled`` (updates of several local steps)
 and ``terminal_watch`` (progress on a terminal).
 """
 

@@ -19,28 +19,16 @@ from softleak.numerics.recorder import recorded_inputs, watched
 
 @dataclass(frozen=True, eq=False)
 class DifferentiableModel:
-    """A private copy of a model whose gradients can be differentiated by the input.
+    """A private copy of a model whose gradients can be differentiated by the input."""
 
-    Attributes:
-        model: the copy. Batches of independent samples may run through it under ``vmap``.
-        parameters: its parameters by name, detached.
-        head: its last linear layer.
-        plain: whether gradients are taken by autograd, one sample at a time. Some models cannot be
-            vectorised and need it.
-    """
-
-    model: nn.Module
-    parameters: dict[str, Tensor]
-    head: Head
-    plain: bool = False
+    model: nn.Module  # the copy. Batches of independent samples may run through it under ``vmap``
+    parameters: dict[str, Tensor]  # its parameters by name, detached
+    head: Head  # its last linear layer
+    plain: bool = False  # whether autograd takes the gradients: some models cannot be vectorised
 
     @classmethod
     def of(cls, model: nn.Module, head: Head, dtype: torch.dtype) -> DifferentiableModel:
-        """Copy a model in a dtype; batch normalisation in train mode sees one sample only.
-
-        Raises:
-            ModelError: if a dropout layer is in train mode, as its mask cannot be known.
-        """
+        """Copy a model in a dtype; batch normalisation in train mode sees one sample only."""
         own = copy.deepcopy(model).to(dtype)
         for name, module in own.named_modules():
             if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
@@ -153,15 +141,10 @@ TOLERANCE = 1e-4  # how far, relative to its size, the gradient of a layer may b
 
 @dataclass(frozen=True, eq=False)
 class OuterProducts:
-    """A model whose gradients of some linear layers are the factors δ and x, in a row (C + I,).
+    """A model whose gradients of some linear layers are the factors δ and x, in a row (C + I,)."""
 
-    Attributes:
-        model: the function from input and label to gradient.
-        layers: the names of these layers, each of which acts once, on one row.
-    """
-
-    model: DifferentiableModel
-    layers: tuple[str, ...]
+    model: DifferentiableModel  # the function from input and label to gradient
+    layers: tuple[str, ...]  # the names of these layers, each of which acts once, on one row
 
     @classmethod
     def of(cls, model: DifferentiableModel, shape: tuple[int, ...]) -> OuterProducts:
@@ -267,10 +250,7 @@ def _residual(G: Tensor, u: Tensor, v: Tensor) -> Tensor:
 def parts(ours: Tensor, theirs: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Return vectors with the same distance and angle as two outer products.
 
-    Args:
-        ours: δ and x (C + I,).
-        theirs: σ, u and v (1 + C + I,).
-        classes: the number C of entries of δ.
+    ``ours`` is δ, of C ``classes``, and x (C + I,); ``theirs`` is σ, u and v (1 + C + I,).
     """
     delta, x = ours[:classes], ours[classes:]
     sigma, u, v = theirs[:1], theirs[1 : classes + 1], theirs[classes + 1 :]

@@ -19,19 +19,12 @@ STATUSES = tuple(MatchStatus)
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """The best iterates of P problems.
+    """The best iterates of P problems."""
 
-    Attributes:
-        unknowns: the iterates (P, n) of the lowest loss.
-        loss: that loss (P,).
-        evaluations: how many evaluations each problem took, (P,).
-        ending: how each problem ended (P,), as an index into ``STATUSES``.
-    """
-
-    unknowns: Tensor
-    loss: Tensor
-    evaluations: Tensor
-    ending: Tensor
+    unknowns: Tensor  # the iterates (P, n) of the lowest loss
+    loss: Tensor  # that loss (P,)
+    evaluations: Tensor  # how many evaluations each problem took, (P,)
+    ending: Tensor  # how each problem ended (P,), as an index into ``STATUSES``
 
     @property
     def statuses(self) -> list[MatchStatus]:
@@ -46,21 +39,13 @@ class Optimiser(Protocol):
     @property
     def evaluations(self) -> int:
         """How many evaluations of the loss and its gradient a problem may have."""
-        ...
 
     @property
     def vectors(self) -> int:
         """How many vectors of unknowns the optimiser holds for one problem."""
-        ...
 
     def part(self, first: float, last: float) -> Optimiser:
-        """Return this optimiser limited to a part of its evaluations.
-
-        Args:
-            first: the fraction of the evaluations before which it begins, from 0 to 1.
-            last: the fraction at which it ends, from ``first`` to 1.
-        """
-        ...
+        """Return this optimiser limited to its evaluations from one fraction to another."""
 
     def minimise(self, problems: MatchingProblems, start: Tensor, stopping: Stopping) -> Minimum:
         """Minimise every problem by itself.
@@ -71,7 +56,6 @@ class Optimiser(Protocol):
             start: the first iterates (P, n).
             stopping: it is told of every evaluation and asked whether to go on.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -147,23 +131,14 @@ class Adam:
 
 @dataclass(eq=False)
 class History:
-    """The last m steps of P problems in n unknowns, as a ring buffer for each problem.
+    """The last m steps of P problems in n unknowns, as a ring buffer for each problem."""
 
-    Attributes:
-        s: the steps (P, m, n).
-        y: the changes of slope over them (P, m, n).
-        sy: the products ``s_i · y_j`` of all pairs (P, m, m), in float64.
-        yy: the products ``y_i · y_j``, likewise.
-        slot: where the next pair goes (P,), which is where the oldest one is.
-        floor: a pair with ``s · y`` below this part of ``‖s‖‖y‖`` says nothing of the curvature.
-    """
-
-    s: Tensor
-    y: Tensor
-    sy: Tensor
-    yy: Tensor
-    slot: Tensor
-    floor: float = 1e-10
+    s: Tensor  # the steps (P, m, n)
+    y: Tensor  # the changes of slope over them (P, m, n)
+    sy: Tensor  # the products ``s_i · y_j`` of all pairs (P, m, m), in float64
+    yy: Tensor  # the products ``y_i · y_j``, likewise
+    slot: Tensor  # where the next pair goes (P,), which is where the oldest one is
+    floor: float = 1e-10  # a pair with s·y below this part of ‖s‖‖y‖ says nothing of the curvature
 
     @classmethod
     def empty(cls, like: Tensor, length: int) -> History:
@@ -239,35 +214,20 @@ GOING_ON = -1  # in place of an ending
 
 @dataclass(eq=False)
 class Descent:
-    """Where each of P problems is, and its search along one direction.
+    """Where each of P problems is, and its search along one direction."""
 
-    Attributes:
-        problem: which problem each row belongs to (P,).
-        x: the iterates (P, n).
-        loss: their losses (P,).
-        slope: the gradients of the losses (P, n).
-        direction: the directions of the searches (P, n).
-        down: ``slope · direction``, which is negative (P,).
-        step: the step lengths to be tried next (P,).
-        low: the longest step known to be short enough (P,).
-        high: the shortest step known to be too long, infinite if there is none (P,).
-        trials: how many steps were tried along the direction (P,).
-        marked: the loss when progress was last looked at (P,).
-        ending: how the problem ended, or ``GOING_ON`` (P,).
-    """
-
-    problem: Tensor
-    x: Tensor
-    loss: Tensor
-    slope: Tensor
-    direction: Tensor
-    down: Tensor
-    step: Tensor
-    low: Tensor
-    high: Tensor
-    trials: Tensor
-    marked: Tensor
-    ending: Tensor
+    problem: Tensor  # which problem each row belongs to (P,)
+    x: Tensor  # the iterates (P, n)
+    loss: Tensor  # their losses (P,)
+    slope: Tensor  # the gradients of the losses (P, n)
+    direction: Tensor  # the directions of the searches (P, n)
+    down: Tensor  # ``slope · direction``, which is negative (P,)
+    step: Tensor  # the step lengths to be tried next (P,)
+    low: Tensor  # the longest step known to be short enough (P,)
+    high: Tensor  # the shortest step known to be too long, infinite if there is none (P,)
+    trials: Tensor  # how many steps were tried along the direction (P,)
+    marked: Tensor  # the loss when progress was last looked at (P,)
+    ending: Tensor  # how the problem ended, or ``GOING_ON`` (P,)
 
     @property
     def going(self) -> Tensor:
@@ -312,12 +272,7 @@ class WolfeSearch:
     margin: float = 0.1
 
     def judge(self, state: Descent, loss: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        """Judge a trial of every row, and choose the next step.
-
-        Args:
-            state: the searches, which are updated.
-            loss: the losses (P,) at ``x + step · direction``.
-            slope: their gradients (P, n).
+        """Judge the losses (P,) and slopes (P, n) of a trial, and choose the next step.
 
         Returns:
             Masks (P,) of the rows whose step is taken, and of those where none was found.
@@ -442,10 +397,9 @@ class LBFGS:
         self._turn(state, history, taken, lost)
 
     def _turn(self, state: Descent, history: History, taken: Tensor, lost: Tensor) -> None:
-        """Choose new directions.
+        """Choose new directions: that of L-BFGS where a step was taken, else the steepest descent.
 
-        Where a step was taken, the direction is that of L-BFGS. Where none was found, it is the
-        steepest descent; if that was the direction already, the problem has converged.
+        If no step was found along the steepest descent, the problem has converged.
         """
         if not bool((taken | lost).any()):
             return
@@ -499,19 +453,12 @@ class AttemptSettings:
         return math.ceil(round(1 / self.trial, 6)) - 2
 
     def minimise(
-        self,
-        optimiser: Optimiser,
-        problems: MatchingProblems,
-        starts: Sequence[Tensor],
+        self, optimiser: Optimiser, problems: MatchingProblems, starts: Sequence[Tensor],
         stopping: Stopping,
-    ) -> Minimum:
+    ) -> Minimum:  # fmt: skip
         """Run all attempts for a while, then the best one of each problem to the end.
 
-        Args:
-            optimiser: the way to minimise, with the evaluations that all attempts share.
-            problems: P problems.
-            starts: the first iterates (P, n) of each attempt.
-            stopping: what may end the run.
+        All of them share the evaluations of the optimiser.
         """
         count, first = len(starts), starts[0]
         if count == 1:

@@ -1,4 +1,4 @@
-"""``reconstruct_batch``: all inputs of a batch, solved for together."""
+"""The attack: ``Matching``, and the functions that make a model ready and call it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from softleak.matching.matcher import BatchMatcher, Prover
 from softleak.matching.optimisers import LBFGS, Adam, AttemptSettings, Optimiser
 from softleak.matching.problems import Cosine, Objective, Prior
 from softleak.matching.reconstruction import Reconstruction, Stopping, Watch
-from softleak.matching.tasks import Job, LabelSource, Noise, Order, RecoveredLabel, Start
+from softleak.matching.tasks import Job, LabelSource, Noise, RecoveredLabel, Start, job_of
 
 Each = TypeVar("Each")
 
@@ -170,8 +170,8 @@ class Matching:
             raise OptionError(f"expected one recovery per share ({count}), got {len(known)}")
         labels = one_each(self.label, count, "label source")
         starts = one_each(self.start, count, "start")
-        orders = map(Order, shares, known, labels, starts)
-        jobs = [order.job(subject, self.objective) for order in orders]
+        asked = zip(shares, known, labels, starts, strict=True)
+        jobs = [job_of(subject, self.objective, *each) for each in asked]
         # Fused attention kernels cannot be differentiated twice; the plain one can.
         with sdpa_kernel(SDPBackend.MATH):
             return self._matched(subject, jobs, watch)
@@ -187,11 +187,8 @@ class Matching:
                 kinds.setdefault(job.kind, {})[i] = job
         if isinstance(self.optimiser, GaussNewton):
             prover = self._prover(self.optimiser, subject, self.restarts + 1, watch)
-            every = [pair for kind in kinds.values() for pair in kind.items()]
-            return tuple(
-                (found | {i: prover.run(job) for i, job in every})[i] for i in range(len(jobs))
-            )
-        if kinds:
+            found |= {i: prover.run(job) for kind in kinds.values() for i, job in kind.items()}
+        elif kinds:
             matcher = self._matcher(subject, len(jobs) - len(found), watch)
             for batch in kinds.values():
                 found |= dict(zip(batch, matcher.run(list(batch.values())), strict=True))

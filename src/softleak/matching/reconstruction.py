@@ -46,20 +46,14 @@ class Certificate:
         return math.inf if self.spectrum is None else float(self.spectrum[-1])
 
     def psnr_predicted(self, pixel: Tensor | float = 1.0) -> float:
-        """Return the PSNR in dB that ``error`` predicts.
-
-        Args:
-            pixel: what one unit of the input is worth in pixels of range one.
-        """
+        """Return the PSNR in dB that ``error`` predicts, if one unit of input is so many pixels."""
         if self.error is None:
             return -math.inf
         return -10 * math.log10(float((self.error * pixel).square().mean()) + 1e-300)
 
 
 class MatchStatus(Enum):
-    """How a reconstruction ended. Only ``PROVED`` is a proof: otherwise the misfit says how
-    near it came.
-    """
+    """How a reconstruction ended. Only ``PROVED`` is a proof; else the misfit says how near."""
 
     CONVERGED = "the loss hardly falls any more"
     EXHAUSTED = "all evaluations were used"
@@ -164,38 +158,26 @@ class Watch:
 
 @dataclass(eq=False)
 class Stopping:
-    """The rule by which all batches of one run end.
+    """The rule by which all batches of one run end."""
 
-    Attributes:
-        total: the evaluations that all problems of the run may have together.
-        seconds: the time limit, counted from the creation of this object; None means no limit.
-        watch: who may end the run and is told of it, if anybody.
-        every: seconds between two tellings.
-    """
-
-    total: int
-    seconds: float | None = None
-    watch: Watch | None = None
-    every: float = 0.2
+    total: int  # the evaluations that all problems of the run may have together
+    seconds: float | None = None  # the time limit, from the creation of this object
+    watch: Watch | None = None  # who may end the run and is told of it, if anybody
+    every: float = 0.2  # seconds between two tellings
     _done: int = field(default=0, init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
     _told: float = field(default=0.0, init=False)
 
     @property
-    def interrupted(self) -> bool:
-        """Return whether somebody asked to stop."""
-        return self.watch is not None and self.watch.interrupted
-
-    @property
     def over(self) -> bool:
         """Return whether to stop now."""
         late = self.seconds is not None and time.monotonic() - self._began > self.seconds
-        return self.interrupted or late
+        return late or (self.watch is not None and self.watch.interrupted)
 
     @property
     def ended(self) -> MatchStatus:
         """Return the status of problems that were still going on at the end."""
-        if self.interrupted:
+        if self.watch is not None and self.watch.interrupted:
             return MatchStatus.INTERRUPTED
         return MatchStatus.OUT_OF_TIME if self.over else MatchStatus.EXHAUSTED
 

@@ -19,13 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from softleak.core.errors import (
-    LabelError,
-    MissingGradient,
-    ModelError,
-    ShareError,
-    SoftleakError,
-)
+from softleak.core.errors import LabelError, MissingGradient, ModelError, ShareError, SoftleakError
 from softleak.core.factors import head_gradients
 from softleak.core.head import Head
 from softleak.core.results import Recovery
@@ -39,13 +33,7 @@ from softleak.inversion.steps import ActivationStep, Linear, Reshape
 def head_gradient(
     model: nn.Module, share: GradientShare, head: str | Head | None
 ) -> tuple[Head, Tensor]:
-    """Return the model's head and the gradient of its weight (C, I), in the dtype it came in.
-
-    Raises:
-        HeadNotFound: if no linear layer does what the attacks assume.
-        MissingGradient: if the share lacks the gradient of the head.
-        NonFinite: if an entry of the share is not a finite number.
-    """
+    """Return the model's head and the gradient of its weight (C, I), in the dtype it came in."""
     share.check_finite()
     found = Subject.of(model, share.input_shape, head=head).head
     return found, head_gradients(found, [share])[0]
@@ -330,66 +318,40 @@ class LBFGSSearch(ScalarSearch):
 
     def _descend(self, objective: ScalarObjective, start: float) -> tuple[ClassicOutcome, Best]:
         """Descend on one side, with at most half the iterations, from ``start``."""
-        descent = _Descent(objective, start, self.lr, self.history)
-        losses: list[float] = []
+        s = torch.tensor([start], dtype=torch.double, requires_grad=True)
+        optimiser = torch.optim.LBFGS([s], lr=self.lr, history_size=self.history)
         jump = math.copysign(self.skip.jump, start) if self.skip else 0.0
+        losses: list[float] = []
+        lowest, evaluations = Best(start, math.inf, 0), 0
+
+        def evaluate() -> Tensor:
+            """Return the loss at the present scalar, and leave its gradient there."""
+            nonlocal evaluations
+            evaluations += 1
+            optimiser.zero_grad()
+            with torch.enable_grad():
+                loss = objective(s)[0]
+                loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        outcome = ClassicOutcome.EXHAUSTED
         for _ in range(self.iterations // 2):
-            losses.append(float(descent.evaluate()))
-            if not abs(descent.at) <= self.bound:
-                return ClassicOutcome.OUT_OF_BOUND, descent.best
-            descent.remember(losses[-1])
+            losses.append(float(evaluate()))
+            if not abs(float(s.detach())) <= self.bound:
+                outcome = ClassicOutcome.OUT_OF_BOUND
+                break
+            if losses[-1] < lowest.loss:
+                lowest = Best(float(s.detach()), losses[-1], 0)
             if losses[-1] < self.threshold:
-                return ClassicOutcome.CONVERGED, descent.best
+                outcome = ClassicOutcome.CONVERGED
+                break
             if self.skip and self.skip.due(losses):
-                descent.move(jump)
+                with torch.no_grad():
+                    s += jump
                 jump *= 2
             else:
-                descent.step()
-        return ClassicOutcome.EXHAUSTED, descent.best
-
-
-class _Descent:
-    """torch's L-BFGS on one scalar, with the lowest point that it has visited."""
-
-    def __init__(self, objective: ScalarObjective, start: float, lr: float, history: int) -> None:
-        self.objective = objective
-        self.scalar = torch.tensor([start], dtype=torch.double, requires_grad=True)
-        self.optimiser = torch.optim.LBFGS([self.scalar], lr=lr, history_size=history)
-        self.evaluations = 0
-        self.lowest = (start, math.inf)
-
-    @property
-    def at(self) -> float:
-        """Return the present scalar."""
-        return float(self.scalar.detach())
-
-    @property
-    def best(self) -> Best:
-        """Return the lowest point so far."""
-        return Best(*self.lowest, self.evaluations)
-
-    def evaluate(self) -> Tensor:
-        """Return the loss at the present scalar, and leave its gradient there."""
-        self.evaluations += 1
-        self.optimiser.zero_grad()
-        with torch.enable_grad():
-            loss = self.objective(self.scalar)[0]
-            loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    def remember(self, loss: float) -> None:
-        """Keep the present scalar if its loss is the lowest so far."""
-        if loss < self.lowest[1]:
-            self.lowest = (self.at, loss)
-
-    def step(self) -> None:
-        """Take one step of torch's L-BFGS."""
-        self.optimiser.step(self.evaluate)  # type: ignore[no-untyped-call]
-
-    def move(self, jump: float) -> None:
-        """Move the scalar without descending."""
-        with torch.no_grad():
-            self.scalar += jump
+                optimiser.step(evaluate)  # type: ignore[no-untyped-call]
+        return outcome, replace(lowest, evaluations=evaluations)
 
 
 @dataclass(frozen=True)
@@ -518,8 +480,7 @@ _SWARM = Swarm(particles=500, iterations=40)
 
 # The intervals end at 6, 10, 30 and 50. The next would end at the bound, which is not below it.
 PUBLISHED_SMOOTHING = LBFGSThenPSO(
-    LBFGSSearch(skip=Skip()),
-    PSOSearch(swarm=_SWARM, widths=(5.0, 4.0, 20.0)),
+    LBFGSSearch(skip=Skip()), PSOSearch(swarm=_SWARM, widths=(5.0, 4.0, 20.0))
 )
 
 # The intervals end at 6, 16 and 66.
@@ -555,7 +516,20 @@ def bias_ratio(
         ShareError: if the gradient of the bias does not have the model's shape.
     """
     known, sent = head_gradient(model, share, head)
-    _check_bias(model, known, share)
+    if known.bias_name not in dict(model.named_parameters()):
+        raise ModelError(
+            f"expected a head with a bias, but {known.name or 'the model'!r} has none; "
+            "use recover_label, which finds other evidence"
+        )
+    if known.bias_name not in share:
+        raise MissingGradient(
+            f"the share lacks {known.bias_name!r}, the gradient of the head's bias"
+        )
+    if share[known.bias_name].shape != known.b.shape:
+        raise ShareError(
+            f"the gradient {known.bias_name!r} should be {tuple(known.b.shape)} as the model's "
+            f"bias, got {tuple(share[known.bias_name].shape)}; is this the right model?"
+        )
     G = sent.double()
     delta = share[known.bias_name].to(G)
     index = int(delta.abs().argmax())
@@ -566,24 +540,6 @@ def bias_ratio(
     return ClassicResult(
         ClassicOutcome.CONVERGED, index, 1 / float(delta[index]), p - delta, feature
     )
-
-
-def _check_bias(model: nn.Module, head: Head, share: GradientShare) -> None:
-    """Raise unless the head has a bias and the share its gradient, in the same shape."""
-    if head.bias_name not in dict(model.named_parameters()):
-        raise ModelError(
-            f"expected a head with a bias, but {head.name or 'the model'!r} has none; "
-            "use recover_label, which finds other evidence"
-        )
-    if head.bias_name not in share:
-        raise MissingGradient(
-            f"the share lacks {head.bias_name!r}, the gradient of the head's bias"
-        )
-    if share[head.bias_name].shape != head.b.shape:
-        raise ShareError(
-            f"the gradient {head.bias_name!r} should be {tuple(head.b.shape)} as the model's bias, "
-            f"got {tuple(share[head.bias_name].shape)}; is this the right model?"
-        )
 
 
 def idlg(

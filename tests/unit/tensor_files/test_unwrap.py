@@ -23,18 +23,18 @@ ONE, TWO = torch.ones(1), torch.ones(2)
     ],
 )
 def test_tensors_are_found_in_what_training_scripts_save(content, names):
-    found = unwrap(content)
-    assert found.tensors.keys() == names
-    assert found.remarks == ()
+    tensors, remarks = unwrap(content)
+    assert tensors.keys() == names
+    assert remarks == ()
 
 
 def test_plain_weights_are_preferred_to_averaged_ones_and_it_is_said():
-    found = unwrap({"model": {"a": ONE}, "model_ema": {"a": TWO}})
-    assert torch.equal(found.tensors["a"], ONE)
-    assert "model_ema" in found.remarks[0]
-    alone = unwrap({"ema": {"a": TWO}})
-    assert torch.equal(alone.tensors["a"], TWO)
-    assert "averaged weights only" in alone.remarks[0]
+    tensors, (remark,) = unwrap({"model": {"a": ONE}, "model_ema": {"a": TWO}})
+    assert torch.equal(tensors["a"], ONE)
+    assert "model_ema" in remark
+    tensors, (remark,) = unwrap({"ema": {"a": TWO}})
+    assert torch.equal(tensors["a"], TWO)
+    assert "averaged weights only" in remark
 
 
 @pytest.mark.parametrize("content", [3, "text", {}, {"a": 1}, [], [ONE, "b"], [None]])

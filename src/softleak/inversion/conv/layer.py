@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.share import GradientShare
-from softleak.inversion.conv.geometry import Geometry
-from softleak.inversion.conv.rows import Rows, approximate_inverse, normal_matrix
+from softleak.inversion.conv.rows import Geometry, Rows, approximate_inverse, normal_matrix
 from softleak.inversion.results import LayerReport
 from softleak.inversion.state import LayerState, gradient
 from softleak.numerics.least_squares import (
-    LEAST_SQUARES_SETTINGS,
+    ERROR_DRAWS,
     TINY,
     Factored,
     conjugate_gradients,
@@ -208,7 +207,7 @@ def solve_quickly(rows: Rows) -> SolvedRows:
     if inverse is None:
         return SolvedRows(zero, zero + torch.inf, torch.inf, 0.0, 1.0, False)
     x, converged = _descended(rows, zero, inverse.solve)
-    draws = inverse.draws(LEAST_SQUARES_SETTINGS.error_draws)
+    draws = inverse.draws(ERROR_DRAWS)
     variance = draws.square().mean(0)
     residual, factor = misfit(rows, x)
     determined = converged and held_by_rows(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from softleak.core.client import capture
 from softleak.core.errors import SoftleakError, in_a_line
-from softleak.core.forward import random_input, seeded, watched_tables
+from softleak.core.forward import random_input, seeded, tables_read, watched_tables
 from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -71,7 +71,7 @@ def _plan(model: nn.Module, spec: InputSpec) -> TextPlan | NoWay:
             ids = dict(pieces(x))[keyword]
             with watched_tables(model) as watch:
                 share = capture(model, x, index % 2)
-            tables = [name for name, _ in watch.read(ids[None])]
+            tables = [name for name, _ in tables_read(watch, ids[None])]
             runs.append((ids, share))
     if not tables:
         return NoWay("no nn.Embedding takes the token ids")

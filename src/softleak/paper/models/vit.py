@@ -53,12 +53,9 @@ class EncoderBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.ln_2 = nn.LayerNorm(width, eps=_LAYER_NORM_EPS)
         self.mlp = nn.Sequential(
-            nn.Linear(width, _MLP_RATIO * width),
-            nn.GELU(),
-            nn.Dropout(dropout),
-            nn.Linear(_MLP_RATIO * width, width),
-            nn.Dropout(dropout),
-        )
+            nn.Linear(width, _MLP_RATIO * width), nn.GELU(), nn.Dropout(dropout),
+            nn.Linear(_MLP_RATIO * width, width), nn.Dropout(dropout),
+        )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
         """Return tokens (N, T, width) of tokens (N, T, width)."""

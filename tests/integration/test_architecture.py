@@ -44,6 +44,7 @@ ASKS_FOR_WORDS = {
     ("audit.report", "present.page"),
     ("audit.report", "present.words"),
     ("core.results", "present.sentences"),
+    ("core.fit", "present.fit"),
 }
 
 

@@ -254,7 +254,9 @@ class Truth:
         pixels, psnr_found, tokens, right = None, None, (), None
         if self.input is not None and not self.input.is_floating_point():
             tokens = tuple(self.input.flatten().tolist())
-            right = _tokens_right(tokens, found)
+            if found.text is not None and tokens:
+                told = {place.position: place.token for place in found.text.places}
+                right = sum(told.get(i) == token for i, token in enumerate(tokens)) / len(tokens)
         elif self.input is not None:
             pixels = (found.to_pixels or PixelMap.of(self.input, normalisation))(self.input)
             psnr_found = None if found.pixels is None else psnr(found.pixels, pixels)
@@ -264,14 +266,6 @@ class Truth:
             None if self.label is None else distance_to_set(recovery, self.label),
             pixels, psnr_found, tokens, right,
         )  # fmt: skip
-
-
-def _tokens_right(tokens: tuple[int, ...], found: InputFinding) -> float | None:
-    """Return the part of a text's tokens that was found in its place."""
-    if found.text is None or not tokens:
-        return None
-    told = {place.position: place.token for place in found.text.places}
-    return sum(told.get(i) == token for i, token in enumerate(tokens)) / len(tokens)
 
 
 def _soft(label: Tensor, classes: int) -> Tensor:

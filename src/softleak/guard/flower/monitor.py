@@ -39,7 +39,7 @@ from softleak.guard.auditor import (
 from softleak.guard.flower.guard import addressed, claimed_samples, only_arrays, tensors
 from softleak.io.atomic import write_text
 from softleak.present import page as png
-from softleak.present.json import finite, numbers
+from softleak.present.machine import finite, numbers
 from softleak.present.page import fill, tiles
 from softleak.present.words import class_name, listed
 
@@ -152,7 +152,7 @@ def headline(run: Federation) -> str:
     """Return a run in a sentence or two."""
     if not run.audited:
         return "No update could be audited."
-    tried = {k: run.audited - run.count(k, State.NOT_ATTACKED) for k in GIVEN_AWAY}
+    tried = {k: sum(run.count(k, state) for state in State if state.attacked) for k in GIVEN_AWAY}
     parts = [
         f"{run.count(k)}{'' if n == run.audited else f' of the {n} attacked'} {GIVEN_AWAY[k]}"
         for k, n in tried.items() if n

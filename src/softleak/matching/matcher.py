@@ -181,10 +181,7 @@ class MemoryModel:
         self, model: DifferentiableModel, input_shape: tuple[int, ...], optimiser: Optimiser,
         memory: int,
     ) -> int:  # fmt: skip
-        """Return how many problems fit in ``memory`` bytes, at least one.
-
-        A ``ModelError`` says that the model does not take an input of this shape.
-        """
+        """Return how many problems fit in ``memory`` bytes, at least one."""
         size = self.entries(model, input_shape, optimiser) * model.like.element_size()
         return max(1, min(self.most_problems, memory // size))
 

@@ -254,10 +254,7 @@ class WolfeSearch:
     margin: float = 0.1  # how near a bracket's ends interpolation may go, in parts of its width
 
     def judge(self, state: Descent, loss: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the next step by the losses (P,) and slopes (P, n) of a trial.
-
-        Masks (P,) say whose step is taken, and where none was found.
-        """
+        """Choose the next step, and return masks (P,): whose is taken, and where none was found."""
         going, sound = state.going, loss.isfinite() & slope.isfinite().all(1)
         gained = loss <= state.loss + self.decrease * state.step * state.down
         gained = gained & sound & (loss < state.loss)

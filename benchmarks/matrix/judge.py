@@ -16,7 +16,6 @@ from softleak.audit.findings import (
     LEAK_FEATURE_ERROR,
     LEAK_LABEL_ERROR,
     LEAK_RECOGNISABLE,
-    LabelLeak,
 )
 from softleak.core.results import Status
 from softleak.core.subject import Subject
@@ -28,19 +27,19 @@ OF_ONE_SAMPLE = (Leak.LABEL, Leak.CLASS, Leak.FEATURE)
 
 def wrong_unique(report: AuditReport, sent: Sent) -> bool:
     """Return whether a label was called unique and is further from the truth than its bound."""
-    return report.label.leak is LabelLeak.UNIQUE and _outcome(report, sent) in FAILURES
+    return report.label.proved == "UNIQUE" and _outcome(report, sent) in FAILURES
 
 
 def wrong_claims(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str, ...]:
     """Return what else was claimed as proved and is not true."""
-    leak, found = report.label.leak, report.composition
+    proved, found = report.label.proved, report.composition
     tops = {int(y.argmax()) for y in sent.data.y}
     held = set((sent.data.y > 0).any(0).nonzero()[:, 0].tolist())
     readings = (found.present, *([found.otherwise] if found.otherwise else []))
-    named = leak in (LabelLeak.CLASS, LabelLeak.PROBABLE)
+    named = proved in ("CLASS", "PROBABLE")
     feature, image = _feature_error(subject, report, sent), _psnr(subject, report, sent)
     claims = {
-        "set of labels": leak is LabelLeak.AMBIGUOUS and _outcome(report, sent) in FAILURES,
+        "set of labels": proved == "AMBIGUOUS" and _outcome(report, sent) in FAILURES,
         "label": report.label.known and not _label_known(report, sent),
         "class": named and report.label.class_index not in tops,
         "classes": not any(set(present) <= held for present in readings),

@@ -61,7 +61,7 @@ def cells(network: Stranger, kinds: Sequence[Kind], row: int = 0) -> Iterator[Ce
         report = audited(subject, sent)
         seconds = time.process_time() - start
         yield Cell(
-            network.name, kind.name, report.label.leak.name,
+            network.name, kind.name, report.label.proved,
             tuple(report.states[leak] for leak in Leak), wrong_unique(report, sent),
             wrong_claims(subject, report, sent), falsely_green(subject, report, sent),
             headline(report), seconds,

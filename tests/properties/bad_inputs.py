@@ -19,7 +19,6 @@ from torch import nn
 import softleak as sl
 from softleak.audit import (
     Audit,
-    LabelLeak,
     Method,
     NamedShare,
     Options,
@@ -187,10 +186,10 @@ def attack(stock: Stock, folder: Path, seed: int) -> str:
     if isinstance(one, Refusal):
         assert "\n" not in one.reason
         return "refused"
-    if one.label.leak is LabelLeak.UNIQUE:
+    if one.label.proved == "UNIQUE":
         off = float((one.label.recovery.label - stock.labels[which]).abs().sum())
         assert off < 1e-3, f"seed {seed}: a wrong label was called UNIQUE, off by {off}"
-    return one.label.leak.name
+    return one.label.proved
 
 
 def invert(stock: Stock, seed: int) -> bool:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         FeatureFinding,
         InputFinding,
         LabelFinding,
-        LabelLeak,
         Method,
     )
     from softleak.audit.leaks import Leak
@@ -30,34 +29,15 @@ if TYPE_CHECKING:
     from softleak.core.vocabulary import State, UpdateKind
 
 __all__ = [
-    "Audit",
-    "AuditReport",
-    "CompositionFinding",
-    "Counts",
-    "FeatureFinding",
-    "InputFinding",
-    "LabelFinding",
-    "LabelLeak",
-    "Leak",
-    "Method",
-    "NamedShare",
-    "Options",
-    "Provenance",
-    "Refusal",
-    "Score",
-    "State",
-    "Truth",
-    "UpdateKind",
-    "UpdateReading",
-    "audit",
-    "audit_shares",
-    "prepared",
-]
+    "Audit", "AuditReport", "CompositionFinding", "Counts", "FeatureFinding", "InputFinding",
+    "LabelFinding", "Leak", "Method", "NamedShare", "Options", "Provenance", "Refusal",
+    "Score", "State", "Truth", "UpdateKind", "UpdateReading", "audit", "audit_shares", "prepared",
+]  # fmt: skip
 
 _NAMES_BY_MODULE = {
     "audit.findings": (
         "CompositionFinding", "Counts", "FeatureFinding", "InputFinding", "LabelFinding",
-        "LabelLeak", "Method",
+        "Method",
     ),
     "audit.leaks": ("Leak",),
     "audit.metrics": ("Score", "Truth"),

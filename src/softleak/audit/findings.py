@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -88,14 +88,9 @@ LEAK_LABEL_ERROR = 0.1  # L1: a label whose error is bounded by this is known, i
 LEAK_MISFIT = 0.2  # what a matched image may leave of the share, relative to its size
 
 
-class LabelLeak(Enum):
-    """The degrees to which a label can be proved."""
-
-    UNIQUE = "the label, exactly"
-    AMBIGUOUS = "a set of labels"
-    CLASS = "the class only"
-    PROBABLE = "the class, probably"
-    NOTHING = "nothing"
+# How much of a label is proved, in the words of ``audit.json``: AMBIGUOUS is a set of labels, CLASS
+# the class only, PROBABLE the class, probably.
+Proved = Literal["UNIQUE", "AMBIGUOUS", "CLASS", "PROBABLE", "NOTHING"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,27 +101,26 @@ class LabelFinding:
     seconds: float
 
     @property
-    def leak(self) -> LabelLeak:
+    def proved(self) -> Proved:
         """Return what was proved, without any truth."""
         if self.recovery.status is Status.UNIQUE:
-            return LabelLeak.UNIQUE
+            return "UNIQUE"
         if self.recovery.status is Status.PROBABLE:
-            return LabelLeak.PROBABLE
+            return "PROBABLE"
         if self.recovery.readings:
-            return LabelLeak.AMBIGUOUS
+            return "AMBIGUOUS"
         if self.class_index is not None:
-            return LabelLeak.CLASS
+            return "CLASS"
         narrowed = self.recovery.status is Status.AMBIGUOUS and self.recovery.label is not None
-        return LabelLeak.AMBIGUOUS if narrowed else LabelLeak.NOTHING
+        return "AMBIGUOUS" if narrowed else "NOTHING"
 
     @property
     def known(self) -> bool:
         """Return whether the label is named: alone, nearly, or as one of two readings."""
         recovery = self.recovery
         # Evidence of other layers bounds the label of the gradient itself, as a report assumes.
-        pieces = recovery.evidence
-        decided = any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
-        bounded = recovery.complete or decided or recovery.status is Status.PROBABLE
+        probable = recovery.status is Status.PROBABLE
+        bounded = recovery.complete or _decided(recovery) or probable
         close = bounded and recovery.error <= LEAK_LABEL_ERROR
         return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
 
@@ -153,6 +147,12 @@ class LabelFinding:
         return top if first - second > self.recovery.error else None
 
 
+def _decided(recovery: Recovery) -> bool:
+    """Return whether other layers tell the label, and none of them contradicts it."""
+    pieces = recovery.evidence
+    return any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
+
+
 @dataclass(frozen=True)
 class FeatureFinding:
     """Whether the input of the last layer is known, and to which relative error."""
@@ -169,11 +169,9 @@ class FeatureFinding:
         """
         if recovery.feature is None:
             return cls(0, float("inf"), False)
-        pieces = recovery.evidence
-        by_evidence = any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
         sure = recovery.status in (Status.UNIQUE, Status.PROBABLE)
         one = recovery.complete and len(recovery.solutions) == 1
-        proved = sure or one or by_evidence
+        proved = sure or one or _decided(recovery)
         error = recovery.feature_error
         return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR)
 
@@ -300,11 +298,10 @@ class InputFinding:
             placed = self.text.count(Certainty.CERTAIN, Certainty.LIKELY)
             return bool(self.text.words or placed)
         if not self.method.exact:
-            return (
-                _at_least(self.agreement, LEAK_RECOGNISABLE) and (self.misfit or 0.0) <= LEAK_MISFIT
-            )
+            explains = (self.misfit or 0.0) <= LEAK_MISFIT
+            return explains and (self.agreement or 0.0) >= LEAK_RECOGNISABLE
         told = self.determined or self.method.covers_open
-        return told and _at_least(self.psnr_predicted, LEAK_RECOGNISABLE)
+        return told and (self.psnr_predicted or 0.0) >= LEAK_RECOGNISABLE
 
     @property
     def doubtful(self) -> bool:
@@ -312,9 +309,8 @@ class InputFinding:
 
         A prediction has an error of 2 dB or so of its own.
         """
-        told = self.psnr_predicted
-        below = told is not None and told < LEAK_RECOGNISABLE
-        return self.method.exact and below and _at_least(told, LEAK_DOUBTFUL)
+        told = self.psnr_predicted or 0.0
+        return self.method.exact and LEAK_DOUBTFUL <= told < LEAK_RECOGNISABLE
 
     @property
     def quality(self) -> float:
@@ -329,10 +325,6 @@ class InputFinding:
         if self.pixels is None or told is None or math.isnan(told):
             return -math.inf
         return told if (self.misfit or 0.0) <= LEAK_MISFIT else min(told, LEAK_UNEXPLAINED)
-
-
-def _at_least(value: float | None, line: float) -> bool:
-    return value is not None and value >= line
 
 
 @dataclass(frozen=True)

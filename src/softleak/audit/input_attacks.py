@@ -153,12 +153,6 @@ def match_input(
 
     The inputs of a batch are searched for together, and agree as well as the worst of them does.
 
-    Args:
-        subject: the model made ready, with a shape of its inputs.
-        share: what was sent.
-        recovery: what was recovered from it.
-        options: how long to search, and how pixels became inputs.
-
     Returns:
         The better of the two inputs, and how well both agree. None if no time was given, or if
         nobody knows which input the model takes.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from softleak import io as tensor_files
 from softleak.audit.findings import LEAK_RECOGNISABLE, InputFinding, PixelMap
-from softleak.core.errors import DataError, MissingExtra, how_to_install
+from softleak.core.errors import DataError, import_extra
 from softleak.core.input_spec import Layout, Normalisation
 from softleak.core.results import Recovery
 
@@ -60,15 +60,9 @@ def ssim(image: Tensor, truth: Tensor) -> float:
         image: the reconstruction (C, H, W), pixels in [0, 1]; values beyond are clamped.
         truth: the true image, of the same shape.
     """
-    try:
-        from skimage.metrics import structural_similarity
-    except ImportError as error:
-        raise MissingExtra(
-            f"structural similarity needs scikit-image: {how_to_install('metrics')}"
-        ) from error
+    metrics = import_extra("skimage.metrics", "structural similarity needs scikit-image", "metrics")
     a, b = (entry.detach().cpu().double().clamp(0, 1).numpy() for entry in (image, truth))
-    found = structural_similarity(a, b, channel_axis=0, data_range=1.0)  # type: ignore[no-untyped-call]
-    return float(found)
+    return float(metrics.structural_similarity(a, b, channel_axis=0, data_range=1.0))
 
 
 PARABOLA_POINTS = 257  # of the path through the ends and the middle of an interval
@@ -260,7 +254,9 @@ class Truth:
         pixels, psnr_found, tokens, right = None, None, (), None
         if self.input is not None and not self.input.is_floating_point():
             tokens = tuple(self.input.flatten().tolist())
-            right = _tokens_right(tokens, found)
+            if found.text is not None and tokens:
+                told = {place.position: place.token for place in found.text.places}
+                right = sum(told.get(i) == token for i, token in enumerate(tokens)) / len(tokens)
         elif self.input is not None:
             pixels = (found.to_pixels or PixelMap.of(self.input, normalisation))(self.input)
             psnr_found = None if found.pixels is None else psnr(found.pixels, pixels)
@@ -270,14 +266,6 @@ class Truth:
             None if self.label is None else distance_to_set(recovery, self.label),
             pixels, psnr_found, tokens, right,
         )  # fmt: skip
-
-
-def _tokens_right(tokens: tuple[int, ...], found: InputFinding) -> float | None:
-    """Return the part of a text's tokens that was found in its place."""
-    if found.text is None or not tokens:
-        return None
-    told = {place.position: place.token for place in found.text.places}
-    return sum(told.get(i) == token for i, token in enumerate(tokens)) / len(tokens)
 
 
 def _soft(label: Tensor, classes: int) -> Tensor:

@@ -17,7 +17,6 @@ from softleak.audit.findings import (
     FeatureFinding,
     InputFinding,
     LabelFinding,
-    LabelLeak,
     SamplesFinding,
     mixes,
 )
@@ -130,6 +129,16 @@ class AuditReport:
         return any(one.class_index is not None for one in self.samples.proved)
 
     @property
+    def knows_feature(self) -> bool:
+        """Return whether a feature is proved: that of the only sample, or of one of several."""
+        return self.feature.proved or self.samples.features > 0
+
+    @property
+    def knows_composition(self) -> bool:
+        """Return whether a class is proved to be among the labels, be it by the only label."""
+        return self.knows_label or self.knows_class or bool(self.composition.present)
+
+    @property
     def shows_input(self) -> bool:
         """Return whether a recognisable input was recovered, by the truth if it is known.
 
@@ -154,7 +163,7 @@ class AuditReport:
     @property
     def telling(self) -> bool:
         """Return whether anything leaked that defences are tried on, a set of labels included."""
-        return bool(self.leaks - {Leak.COMPOSITION}) or self.label.leak is not LabelLeak.NOTHING
+        return bool(self.leaks - {Leak.COMPOSITION}) or self.label.proved != "NOTHING"
 
     @property
     def seconds(self) -> float:

@@ -281,12 +281,6 @@ def batch_input(
 
     Each sample has its own label and feature as targets. The finding holds the first input, and
     all of them as its ``batch``.
-
-    Args:
-        subject: the model made ready.
-        share: the gradient of one step on all samples.
-        samples: what was found of the samples.
-        options: how long to search, and how pixels became inputs.
     """
     if samples.found is None or not samples.proved or samples.pictures:
         return InputFinding(Method.NONE, because(Why.SEVERAL_MIXED))

@@ -327,12 +327,9 @@ def _by_layers(
     subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery | None:
     """Read a batch from fully connected ReLU layers, whose labels may be any."""
-    found = [
-        one
-        for attack in (recover_by_inputs, recover_by_features)
-        if (one := attack(subject, share, knowledge, knowledge.samples)) is not None
-    ]
-    return max(found, key=lambda one: len(one.proved), default=None)
+    attacks = (recover_by_inputs, recover_by_features)
+    found = (attack(subject, share, knowledge, knowledge.samples) for attack in attacks)
+    return max(filter(None, found), key=lambda one: len(one.proved), default=None)
 
 
 def _worth(found: BatchRecovery) -> tuple[int, int]:

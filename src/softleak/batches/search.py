@@ -221,7 +221,6 @@ def _fitting(system: SampleSystem, found: FoundSamples, cost: Tensor) -> FoundSa
     return distinct(found.take(rows[cost[rows].argsort()]))
 
 
-# What bounds how many sets of solutions are looked at.
 SETS_LOOKED_AT = 20_000  # the number of sets whose misfit is computed
 SETS_RETURNED = 4  # the number of sets that are worth solving
 # The number of further sets with two samples of one class. How such samples share their labels out

@@ -63,9 +63,8 @@ from softleak.paper.data.imageset import LARGEST_CLASS_COUNT
 from softleak.paper.data.load import embedded
 from softleak.paper.sample import NORMALISATION, sample_shares, tensor_digest
 from softleak.present.dossier import write_dossier
-from softleak.present.json import as_data, write_json
+from softleak.present.machine import as_data, write_json, write_junit, write_sarif
 from softleak.present.page import write_page
-from softleak.present.pipelines import write_junit, write_sarif
 from softleak.present.terminal import audit_table, closing_words, refusal_table, what_if_table
 
 NORMALISATIONS: Mapping[str, data.Normalisation] = {

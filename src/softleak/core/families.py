@@ -9,18 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from softleak.core.errors import LabelError
-
-
-def check_free(k: int) -> None:
-    """Raise ``LabelError`` unless ``k`` is a whole number of classes."""
-    if not isinstance(k, int) or k < 1:
-        raise LabelError(f"expected a whole number of free classes, at least one; got k={k}")
 
 
 def top_entries(y: Tensor, k: int) -> Tensor:
@@ -294,21 +288,6 @@ class _Floored:
 
 
 @dataclass(frozen=True)
-class SmoothedMixed(_Floored):
-    """Labels of ``k`` classes in any proportion, above one floor that all others share (timm)."""
-
-    k: int = 2
-
-    def __post_init__(self) -> None:
-        check_free(self.k)
-
-    @property
-    def simpler(self) -> Family | None:
-        """Return the family that labels with a vanishing last weight come close to."""
-        return SmoothedMixed(self.k - 1) if self.k > 1 else None
-
-
-@dataclass(frozen=True)
 class Smoothed(_Floored):
     """Labels of one class, smoothed by an unknown amount; one-hot labels are among them."""
 
@@ -319,18 +298,31 @@ class Smoothed(_Floored):
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """Labels of ``k`` classes in any proportion, all others zero, as mixup and CutMix make them."""
+class _Counted:
+    """Labels with ``k`` free classes."""
 
     k: int = 2
 
     def __post_init__(self) -> None:
-        check_free(self.k)
+        if not isinstance(self.k, int) or self.k < 1:
+            raise LabelError(
+                f"expected a whole number of free classes, at least one; got k={self.k}"
+            )
 
     @property
     def simpler(self) -> Family | None:
         """Return the family that labels with a vanishing last weight come close to."""
-        return Mixed(self.k - 1) if self.k > 1 else None
+        return cast(Family, type(self)(self.k - 1)) if self.k > 1 else None
+
+
+@dataclass(frozen=True)
+class SmoothedMixed(_Counted, _Floored):
+    """Labels of ``k`` classes in any proportion, above one floor that all others share (timm)."""
+
+
+@dataclass(frozen=True)
+class Mixed(_Counted):
+    """Labels of ``k`` classes in any proportion, all others zero, as mixup and CutMix make them."""
 
     def project(self, y: Tensor) -> Tensor:
         """Return ``y`` (…, C) with all but its top ``k`` entries set to zero."""

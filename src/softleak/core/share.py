@@ -317,15 +317,6 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
         low, high = (float(end) for end in torch.aminmax(gradient))
         return high if math.isnan(high) else max(-low, high)
 
-    def _surely_small(self, name: str) -> bool:
-        """Return whether a single sum proves that entries are finite and can be squared.
-
-        Those of a format shorter than float64 can be if they are finite.
-        """
-        gradient = self.gradients[name]
-        short = torch.finfo(gradient.dtype).max < LARGEST_SQUARABLE
-        return short and math.isfinite(float(gradient.sum()))
-
     def norm(self) -> float:
         """Return the L2 norm of all gradients together."""
         return math.hypot(*(float(g.double().norm()) for g in self.gradients.values()))
@@ -362,8 +353,11 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
         self.once(GradientShare.check_finite, self._find_no_strange_numbers)
 
     def _find_no_strange_numbers(self) -> None:
-        # A finite extreme proves finite entries and is cheaper to have than a mask.
-        doubtful = [name for name in self.gradients if not self._surely_small(name)]
+        # A finite sum proves finite entries, which can be squared if the format is short; finite
+        # extremes prove it too. Both are cheaper to have than a mask.
+        short = {n: g for n, g in self.items() if torch.finfo(g.dtype).max < LARGEST_SQUARABLE}
+        fine = {name for name, g in short.items() if math.isfinite(float(g.sum()))}
+        doubtful = [name for name in self.gradients if name not in fine]
         largest = {name: self.largest(name) for name in doubtful}
         bad = [name for name, size in largest.items() if not math.isfinite(size)]
         if bad:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak.core.errors import MissingExtra, ModelError, OptionError, how_to_install
+from softleak.core.errors import ModelError, OptionError, import_extra
 from softleak.core.share import GradientShare
 from softleak.defenses.defense import Clip, Composed, GaussianNoise, positive
 
@@ -132,9 +132,5 @@ def _multiplier(training: PrivateTraining, epsilon: float) -> float:
 
 
 def _opacus() -> ModuleType:
-    try:
-        opacus = import_module("opacus")
-        import_module("opacus.validators")
-    except ImportError as error:
-        raise MissingExtra(f"DP-SGD needs Opacus: {how_to_install('dp')}") from error
-    return opacus
+    import_extra("opacus.validators", "DP-SGD needs Opacus", "dp")
+    return import_module("opacus")

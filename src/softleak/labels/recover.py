@@ -117,13 +117,13 @@ def make_subject(
 def recover(
     subject: Subject, shares: Sequence[GradientShare], knowledge: Knowledge
 ) -> tuple[Recovery, ...]:
-    """Recover the label and the feature behind each of many shares (§3).
-
-    Returns:
-        A recovery for each share, in their order. A share that cannot be read is REFUSED, and the
-        others are recovered nevertheless.
-    """
-    refused = {i: why for i, share in enumerate(shares) if (why := _refusal(subject, share))}
+    """Recover the label and the feature behind each share (§3); an unreadable one is REFUSED."""
+    refused = {}
+    for i, share in enumerate(shares):
+        try:
+            check_share(subject, share)
+        except SoftleakError as error:
+            refused[i] = Recovery(Status.REFUSED, str(error))
     readable = [share for i, share in enumerate(shares) if i not in refused]
     answers = iter(_recover_checked(subject, readable, knowledge))
     return tuple(refused[i] if i in refused else next(answers) for i in range(len(shares)))
@@ -191,14 +191,6 @@ def check_share(subject: Subject, share: GradientShare) -> None:
     share.check_shapes(subject.parameters)
     if subject.head.bias_name not in share:
         head_gradients(subject.head, [share])
-
-
-def _refusal(subject: Subject, share: GradientShare) -> Recovery | None:
-    try:
-        check_share(subject, share)
-    except SoftleakError as error:
-        return Recovery(Status.REFUSED, str(error))
-    return None
 
 
 def _check_shape(shape: object) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from softleak.audit.metrics import psnr
-from softleak.core.errors import DataError, MissingExtra, how_to_install
+from softleak.core.errors import DataError, import_extra
 from softleak.core.families import Smoothed
 from softleak.io.atomic import replacing
 from softleak.labels.recover import recover_label
@@ -83,14 +84,9 @@ class Drawing:
 
 def pyplot() -> ModuleType:
     """Return matplotlib's pyplot, which opens no window; raises ``MissingExtra`` without it."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtra(f"figures need matplotlib: {how_to_install('plots')}") from error
+    matplotlib = import_extra("matplotlib", "figures need matplotlib", "plots")
     matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    return plt
+    return import_module("matplotlib.pyplot")
 
 
 def labels_by_size(drawing: Drawing) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from softleak.core.errors import FileError, MissingExtra, OptionError, how_to_install
+from softleak.core.errors import FileError, OptionError, import_extra
 from softleak.io.atomic import replacing
 
 Measures = Mapping[str, float | str | bool | None]  # None: there is nothing to measure
@@ -365,7 +365,7 @@ class Cluster:
     workers: int | None = None  # the number of actors, if fewer than cores
 
     def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
-        ray = _ray()
+        ray = import_extra("ray", "a cluster needs Ray", "ray")
         begun = not ray.is_initialized()
         if begun:
             self._begin(ray)
@@ -419,11 +419,3 @@ def _computed(ray: ModuleType, actors: Sequence[Any], pieces: Iterable[Piece]) -
             raise error.cause from error  # what the piece itself raised
         except ray.exceptions.RayActorError:
             yield piece, None
-
-
-def _ray() -> ModuleType:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtra(f"a cluster needs Ray: {how_to_install('ray')}") from error
-    return ray

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from softleak.audit.findings import Attempt, LabelLeak, Method, Outcome
+from softleak.audit.findings import Attempt, Method, Outcome
 from softleak.audit.input_attacks import (
     EMBEDDINGS,
     GAUSS_NEWTON,
@@ -92,7 +92,7 @@ def tally(attack: CataloguedAttack, reports: Sequence[AuditReport]) -> dict[Outc
 def _label(report: AuditReport) -> Ending:
     if report.label.known:
         return Outcome.SUCCEEDED, "one label explains the update, and its error is bounded"
-    if report.label.leak in (LabelLeak.CLASS, LabelLeak.PROBABLE):
+    if report.label.proved in ("CLASS", "PROBABLE"):
         return Outcome.SUCCEEDED, "the class is known, the weights of the label are not"
     return Outcome.NO_SUCCESS, report.why
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from softleak.audit.findings import LabelLeak, Outcome
+from softleak.audit.findings import Outcome
 from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import Response
@@ -25,7 +25,7 @@ from softleak.present.advice import (
     severity_of_share,
 )
 from softleak.present.catalogue import CataloguedAttack, every_attack, tally
-from softleak.present.json import finite
+from softleak.present.machine import finite
 from softleak.present.page import FRAME, chart, charted, fill, tiles, untried_words
 from softleak.present.words import (
     composition_words,
@@ -142,8 +142,8 @@ def _attack(attack: CataloguedAttack, audit: Audit) -> dict[str, Any]:
 def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Yield what is proved of one share, or stated with a probability or a predicted error."""
     found = report.input
-    if report.label.leak in (LabelLeak.UNIQUE, LabelLeak.CLASS, LabelLeak.PROBABLE):
-        kind = "probability" if report.label.leak is LabelLeak.PROBABLE else "proof"
+    if report.label.proved in ("UNIQUE", "CLASS", "PROBABLE"):
+        kind = "probability" if report.label.proved == "PROBABLE" else "proof"
         yield _stated(report, "label", kind, label_words(report, names, remark=""))
     if report.feature.proved:
         error = written(report.feature.error)

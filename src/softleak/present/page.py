@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from softleak._version import __version__
-from softleak.audit.findings import LabelLeak, SamplesFinding
+from softleak.audit.findings import SamplesFinding
 from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import Rate, Response
@@ -33,7 +33,7 @@ from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit, severity_of_share
 from softleak.present.catalogue import every_attack
-from softleak.present.json import finite
+from softleak.present.machine import finite
 from softleak.present.words import (
     class_name,
     composition_words,
@@ -70,13 +70,12 @@ def data_uri(pixels: Tensor) -> str:
     filtered = b"".join(b"\0" + row.tobytes() for row in rows)
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPE[channels], 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(filtered, 9)), (b"IEND", b""))
-    png = PNG_SIGNATURE + b"".join(_chunk(kind, content) for kind, content in chunks)
+    png = PNG_SIGNATURE + b"".join(
+        struct.pack(">I", len(content)) + kind + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    )  # fmt: skip
     return "data:image/png;base64," + base64.b64encode(png).decode()
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    check = zlib.crc32(kind + content)
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
 
 
 def tiles(count: Callable[[Leak, State], int], total: int) -> list[dict[str, Any]]:
@@ -137,20 +136,14 @@ NOT_RANKED = -1e9  # sorts what did not leak behind everything that did
 
 
 def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> dict[str, Any]:
-    """Prepare the row of one share in the table of all.
-
-    Args:
-        report: what the audit found.
-        identity: the id of its section, or nothing if it has none.
-        names: the names of the classes, or nothing.
-    """
+    """Prepare the row of one share in the table of all."""
     found, feature = report.input, report.feature
     exact = found.psnr_predicted is not None and found.leaked
     shown = f"{found.psnr_predicted:.0f} dB" if exact else "recognisable"
     ranked = report.shows_input and found.quality > NOT_RANKED
     leaks = [leak.value for leak in Leak if leak in report.leaks] or ["quiet"]
     return {
-        "id": identity,
+        "id": identity,  # of its section, or nothing if it has none
         "report": report,
         "severity": severity_of_share(report),
         "short": in_brief(report, names, in_a_line),
@@ -168,13 +161,7 @@ MOST_GAIN = 9  # powers of ten by which a difference is made visible
 
 
 def section(report: AuditReport, number: int, names: Sequence[str]) -> dict[str, Any]:
-    """Prepare all that is shown of one share.
-
-    Args:
-        report: what the audit found.
-        number: its place on the page, from 1.
-        names: the names of the classes, or nothing.
-    """
+    """Prepare all that is shown of one share."""
     bars, hidden = _bars(report, names)
     found, score = report.input.pixels, report.score
     true = None if score is None else score.pixels_true
@@ -271,7 +258,7 @@ def _scalar(report: AuditReport, names: Sequence[str]) -> dict[str, Any] | None:
         "loss": [float(f"{loss:.4g}") for loss in view["loss"]],
         "near": [[t, float(f"{loss:.4g}")] for t, loss in view["near"]],
         "marks": [{"t": one.scalar, "low": one.low, "high": one.high} for one in marks],
-        "unique": report.label.leak is LabelLeak.UNIQUE,
+        "unique": report.label.proved == "UNIQUE",
         "names": [class_name(i, names) for i in range(len(view["u"]))],
     })  # fmt: skip
     return shown
@@ -306,9 +293,6 @@ def chart(response: Response) -> dict[str, Any]:
     """Lay out one defence, weak settings on the left: a line per kind of leak, and a table's row.
 
     A dot has an interval from ``low`` to ``high``.
-
-    Args:
-        response: how often each attack succeeded at each setting of the defence.
     """
     count = len(response.points)
     placed = [(FRAME.x(i, count), point) for i, point in enumerate(response.points)]
@@ -458,7 +442,7 @@ def render(audit: Audit) -> str:
         audit=audit,
         summary=summary(audit),
         severity=severity_of_audit(audit),
-        advice=advice(audit),
+        advice=list(advice(audit)),
         tiles=tiles(audit.count, len(audit.reports)),
         kinds=Leak,
         parts=[part for part in PAGE_PARTS if part.shown(audit)],

@@ -9,7 +9,6 @@ from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from softleak.audit.findings import LabelLeak
 from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import WhatIf
@@ -20,11 +19,11 @@ from softleak.present.words import in_a_line, in_brief, known_words, not_attacke
 TABLE_ROWS = 60  # of many shares the first; the files have all
 SCORE_COLUMNS = ("L1", "PSNR")  # columns that are there if the truth is
 LABEL_STYLES = {
-    LabelLeak.UNIQUE: "bold red",
-    LabelLeak.CLASS: "magenta",
-    LabelLeak.PROBABLE: "magenta",
-    LabelLeak.AMBIGUOUS: "yellow",
-    LabelLeak.NOTHING: "cyan",
+    "UNIQUE": "bold red",
+    "CLASS": "magenta",
+    "PROBABLE": "magenta",
+    "AMBIGUOUS": "yellow",
+    "NOTHING": "cyan",
 }
 
 
@@ -115,8 +114,11 @@ NOT_ATTACKED = Text("not attacked", style="bright_black")
 
 
 def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
-    leak, states, text = report.label.leak, report.states, report.input.text
-    label = _of_samples(report) or Text(leak.name, style=LABEL_STYLES[leak])
+    proved, states, text = report.label.proved, report.states, report.input.text
+    label, found = Text(proved, style=LABEL_STYLES[proved]), report.samples
+    if found.attacked:
+        style = "bold red" if found.proved else "cyan"
+        label = Text(f"{len(found.proved)} of {found.size}", style)
     image = report.input.psnr_predicted if report.input.leaked else None
     shown = f"{image:.0f} dB" if image is not None else "recognisable"
     return [
@@ -126,14 +128,6 @@ def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
         _cell(states[Leak.FEATURE], _feature(report)),
         _cell(states[Leak.INPUT], known_words(text) if text else shown),
     ]
-
-
-def _of_samples(report: AuditReport) -> Text | None:
-    """Return of how many samples of an update of several the label is proved."""
-    found = report.samples
-    if not found.attacked:
-        return None
-    return Text(f"{len(found.proved)} of {found.size}", "bold red" if found.proved else "cyan")
 
 
 def _feature(report: AuditReport) -> str:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from importlib import import_module
 from itertools import cycle
 from os import PathLike
 from pathlib import Path
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from softleak.audit.findings import CompositionFinding, Method
 from softleak.audit.leaks import Leak
-from softleak.core.errors import MissingExtra, SoftleakError, how_to_install
+from softleak.core.errors import SoftleakError, import_extra
 from softleak.core.share import LocalTraining
 from softleak.core.vocabulary import State
 from softleak.guard.auditor import (
@@ -40,7 +39,7 @@ from softleak.guard.auditor import (
 from softleak.guard.flower.guard import addressed, claimed_samples, only_arrays, tensors
 from softleak.io.atomic import write_text
 from softleak.present import page as png
-from softleak.present.json import finite, numbers
+from softleak.present.machine import finite, numbers
 from softleak.present.page import fill, tiles
 from softleak.present.words import class_name, listed
 
@@ -204,10 +203,7 @@ class OnRay:
     """A runner on Ray actors, in the Ray that is running already or in a new one."""
 
     def __init__(self, auditor: Auditor) -> None:
-        try:
-            self._ray: Any = import_module("ray")
-        except ImportError as error:
-            raise MissingExtra(f"audits on actors need Ray: {how_to_install('ray')}") from error
+        self._ray: Any = import_extra("ray", "audits on actors need Ray", "ray")
         self._auditor = auditor
         self._actors: Any = None
         self._waiting: list[Any] = []

@@ -27,7 +27,7 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.core.update import SgdSteps, mean_of_head
 from softleak.labels.certify import Solutions
-from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, misfit, on_simplex, spread
+from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, misfit, on_simplex
 from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.relation import Estimate, HeadBias
 from softleak.labels.pseudo import PseudoLabels
@@ -182,9 +182,7 @@ def _solve_near(
     """Return the labels (N, S, C) of scalars (N, S), with matrices taken over where they serve.
 
     Args:
-        t: the scalars.
-        begin: labels to begin with.
-        near: (N, S) where these are near enough for a matrix to serve.
+        begin: labels to begin with, ``near`` enough (N, S) for a matrix to serve or not.
         back: inverse derivatives (N, K, C, C) at K scalars that are spread over every row.
         unsolvable: (N, S) where no label is looked for.
     """
@@ -219,15 +217,10 @@ def _knots(t: Tensor) -> Tensor:
 
 
 def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return labels on the lines between those that are known.
+    """Return labels (N, S, C) of scalars (N, S) on the lines between those that are known.
 
-    Args:
-        known_t: scalars (N, K), ordered in every row.
-        known: their labels (N, K, C).
-        t: scalars (N, S) among these.
-
-    Returns:
-        The labels (N, S, C), whether both ends of the line are solved (N, S), and whether one is.
+    These are ``known`` (N, K, C) at ``known_t`` (N, K), ordered in every row. Return as well
+    whether both ends of a line are solved (N, S), and whether one is.
     """
     inside = known.amax(-1) < LABEL_EQUATIONS_OUTSIDE
     if known_t.shape[1] == 1:
@@ -523,10 +516,8 @@ def by_rounding(
 ) -> Recovery:
     """Return the answer with the label that the intervals of the rounded weights mean.
 
-    Its status and everything else that fits stay. It is returned as it is if the intervals have
-    nothing in common.
-
-    ``answer`` is AMBIGUOUS, with the label of the ``family`` searched that fits best so far.
+    ``answer`` is AMBIGUOUS, with the label of the ``family`` searched that fits best so far. It is
+    returned as it is if the intervals have nothing in common; else its status stays.
     """
     best = next((one for one in answer.solutions if one.scalar == answer.scalar), None)
     update = RoundedUpdate.of(subject, share, recipe)
@@ -539,7 +530,7 @@ def by_rounding(
     if recipe.steps > 1:
         curve = RecursionCurve.of(subject.head, factors, recipe, trains_bias(subject, share))
     low, high = factors.sigma.new_tensor([[best.low], [best.high]])
-    (_, t, _), _ = zoom(lambda t: spread(curve, family, t), low, high, ROUNDED_LEVELS, many=False)
+    (_, t, _), _ = zoom(curve, family, low, high, ROUNDED_LEVELS, many=False)
     t = t[:, None]
     label = on_simplex(family.project(curve.labels(t)[0])[0, 0]).to(answer.label)
     return replace(

@@ -377,18 +377,18 @@ def _read(file: Path, size: int | None) -> Tensor:
     return image if size is None else resize_bytes(image.unsqueeze(0), size).squeeze(0)
 
 
-_FILES = resources.files("softleak.paper.data").joinpath("files")
+FILES = resources.files("softleak.paper.data").joinpath("files")
 
 
 def embedded() -> ImageSet:
     """Return 200 CIFAR-10 test images, 20 of each class."""
-    with resources.as_file(_FILES.joinpath("cifar10_sample200.npz")) as path:
+    with resources.as_file(FILES.joinpath("cifar10_sample200.npz")) as path:
         return load_pack(path)
 
 
 def verses() -> tuple[str, ...]:
     """Return 715 verses of the King James Bible, which is in the public domain."""
-    return tuple(_FILES.joinpath("verses.txt").read_text("ascii").splitlines())
+    return tuple(FILES.joinpath("verses.txt").read_text("ascii").splitlines())
 
 
 _ZIP_START = b"PK"

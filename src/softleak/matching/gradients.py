@@ -150,7 +150,7 @@ class OuterProducts:
     def of(cls, model: DifferentiableModel, shape: tuple[int, ...]) -> OuterProducts:
         """Return a model with the large linear layers whose gradients are outer products.
 
-        A layer that acts twice, or whose weight is used elsewhere as well, shows on random input.
+        A layer that acts twice, or whose weight is used elsewhere, shows on random input.
         """
         large = tuple(
             name
@@ -168,7 +168,8 @@ class OuterProducts:
             whole, found = model.gradient(x, y), cls(model, large).gradient(x, y)
         except Exception:  # a layer that sees several rows, or none
             return cls(model, ())
-        return cls(model, tuple(name for name in large if _same(found, whole, f"{name}.weight")))
+        weights = {name: f"{name}.weight" for name in large}
+        return cls(model, tuple(n for n, w in weights.items() if _same(found[w], whole[w])))
 
     @property
     def weights(self) -> frozenset[str]:
@@ -176,10 +177,7 @@ class OuterProducts:
         return frozenset(f"{name}.weight" for name in self.layers)
 
     def gradient(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Return ``∂L/∂θ`` by name, for one input and its label (C,).
-
-        δ is the derivative by what is added to the output of a layer.
-        """
+        """Return ``∂L/∂θ`` by name; δ is the derivative by what is added to a layer's output."""
         fixed = {n: p for n, p in self.model.parameters.items() if n in self.weights}
         moving = {n: p for n, p in self.model.parameters.items() if n not in fixed}
         added = {f"{n}.weight": x.new_zeros(len(fixed[f"{n}.weight"])) for n in self.layers}
@@ -209,18 +207,14 @@ class OuterProducts:
             yield seen
 
 
-def _same(found: Mapping[str, Tensor], whole: Mapping[str, Tensor], name: str) -> bool:
-    """Return whether the factors of a gradient are those of the gradient."""
-    rows = len(whole[name])
-    off = (torch.outer(found[name][:rows], found[name][rows:]) - whole[name]).norm()
-    return bool(off <= TOLERANCE * whole[name].norm())
+def _same(factors: Tensor, gradient: Tensor) -> bool:
+    """Return whether δ and x in a row are the factors of a gradient."""
+    off = torch.outer(factors[: len(gradient)], factors[len(gradient) :]) - gradient
+    return bool(off.norm() <= TOLERANCE * gradient.norm())
 
 
 def factored(gradients: Sequence[Tensor]) -> Tensor | None:
-    """Return ``σ``, ``u`` and ``v`` of gradients (C, I), a row (1 + C + I,) for each.
-
-    None if one of them is not an outer product to within rounding.
-    """
+    """Return rows σ, u and v (1 + C + I,) of gradients (C, I); None if one is no outer product."""
     rows = []
     for G in gradients:
         tiny = torch.finfo(torch.double).tiny

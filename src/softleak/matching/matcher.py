@@ -172,22 +172,16 @@ class MemoryModel:
         ``activations · A + parameters · |θ| + vectors · n``, where ``A`` counts the entries of all
         layers' outputs, and ``n`` the unknowns of a problem.
         """
+        A = count_activations(model, model.like.new_zeros(1, *input_shape))
         weights = sum(p.numel() for p in model.parameters.values())
-        unknowns = math.prod(input_shape) + model.head.classes
-        return (
-            self.activations * count_activations(model, model.like.new_zeros(1, *input_shape))
-            + self.parameters * weights
-            + optimiser.vectors * unknowns
-        )
+        n = math.prod(input_shape) + model.head.classes
+        return self.activations * A + self.parameters * weights + optimiser.vectors * n
 
     def batch_size(
         self, model: DifferentiableModel, input_shape: tuple[int, ...], optimiser: Optimiser,
         memory: int,
     ) -> int:  # fmt: skip
-        """Return how many problems fit in ``memory`` bytes, at least one.
-
-        A ``ModelError`` says that the model does not take an input of this shape.
-        """
+        """Return how many problems fit in ``memory`` bytes, at least one."""
         size = self.entries(model, input_shape, optimiser) * model.like.element_size()
         return max(1, min(self.most_problems, memory // size))
 
@@ -241,7 +235,10 @@ class BatchMatcher:
     def _problems(self, jobs: Sequence[Job]) -> MatchingProblems:
         """Return the jobs as rows of one function."""
         names = tuple(name for name in self.model.parameters if name in jobs[0].share)
-        priors = _usual(jobs[0]) if self.priors is None else self.priors
+        # Images are smooth; from a start that is near already a prior only harms.
+        smooth = len(jobs[0].sample_shape) == IMAGE_DIMENSIONS and not jobs[0].start.near
+        usual = (TotalVariation(),) if smooth else ()
+        priors = usual if self.priors is None else self.priors
         outer, factors = self._outer(jobs)
         return MatchingProblems(
             self.model, names, self.objective, priors, jobs[0].shape,
@@ -290,12 +287,6 @@ class BatchMatcher:
         if start is None or result.misfit < start.misfit - self._unexplained(job):
             return result
         return replace(start, status=result.status, evaluations=result.evaluations)
-
-
-def _usual(job: Job) -> Sequence[Prior]:
-    """Return the usual priors: images are smooth, unless the start is near already."""
-    image = len(job.sample_shape) == IMAGE_DIMENSIONS
-    return (TotalVariation(),) if image and not job.start.near else ()
 
 
 def _starts(problems: MatchingProblems, jobs: Sequence[Job], attempt: int) -> Tensor:

@@ -60,27 +60,16 @@ class Optimiser(Protocol):
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam with a learning rate that falls in steps; one evaluation per step.
+    """Adam with a learning rate that falls in steps; one evaluation per step."""
 
-    Attributes:
-        lr: the learning rate at the beginning.
-        steps: the number of steps of the whole schedule.
-        first: the fraction of the schedule at which this optimiser begins.
-        last: the fraction at which it ends.
-        decay_at: the fractions of the schedule at which the learning rate falls.
-        decay: the factor by which it falls.
-        betas: the decay rates of the means of the gradient and of its square.
-        epsilon: what is added to the root of the mean square.
-    """
-
-    lr: float = 0.1
-    steps: int = 4800
-    first: float = 0.0
-    last: float = 1.0
-    decay_at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
-    decay: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
+    lr: float = 0.1  # the learning rate at the beginning
+    steps: int = 4800  # the number of steps of the whole schedule
+    first: float = 0.0  # the fraction of the schedule at which this optimiser begins
+    last: float = 1.0  # the fraction at which it ends
+    decay_at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)  # where in the schedule the rate falls
+    decay: float = 0.1  # the factor by which it falls
+    betas: tuple[float, float] = (0.9, 0.999)  # decay rates of the means of gradient and square
+    epsilon: float = 1e-8  # what is added to the root of the mean square
 
     @property
     def vectors(self) -> int:
@@ -257,26 +246,15 @@ class Descent:
 
 @dataclass(frozen=True)
 class WolfeSearch:
-    """The settings of the search.
+    """The settings of the search."""
 
-    Attributes:
-        decrease: the part of the decrease the slope promises that a step gains at least.
-        slope_left: the part of the slope that may be left after a step.
-        trials: how many steps are tried along one direction.
-        margin: how near the ends of a bracket interpolation may go, as a part of its width.
-    """
-
-    decrease: float = 1e-4
-    slope_left: float = 0.9
-    trials: int = 25
-    margin: float = 0.1
+    decrease: float = 1e-4  # the part of the decrease the slope promises that a step gains at least
+    slope_left: float = 0.9  # the part of the slope that may be left after a step
+    trials: int = 25  # how many steps are tried along one direction
+    margin: float = 0.1  # how near a bracket's ends interpolation may go, in parts of its width
 
     def judge(self, state: Descent, loss: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        """Judge the losses (P,) and slopes (P, n) of a trial, and choose the next step.
-
-        Returns:
-            Masks (P,) of the rows whose step is taken, and of those where none was found.
-        """
+        """Choose the next step, and return masks (P,): whose is taken, and where none was found."""
         going, sound = state.going, loss.isfinite() & slope.isfinite().all(1)
         gained = loss <= state.loss + self.decrease * state.step * state.down
         gained = gained & sound & (loss < state.loss)
@@ -307,29 +285,17 @@ CONVERGED, DIVERGED = map(STATUSES.index, (MatchStatus.CONVERGED, MatchStatus.DI
 
 @dataclass(frozen=True)
 class LBFGS:
-    """L-BFGS with the paper's 300 steps of 20 evaluations, all of them spent on trials.
+    """L-BFGS with the paper's 300 steps of 20 evaluations, all of them spent on trials."""
 
-    Attributes:
-        lr: the first step tried along a direction.
-        steps: the number of the paper's outer steps.
-        inner: the evaluations of one outer step.
-        history: how many steps the estimate of the curvature remembers.
-        first: the fraction of the evaluations at which this optimiser begins.
-        last: the fraction at which it ends.
-        patience: a problem ends if its loss falls too little in so many evaluations.
-        progress: the part of the loss by which it must fall in that time.
-        search: the settings of the line search.
-    """
-
-    lr: float = 1.0
-    steps: int = 300
-    inner: int = 20
-    history: int = 20
-    first: float = 0.0
-    last: float = 1.0
-    patience: int = 200
-    progress: float = 1e-4
-    search: WolfeSearch = field(default_factory=WolfeSearch)
+    lr: float = 1.0  # the first step tried along a direction
+    steps: int = 300  # the number of the paper's outer steps
+    inner: int = 20  # the evaluations of one outer step
+    history: int = 20  # how many steps the estimate of the curvature remembers
+    first: float = 0.0  # the fraction of the evaluations at which this optimiser begins
+    last: float = 1.0  # the fraction at which it ends
+    patience: int = 200  # a problem ends if its loss falls too little in so many evaluations
+    progress: float = 1e-4  # the part of the loss by which it must fall in that time
+    search: WolfeSearch = field(default_factory=WolfeSearch)  # the settings of the line search
 
     @property
     def evaluations(self) -> int:
@@ -431,17 +397,10 @@ def _store(done: Minimum, state: Descent) -> None:
 
 @dataclass(frozen=True)
 class AttemptSettings:
-    """How several attempts share the evaluations of one, and when a start needs none.
+    """How several attempts share the evaluations of one, and when a start needs none."""
 
-    Attributes:
-        trial: the fraction of the evaluations that each of several attempts has before the best
-            one goes on with what is left.
-        rounding: a start whose misfit is below so many roundings of the dtype explains the
-            gradient, and a gain below that is no gain.
-    """
-
-    trial: float = 0.1
-    rounding: float = 16.0
+    trial: float = 0.1  # the part of the evaluations of each attempt, before the best goes on
+    rounding: float = 16.0  # a misfit, or a gain, below so many roundings of the dtype is none
 
     def __post_init__(self) -> None:
         if not 0 < self.trial < 1:

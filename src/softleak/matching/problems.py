@@ -62,13 +62,9 @@ class L2(_Weights):
 
 @dataclass(frozen=True)
 class Cosine(_Weights):
-    """One minus the cosine of the angle between all gradients, taken as one vector.
+    """One minus the cosine of the angle between all gradients, taken as one vector."""
 
-    Attributes:
-        floor: the least value of a squared norm, so that a gradient of zero has a finite loss.
-    """
-
-    floor: float = 1e-30
+    floor: float = 1e-30  # the least squared norm, so that a gradient of zero has a finite loss
 
     def gradients(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
         product = torch.stack([(a * b).sum() for a, b in zip(ours, theirs, strict=True)]).sum()
@@ -94,13 +90,9 @@ class TotalVariation:
     """The mean absolute difference of neighbours along each axis of an image or a signal.
 
     ``weight · Σ_axes mean |x_{i+1} − x_i|`` over the last two axes that are longer than one.
-
-    Attributes:
-        weight: the factor of the penalty; the paper has 1e-2 on untrained networks and 1e-3 on
-            trained ones.
     """
 
-    weight: float = 1e-2
+    weight: float = 1e-2  # the paper has 1e-2 on untrained networks, 1e-3 on trained ones
 
     def __call__(self, x: Tensor) -> Tensor:
         axes = [axis for axis in (-1, -2) if x.ndim >= -axis and x.shape[axis] > 1]
@@ -109,17 +101,11 @@ class TotalVariation:
 
 @dataclass(frozen=True)
 class Box:
-    """The mean square of the distance by which entries lie outside an interval.
+    """The mean square of the distance by which entries lie outside an interval."""
 
-    Attributes:
-        low: the lower end: one number, or a tensor that broadcasts, such as one per channel.
-        high: the upper end, likewise.
-        weight: the factor of the penalty.
-    """
-
-    low: Tensor | float
-    high: Tensor | float
-    weight: float = 1.0
+    low: Tensor | float  # the lower end: a number, or a tensor that broadcasts
+    high: Tensor | float  # the upper end, likewise
+    weight: float = 1.0  # the factor of the penalty
 
     def __call__(self, x: Tensor) -> Tensor:
         below, above = (self.low - x).clamp_min(0), (x - self.high).clamp_min(0)
@@ -133,11 +119,10 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 class Targets:
     """What P clients sent, and the labels that are assumed."""
 
-    # one tensor (P, …) per parameter, in the order of the problems' names. Those that are compared
-    # as outer products are σ, u and v in a row (P, 1 + C + I)
+    # One tensor (P, …) for each of the problems' names; outer products are σ, u, v (P, 1 + C + I).
     gradients: tuple[Tensor, ...]
-    # the recovered features (P, I), or (P, 1) of zeros if the objective has no use for them; (P, B,
-    # I) for batches, with NaN for samples whose feature is not known
+    # (P, I), or (P, 1) of zeros if the objective has no use for it; (P, B, I) for batches, with NaN
+    # for samples whose feature is not known.
     feature: Tensor
     label: Tensor  # the soft labels (P, C), or (P, B, C); rows of free labels have no effect
     free: Tensor  # whether each label is optimised with its input, (P,) or (P, B)

@@ -142,24 +142,13 @@ class Matching:
         return given or (Adam() if isinstance(self.objective, Cosine) else LBFGS())
 
     def __call__(
-        self,
-        subject: Subject,
-        shares: Sequence[GradientShare],
+        self, subject: Subject, shares: Sequence[GradientShare],
         recoveries: Sequence[Recovery | BatchRecovery | None] | None = None,
-        *,
-        watch: Watch | None = None,
-    ) -> tuple[Reconstruction, ...]:
-        """Reconstruct the input of every share.
+        *, watch: Watch | None = None,
+    ) -> tuple[Reconstruction, ...]:  # fmt: skip
+        """Reconstruct the input of every share, in order, as ``reconstruct_many`` does.
 
-        Args:
-            subject: the model made ready. Its ``said_shape`` counts for all shares; without one,
-                each share's own shape counts.
-            shares: what was sent. A share that cannot be matched gets a status that says why.
-            recoveries: what was recovered from each share, in the same order.
-            watch: a handle to end the run early or to show its progress.
-
-        Returns:
-            One ``Reconstruction`` per share, in order.
+        The subject's ``said_shape`` counts for all shares; without one, each share's own counts.
         """
         for share in shares:
             expect(share, GradientShare, "a GradientShare")
@@ -279,22 +268,15 @@ def reconstruct_many(
     """Search for the inputs behind many shares of one model, all in one batch.
 
     Args:
-        model: the classifier, in the mode the clients used. Nothing of it is changed.
+        model, head, input_shape, watch: as ``reconstruct`` takes them.
         shares: what the clients sent.
         recoveries: what ``recover_labels`` or ``recover_batch`` found, one for each share.
-        head: the last linear layer or its name, if it is not to be found.
-        input_shape: the shape of one input; by default the one that each share says.
-        watch: a handle to end the search early or to show its progress.
         **settings: the fields of ``softleak.matching.Matching``. ``label`` and ``start`` are one
             for all shares or one for each.
 
     Returns:
         One reconstruction per share, in order. A share that cannot be matched has a status that
         says why, and does not affect the others.
-
-    Raises:
-        ModelError: if the model cannot be matched at all.
-        OptionError: if a setting is not of the kind it should be.
     """
     if isinstance(shares, GradientShare):
         raise OptionError(
@@ -375,15 +357,13 @@ def reconstruct_batch(
     known = BatchKnowledge(labels, label_error, features, 0.0 if features is None else 1e-4)
     stopping = Stopping(solver.evaluations * (restarts + 1), solver.seconds)
     begin = start or Noise()
-    starts = [_drawn(begin, shape, len(labels), attempt, solver) for attempt in range(restarts + 1)]
+
+    def drawn(attempt: int) -> Tensor:
+        """Return inputs (B, …) to begin with, of little contrast unless they are near already."""
+        contrast = 1.0 if begin.near and attempt == 0 else solver.contrast
+        numbers = range(attempt * len(labels), (attempt + 1) * len(labels))
+        return torch.stack([begin.draw(shape, number) for number in numbers]).double() * contrast
+
+    starts = [drawn(attempt) for attempt in range(restarts + 1)]
     found = solve_from_starts(solver, subject, share, known, starts, stopping, begin.near)
     return described(found, stopping)
-
-
-def _drawn(
-    start: Start, shape: tuple[int, ...], size: int, attempt: int, method: GaussNewton
-) -> Tensor:
-    """Return inputs (B, …) to begin with, of little contrast unless the start is near already."""
-    contrast = 1.0 if start.near and attempt == 0 else method.contrast
-    drawn = [start.draw(shape, attempt * size + i) for i in range(size)]
-    return torch.stack(drawn).double() * contrast

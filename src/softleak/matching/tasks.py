@@ -67,14 +67,10 @@ class RecoveredLabel:
     """The label recovered from the gradient (ours), or a free one from there (DLG+ours).
 
     Samples of a batch that were not found have free labels, which begin with every class alike.
-
-    Attributes:
-        free: whether the label is optimised from there on.
-        floor: the least entry of a label, so that a free one has a finite logit.
     """
 
-    free: bool = False
-    floor: float = 1e-6
+    free: bool = False  # whether the label is optimised from there on
+    floor: float = 1e-6  # the least entry of a label, so that a free one has a finite logit
 
     def start(self, seen: Seen) -> LabelStart | None:
         if isinstance(seen.recovery, BatchRecovery):
@@ -111,13 +107,9 @@ class HardLabel:
 
 @dataclass(frozen=True)
 class RandomLabel:
-    """Logits from N(0, 1), optimised with the input (DLG).
+    """Logits from N(0, 1), optimised with the input (DLG)."""
 
-    Attributes:
-        seed: the seed of the logits; another one than that of the input.
-    """
-
-    seed: int = 1
+    seed: int = 1  # the seed of the logits; another one than that of the input
 
     def start(self, seen: Seen) -> LabelStart | None:
         generator = torch.Generator().manual_seed(self.seed)
@@ -126,13 +118,9 @@ class RandomLabel:
 
 @dataclass(frozen=True, eq=False)
 class GivenLabel:
-    """A label that somebody else knows.
+    """A label that somebody else knows."""
 
-    Attributes:
-        label: the soft label (C,); or those of all samples (B, C), if the share is of a batch.
-    """
-
-    label: Tensor
+    label: Tensor  # the soft label (C,); or those of all samples (B, C), if the share is of a batch
 
     def start(self, seen: Seen) -> LabelStart | None:
         if self.label.ndim not in (1, 2) or self.label.shape[-1] != seen.head.classes:
@@ -158,16 +146,10 @@ class Start(Protocol):
 
 @dataclass(frozen=True)
 class Noise:
-    """Entries from N(0, 1), the same for every share, so that only the shares differ.
+    """Entries from N(0, 1), the same for every share, so that only the shares differ."""
 
-    Attributes:
-        seed: the seed of the first attempt.
-        stride: what is added to the seed for each further attempt; large, so that the attempts of
-            neighbouring seeds do not coincide.
-    """
-
-    seed: int = 0
-    stride: int = 7919
+    seed: int = 0  # the seed of the first attempt
+    stride: int = 7919  # between seeds of attempts: large, so that near seeds do not coincide
 
     @property
     def near(self) -> bool:
@@ -183,12 +165,9 @@ class Image:
     """An input that is near already, such as exact inversion returns.
 
     Further attempts begin from noise.
-
-    Attributes:
-        input: the first iterate, of the shape of one input, without a batch dimension.
     """
 
-    input: Tensor
+    input: Tensor  # the first iterate, of the shape of one input, without a batch dimension
 
     @property
     def near(self) -> bool:

@@ -122,10 +122,8 @@ class Factored:
     def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:
         """Return the x at which ``slope(x) = Aᵀ(b − A x)`` is zero, with its error.
 
-        Args:
-            slope: The slope at x (n,), computed from the rows themselves: the normal equations
-                would lose half of the digits. Its derivative is −N, or nearly.
-            start: The x (n,) to start from.
+        The slope (n,) is computed from the rows themselves: the normal equations would lose half of
+        the digits. Its derivative is −N, or nearly.
         """
         x = start
         for _ in range(REFINEMENTS):

@@ -362,9 +362,7 @@ def _carry_to_input(
 
 def carry_linear(operation: Operation) -> Carry:
     """Return how tangents pass through an operation that is linear in its only source."""
-    if len(operation.sources) > 1:
-        return carry_by_jvp(operation)
-    return vmap(operation.run)
+    return carry_by_jvp(operation) if len(operation.sources) > 1 else vmap(operation.run)
 
 
 def carry_summed(operation: Operation) -> Carry:

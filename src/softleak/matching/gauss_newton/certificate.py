@@ -113,9 +113,8 @@ def _most_different(x: Tensor, block: tuple[int, ...], axis: int) -> tuple[slice
     for dim, step in enumerate(block):
         off = off.unfold(dim, step, step).sum(-1)
     best = torch.unravel_index(off.argmax(), off.shape)
-    return tuple(
-        slice(int(at) * step, int(at) * step + step) for at, step in zip(best, block, strict=True)
-    )
+    places = zip(map(int, best), block, strict=True)
+    return tuple(slice(at * step, at * step + step) for at, step in places)
 
 
 def find_look_alike(equations: ShareEquations, z: Tensor, error: Tensor, margin: float) -> str:
@@ -142,8 +141,7 @@ class EntrySearch:
     """Search for other values of some entries of an input, one entry at a time."""
 
     entries: int = 7  # how many entries are tried, from the smallest to the largest
-    # values of an entry that are tried near those of the input, and as many far away
-    points: int = 96
+    points: int = 96  # values of an entry that are tried near those of the input, and far away
     beyond: float = 32.0  # how far values reach beyond those of the input, at least by its range
     narrowings: int = 80  # how often the interval around a smallest misfit is narrowed
 
@@ -216,12 +214,8 @@ def spread_of(normal: NormalEquations, pushed: Tensor, pixels: int) -> Spread:
     """Return how errors move the inputs, with the labels left free.
 
     The covariance of independent errors of one standard error is the inverse of the normal matrix.
-    Its shape is kept and its size is set by what drawn errors do, which are correlated.
-
-    Args:
-        normal: the normal equations at the solution, of n unknowns.
-        pushed: what the Jacobian makes of drawn errors, ``Jᵀe`` (K, n).
-        pixels: how many of the unknowns are pixels.
+    Its shape is kept and its size is set by what drawn errors do, which are correlated: the
+    Jacobian makes ``Jᵀe`` (K, n) of them. The first unknowns are ``pixels``.
     """
     h, rest = normal.matrix, normal.matrix[pixels:, pixels:]
     across = torch.linalg.solve(rest, h[pixels:, :pixels])
@@ -242,25 +236,17 @@ def spread_of(normal: NormalEquations, pushed: Tensor, pixels: int) -> Spread:
 
 
 def draw_errors(
-    equations: ShareEquations,
-    client: BatchFunction,
-    z: Tensor,
-    count: int = 6,
-    jitter: float = 1e-3,
-) -> Tensor:
+    equations: ShareEquations, client: BatchFunction, z: Tensor,
+    count: int = 6, jitter: float = 1e-3,
+) -> Tensor:  # fmt: skip
     """Return errors (count, R) that a share of these inputs may carry, in standard errors.
 
     The client's own arithmetic is repeated near the inputs and compared with float64: rounding
     errors of neighbouring entries are correlated, as no formula says. What a format or noise adds
     is drawn independently. Rows that are known otherwise have errors of their own size.
 
-    Args:
-        equations: the equations, in float64.
-        client: the same function in the dtype in which the client computes.
-        z: unknowns (n,) near the truth.
-        count: how many errors are drawn.
-        jitter: how far from ``z`` the arithmetic is repeated, relative to the inputs' spread, so
-            that every draw rounds otherwise.
+    Every draw rounds otherwise, because it is made off ``z`` (n,), which is near the truth, by the
+    part ``jitter`` of the inputs' spread.
     """
     generator = torch.Generator().manual_seed(0)
     exact, dtype = equations.function, client.model.like.dtype
@@ -304,7 +290,7 @@ class ProofSettings:
     """What a proof asks for."""
 
     largest_misfit: float = 5.0  # of a layer, in units of the error it is expected to carry
-    undetermined: float = 0.1  # a direction with an error above this part of the inputs' spread is
+    undetermined: float = 0.1  # the error of a direction that counts as such, in inputs' spreads
     reach: float = 3.0  # as far as so many predicted errors the equations must be linear
     bend: float = 0.3  # the largest deviation from linearity, relative to the change
     excess: float = 2.0  # how many independent numbers there must be for each unknown
@@ -389,8 +375,8 @@ class Certifier:
         """Return how far the equations are from what their normal matrix says, relative to it.
 
         The worst determined direction is followed, the best one, and an error of the predicted
-        size. The recorded Jacobian is checked on the way, as products here are not recorded. So is
-        the normal matrix, which may be that of a place some steps before the end.
+        size. That checks the recorded Jacobian, as products here are not recorded, and the normal
+        matrix, which may be that of some steps before the end.
         """
         equations, pixels, z = self.equations, self.equations.function.pixels, walk.z
         generator = torch.Generator().manual_seed(0)

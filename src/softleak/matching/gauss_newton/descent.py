@@ -36,8 +36,7 @@ class Damping:
     tries: int = 8  # how often a step is tried before the walk counts as stuck
     good: float = 0.5  # the part of the promised decrease from which on the damping falls
     poor: float = 0.25  # the part below which it doubles
-    # the power of the frequency by which an image is damped; 0: each pixel alone
-    smoothness: float = 2.0
+    smoothness: float = 2.0  # an image is damped by this power of the frequency; 0: each pixel
 
     def cautious(self, smooth: bool) -> Damping:
         """Return the damping of a further attempt: it begins high and falls slowly.
@@ -312,9 +311,8 @@ class MatrixFree:
 
     steps: int = 60  # the largest number of steps
     inner: ConjugateGradients = field(default_factory=ConjugateGradients)  # how each step is found
-    # how a step is mended that did not do as promised. Where the equations bend, a long step spoils
-    # the few directions that the share sees best, and few iterations at the new place put them
-    # right
+    # Where the equations bend, a long step spoils the few directions that the share sees best, and
+    # few iterations at the new place put them right.
     mending: ConjugateGradients = field(default_factory=lambda: ConjugateGradients(20))
     damping: Damping = field(default_factory=Damping)  # how steps are damped
     slow: float = 0.95  # a step that leaves more than this part of the misfit is a slow one

@@ -139,10 +139,9 @@ NORMAL_RIDGE = 1e-10  # what keeps a normal matrix of unit diagonal positive def
 class FoldEscape:
     """Move units to the other side of their activation's dip and walk on from there.
 
-    Many walks get stuck where all but a few units of the first layer are right. A unit on the wrong
-    side of the dip passes on what it should, but its slope has the wrong sign. Which units these
-    are is read from the share: with the right slope, more of what is left of the misfit could be
-    explained by pixels.
+    Many walks get stuck where a few units of the first layer are on the wrong side of the dip: they
+    pass on what they should, but their slope has the wrong sign. The share tells which they are:
+    with the right slope, pixels could explain more of what is left of the misfit.
     """
 
     tries: int = 4  # how many units are tried in a round, those that explain most first

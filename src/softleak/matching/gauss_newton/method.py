@@ -36,8 +36,7 @@ class FlatSearch:
     def __call__(self, equations: ShareEquations, start: Tensor, stopping: Stopping) -> Tensor:
         """Return flat images (B, …), or the start itself if the inputs are not images.
 
-        Images of a batch keep what the start has beside the colour. If two of them were alike, each
-        step would treat them alike.
+        Images of a batch keep what the start has beside the colour, so that no two are alike.
         """
         if start.ndim != IMAGE_AXES:
             return start
@@ -170,37 +169,22 @@ class GaussNewton:
     The network has to be smooth. Its Jacobian is the certificate: an input that explains every
     layer to within rounding, and that the share determines, is ``PROVED``.
 
-    Attributes:
-        descent: how steps are taken and damped.
-        proof: what a proof asks for.
-        probe: how the network is probed for smoothness.
-        dense: the largest number of unknowns whose normal matrix is held. Beyond it steps are
-            found without a matrix, and nothing is proved.
-        memory: the bytes that the Jacobian and its products may take.
-        seconds: the time after which the best input so far is returned; None means no limit.
-        escape: how a walk that got stuck is led on; None means that it is not.
-        contrast: the size of the noise that a search begins with, if no start is near. Small
-            noise is nearly grey.
-        flat: how the colour of the whole image is looked for; None means that it is not.
-        second_look: how a second solution is looked for before anything is called proved; None
-            means that it is not.
-
     Example:
         >>> from softleak.matching import GaussNewton
         >>> GaussNewton(seconds=60).dense
         4096
     """
 
-    descent: DampedDescent = field(default_factory=DampedDescent)
-    proof: ProofSettings = field(default_factory=ProofSettings)
-    probe: SmoothnessProbe = field(default_factory=SmoothnessProbe)
-    dense: int = 4096
-    memory: int = 2 << 30
-    seconds: float | None = None
-    escape: FoldEscape | None = field(default_factory=FoldEscape)
-    contrast: float = 0.05
-    flat: FlatSearch | None = field(default_factory=FlatSearch)
-    second_look: SecondLook | None = field(default_factory=SecondLook)
+    descent: DampedDescent = field(default_factory=DampedDescent)  # how steps are taken and damped
+    proof: ProofSettings = field(default_factory=ProofSettings)  # what a proof asks for
+    probe: SmoothnessProbe = field(default_factory=SmoothnessProbe)  # for a smooth network
+    dense: int = 4096  # the most unknowns whose normal matrix is held; beyond it nothing is proved
+    memory: int = 2 << 30  # the bytes that the Jacobian and its products may take
+    seconds: float | None = None  # the time limit, after which the best input so far is returned
+    escape: FoldEscape | None = field(default_factory=FoldEscape)  # leads a stuck walk on
+    contrast: float = 0.05  # of the noise that a search begins with; small noise is nearly grey
+    flat: FlatSearch | None = field(default_factory=FlatSearch)  # for the colour of the image
+    second_look: SecondLook | None = field(default_factory=SecondLook)  # for a second solution
 
     def __post_init__(self) -> None:
         if self.dense < 1 or self.memory < 1:
@@ -217,8 +201,7 @@ class GaussNewton:
     def attempt(self, number: int) -> GaussNewton:
         """Return the method of an attempt: the first one is brisk, those that follow are cautious.
 
-        Those with even numbers damp rough parts of an image less, because attempts that go the same
-        way end in the same wrong place.
+        Those with even numbers damp rough parts less, or all would end in the same wrong place.
         """
         if number == 0:
             return self
@@ -346,11 +329,10 @@ def solve_from_starts(
 ) -> NewtonSolution:  # fmt: skip
     """Return the solution of least misfit over starts (B, …), tried until one explains the share.
 
-    Each start is an attempt of its own. There has to be one start at least. If the first of several
-    attempts gets stuck or takes long, it is given up and taken up again last of all: a cautious
-    attempt more often finds the way, and sooner. If it explains the share already and only lacks
-    its errors, it is taken up at once. Unless the starts are near, the third attempt begins at the
-    flat colour that explains the share best.
+    If the first of several attempts gets stuck or takes long, it is taken up again last of all: a
+    cautious attempt more often finds the way, and sooner. If it explains the share already and only
+    lacks its errors, it is taken up at once. Unless the starts are near, the third attempt begins
+    at the flat colour that explains the share best.
     """
     first = method.brief(max(1, method.descent.steps // 3)) if len(starts) > 1 else method
     found = [first.solve(subject, share, known, starts[0], stopping)]
@@ -365,15 +347,13 @@ def solve_from_starts(
         if len(starts) > 1:
             yield method, found[0].inputs
 
+    def best() -> NewtonSolution:
+        return min(found, key=lambda one: (not one.finished, one.misfit))
+
     ways = further()
-    while not (_best(found).finished or stopping.over) and (way := next(ways, None)):
+    while not (best().finished or stopping.over) and (way := next(ways, None)):
         found.append(way[0].solve(subject, share, known, way[1], stopping))
-    return _best(found)
-
-
-def _best(found: list[NewtonSolution]) -> NewtonSolution:
-    """Return the solution of least misfit; one that explains the share with its errors wins."""
-    return min(found, key=lambda one: (not one.finished, one.misfit))
+    return best()
 
 
 def described(found: NewtonSolution, stopping: Stopping) -> Reconstruction:

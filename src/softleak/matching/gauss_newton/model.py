@@ -102,10 +102,7 @@ class NormalEquations:
 
     @classmethod
     def of(cls, jacobian: Tensor, r: Tensor, blocks: int = 6) -> NormalEquations:
-        """Multiply a transposed Jacobian (n, R) with itself and with residuals (R,).
-
-        Only the blocks on and below the diagonal are multiplied, which spares nearly half.
-        """
+        """Multiply a transposed Jacobian (n, R) with itself, by half, and with residuals (R,)."""
         n = len(jacobian)
         matrix = jacobian.new_empty(n, n, dtype=torch.double)
         edges = [round(n * k / blocks) for k in range(blocks + 1)]

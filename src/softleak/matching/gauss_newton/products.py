@@ -187,8 +187,8 @@ class TangentProducts:
     """Multiply with the Jacobian of a batch function, and with its transpose.
 
     The operations of the function are recorded once, and chunks of tangents pass through what is
-    linear of them at an iterate. The recording is compared with ``jvp`` of the function itself. If
-    it cannot be made or is not the same, tangents go through ``jvp`` under ``vmap``.
+    linear of them at an iterate. Where the recording fails, or is not the same as ``jvp`` of the
+    function itself, tangents go through ``jvp`` under ``vmap``.
     """
 
     function: BatchFunction  # the batch function, in the dtype of the products
@@ -298,8 +298,8 @@ class TangentProducts:
     def independent_rows(self, z: Tensor) -> int:
         """Return how many numbers the gradients hold at most that do not follow from each other.
 
-        A gradient that is a product of thin matrices has fewer than it has entries, and the
-        gradient of the head's bias is a factor of the gradient of its weight.
+        A product of thin matrices holds fewer than its entries; the gradient of the head's bias is
+        a factor of that of its weight.
         """
         sizes, names, head = self.function.sizes, self.function.names, self.function.model.head
         thin = self._at(z.to(self.function.model.like), thin=True)[1]
@@ -310,10 +310,7 @@ class TangentProducts:
         return sum(counts.values())
 
     def _at(self, z: Tensor, thin: bool = False) -> tuple[Product, Mapping[int, FactoredRows]]:
-        """Return the product of chunks of tangents (K, n) with the Jacobian, group by group.
-
-        The groups whose number is in the second result are written in a basis of fewer rows.
-        """
+        """Return how tangents (K, n) pass, and the bases of groups in fewer rows, by number."""
         if not self._tried:
             self._tried, self._recorded = True, self._record(z)
         if self._recorded is not None:
@@ -353,10 +350,9 @@ class TangentProducts:
 def keep_freed_memory(size: int = 31 << 20) -> None:
     """Have the allocator keep the memory of one chunk for the next one.
 
-    Otherwise glibc returns it to the system after every chunk, and a tenth of the time of a
-    Jacobian is spent on getting it back page by page. It keeps twice the size of the largest block
-    that was freed, if that block was smaller than 32 MiB. This block is never written, so that it
-    costs nothing. With other allocators nothing changes.
+    Otherwise glibc returns it after every chunk, and a tenth of the time of a Jacobian goes into
+    getting it back. It keeps twice the size of the largest block that was freed, if that was below
+    32 MiB. This block is never written, so that it costs nothing.
     """
     torch.empty(size, dtype=torch.uint8)
 

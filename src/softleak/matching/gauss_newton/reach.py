@@ -92,14 +92,13 @@ def _pooled(errors: Tensor, counts: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class NoiseReach:
-    """How good an image may be that is estimated from a changed gradient."""
+    """How good an image may be that is estimated from a changed gradient; old answers are known."""
 
     jacobian: Tensor  # how the gradients change with the pixels, (n, R)
     rows: dict[str, Tensor]  # which entries of each gradient the R columns are
     counts: Tensor  # how many entries each of the R columns stands for
     precision: Tensor  # the inverse covariance (n, n) of pixels beforehand
     memory: int = MEMORY  # the bytes that the Jacobian may take
-    # weights and PSNRs of before
     known: list[tuple[Tensor, float]] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -115,8 +114,8 @@ class NoiseReach:
             x: the input of the sample.
             y: its soft label (C,).
             scale: the size of a pixel of range one is that of the input times this.
-            memory: the bytes that the Jacobian and its making may take. Of large layers as many
-                gradients are drawn as fit, each of which then counts as several.
+            memory: the bytes for the Jacobian. If a large layer does not fit, some of its gradients
+                are drawn, each of which counts as several.
             unknowns: the largest number of entries; a ``ModelError`` says that there are more.
             prior: what an attacker knows of images.
         """
@@ -142,8 +141,7 @@ class NoiseReach:
     def exceeds(self, true: GradientShare, sent: GradientShare, level: float) -> bool:
         """Return whether an attacker may reach a PSNR of ``level`` dB or more.
 
-        The PSNR grows with every weight. Where no entry weighs more than in a case that is known
-        not to reach the level, or none less than in one that does, nothing is computed.
+        The PSNR grows with every weight, so that weights on one side of known ones need no search.
         """
         weight = self._weight(true, sent)
         for other, psnr in self.known:
@@ -176,12 +174,9 @@ def _drawn(
     kept, found, counts, begin = model.kept(), {}, [], 0
     for name in names:
         size = model.quick.sizes[name]
-        own = torch.arange(size) if kept is None else _within(kept, begin, size)
+        every = torch.arange(size)
+        own = every if kept is None else every[torch.isin(every + begin, kept)]
         found[name] = (own, begin)
         counts.append(torch.full((len(own),), size / max(len(own), 1), dtype=torch.double))
         begin += size
     return found, torch.cat(counts)
-
-
-def _within(kept: Tensor, begin: int, size: int) -> Tensor:
-    return kept[(kept >= begin) & (kept < begin + size)] - begin

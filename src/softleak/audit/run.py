@@ -41,7 +41,7 @@ from softleak.audit.several import (
 )
 from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import head_gradients
-from softleak.core.fit import Explanation, Hypothesis, Topic, Verdict
+from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
 from softleak.core.input_spec import InputSpec, Layout, entries
 from softleak.core.results import Reading, Recovery, Status, Why, because
 from softleak.core.share import GradientShare, LocalTraining
@@ -307,7 +307,7 @@ def _composition(
     knowledge = replace(options.knowledge, samples=samples if one else None).of(gradient)
     fit = recovery.fit
     if training is not None and training.optimiser != "sgd":
-        fit = fit.saying(Hypothesis(Topic.STEPS, Verdict.OPEN, Explanation.ADAPTIVE))
+        fit = fit.saying(Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.ADAPTIVE))
     try:
         found = read_composition(subject, gradient, knowledge, fit)
     except Exception as error:  # reading runs the model on noise, and its code may raise anything

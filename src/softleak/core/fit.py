@@ -24,7 +24,7 @@ class Topic(Enum):
     MODE = "mode"
 
 
-class Verdict(Enum):
+class Bearing(Enum):
     """What the numbers say of an assumption."""
 
     HOLDS = "holds"
@@ -62,7 +62,7 @@ class Hypothesis:
     """What the numbers say of one assumption, with the number that decides."""
 
     topic: Topic
-    standing: Verdict
+    standing: Bearing
     explanation: Explanation = Explanation.NONE
     number: float | None = None
 
@@ -85,7 +85,7 @@ class Fit:
     hypotheses: tuple[Hypothesis, ...]
 
     @classmethod
-    def of(cls, found: Iterable[Hypothesis], otherwise: Verdict = Verdict.OPEN) -> Fit:
+    def of(cls, found: Iterable[Hypothesis], otherwise: Bearing = Bearing.OPEN) -> Fit:
         """Return a fit with these hypotheses; topics without one stand as ``otherwise``."""
         by_topic = {one.topic: one for one in found}
         rest = (by_topic.get(topic, Hypothesis(topic, otherwise)) for topic in Topic)
@@ -97,7 +97,7 @@ class Fit:
     @property
     def contradicted(self) -> tuple[Hypothesis, ...]:
         """Return what the numbers contradict."""
-        return tuple(h for h in self.hypotheses if h.standing is Verdict.CONTRADICTED)
+        return tuple(h for h in self.hypotheses if h.standing is Bearing.CONTRADICTED)
 
     @property
     def holds(self) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from softleak.core.factors import Factors, factor, numerical_rank
 from softleak.core.families import KNOWN_FAMILIES, Binary, Family
-from softleak.core.fit import Explanation, Fit, Hypothesis, Topic, Verdict
+from softleak.core.fit import Bearing, Explanation, Fit, Hypothesis, Topic
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import BinaryCrossEntropy, CrossEntropy
 from softleak.core.results import Evidence, Reading, Recovery, Status
@@ -87,17 +87,17 @@ def fitted(
 
 def _borne_out(answer: Recovery, knowledge: Knowledge) -> Fit:
     """Return the fit of a label of a simple kind, which chance alone would not leave."""
-    scale = Hypothesis(Topic.SCALE, Verdict.HOLDS, number=1.0)
+    scale = Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)
     if knowledge.scale_unknown:
-        scale = Hypothesis(Topic.SCALE, Verdict.OPEN)
-    return Fit.of([scale], otherwise=Verdict.HOLDS)
+        scale = Hypothesis(Topic.SCALE, Bearing.OPEN)
+    return Fit.of([scale], otherwise=Bearing.HOLDS)
 
 
 def _stated(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
     """Return the fit beside what the caller stated of noise."""
     if not knowledge.noise or (share.rounding and max(share.rounding.values()) >= knowledge.noise):
         return fit
-    absent = Hypothesis(Topic.NOISE, Verdict.CONTRADICTED, Explanation.ABSENT, knowledge.noise)
+    absent = Hypothesis(Topic.NOISE, Bearing.CONTRADICTED, Explanation.ABSENT, knowledge.noise)
     return fit.saying(absent)
 
 
@@ -151,15 +151,15 @@ def _binary(
     factors = factor(subject.head, [share])
     loss = answer.fit[Topic.LOSS]
     product = bool(factors.rank_one & ~factors.zero)
-    compressed = answer.fit[Topic.COMPRESSION].standing is Verdict.CONTRADICTED
-    if not product or compressed or loss.standing is not Verdict.CONTRADICTED:
+    compressed = answer.fit[Topic.COMPRESSION].standing is Bearing.CONTRADICTED
+    if not product or compressed or loss.standing is not Bearing.CONTRADICTED:
         return None
     family = knowledge.family if isinstance(knowledge.family, Binary) else None
     positive = subject.once(never_negative)
     for one in (BinaryCrossEntropy(), BinaryCrossEntropy("sum")):
         found = recover_binary(subject.head, factors, family, one, positive)
         if found.label is not None:
-            bce = Hypothesis(Topic.LOSS, Verdict.HOLDS, Explanation.BCE, loss.number)
+            bce = Hypothesis(Topic.LOSS, Bearing.HOLDS, Explanation.BCE, loss.number)
             return replace(found, fit=answer.fit.saying(bce))
     return None
 
@@ -167,7 +167,7 @@ def _binary(
 def _contradicted(answer: Recovery, found: Examined) -> Recovery:
     """Return an answer that claims no label, if the numbers contradict an assumption."""
     if answer.status is Status.NO_SOLUTION and answer.fit.holds:
-        weights = Hypothesis(Topic.WEIGHTS, Verdict.CONTRADICTED, Explanation.OTHER_WEIGHTS)
+        weights = Hypothesis(Topic.WEIGHTS, Bearing.CONTRADICTED, Explanation.OTHER_WEIGHTS)
         answer = replace(answer, fit=answer.fit.saying(weights))
     against = {h.topic: h for h in answer.fit.contradicted}
     against.pop(Topic.NOISE, None)  # the declaration is wrong, and was left out
@@ -203,7 +203,7 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
     head = subject.head
     G = share[head.weight_name].to(head.W.device).double()
     compression = _compression(G)
-    if compression.standing is Verdict.CONTRADICTED:
+    if compression.standing is Bearing.CONTRADICTED:
         return Examined(Fit.of([compression]))
     factors = factor(head, [share])
     verdict = combine(evidence_for(subject, knowledge), [share], head, factors)
@@ -216,35 +216,35 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
     said = list(_of_many(subject, share, G, factors))
     refuted = [piece.misfit for piece in pieces if piece.refutes and not piece.holds]
     clean = bool(factors.rank_one) and float(factors.explained[0]) <= COARSE
-    if clean and refuted and all(one.standing is not Verdict.CONTRADICTED for one in said):
+    if clean and refuted and all(one.standing is not Bearing.CONTRADICTED for one in said):
         said.append(_contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, max(refuted)))
     return Examined(Fit.of([compression, *said]), pieces=pieces)
 
 
 def _contradiction(topic: Topic, why: Explanation, number: float | None = None) -> Hypothesis:
-    return Hypothesis(topic, Verdict.CONTRADICTED, why, number)
+    return Hypothesis(topic, Bearing.CONTRADICTED, why, number)
 
 
 def _of_one(
     seen: Residual, reading: LossReading | None, share: GradientShare
 ) -> Iterator[Hypothesis]:
     """Yield what one sample's residual says of loss, weights, sign, scale, steps and noise."""
-    yield Hypothesis(Topic.STEPS, Verdict.HOLDS)
-    yield Hypothesis(Topic.NOISE, Verdict.HOLDS, number=0.0)
+    yield Hypothesis(Topic.STEPS, Bearing.HOLDS)
+    yield Hypothesis(Topic.NOISE, Bearing.HOLDS, number=0.0)
     if reading is None:
         yield from _unread(seen, share)
         return
-    yield Hypothesis(Topic.WEIGHTS, Verdict.HOLDS, number=reading.misfit)
-    yield Hypothesis(Topic.LOSS, Verdict.HOLDS, NAMED[reading.loss.name], reading.misfit)
+    yield Hypothesis(Topic.WEIGHTS, Bearing.HOLDS, number=reading.misfit)
+    yield Hypothesis(Topic.LOSS, Bearing.HOLDS, NAMED[reading.loss.name], reading.misfit)
     if reading.factor < 0:
         yield _contradiction(Topic.SIGN, Explanation.SWAPPED, reading.misfit)
     else:
-        yield Hypothesis(Topic.SIGN, Verdict.HOLDS)
+        yield Hypothesis(Topic.SIGN, Bearing.HOLDS)
     if abs(abs(reading.factor) - 1) <= SAME_FACTOR:
-        yield Hypothesis(Topic.SCALE, Verdict.HOLDS, number=1.0)
+        yield Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)
         return
     impossible = share.scale == "known" and _below_zero(seen) > LOGIT_ROUNDINGS
-    standing = Verdict.CONTRADICTED if impossible else Verdict.OPEN
+    standing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
     yield Hypothesis(Topic.SCALE, standing, Explanation.OTHER_SCALE, 1 / abs(reading.factor))
 
 
@@ -267,7 +267,7 @@ def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
     warm = temperature_of(seen)
     impossible = _below_zero(seen) > LOGIT_ROUNDINGS and share.scale != "unknown"
     if warm is not None:
-        standing = Verdict.CONTRADICTED if impossible else Verdict.OPEN
+        standing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
         yield Hypothesis(Topic.LOSS, standing, Explanation.TEMPERATURE, warm)
     elif impossible:
         yield _contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, _below_zero(seen))
@@ -295,14 +295,14 @@ def _of_many(
     off = sums / max(float(G.norm()), 1e-300)
     rank = numerical_rank(head, share, relative)
     if not bool(factors.rank_one) and rank < min(G.shape):
-        yield Hypothesis(Topic.STEPS, Verdict.OPEN, Explanation.SEVERAL, float(rank))
+        yield Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.SEVERAL, float(rank))
     own = head.column_sums
     if sums <= rounding:
-        yield Hypothesis(Topic.LOSS, Verdict.HOLDS, number=off)
+        yield Hypothesis(Topic.LOSS, Bearing.HOLDS, number=off)
     elif bool(own.any()) and float(torch.cosine_similarity(G.sum(0), own, 0).abs()) > PARALLEL:
-        yield Hypothesis(Topic.STEPS, Verdict.OPEN, Explanation.DECAY, off)
+        yield Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.DECAY, off)
     elif rank < min(G.shape) - 1:
-        yield Hypothesis(Topic.NOISE, Verdict.HOLDS, number=0.0)
+        yield Hypothesis(Topic.NOISE, Bearing.HOLDS, number=0.0)
         yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
     else:
         yield _of_steps(share) or _of_noise(G, sums, off)
@@ -324,7 +324,7 @@ def _of_noise(G: Tensor, sums: float, off: float) -> Hypothesis:
     """Return whether what stands beside the samples is noise: as large in the sums as elsewhere."""
     noise = Spectrum.of(G).noise
     if sums <= UNEVEN * noise * G.numel() ** 0.5:
-        return Hypothesis(Topic.NOISE, Verdict.HOLDS, Explanation.MEASURED, noise)
+        return Hypothesis(Topic.NOISE, Bearing.HOLDS, Explanation.MEASURED, noise)
     return _contradiction(Topic.STEPS, Explanation.OTHER_STEPS, off)
 
 
@@ -337,7 +337,7 @@ def _compression(G: Tensor) -> Hypothesis:
         return _contradiction(Topic.COMPRESSION, Explanation.GRID, step)
     if empty > SPECTRUM_HOLES:
         return _contradiction(Topic.COMPRESSION, Explanation.PRUNED, empty)
-    return Hypothesis(Topic.COMPRESSION, Verdict.HOLDS)
+    return Hypothesis(Topic.COMPRESSION, Bearing.HOLDS)
 
 
 def grid_step(G: Tensor) -> float | None:

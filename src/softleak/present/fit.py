@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from softleak.core.fit import Explanation, Hypothesis, Topic, Verdict
+from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
 
 HOLDS: Mapping[Topic, str] = {
     Topic.LOSS: "The rows of the head's gradient add up as those of a softmax cross-entropy do.",
@@ -63,6 +63,6 @@ def fitting(one: Hypothesis) -> str:
     """Return a hypothesis in one sentence."""
     if one.explanation is not Explanation.NONE:
         return EXPLAINED[one.explanation].format(number=one.number or 0.0)
-    if one.standing is Verdict.HOLDS:
+    if one.standing is Bearing.HOLDS:
         return HOLDS[one.topic]
     return OPEN[one.topic]

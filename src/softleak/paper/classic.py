@@ -240,7 +240,7 @@ class ScalarSearch(ABC):
     def __call__(
         self, model: nn.Module, share: GradientShare, *, head: str | Head | None = None
     ) -> ClassicResult:
-        """Search the label behind one share, else the best scalar; equal seeds give equal answers."""
+        """Search the label behind one share, else the best scalar, equal for equal seeds."""
         row = RowRatios.of(model, share, coefficient=self.coefficient, head=head)
         if row is None:
             return ClassicResult(ClassicOutcome.ZERO_GRADIENT)

@@ -118,7 +118,7 @@ class Weighing(NamedTuple):
 
 
 def weigh(p: Tensor, delta: Tensor, errors: Tensor, size: int | None, stated: bool) -> Weighing:
-    """Return the weight of each sample, from its prediction (N, C) and its part ``δ'`` of the share.
+    """Return the weight of each sample from its prediction (N, C) and its part ``δ'`` in the share.
 
     ``errors`` (N,) bound the error of an entry of ``δ'``; ``size`` is that of the batch, if it was
     said, and ``stated`` says whether the scale of the share is.

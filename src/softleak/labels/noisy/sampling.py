@@ -231,7 +231,7 @@ PRIOR_SAMPLING_SEED = 0  # the seed of all draws, so that equal shares give equa
 
 
 def draw_from_prior(posterior: Posterior) -> Draws:
-    """Return labels drawn from the prior, weighted; ``ArithmeticError`` if no weight is positive."""
+    """Return labels drawn from the prior, weighted; ``ArithmeticError`` if none has any."""
     labels, plain = draw_labels(posterior)
     noise = NoisyLogits.of(posterior, PRIOR_SAMPLING_SEED)
     each = noise.count

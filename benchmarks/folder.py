@@ -17,7 +17,7 @@ from pathlib import Path
 
 import softleak as sl
 from softleak.audit import Options
-from softleak.audit.files import audit_files, share_files
+from softleak.audit.run import UpdateFiles, share_files
 from softleak.core.subject import Subject
 from softleak.paper import data, models
 
@@ -55,7 +55,7 @@ def best(work: Callable[[], object]) -> float:
 def by_function(paths: list[Path]) -> None:
     """Audit the files from Python, with the preparation of the model."""
     subject = Subject.of(models.trained_lenet(), (3, 32, 32))
-    list(audit_files(subject, paths, Options(inputs=False)))
+    list(UpdateFiles(paths).audited(subject, Options(inputs=False)))
 
 
 def run(code: str, *arguments: str) -> None:

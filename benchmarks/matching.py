@@ -24,7 +24,7 @@ from softleak.core.subject import Subject
 from softleak.matching import Adam, Cosine, Noise, RecoveredLabel, TotalVariation, reconstruct_many
 from softleak.matching.gradients import DifferentiableModel
 from softleak.matching.problems import MatchingProblems
-from softleak.matching.tasks import Job, Order, targets
+from softleak.matching.tasks import Job, job_of, targets
 from softleak.paper import data, models
 
 LOOP, BATCH, COMPILED = "a loop over images", "one batch", "one batch, compiled before"
@@ -83,8 +83,7 @@ class Case:
         """Return the matching problems of all shares."""
         subject = Subject(self.model, sl.Head.of(self.model))
         pairs = zip(self.shares, self.recoveries, strict=True)
-        orders = [Order(s, r, RecoveredLabel(), Noise()) for s, r in pairs]
-        jobs = [order.job(subject, Cosine()) for order in orders]
+        jobs = [job_of(subject, Cosine(), s, r, RecoveredLabel(), Noise()) for s, r in pairs]
         model = DifferentiableModel.of(self.model, subject.head, torch.float32)
         names = tuple(self.shares[0])
         sent = targets([job for job in jobs if isinstance(job, Job)], names, model)

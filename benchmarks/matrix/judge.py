@@ -10,7 +10,7 @@ from benchmarks.adversary.judge import judge as judge_label
 from benchmarks.adversary.truth import Truth, variants
 from benchmarks.matrix.simple import FEATURE_NEAR, simple_leaks
 from benchmarks.matrix.updates import Sent
-from softleak.audit import AuditReport, LabelLeak, Leak, State
+from softleak.audit import AuditReport, Leak, State
 from softleak.audit import Truth as Told
 from softleak.audit.findings import LEAK_LABEL_ERROR, LEAK_RECOGNISABLE, PixelMap
 from softleak.audit.metrics import pairing, psnr
@@ -38,21 +38,21 @@ def why_contradicted(report: AuditReport) -> tuple[str, ...]:
     return tuple(
         f"{one.topic.value}: {one.explanation.value}"
         for one in hypotheses
-        if one.standing.name == "CONTRADICTED"
+        if one.bearing.name == "CONTRADICTED"
     )
 
 
 def wrong_claims(subject: Subject, report: AuditReport, sent: Sent) -> tuple[str, ...]:
     """Return what was claimed and is not true."""
-    label, leak = report.label, report.label.leak
+    label, leak = report.label, report.label.proved
     outcome = judge_label(label.recovery, _truth(sent), told=False)
     sure = (label.recovery.confidence or 1.0) > SURE
-    named = leak is LabelLeak.CLASS or (leak is LabelLeak.PROBABLE and sure)
+    named = leak == "CLASS" or (leak == "PROBABLE" and sure)
     feature = _feature_error(report, sent)
     claims = {
-        "label unique": leak is LabelLeak.UNIQUE and outcome in FAILURES,
-        "set of labels": leak is LabelLeak.AMBIGUOUS and outcome in FAILURES,
-        "label known": label.known and leak is not LabelLeak.UNIQUE and not _known(report, sent),
+        "label unique": leak == "UNIQUE" and outcome in FAILURES,
+        "set of labels": leak == "AMBIGUOUS" and outcome in FAILURES,
+        "label known": label.known and leak != "UNIQUE" and not _known(report, sent),
         "class": named and label.class_index not in sent.data.classes,
         "classes present": _wrongly_present(report, sent) > 0,
         "counts": not _counts_hold(report, sent),

@@ -18,7 +18,7 @@ from benchmarks.matrix.judge import (
     wrong_claims,
 )
 from benchmarks.matrix.updates import Kind, Sent
-from softleak.audit import Audit, AuditReport, LabelLeak, NamedShare, State, audit_shares, prepared
+from softleak.audit import Audit, AuditReport, NamedShare, State, audit_shares, prepared
 from softleak.audit.report import Refusal
 from softleak.cli.audit import exit_code
 from softleak.core.errors import SoftleakError
@@ -106,14 +106,14 @@ def _word(report: AuditReport) -> str:
     """Return what came of an audit whose claims are right."""
     found, states = report.input, set(report.states.values())
     words = found.text is not None and found.text.certain
-    proved = report.label.leak is LabelLeak.UNIQUE or report.samples.proved or words
+    proved = report.label.proved == "UNIQUE" or report.samples.proved or words
     if proved or (found.method.exact and found.leaked):
         return "proved"
     if State.LEAKED in states:
         return "leaked"
     if contradicted(report):
         return "contradicted"
-    if report.label.leak is not LabelLeak.NOTHING or found.doubtful:
+    if report.label.proved != "NOTHING" or found.doubtful:
         return "candidate"
     return "no success" if State.NO_SUCCESS in states else "not attacked"
 

@@ -22,7 +22,7 @@ from examples.flower.app import Run, client_app
 from examples.flower.score import Score, score
 from examples.flower.settings import Settings
 from softleak.guard.flower import AuditEngine
-from softleak.guard.flower.page import LIMITS_PICTURES, Federation, write_federations
+from softleak.guard.flower.monitor import LIMITS_PICTURES, Federation, write_federations
 
 TITLES = {False: "Without a guard", True: "With the guard"}
 NOTES = {

@@ -9,7 +9,7 @@ from examples.flower.settings import NORM
 from examples.judging import exact, guess
 from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.metrics import psnr
-from softleak.guard.flower.page import Picture, picture
+from softleak.guard.flower.monitor import Picture, picture
 from softleak.paper import data
 
 

@@ -15,7 +15,7 @@ import torch
 
 import softleak as sl
 from examples.texts.classifier import CLASSES, make, tokenizer
-from softleak.audit.truth import Truth
+from softleak.audit.metrics import Truth
 from softleak.defenses import Defense, GaussianNoise, Withhold
 from softleak.paper import data
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from softleak.batches.recover import recover_batch
     from softleak.core.client import Client, capture
     from softleak.core.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
+    from softleak.core.fit import Fit
     from softleak.core.head import Head
     from softleak.core.input_spec import InputPart, InputSpec
     from softleak.core.knowledge import Knowledge
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "L2", "AnyLabel", "AuditReport", "BatchRecovery", "Candidate", "Chain", "Client", "Cosine",
-    "Evidence", "Family", "GradientShare", "Head", "InputPart", "InputSpec", "Inversion",
+    "Evidence", "Family", "Fit", "GradientShare", "Head", "InputPart", "InputSpec", "Inversion",
     "Knowledge", "Mixed", "OneHot", "Reconstruction", "Recovery", "Smoothed", "SmoothedMixed",
     "SoftleakError", "Status", "Subject", "__version__", "audit", "capture", "invert", "probe",
     "reconstruct", "reconstruct_many", "recover_batch", "recover_label", "recover_labels",
@@ -49,6 +50,7 @@ _NAMES_BY_MODULE = {
     "batches.recover": ("recover_batch",),
     "core.client": ("Client", "capture"),
     "core.families": ("AnyLabel", "Family", "Mixed", "OneHot", "Smoothed", "SmoothedMixed"),
+    "core.fit": ("Fit",),
     "core.head": ("Head",),
     "core.input_spec": ("InputPart", "InputSpec"),
     "inversion.chain": ("Chain",),

@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -82,21 +83,13 @@ def root_mean_square(x: Tensor) -> float:
     return float(x.square().mean().sqrt()) if x.numel() else 0.0
 
 
-@dataclass(frozen=True)
-class RunSizes:
-    """Root mean squares of one gradient of one run, which itself need not be kept.
+class RunSizes(NamedTuple):
+    """Root mean squares of one gradient of one run, which itself need not be kept."""
 
-    Attributes:
-        own: that of the gradient.
-        exact: that of the exact gradient.
-        off_exact: that of its difference from the exact gradient.
-        off_sent: that of its difference from what was sent.
-    """
-
-    own: float
-    exact: float
-    off_exact: float
-    off_sent: float
+    own: float  # that of the gradient
+    exact: float  # that of the exact gradient
+    off_exact: float  # that of its difference from the exact gradient
+    off_sent: float  # that of its difference from what was sent
 
 
 def run_sizes(share: GradientShare, truth: Gradients, run: Gradients) -> Mapping[str, RunSizes]:
@@ -128,17 +121,11 @@ SEED = 0  # the seed of the movements of the inputs
 
 @dataclass(frozen=True)
 class LayerFit:
-    """How well one gradient of the share was reproduced.
+    """How well one gradient of the share was reproduced."""
 
-    Attributes:
-        name: the parameter.
-        misfit: the root mean square of the difference, in units of rounding.
-        rounding: that unit, relative to the root mean square of the gradient.
-    """
-
-    name: str
-    misfit: float
-    rounding: float
+    name: str  # the parameter
+    misfit: float  # the root mean square of the difference, in units of rounding
+    rounding: float  # that unit, relative to the root mean square of the gradient
 
     @property
     def speaks(self) -> bool:
@@ -153,15 +140,11 @@ class LayerFit:
 
 @dataclass(frozen=True)
 class Resimulation:
-    """Compare a share with what the client would send for the recovered batch.
+    """Compare a share with what the client would send for the recovered batch."""
 
-    Attributes:
-        layers: one fit for each gradient that the share and the simulation both hold.
-        problem: why the client could not be simulated, if it could not.
-    """
-
+    # One fit for each gradient that the share and the simulation both hold.
     layers: tuple[LayerFit, ...] = ()
-    problem: str = ""
+    problem: str = ""  # why the client could not be simulated, if it could not
 
     @property
     def agree(self) -> bool:
@@ -200,8 +183,7 @@ def resimulate(
             gradients counts as rounding.
 
     Returns:
-        How well each gradient fits. If the model cannot be run, it says why and agrees with
-        nothing.
+        How well each gradient fits; why the model cannot be run, if so, which agrees with nothing.
     """
     generator = torch.Generator().manual_seed(SEED)
     inputs = inputs.detach().double()

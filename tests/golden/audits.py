@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from softleak.auditing import Audit, Options
+from softleak.report import as_data
 
 import softleak as sl
-from softleak.auditing import Audit, Options
 from softleak.defenses import Cast, Clip, GaussianNoise, Int8, Prune, Sign
-from softleak.report import as_data
 from tests.golden.networks import images, labels, network
 from tests.golden.plain import number
 from tests.golden.texts import made_text

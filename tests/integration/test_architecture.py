@@ -44,6 +44,7 @@ ASKS_FOR_WORDS = {
     ("audit.report", "present.page"),
     ("audit.report", "present.words"),
     ("core.results", "present.sentences"),
+    ("core.fit", "present.fit"),
 }
 
 
@@ -165,7 +166,7 @@ def test_functions_fit_on_a_screen_and_modules_in_a_sitting(path):
 
 
 # What the package may be at most. Both numbers may only fall; 40,000 lines are wanted.
-MOST_LINES, MOST_MODULES = 44_544, 220
+MOST_LINES, MOST_MODULES = 41_600, 180
 
 
 def test_the_package_stays_small_enough_for_one_person():

@@ -14,9 +14,9 @@ from torch import nn
 
 import softleak as sl
 from softleak.audit import Options
-from softleak.audit.composition import CompositionFinding, read_composition
-from softleak.audit.findings import InputFinding
+from softleak.audit.findings import CompositionFinding, InputFinding
 from softleak.audit.input_attacks import recover_input
+from softleak.audit.several import read_composition
 from softleak.defenses import Clip, GaussianNoise, Int8, Prune, Sign
 from softleak.labels.recover import recover
 from softleak.matching import LBFGS, Matching, MatchStatus

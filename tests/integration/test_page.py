@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 import softleak as sl
 from softleak.audit import Audit, NamedShare, Options, Provenance, Refusal, Truth, audit_shares
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Point, Rate, Response, WhatIf
+from softleak.audit.sweeps import Point, Rate, Response, WhatIf
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.paper import data

@@ -19,7 +19,6 @@ from torch import nn
 import softleak as sl
 from softleak.audit import (
     Audit,
-    LabelLeak,
     Method,
     NamedShare,
     Options,
@@ -27,7 +26,7 @@ from softleak.audit import (
     audit_shares,
     prepared,
 )
-from softleak.audit.files import audit_files
+from softleak.audit.run import UpdateFiles
 from softleak.core.subject import Subject
 from softleak.paper import data
 from softleak.present.page import render
@@ -178,7 +177,8 @@ def attack(stock: Stock, folder: Path, seed: int) -> str:
     path = folder / f"bad{ending}"
     path.write_bytes(content)
     start = time.process_time()  # a busy machine is no hang
-    found = list(audit_files(stock.subject, [path], Options(inputs=False)))
+    audited = UpdateFiles([path]).audited(stock.subject, Options(inputs=False))
+    found = [one if isinstance(one, Refusal) else one[1] for one in audited]
     render(Audit(tuple(f for f in found if not isinstance(f, Refusal))))
     took = time.process_time() - start
     assert took < PATIENCE, f"seed {seed}: {took:.1f} s"
@@ -186,10 +186,10 @@ def attack(stock: Stock, folder: Path, seed: int) -> str:
     if isinstance(one, Refusal):
         assert "\n" not in one.reason
         return "refused"
-    if one.label.leak is LabelLeak.UNIQUE:
+    if one.label.proved == "UNIQUE":
         off = float((one.label.recovery.label - stock.labels[which]).abs().sum())
         assert off < 1e-3, f"seed {seed}: a wrong label was called UNIQUE, off by {off}"
-    return one.label.leak.name
+    return one.label.proved
 
 
 def invert(stock: Stock, seed: int) -> bool:

@@ -1,9 +1,9 @@
 """From updates to findings: what an update gives away, by the strongest method that applies.
 
-``leaks``: the table of kinds of leak. ``findings``, ``samples``, ``composition``: what was found,
-as data. ``report``: all of it for one update. ``input_attacks``, ``several_inputs``: the attacks on
-inputs. ``run``: one audit from beginning to end. ``files``: update files. ``truth``, ``metrics``:
-scores, read after the answer. ``defended``, ``sweeps``, ``whatif``, ``weakest``: what would stop an
+``leaks``: the table of kinds of leak. ``findings``: what was found, as data; ``report``: all of it
+for one update. ``input_attacks``, ``several``: the attacks on inputs, and on updates of several
+samples or steps. ``run``: one audit from beginning to end, and update files. ``metrics``:
+scores, read after the answer. ``sweeps``, ``defended``, ``whatif``, ``weakest``: what would stop an
 attack. The names below are imported when they are first used.
 """
 
@@ -13,82 +13,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from softleak.audit.composition import CompositionFinding, Counts
-    from softleak.audit.files import UpdateReading
     from softleak.audit.findings import (
+        CompositionFinding,
+        Counts,
         FeatureFinding,
         InputFinding,
         LabelFinding,
-        LabelLeak,
         Method,
-        Score,
     )
     from softleak.audit.leaks import Leak
+    from softleak.audit.metrics import Score, Truth
     from softleak.audit.options import Options
     from softleak.audit.report import Audit, AuditReport, Provenance, Refusal
-    from softleak.audit.run import NamedShare, audit, audit_shares, prepared
-    from softleak.audit.truth import Truth
+    from softleak.audit.run import NamedShare, UpdateReading, audit, audit_shares, prepared
     from softleak.core.vocabulary import State, UpdateKind
 
 __all__ = [
-    "Audit",
-    "AuditReport",
-    "CompositionFinding",
-    "Counts",
-    "FeatureFinding",
-    "InputFinding",
-    "LabelFinding",
-    "LabelLeak",
-    "Leak",
-    "Method",
-    "NamedShare",
-    "Options",
-    "Provenance",
-    "Refusal",
-    "Score",
-    "State",
-    "Truth",
-    "UpdateKind",
-    "UpdateReading",
-    "audit",
-    "audit_shares",
-    "prepared",
-]
+    "Audit", "AuditReport", "CompositionFinding", "Counts", "FeatureFinding", "InputFinding",
+    "LabelFinding", "Leak", "Method", "NamedShare", "Options", "Provenance", "Refusal",
+    "Score", "State", "Truth", "UpdateKind", "UpdateReading", "audit", "audit_shares", "prepared",
+]  # fmt: skip
 
 _NAMES_BY_MODULE = {
-    "audit.composition": (
-        "CompositionFinding",
-        "Counts",
-    ),
-    "audit.files": ("UpdateReading",),
     "audit.findings": (
-        "FeatureFinding",
-        "InputFinding",
-        "LabelFinding",
-        "LabelLeak",
+        "CompositionFinding", "Counts", "FeatureFinding", "InputFinding", "LabelFinding",
         "Method",
-        "Score",
     ),
-    "audit.options": ("Options",),
-    "audit.report": (
-        "Audit",
-        "AuditReport",
-        "Provenance",
-        "Refusal",
-    ),
-    "audit.run": (
-        "NamedShare",
-        "audit",
-        "audit_shares",
-        "prepared",
-    ),
-    "audit.truth": ("Truth",),
     "audit.leaks": ("Leak",),
-    "core.vocabulary": (
-        "State",
-        "UpdateKind",
-    ),
-}
+    "audit.metrics": ("Score", "Truth"),
+    "audit.options": ("Options",),
+    "audit.report": ("Audit", "AuditReport", "Provenance", "Refusal"),
+    "audit.run": ("NamedShare", "UpdateReading", "audit", "audit_shares", "prepared"),
+    "core.vocabulary": ("State", "UpdateKind"),
+}  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 

@@ -19,16 +19,15 @@ from softleak.audit.findings import (
     LEAK_RECOGNISABLE,
     InputFinding,
     LabelFinding,
-    LabelLeak,
     PixelMap,
 )
 from softleak.audit.input_attacks import embeddings, recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.metrics import label_error, psnr
 from softleak.audit.options import Options
-from softleak.audit.rates import LossFall
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare
+from softleak.audit.sweeps import LossFall
 from softleak.batches.recover import read_batch
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.factors import head_gradients
@@ -50,7 +49,7 @@ def classes_named(subject: Subject, sent: GradientShare, noise: float) -> frozen
         reader = subject.once(BatchReader.of)
     except Exception:  # it runs the model, whose own code may raise anything
         return frozenset()
-    named = set(reader.read(sent.expecting(noise)).present)
+    named = set(reader.read(sent.expecting(noise)).raised)
     for sums, size in _sums(reader, sent):
         named |= set((sums < -NAMED_Z * noise * size).nonzero()[:, 0].tolist())
     return frozenset(named)
@@ -65,11 +64,9 @@ def _sums(reader: BatchReader, sent: GradientShare) -> list[tuple[Tensor, Tensor
     """
     head = reader.head
     (G,) = head_gradients(head, [sent])
-    delta = (
-        sent[head.bias_name].double().cpu() if head.has_bias and head.bias_name in sent else None
-    )
-    one = torch.ones(())
-    alone = [] if delta is None else [(delta, one)]
+    biased = head.has_bias and head.bias_name in sent
+    delta = sent[head.bias_name].double().cpu() if biased else None
+    alone = [] if delta is None else [(delta, torch.ones(()))]
     if not reader.never_negative:
         return alone
     usual = reader.features.mean(0).cpu()
@@ -102,13 +99,13 @@ class Target:
     def of(cls, share: NamedShare, report: AuditReport) -> Target:
         """Return the target by the truth if there is one, else by what leaked undefended."""
         found, score = report.input, report.score
-        label = report.label.recovery.label if report.label.leak is not LabelLeak.NOTHING else None
+        label = report.label.recovery.label if report.label.proved != "NOTHING" else None
         pixels = found.pixels if found.leaked else None
         if score is not None:
             label = label if score.label_true is None else score.label_true
             pixels = pixels if score.pixels_true is None else score.pixels_true
         index = report.label.class_index
-        classes = {*report.composition.present, *([] if index is None else [index])}
+        classes = {*report.composition.raised, *([] if index is None else [index])}
         labels = tuple(one.label for one in report.samples.proved if one.label is not None)
         tokens, to_pixels = _tokens(report), found.to_pixels
         return cls(share, label, pixels, frozenset(classes), tokens, labels, to_pixels)
@@ -340,11 +337,8 @@ def _tokens(report: AuditReport) -> tuple[int | None, ...]:
 
 def _words_right(text: Text, tokens: tuple[int | None, ...]) -> float:
     """Return the part of the words that an attacker claims to know, rightly, in their places."""
-    claimed = {
-        place.position: place.token
-        for place in text.places
-        if place.certainty in (Certainty.CERTAIN, Certainty.LIKELY)
-    }
+    sure = (Certainty.CERTAIN, Certainty.LIKELY)
+    claimed = {place.position: place.token for place in text.places if place.certainty in sure}
     known = [(i, token) for i, token in enumerate(tokens) if token is not None]
     return sum(claimed.get(i) == token for i, token in known) / max(len(known), 1)
 
@@ -355,10 +349,6 @@ class InputReach:
 
     A walk back through the layers breaks at the first noise, while matching gradients does not.
     Matching takes minutes for each setting of a defence, and an estimate of its error a moment.
-
-    Attributes:
-        subject: the model made ready.
-        target: the share, and the input behind it.
     """
 
     subject: Subject

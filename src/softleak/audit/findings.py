@@ -1,19 +1,22 @@
-"""What an audit finds out of one share: its label, feature and input."""
+"""What an audit finds out of one share: its label, feature and input, or those of its samples."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from softleak.core.input_spec import Normalisation
-from softleak.core.results import Recovery, Status, Told
+from softleak.core.results import BatchRecovery, Recovery, Status, Told, Why, because
 from softleak.inversion.results import Certainty, LayerReport, Text
 from softleak.matching.reconstruction import Certificate
+
+LABEL_READ = (because(Why.LABEL_READ),)
+NOT_SEVERAL = because(Why.NOT_SEVERAL)
 
 
 class Outcome(Enum):
@@ -85,14 +88,9 @@ LEAK_LABEL_ERROR = 0.1  # L1: a label whose error is bounded by this is known, i
 LEAK_MISFIT = 0.2  # what a matched image may leave of the share, relative to its size
 
 
-class LabelLeak(Enum):
-    """The degrees to which a label can be proved."""
-
-    UNIQUE = "the label, exactly"
-    AMBIGUOUS = "a set of labels"
-    CLASS = "the class only"
-    PROBABLE = "the class, probably"
-    NOTHING = "nothing"
+# How much of a label is proved, in the words of ``audit.json``: AMBIGUOUS is a set of labels, CLASS
+# the class only, PROBABLE the class, probably.
+Proved = Literal["UNIQUE", "AMBIGUOUS", "CLASS", "PROBABLE", "NOTHING"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,27 +101,26 @@ class LabelFinding:
     seconds: float
 
     @property
-    def leak(self) -> LabelLeak:
+    def proved(self) -> Proved:
         """Return what was proved, without any truth."""
         if self.recovery.status is Status.UNIQUE:
-            return LabelLeak.UNIQUE
+            return "UNIQUE"
         if self.recovery.status is Status.PROBABLE:
-            return LabelLeak.PROBABLE
+            return "PROBABLE"
         if self.recovery.readings:
-            return LabelLeak.AMBIGUOUS
+            return "AMBIGUOUS"
         if self.class_index is not None:
-            return LabelLeak.CLASS
+            return "CLASS"
         narrowed = self.recovery.status is Status.AMBIGUOUS and self.recovery.label is not None
-        return LabelLeak.AMBIGUOUS if narrowed else LabelLeak.NOTHING
+        return "AMBIGUOUS" if narrowed else "NOTHING"
 
     @property
     def known(self) -> bool:
         """Return whether the label is named: alone, nearly, or as one of two readings."""
         recovery = self.recovery
         # Evidence of other layers bounds the label of the gradient itself, as a report assumes.
-        pieces = recovery.evidence
-        decided = any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
-        bounded = recovery.complete or decided or recovery.status is Status.PROBABLE
+        probable = recovery.status is Status.PROBABLE
+        bounded = recovery.complete or _decided(recovery) or probable
         close = bounded and recovery.error <= LEAK_LABEL_ERROR
         return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
 
@@ -150,6 +147,12 @@ class LabelFinding:
         return top if first - second > self.recovery.error else None
 
 
+def _decided(recovery: Recovery) -> bool:
+    """Return whether other layers tell the label, and none of them contradicts it."""
+    pieces = recovery.evidence
+    return any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
+
+
 @dataclass(frozen=True)
 class FeatureFinding:
     """Whether the input of the last layer is known, and to which relative error."""
@@ -166,11 +169,9 @@ class FeatureFinding:
         """
         if recovery.feature is None:
             return cls(0, float("inf"), False)
-        pieces = recovery.evidence
-        by_evidence = any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
         sure = recovery.status in (Status.UNIQUE, Status.PROBABLE)
         one = recovery.complete and len(recovery.solutions) == 1
-        proved = sure or one or by_evidence
+        proved = sure or one or _decided(recovery)
         error = recovery.feature_error
         return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR)
 
@@ -246,11 +247,17 @@ class InputFinding:
         return Outcome.of(self.leaked)
 
     @property
+    def told(self) -> Told:
+        """Return the reason, or the reasons in words if there are several."""
+        beside = [] if self.beside is None else [str(self.beside)]
+        if not beside and not self.instead_of:
+            return self.reason
+        return "; ".join([", so ".join(map(str, (*self.instead_of, self.reason))), *beside])
+
+    @property
     def message(self) -> str:
         """Return the reasons in words."""
-        beside = [] if self.beside is None else [str(self.beside)]
-        said = ", so ".join(map(str, (*self.instead_of, self.reason)))
-        return "; ".join([said, *beside])
+        return str(self.told)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -291,11 +298,10 @@ class InputFinding:
             placed = self.text.count(Certainty.CERTAIN, Certainty.LIKELY)
             return bool(self.text.words or placed)
         if not self.method.exact:
-            return (
-                _at_least(self.agreement, LEAK_RECOGNISABLE) and (self.misfit or 0.0) <= LEAK_MISFIT
-            )
+            explains = (self.misfit or 0.0) <= LEAK_MISFIT
+            return explains and (self.agreement or 0.0) >= LEAK_RECOGNISABLE
         told = self.determined or self.method.covers_open
-        return told and _at_least(self.psnr_predicted, LEAK_RECOGNISABLE)
+        return told and (self.psnr_predicted or 0.0) >= LEAK_RECOGNISABLE
 
     @property
     def doubtful(self) -> bool:
@@ -303,9 +309,8 @@ class InputFinding:
 
         A prediction has an error of 2 dB or so of its own.
         """
-        told = self.psnr_predicted
-        below = told is not None and told < LEAK_RECOGNISABLE
-        return self.method.exact and below and _at_least(told, LEAK_DOUBTFUL)
+        told = self.psnr_predicted or 0.0
+        return self.method.exact and LEAK_DOUBTFUL <= told < LEAK_RECOGNISABLE
 
     @property
     def quality(self) -> float:
@@ -322,23 +327,134 @@ class InputFinding:
         return told if (self.misfit or 0.0) <= LEAK_MISFIT else min(told, LEAK_UNEXPLAINED)
 
 
-def _at_least(value: float | None, line: float) -> bool:
-    return value is not None and value >= line
+@dataclass(frozen=True)
+class Counts:
+    """The number of samples of each class: an estimate, and bounds that are proved.
+
+    A mean gradient has ``B·(−δ_c) = n_c − Σ p_c`` with probabilities p, so ``n_c ≥ −B·δ_c``; all
+    counts sum to B, which bounds each from above. Without a head bias there are no bounds.
+    """
+
+    estimated: tuple[int, ...]
+    low: tuple[int, ...] = ()
+    high: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompositionFinding:
+    """The classes proved to be among the labels, and what is known of their number.
+
+    ``raised`` are all classes that the update makes more likely. Those that are not ``present`` are
+    classes of samples unless labels are smoothed.
+
+    ``otherwise`` are the classes that would be proved if the file held a difference of weights
+    after − before and not a gradient, as long as nobody said which of the two it is.
+    """
+
+    samples: int = 1  # at least: samples, or steps on the same ones
+    present: tuple[int, ...] = ()
+    counts: Counts | None = None
+    reasons: tuple[Told, ...] = LABEL_READ
+    attacked: bool = False
+    otherwise: tuple[int, ...] = ()
+    signs: bool = False  # whether it is a pattern of signs, which has no label of one sample
+    raised: tuple[int, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """Return the reasons in words."""
+        return "; ".join(map(str, self.reasons))
+
+    @property
+    def message(self) -> str:
+        """Return the reasons in words, and whether they are ones for no attack."""
+        return self.why if self.attacked else str(because(Why.NOT_ATTACKED, why=self.why))
+
+    def because(self, *more: Told) -> CompositionFinding:
+        """Return the finding with further reasons."""
+        return replace(self, reasons=(*self.reasons, *(one for one in more if one)))
+
+
+UNREAD = CompositionFinding()
+
+
+def mixes(recovery: Recovery, found: CompositionFinding) -> bool:
+    """Return whether an update is of several samples or steps, by its label's proof or by its rank.
+
+    A label that is only guessed, or that nothing explains, is no reason to think of one sample.
+    """
+    unexplained = recovery.status in (Status.GUESS, Status.NO_SOLUTION)
+    return recovery.status is Status.NOT_SINGLE or (unexplained and found.samples > 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
-    """What the truth says of the answer. It is read after the answer was given."""
+class SamplesFinding:
+    """What was found of every sample of an update of several.
 
-    label_true: Tensor | None = None
-    label_error: float | None = None
-    set_distance: float | None = None
-    pixels_true: Tensor | None = None
-    psnr: float | None = None
-    tokens_true: tuple[int, ...] = ()  # of a text
-    tokens_right: float | None = None  # the part of these that was found in its place
+    Attributes:
+        found: the samples; None if they were not attacked.
+        reason: what was found and what it rests on, or why there was no attack.
+        assumed: what the attack assumed of the client, in one sentence.
+        pictures: the inputs in pixels, in the order of the samples, where a layer gives them.
+        seconds: how long the attack took.
+        searched: how the search for all inputs ended, if no layer gave them and one was made.
+    """
+
+    found: BatchRecovery | None = None
+    reason: Told = NOT_SEVERAL
+    assumed: str = ""
+    pictures: tuple[Tensor, ...] = ()
+    seconds: float = 0.0
+    searched: InputFinding | None = None
 
     @property
-    def recognisable(self) -> bool | None:
-        """Return whether the image shows what the true one is of, None if there is no image."""
-        return None if self.psnr is None else self.psnr >= LEAK_RECOGNISABLE
+    def message(self) -> str:
+        """Return the reason in words, and that it is one for no attack."""
+        return str(self.reason if self.attacked else because(Why.NOT_ATTACKED, why=self.reason))
+
+    @property
+    def attacked(self) -> bool:
+        """Return whether samples were searched one by one."""
+        return self.found is not None
+
+    @property
+    def samples(self) -> tuple[Recovery, ...]:
+        """Return the samples that were found, proved or not."""
+        return () if self.found is None else self.found.samples
+
+    @property
+    def proved(self) -> tuple[Recovery, ...]:
+        """Return the samples whose label is proved."""
+        return () if self.found is None else self.found.proved
+
+    @property
+    def size(self) -> int:
+        """Return the number of samples behind the update, as far as it is known."""
+        return 0 if self.found is None else self.found.size
+
+    @property
+    def features(self) -> int:
+        """Return the number of samples whose feature is proved."""
+        return sum(one.feature_error <= LEAK_FEATURE_ERROR for one in self.proved)
+
+    @property
+    def inputs(self) -> int:
+        """Return the number of inputs that are given away, which is all of them or none."""
+        if self.searched is not None:
+            return len(self.pictures) if self.searched.leaked else 0
+        whole = self.found is not None and self.found.status is Status.UNIQUE
+        return len(self.pictures) if whole else 0
+
+    @property
+    def proved_inputs(self) -> int:
+        """Return the number of inputs that are proved; a matched one is a candidate."""
+        return self.inputs if self.searched is None or self.searched.method.exact else 0
+
+    def with_inputs(self, searched: InputFinding) -> SamplesFinding:
+        """Return the samples with the inputs that a search found of them."""
+        if not searched.batch:
+            return self
+        return replace(self, pictures=searched.batch, searched=searched)
+
+
+NO_SAMPLES = SamplesFinding()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
-from softleak.core.input_spec import InputSpec, Normalisation
+from softleak.core.input_spec import InputSpec
 from softleak.core.results import BatchRecovery, Reason, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -44,23 +44,16 @@ def invert_embedded(
     if recovery.noise:
         share = share.expecting(recovery.noise)
     if isinstance(subject.input_shape, InputSpec):
-        return _text(subject, share, recovery)
+        text = read_text(subject, share, recovery)
+        several = recovery.status is Status.NOT_SINGLE
+        if several and isinstance(text, Text) and not text.explained:
+            text = read_bag(subject, share, "the update mixes several texts, or was changed")
+        return text_finding(text)
     plan = subject.once(patch_plan)
     if isinstance(plan, NoWay) or not {plan.weight, plan.positions} <= share.keys():
         return None
     found = invert_patches(plan, share)
-    if not found.input.isfinite().all():
-        return InputFinding(Method.EMBEDDING, because(Why.NO_FINITE_SOLUTION))
-    pixels = PixelMap.of(found.input, options.normalisation)
-    return InputFinding(
-        Method.EMBEDDING,
-        found.message,
-        pixels(found.input),
-        replace(found, pixel=pixels.scale).psnr_predicted,
-        found.determined,
-        found.layers,
-        pixels,
-    )
+    return _computed(Method.EMBEDDING, found, found.message, options)
 
 
 def embeddings(subject: Subject) -> tuple[str, ...]:
@@ -72,14 +65,6 @@ def embeddings(subject: Subject) -> tuple[str, ...]:
         return (text.words,) if text.positions is None else (text.words, text.positions)
     plan = subject.once(patch_plan)
     return () if isinstance(plan, NoWay) else (plan.weight, plan.positions)
-
-
-def _text(subject: Subject, share: GradientShare, recovery: Recovery) -> InputFinding:
-    found = read_text(subject, share, recovery)
-    several = recovery.status is Status.NOT_SINGLE
-    if several and isinstance(found, Text) and not found.explained:
-        found = read_bag(subject, share, "the update mixes several texts, or was changed")
-    return text_finding(found)
 
 
 def text_finding(found: Text | NoWay) -> InputFinding:
@@ -96,102 +81,69 @@ def invert_input(
     chain = subject.once(chain_of)
     if isinstance(chain, NoWay):
         return InputFinding(Method.NONE, chain.reason)
-    inverted = walk_back(subject.model, share, recovery, chain=chain)
-    return _described(inverted, options.normalisation)
+    found = walk_back(subject.model, share, recovery, chain=chain)
+    said = because(Why.DETERMINED if found.determined else Why.UNDETERMINED)
+    return _computed(Method.INVERSION, found, said, options)
 
 
-def _described(found: Inversion, normalisation: Normalisation | None) -> InputFinding:
+def _computed(method: Method, found: Inversion, reason: Told, options: Options) -> InputFinding:
+    """Return an input that was computed as a finding, in pixels."""
     if not found.input.isfinite().all():
-        return InputFinding(Method.INVERSION, because(Why.NO_FINITE_SOLUTION))
-    pixels = PixelMap.of(found.input, normalisation)
+        return InputFinding(method, because(Why.NO_FINITE_SOLUTION))
+    pixels = PixelMap.of(found.input, options.normalisation)
+    told = replace(found, pixel=pixels.scale).psnr_predicted
     return InputFinding(
-        Method.INVERSION,
-        because(Why.DETERMINED if found.determined else Why.UNDETERMINED),
-        pixels(found.input),
-        replace(found, pixel=pixels.scale).psnr_predicted,
-        found.determined,
-        found.layers,
-        pixels,
+        method, reason, pixels(found.input), told, found.determined, found.layers, pixels
     )
 
 
-@dataclass(frozen=True)
-class TimedMatching:
-    """Gradient matching from several starts, with as many steps as the time allows.
-
-    The number of steps is fixed beforehand, so that the learning rate can fall to its end.
-
-    Attributes:
-        starts: where the searches begin.
-        rehearsals: the steps of short runs that tell how long a step takes; the first of them only
-            warms up.
-        planned: the part of the time that is planned for.
-        fewest_steps: the steps that are planned at least; the time limit ends them if need be.
-    """
-
-    starts: tuple[Noise, ...] = (Noise(0), Noise(1))
-    rehearsals: tuple[int, ...] = (2, 8)
-    planned: float = 0.9
-    fewest_steps: int = 50
-
-    def __call__(
-        self,
-        subject: Subject,
-        share: GradientShare,
-        recovery: Recovery | BatchRecovery,
-        seconds: float,
-    ) -> tuple[Reconstruction, ...]:
-        """Return one reconstruction per start."""
-        subject = replace(subject, said_shape=subject.input_shape)
-        count, objective = len(self.starts), usual_objective(recovery)
-
-        def run(steps: int, left: float) -> tuple[Reconstruction, ...]:
-            matching = Matching(
-                objective=objective,
-                start=self.starts,
-                optimiser=Adam(steps=steps),
-                seconds=left,
-            )
-            return matching(subject, [share] * count, [recovery] * count)
-
-        begin = last = time.perf_counter()
-        for steps in self.rehearsals:
-            last = time.perf_counter()
-            run(steps, seconds)
-        now = time.perf_counter()
-        left = max(seconds - (now - begin), 0.0)
-        possible = int(self.planned * left / (now - last) * self.rehearsals[-1])
-        return run(min(Adam().steps, max(self.fewest_steps, possible)), left)
+# Gradients are matched from two starts. The number of steps is fixed beforehand, so that the
+# learning rate can fall to its end: short runs tell how long a step takes, the first warms up.
+MATCHING_STARTS = (Noise(0), Noise(1))
+REHEARSALS = (2, 8)  # the steps of the short runs
+PLANNED = 0.9  # the part of the time that is planned for
+FEWEST_STEPS = 50  # planned at least; the time limit ends them if need be
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """A measure of how well two images agree, relative to their own contrast.
+def _matched(
+    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, seconds: float
+) -> tuple[Reconstruction, ...]:
+    """Match gradients from each start, with as many steps as the time allows."""
+    subject = replace(subject, said_shape=subject.input_shape)
+    count, objective = len(MATCHING_STARTS), usual_objective(recovery)
 
-    Two flat images do not agree by being flat, and one bright pixel does not make the rest agree.
+    def run(steps: int, left: float) -> tuple[Reconstruction, ...]:
+        optimiser = Adam(steps=steps)
+        matching = Matching(
+            objective=objective, start=MATCHING_STARTS, optimiser=optimiser, seconds=left
+        )
+        return matching(subject, [share] * count, [recovery] * count)
 
-    Attributes:
-        contrast: the standard deviation of a usual photograph's pixels, of range one.
-        most: the largest agreement in dB; more than that is equality.
-        least_contrast: the contrast that every image is taken to have at least.
-    """
+    begin = last = time.perf_counter()
+    for steps in REHEARSALS:
+        last = time.perf_counter()
+        run(steps, seconds)
+    now = time.perf_counter()
+    left = max(seconds - (now - begin), 0.0)
+    possible = int(PLANNED * left / (now - last) * REHEARSALS[-1])
+    return run(min(Adam().steps, max(FEWEST_STEPS, possible)), left)
 
-    contrast: float = 0.25
-    most: float = 120.0
-    least_contrast: float = 1e-12
 
-    def __call__(self, one: Tensor, other: Tensor) -> float:
-        """Return the PSNR in dB between two images, were their contrast a usual one."""
-        own = float(torch.minimum(one.std(), other.std()))
-        off = float((one - other).square().mean().sqrt())
-        if off == 0.0:
-            return self.most
-        return min(-20 * math.log10(self.contrast * off / max(own, self.least_contrast)), self.most)
+USUAL_CONTRAST = 0.25  # the standard deviation of a usual photograph's pixels, of range one
+LEAST_CONTRAST = 1e-12  # that every image is taken to have at least
+MOST_AGREEMENT = 120.0  # dB; more than that is equality
 
 
 def agreement_of(one: Tensor, other: Tensor) -> float:
-    """Return how well two images agree, in dB, by the default measure."""
-    return Agreement()(one, other)
+    """Return the PSNR in dB between two images, were their contrast a usual one.
+
+    Two flat images do not agree by being flat, and one bright pixel does not make the rest agree.
+    """
+    own = float(torch.minimum(one.std(), other.std()))
+    off = float((one - other).square().mean().sqrt())
+    if off == 0.0:
+        return MOST_AGREEMENT
+    return min(-20 * math.log10(USUAL_CONTRAST * off / max(own, LEAST_CONTRAST)), MOST_AGREEMENT)
 
 
 def match_input(
@@ -201,56 +153,35 @@ def match_input(
 
     The inputs of a batch are searched for together, and agree as well as the worst of them does.
 
-    Args:
-        subject: the model made ready, with a shape of its inputs.
-        share: what was sent.
-        recovery: what was recovered from it.
-        options: how long to search, and how pixels became inputs.
-
     Returns:
         The better of the two inputs, and how well both agree. None if no time was given, or if
         nobody knows which input the model takes.
     """
     if options.seconds <= 0 or subject.input_shape is None:
         return None
-    found = TimedMatching()(subject, share, recovery, options.seconds)
+    found = _matched(subject, share, recovery, options.seconds)
     best = min(found, key=lambda one: one.misfit)
     if best.input is None:
         return not_run(MATCHING.name, best.message)
     to_pixels = PixelMap.of(best.input, options.normalisation)
     several = isinstance(recovery, BatchRecovery)
-    pixels = [_rows(to_pixels(one.input), several) for one in found if one.input is not None]
+
+    def rows(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(to_pixels(x)) if several else (to_pixels(x),)
+
+    pixels = [rows(one.input) for one in found if one.input is not None]
     agreed = [agreement_of(*pair) for pair in zip(*pixels, strict=True) if len(pair) > 1]
-    agreement = min(agreed, default=None)
+    agreement, shown = min(agreed, default=None), rows(best.input)
     reason = because(Why.MATCHED, several=several, misfit=best.misfit, agreement=agreement)
-    shown = _rows(to_pixels(best.input), several)
     return InputFinding(
         Method.MATCHING, reason, shown[0], to_pixels=to_pixels, misfit=best.misfit,
         agreement=agreement, batch=shown if several else (),
     )  # fmt: skip
 
 
-def _rows(pixels: Tensor, several: bool) -> tuple[Tensor, ...]:
-    """Return the inputs of a batch one by one, or the only one."""
-    return tuple(pixels) if several else (pixels,)
-
-
-@dataclass(frozen=True)
-class SolveSettings:
-    """How long an audit solves for an image before it matches gradients.
-
-    Attributes:
-        part: the part of the time that solving may take; matching has the rest.
-        restarts: from how many further starts it is tried.
-        method: how the equations are solved.
-    """
-
-    part: float = 0.6
-    restarts: int = 2
-    method: GaussNewton = field(default_factory=GaussNewton)
-
-
-SOLVING = SolveSettings()
+SOLVING_PART = 0.6  # of the time that solving for an image may take; matching has the rest
+SOLVING_RESTARTS = 2  # further starts from which the equations are solved
+SOLVING_METHOD = GaussNewton()
 
 
 def search_input(
@@ -278,7 +209,7 @@ def search_input(
         return replace(proved, attempts=(shown,))
     left = max(options.seconds - (time.perf_counter() - began), 0.0)
     if options.seconds > 0:
-        left = max(left, (1 - SOLVING.part) * options.seconds)
+        left = max(left, (1 - SOLVING_PART) * options.seconds)
     matched = match_input(subject, share, recovery, replace(options, seconds=left))
     if matched is None:
         return None
@@ -295,11 +226,8 @@ def _solved(
     try:
         if why := _inapplicable(subject, recovery, options):
             return None, Attempt(GAUSS_NEWTON.id, Outcome.NOT_APPLICABLE, why)
-        matching = Matching(
-            optimiser=SOLVING.method,
-            restarts=SOLVING.restarts,
-            seconds=SOLVING.part * options.seconds,
-        )
+        seconds = SOLVING_PART * options.seconds
+        matching = Matching(optimiser=SOLVING_METHOD, restarts=SOLVING_RESTARTS, seconds=seconds)
         shaped = replace(subject, said_shape=subject.input_shape)
         (found,) = matching(shaped, [share], [recovery])
     except Exception as error:  # the model's own code and torch may raise anything
@@ -312,15 +240,15 @@ def _inapplicable(
     subject: Subject, recovery: Recovery | BatchRecovery, options: Options
 ) -> Told | None:
     """Return why Gauss–Newton does not apply; None if it does."""
-    shape, method = subject.input_shape, SOLVING.method
+    shape, most = subject.input_shape, SOLVING_METHOD.dense
     if options.seconds <= 0:
         return because(Why.NO_TIME)
     if not isinstance(shape, tuple):
         return because(Why.NO_SHAPE)
     inputs = recovery.size if isinstance(recovery, BatchRecovery) else 1
-    if (unknowns := inputs * math.prod(shape)) > method.dense:
-        return because(Why.TOO_MANY_UNKNOWNS, unknowns=unknowns, most=method.dense)
-    return method.roughness(subject, shape) or None
+    if (unknowns := inputs * math.prod(shape)) > most:
+        return because(Why.TOO_MANY_UNKNOWNS, unknowns=unknowns, most=most)
+    return SOLVING_METHOD.roughness(subject, shape) or None
 
 
 def _solution_described(
@@ -332,16 +260,10 @@ def _solution_described(
     to_pixels = PixelMap.of(found.input, options.normalisation)
     several, pixels = isinstance(recovery, BatchRecovery), to_pixels(found.input)
     return InputFinding(
-        Method.SOLVING,
-        because(Why.SOLVED, several=several),
-        pixels[0] if several else pixels,
-        found.certificate.psnr_predicted(to_pixels.scale),
-        determined=True,
-        to_pixels=to_pixels,
-        misfit=found.misfit,
-        certificate=found.certificate,
-        batch=tuple(pixels) if several else (),
-    )
+        Method.SOLVING, because(Why.SOLVED, several=several), pixels[0] if several else pixels,
+        found.certificate.psnr_predicted(to_pixels.scale), determined=True, to_pixels=to_pixels,
+        misfit=found.misfit, certificate=found.certificate, batch=tuple(pixels) if several else (),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -361,7 +283,7 @@ class Attack:
     aim: Leak = Leak.INPUT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InputAttack(Attack):
     """An attack on the input behind the gradient of one sample.
 
@@ -371,9 +293,7 @@ class InputAttack(Attack):
         real_valued: whether it needs inputs of real numbers, which words are not.
     """
 
-    run: Callable[[Subject, GradientShare, Recovery, Options], InputFinding | None] = lambda *_: (
-        None
-    )
+    run: Callable[[Subject, GradientShare, Recovery, Options], InputFinding | None]
     needs_feature: bool = True
     real_valued: bool = True
 
@@ -434,7 +354,7 @@ def recover_input(
             why = because(Why.OFFERS_NOTHING)
             ended.append(Attempt(attack.id, Outcome.NOT_APPLICABLE, why))
             continue
-        ended += [Attempt(attack.id, found.outcome, found.message), *found.attempts]
+        ended += [Attempt(attack.id, found.outcome, found.told), *found.attempts]
         best = found if best is None else _better(best, found)
         shares = [share]
     best = best or InputFinding(Method.NONE, because(Why.NO_FEATURE))
@@ -449,22 +369,19 @@ def not_run(name: str, error: Exception | str) -> InputFinding:
     )
 
 
-def _promise(found: InputFinding | None) -> tuple[bool, float]:
-    return (False, float("-inf")) if found is None else (found.leaked, found.quality)
-
-
 def _attempted(
-    attack: InputAttack,
-    subject: Subject,
-    share: GradientShare,
-    recovery: Recovery,
+    attack: InputAttack, subject: Subject, share: GradientShare, recovery: Recovery,
     options: Options,
-) -> InputFinding | None:
+) -> InputFinding | None:  # fmt: skip
     """Return the outcome of an attack, or in one line why it could not be carried out."""
     try:
         return attack.run(subject, share, recovery, options)
     except Exception as error:  # the model's own code and torch may raise anything
         return not_run(attack.name, error)
+
+
+def _promise(found: InputFinding | None) -> tuple[bool, float]:
+    return (False, -math.inf) if found is None else (found.leaked, found.quality)
 
 
 def _better(best: InputFinding, found: InputFinding) -> InputFinding:

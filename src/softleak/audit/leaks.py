@@ -120,52 +120,36 @@ def register(leak: Leak) -> Leak:
 
 
 def _tried(report: AuditReport) -> bool:
+    """Return whether the labels of its samples were attacked."""
     return report.alone or report.samples.attacked
-
-
-def _label(report: AuditReport) -> State:
-    return State.of(report.knows_label, _tried(report))
-
-
-def _class(report: AuditReport) -> State:
-    return State.of(report.knows_class, _tried(report))
-
-
-def _feature(report: AuditReport) -> State:
-    return State.of(report.feature.proved or report.samples.features > 0, _tried(report))
-
-
-def _input(report: AuditReport) -> State:
-    return State.of(report.shows_input or report.samples.inputs > 0, report.input.attacked)
-
-
-def _composition(report: AuditReport) -> State:
-    found = report.knows_label or report.knows_class or bool(report.composition.present)
-    return State.of(found, report.composition.attacked)
 
 
 Leak.LABEL = register(Leak(
     "label", "label", "its exact label", "their exact label",
     "recovered exactly, nearly, or as another reading of the same numbers",
-    Severity.HIGH, _label, defended=True, of_samples=True,
+    Severity.HIGH, lambda report: State.of(report.knows_label, _tried(report)),
+    defended=True, of_samples=True,
 ))  # fmt: skip
 Leak.CLASS = register(Leak(
     "class", "class", "its class", "their class",
     "every label that fits has the same class on top",
-    Severity.MEDIUM, _class, defended=True,
+    Severity.MEDIUM, lambda report: State.of(report.knows_class, _tried(report)), defended=True,
 ))  # fmt: skip
 Leak.FEATURE = register(Leak(
     "feature", "feature", "the feature before the last layer", "the feature before the last layer",
     "the input of the last layer, as the model saw it",
-    Severity.HIGH, _feature, of_samples=True,
+    Severity.HIGH, lambda report: State.of(report.knows_feature, _tried(report)), of_samples=True,
 ))  # fmt: skip
 Leak.INPUT = register(Leak(
     "input", "input", "the input itself", "the input itself",
     "an image, computed or matched, of 20 dB or better, or words of a text",
-    Severity.CRITICAL, _input, defended=True, of_samples=True,
+    Severity.CRITICAL,
+    lambda report: State.of(report.shows_input or report.samples.inputs > 0, report.input.attacked),
+    defended=True, of_samples=True,
 ))  # fmt: skip
 Leak.COMPOSITION = register(Leak(
     "composition", "class composition", "which classes are in it", "which classes are in it",
     "classes proved to be among the labels",
-    Severity.MEDIUM, _composition,
+    Severity.MEDIUM,
+    lambda report: State.of(report.knows_composition, report.composition.attacked),
 ))  # fmt: skip

@@ -1,17 +1,23 @@
-"""Pair the samples of a recovered batch with the true ones, whose order is lost."""
+"""Score answers by the truth, which is read after they were given."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from os import PathLike
+from pathlib import Path
 
 import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softleak.core.errors import DataError, MissingExtra, how_to_install
+from softleak import io as tensor_files
+from softleak.audit.findings import LEAK_RECOGNISABLE, InputFinding, PixelMap
+from softleak.core.errors import DataError, import_extra
+from softleak.core.input_spec import Layout, Normalisation
 from softleak.core.results import Recovery
 
 __all__ = [
@@ -54,15 +60,9 @@ def ssim(image: Tensor, truth: Tensor) -> float:
         image: the reconstruction (C, H, W), pixels in [0, 1]; values beyond are clamped.
         truth: the true image, of the same shape.
     """
-    try:
-        from skimage.metrics import structural_similarity
-    except ImportError as error:
-        raise MissingExtra(
-            f"structural similarity needs scikit-image: {how_to_install('metrics')}"
-        ) from error
+    metrics = import_extra("skimage.metrics", "structural similarity needs scikit-image", "metrics")
     a, b = (entry.detach().cpu().double().clamp(0, 1).numpy() for entry in (image, truth))
-    found = structural_similarity(a, b, channel_axis=0, data_range=1.0)  # type: ignore[no-untyped-call]
-    return float(found)
+    return float(metrics.structural_similarity(a, b, channel_axis=0, data_range=1.0))
 
 
 PARABOLA_POINTS = 257  # of the path through the ends and the middle of an interval
@@ -177,10 +177,8 @@ def pairing(cost: Tensor) -> list[int]:
         )
     from scipy.optimize import linear_sum_assignment  # slow to import
 
-    columns_of_rows: list[int] = linear_sum_assignment(cost.detach().cpu().double().numpy())[
-        1
-    ].tolist()
-    return columns_of_rows
+    columns_of_rows = linear_sum_assignment(cost.detach().cpu().double().numpy())[1]
+    return [int(column) for column in columns_of_rows]
 
 
 def paired_psnr(images: Tensor, truths: Tensor) -> list[float]:
@@ -193,3 +191,89 @@ def paired_psnr(images: Tensor, truths: Tensor) -> list[float]:
     table = [[psnr(image, truth) for image in images] for truth in truths]
     columns = pairing(-torch.tensor(table, dtype=torch.double).reshape(len(truths), len(images)))
     return [row[column] for row, column in zip(table, columns, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """What the truth says of the answer. It is read after the answer was given."""
+
+    label_true: Tensor | None = None
+    label_error: float | None = None
+    set_distance: float | None = None
+    pixels_true: Tensor | None = None
+    psnr: float | None = None
+    tokens_true: tuple[int, ...] = ()  # of a text
+    tokens_right: float | None = None  # the part of these that was found in its place
+
+    @property
+    def recognisable(self) -> bool | None:
+        """Return whether the image shows what the true one is of, None if there is no image."""
+        return None if self.psnr is None else self.psnr >= LEAK_RECOGNISABLE
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """The label, soft or as an index, and the input as the model saw it, if known."""
+
+    label: Tensor | None = None
+    input: Tensor | None = None
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Truth:
+        """Read a file of tensors named ``label`` and ``input``, in the formats of a share."""
+        held = tensor_files.load(Path(path)).tensors
+        if not held.keys() & {"label", "input"}:
+            raise DataError(
+                f"expected tensors named 'label' or 'input' in {Path(path).name}, found "
+                f"{', '.join(sorted(held)[:6])}"
+            )
+        return cls(held.get("label"), held.get("input"))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a file that ``load`` reads."""
+        held = {"label": self.label, "input": self.input}
+        kept = {k: v for k, v in held.items() if v is not None}
+        tensor_files.save(Path(path), tensor_files.Content(kept))
+
+    def fitted(self, classes: int, input_shape: Layout | None) -> Truth:
+        """Return this truth with a soft label and the model's input shape; raise if it does not."""
+        label = None if self.label is None else _soft(self.label, classes)
+        given = self.input
+        if given is None or not isinstance(input_shape, tuple):
+            return Truth(label, given)
+        if given.numel() != math.prod(input_shape):
+            raise DataError(
+                f"the true input is {tuple(given.shape)}, the model takes {input_shape}"
+            )
+        return Truth(label, given.reshape(input_shape))
+
+    def score(
+        self, recovery: Recovery, found: InputFinding, normalisation: Normalisation | None
+    ) -> Score:
+        """Return how far the answers are from this truth, which was ``fitted``."""
+        pixels, psnr_found, tokens, right = None, None, (), None
+        if self.input is not None and not self.input.is_floating_point():
+            tokens = tuple(self.input.flatten().tolist())
+            if found.text is not None and tokens:
+                told = {place.position: place.token for place in found.text.places}
+                right = sum(told.get(i) == token for i, token in enumerate(tokens)) / len(tokens)
+        elif self.input is not None:
+            pixels = (found.to_pixels or PixelMap.of(self.input, normalisation))(self.input)
+            psnr_found = None if found.pixels is None else psnr(found.pixels, pixels)
+        return Score(
+            self.label,
+            None if self.label is None else label_error(recovery, self.label),
+            None if self.label is None else distance_to_set(recovery, self.label),
+            pixels, psnr_found, tokens, right,
+        )  # fmt: skip
+
+
+def _soft(label: Tensor, classes: int) -> Tensor:
+    """Return a class index as a one-hot label."""
+    if label.numel() == 1 and classes > 1:
+        if not 0 <= int(label) < classes:
+            raise DataError(f"the true class is {int(label)}, the model has {classes}")
+        return F.one_hot(label.reshape(()).long(), classes).to(torch.double)
+    if label.numel() != classes:
+        raise DataError(f"the true label has {label.numel()} entries, the model {classes} classes")
+    return label.double().flatten()

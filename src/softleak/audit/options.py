@@ -33,7 +33,12 @@ class TokenNames:
         Raises:
             FileError: if there is no such file, or it holds no vocabulary.
         """
-        file = _file(Path(path))
+        file = Path(path)
+        if os.path.isdir(file):
+            held_files = (file / name for name in TOKENIZER_FILES if (file / name).is_file())
+            if (found := next(held_files, None)) is None:
+                raise FileError(f"{shown(file.name)} holds none of {', '.join(TOKENIZER_FILES)}")
+            file = found
         check_file(file)
         try:
             text = file.read_text("utf-8")
@@ -68,15 +73,6 @@ class TokenNames:
 
 
 NO_NAMES = TokenNames({})
-
-
-def _file(path: Path) -> Path:
-    if not os.path.isdir(path):
-        return path
-    found = next((path / name for name in TOKENIZER_FILES if (path / name).is_file()), None)
-    if found is None:
-        raise FileError(f"{shown(path.name)} holds none of {', '.join(TOKENIZER_FILES)}")
-    return found
 
 
 def _vocabulary(held: object, name: str) -> dict[int, str]:

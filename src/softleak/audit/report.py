@@ -6,26 +6,30 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from os import PathLike
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from softleak.audit.composition import CompositionFinding, mixes
 from softleak.audit.findings import (
+    NO_SAMPLES,
+    UNREAD,
+    CompositionFinding,
     FeatureFinding,
     InputFinding,
     LabelFinding,
-    LabelLeak,
-    Score,
+    SamplesFinding,
+    mixes,
 )
 from softleak.audit.leaks import Leak
+from softleak.audit.metrics import Score
 from softleak.audit.options import NO_NAMES, TokenNames
-from softleak.audit.rates import WhatIf
-from softleak.audit.samples import NO_SAMPLES, SamplesFinding
+from softleak.audit.sweeps import WhatIf
 from softleak.core.factors import factor
 from softleak.core.families import Family, SmoothedMixed
+from softleak.core.fit import Fit
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
+from softleak.core.loss import CrossEntropy
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.vocabulary import State
@@ -38,61 +42,33 @@ REACH = LARGEST ** (1 / 3)
 SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A scalar worth pointing at: a certified solution, from ``low`` to ``high``."""
+def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[str, Any] | None:
+    """Return ``ŷ(t) = softmax(a/t + b) − t u`` with its loss, for the page of one share.
 
-    scalar: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, eq=False)
-class ScalarView:
-    """``ŷ(t) = softmax(a/t + b) − t u`` with its loss on a grid, and the certified scalars.
-
-    ``a``, ``b``, ``u`` are (C,). ``loss`` is (S,) on cubes of evenly spaced numbers from −``reach``
-    to ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
-    around the marks, where it falls to zero.
+    Returns:
+        ``a``, ``b``, ``u`` (C,). ``loss`` (S,) on cubes of evenly spaced numbers from −``reach`` to
+        ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
+        around the certified solutions, where it falls to zero. None where no single sample is
+        behind the share.
     """
-
-    a: Tensor
-    b: Tensor
-    u: Tensor
-    reach: float
-    loss: Tensor
-    near: Tensor
-    marks: tuple[Mark, ...]
-
-    @classmethod
-    def of(cls, head: Head, share: GradientShare, recovery: Recovery) -> ScalarView | None:
-        """Return the view of one share; None where no single sample is behind it."""
-        if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE):
-            return None
-        unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
-        pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
-        marks = tuple(Mark(c.scalar, c.low, c.high) for c in recovery.solutions)
-        t = torch.cat([even_cubes(), _around(marks)]).to(head.W.device)
-        loss = spread(pseudo, SHOWN, t[None])[0]
-        near = torch.stack([t, loss], 1)[POINTS:].cpu()
-        a, b, u = pseudo.a[0].cpu(), pseudo.b.cpu(), pseudo.u[0].cpu()
-        return cls(a, b, u, REACH, loss[:POINTS].cpu(), near, marks)
-
-
-def even_cubes() -> Tensor:
-    """Return scalars ``t`` of both signs, denser near zero."""
-    step = 2 * REACH / POINTS
-    return (torch.arange(POINTS, dtype=torch.double).add(0.5).mul(step).sub(REACH)) ** 3
-
-
-def _around(marks: tuple[Mark, ...]) -> Tensor:
-    """Return scalars ever closer to each mark from both sides, and the mark, in ascending order."""
+    if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE):
+        return None
+    unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
+    pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
+    even = torch.arange(POINTS, dtype=torch.double).add(0.5).mul(2 * REACH / POINTS).sub(REACH)
     sides = torch.cat([1 - NEAR, torch.ones(1, dtype=torch.double), 1 + NEAR])
-    own = [mark.scalar * sides for mark in marks]
-    return torch.cat(own).sort().values if own else torch.empty(0, dtype=torch.double)
-
-
-UNREAD = CompositionFinding()
+    around = [found.scalar * sides for found in recovery.solutions]
+    close = [torch.cat(around).sort().values] if around else []
+    t = torch.cat([even**3, *close]).to(head.W.device)
+    loss = spread(pseudo, SHOWN, t[None])[0]
+    near = torch.stack([t, loss], 1)[POINTS:]
+    numbers = {"a": pseudo.a[0], "b": pseudo.b, "u": pseudo.u[0]}
+    return {
+        **{name: entries.tolist() for name, entries in numbers.items()},
+        "reach": REACH,
+        "loss": loss[:POINTS].tolist(),
+        "near": near.tolist(),
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +80,7 @@ class AuditReport:
     feature: FeatureFinding
     input: InputFinding
     knowledge: Knowledge
-    view: ScalarView | None = None
+    view: dict[str, Any] | None = None  # the loss over the searched scalar
     score: Score | None = None
     fingerprint: str = ""  # SHA-256 of the file it came from
     composition: CompositionFinding = UNREAD
@@ -137,12 +113,24 @@ class AuditReport:
     @cached_property
     def states(self) -> dict[Leak, State]:
         """Return for each kind of leak whether it was found, not found, or not attacked."""
-        return {leak: leak.state(self) for leak in Leak}
+        states = {leak: leak.state(self) for leak in Leak}
+        if self.fit.holds:
+            return states
+        # An attack fails for nothing where what it rests on is not so.
+        failed = State.NO_SUCCESS
+        return {k: State.CONTRADICTED if s is failed else s for k, s in states.items()}
+
+    @property
+    def fit(self) -> Fit:
+        """Return what the numbers of the update say of everything that is assumed of it."""
+        return self.label.recovery.fit
 
     @property
     def knows_label(self) -> bool:
         """Return whether a label is named: that of the only sample, or of one of several."""
-        return self.label.known or bool(self.samples.proved)
+        counts = self.composition.counts
+        counted = counts is not None and bool(counts.low) and counts.low == counts.high
+        return self.label.known or bool(self.samples.proved) or counted
 
     @property
     def knows_class(self) -> bool:
@@ -152,7 +140,20 @@ class AuditReport:
         """
         if self.label.class_index is not None or self.label.recovery.readings:
             return True
+        alone = len(self.composition.raised) == 1 == len(self.composition.present)
+        if alone or not isinstance(self.label.recovery.loss, CrossEntropy):
+            return alone or self.label.known
         return any(one.class_index is not None for one in self.samples.proved)
+
+    @property
+    def knows_feature(self) -> bool:
+        """Return whether a feature is proved: that of the only sample, or of one of several."""
+        return self.feature.proved or self.samples.features > 0
+
+    @property
+    def knows_composition(self) -> bool:
+        """Return whether a class is proved to be among the labels, be it by the only label."""
+        return self.knows_label or self.knows_class or bool(self.composition.raised)
 
     @property
     def shows_input(self) -> bool:
@@ -174,12 +175,12 @@ class AuditReport:
     @cached_property
     def unattacked(self) -> frozenset[Leak]:
         """Return the kinds of leak that were not attacked, or could not be."""
-        return frozenset(k for k, state in self.states.items() if state is State.NOT_ATTACKED)
+        return frozenset(k for k, state in self.states.items() if not state.attacked)
 
     @property
     def telling(self) -> bool:
         """Return whether anything leaked that defences are tried on, a set of labels included."""
-        return bool(self.leaks - {Leak.COMPOSITION}) or self.label.leak is not LabelLeak.NOTHING
+        return bool(self.leaks - {Leak.COMPOSITION}) or self.label.proved != "NOTHING"
 
     @property
     def seconds(self) -> float:
@@ -247,6 +248,11 @@ class Audit:
     remarks: tuple[str, ...] = ()  # how files were read
     cautions: tuple[str, ...] = ()  # sentences that belong to the verdict, as on random weights
 
-    def count(self, leak: Leak, state: State = State.LEAKED) -> int:
-        """Return the number of shares of which this kind of leak is in the given state."""
-        return sum(report.states[leak] is state for report in self.reports)
+    def count(self, leak: Leak, *states: State) -> int:
+        """Return the number of shares of which this kind of leak is in one of the states."""
+        wanted = states or (State.LEAKED,)
+        return sum(report.states[leak] in wanted for report in self.reports)
+
+    def untried(self, leak: Leak) -> int:
+        """Return the number of shares of which this kind of leak was not attacked."""
+        return self.count(leak, State.NOT_ATTACKED, State.CONTRADICTED)

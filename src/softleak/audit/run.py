@@ -1,151 +1,66 @@
-"""Turn shares into reports: labels all at once, then the input behind each."""
+"""Turn shares into reports: labels all at once, then the input behind each.
+
+Update files, one or a folder of them, are each read and hashed once.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from softleak.audit.composition import CompositionFinding, mixes, parts_in_words, read_composition
-from softleak.audit.findings import FeatureFinding, InputFinding, LabelFinding, Method
+from softleak import io as tensor_files
+from softleak.audit.findings import (
+    NO_SAMPLES,
+    UNREAD,
+    CompositionFinding,
+    FeatureFinding,
+    InputFinding,
+    LabelFinding,
+    Method,
+    SamplesFinding,
+    mixes,
+)
 from softleak.audit.input_attacks import recover_input
+from softleak.audit.metrics import Truth
 from softleak.audit.options import Options
-from softleak.audit.report import AuditReport, ScalarView
-from softleak.audit.samples import NO_SAMPLES, SamplesFinding, read_samples
-from softleak.audit.several_inputs import batch_input, trained_input
-from softleak.audit.truth import Truth
-from softleak.core.errors import ShareError, in_a_line
+from softleak.audit.report import AuditReport, Refusal, scalar_view
+from softleak.audit.several import (
+    batch_input,
+    parts_of_classes,
+    read_composition,
+    read_samples,
+    trained_input,
+)
+from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import head_gradients
-from softleak.core.input_spec import InputSpec, Layout
+from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
+from softleak.core.input_spec import InputSpec, Layout, entries
 from softleak.core.results import Reading, Recovery, Status, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.update import as_gradient
-from softleak.io.weights import aligned
+from softleak.core.vocabulary import Precision, UpdateKind
+from softleak.io.formats import Content, fingerprint
+from softleak.io.untrusted import shown
+from softleak.io.weights import aligned, own_weights
+from softleak.labels.fit import noise_is_absent
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.recover import recover
 
-Recover = Callable[[GradientShare], Recovery]
-
-
-def reread(recovery: Recovery, share: GradientShare, recover: Recover, signs: bool) -> Recovery:
-    """Return the recovery, with a reading at another scale if exactly one exists.
-
-    ``recover`` takes the scale for unknown. ``signs`` says that the sign is unknown as well: a
-    difference of weights has the other one.
-    """
-    if recovery.status is not Status.NO_SOLUTION:
-        return recovery
-    tried = [(1.0, recover(share)), *([(-1.0, recover(share.scaled(-1)))] if signs else [])]
-    unique = [(sign, one) for sign, one in tried if one.status is Status.UNIQUE]
-    if len(unique) != 1:
-        return recovery
-    ((sign, found),) = unique
-    if found.label is None:
-        return recovery
-    what = "another scale" if sign > 0 else "another scale and sign (a difference of weights)"
-    message = (
-        f"taken as the gradient itself, the share means no label at all; at {what} it means one "
-        f"label, of class {int(found.label.argmax())}. If you know which, say so by the kind of "
-        "the share"
-    )
-    reading = Reading(found.label, sign * found.scale, found.family)
-    return replace(
-        recovery, status=Status.AMBIGUOUS, reason=message, label=found.label, readings=(reading,)
-    )
-
-
+Progress = Callable[[str], None]
+LARGEST_ENTRY = 1e9  # of a gradient: features of a network are not larger
 # What tells weights and weight decay from gradients.
 DIAGNOSIS_NEAR_WEIGHTS = 0.5
 DIAGNOSIS_PARALLEL = 0.99  # the cosine of the angle to the weights
 DIAGNOSIS_ROUNDINGS = 1e3  # a sum of so many roundings is not due to rounding
-
-
-SETTLED = (Status.UNIQUE, Status.ZERO_GRADIENT)
-
-
-def check_not_weights(subject: Subject, share: GradientShare) -> None:
-    """Raise ``ShareError`` if what was given as a gradient is the model's own weights, or nearly.
-
-    Weights after a step are near those before it; a gradient is not.
-    """
-    sizes = {n: size for n, size in subject.once(_parameter_sizes).items() if n in share}
-    size, distance = math.hypot(*sizes.values()), 0.0
-    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
-        weight = subject.parameters[name].detach()
-        off = float((share[name].to(weight.device).double() - weight.double()).norm())
-        distance = math.hypot(distance, off)
-        if distance >= DIAGNOSIS_NEAR_WEIGHTS * size:
-            return  # mostly after the largest layer
-    if size > 0:
-        raise ShareError(
-            "the share equals the model's own weights "
-            f"{'exactly' if not distance else f'to within {distance / size:.2g} of their size'}: "
-            "the file holds weights, not gradients; say --kind weights to audit the step from "
-            "--weights to it"
-        )
-
-
-def _parameter_sizes(subject: Subject) -> dict[str, float]:
-    """Return the length of every parameter."""
-    return {n: float(p.detach().double().norm()) for n, p in subject.parameters.items()}
-
-
-def notes(subject: Subject, share: GradientShare, recovery: Recovery) -> tuple[str, ...]:
-    """Return notes that fit the share better than the verdict does, if no label was found."""
-    if recovery.status in SETTLED:
-        return ()
-    if is_sign_pattern(share[subject.head.weight_name]):
-        return (
-            "every entry of the head's gradient has the same size: the share is a sign pattern, as "
-            "one step of Adam or signSGD leaves it, and not a gradient",
-        )
-    found = (_dropout(subject, recovery), _decay(subject, share))
-    return tuple(note for note in found if note)
-
-
-def _dropout(subject: Subject, recovery: Recovery) -> str:
-    """Return a note if layers disagree and the model has dropout that the audit left out."""
-    dropping = [
-        name for name, module in subject.model.named_modules()
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p and not module.training
-    ]  # fmt: skip
-    against = any(piece.refutes for piece in recovery.evidence)
-    unexplained = recovery.status in (Status.NO_SOLUTION, Status.GUESS, Status.PROBABLE)
-    if not dropping or not (against or unexplained):
-        return ""
-    return (
-        f"the model has dropout ({', '.join(dropping[:3])}) and was audited in eval mode: layers "
-        "contradict each other as they do if the client dropped entries; try --train-mode"
-    )
-
-
-def _decay(subject: Subject, share: GradientShare) -> str:
-    """Return a note on weight decay, if the share shows it.
-
-    Sums over classes are zero in a gradient of the cross-entropy; weight decay adds λ W to it.
-    """
-    head = subject.head
-    G, W = share[head.weight_name].double().cpu(), head.W.double().cpu()
-    sums, own = G.sum(0), W.sum(0)
-    rounding = share.resolution(head.weight_name, head.dtype) * float(G.abs().sum(0).max())
-    if float(sums.norm()) <= DIAGNOSIS_ROUNDINGS * (rounding + share.noise(head.weight_name)):
-        return ""
-    if not float(own.norm()) or float(torch.cosine_similarity(sums, own, 0)) < DIAGNOSIS_PARALLEL:
-        return ""
-    factor = float(sums @ own / own.square().sum())
-    return (
-        "what no cross-entropy explains of the head's gradient is parallel to the head's weights, "
-        f"as weight decay of {factor:.2g} leaves it"
-    )
-
-
-LARGEST_ENTRY = 1e9  # of a gradient: features of a network are not larger
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,9 +119,9 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
             f"the gradient {min(huge)!r} has entries above {LARGEST_ENTRY:.0e}, as no "
             "cross-entropy gives; the file is damaged, or not of gradients"
         )
-    check_not_weights(subject, share)
+    _check_not_weights(subject, share)
     noise = options.knowledge.noise
-    return share.expecting(noise) if noise else share
+    return share.expecting(noise) if noise and not noise_is_absent(share, noise) else share
 
 
 def _check_input_shape(subject: Subject, share: GradientShare) -> None:
@@ -223,6 +138,33 @@ def _check_input_shape(subject: Subject, share: GradientShare) -> None:
         )
 
 
+def _check_not_weights(subject: Subject, share: GradientShare) -> None:
+    """Raise ``ShareError`` if what was given as a gradient is the model's own weights, or nearly.
+
+    Weights after a step are near those before it; a gradient is not.
+    """
+    sizes = {n: size for n, size in subject.once(_parameter_sizes).items() if n in share}
+    size, distance = math.hypot(*sizes.values()), 0.0
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        weight = subject.parameters[name].detach()
+        off = float((share[name].to(weight.device).double() - weight.double()).norm())
+        distance = math.hypot(distance, off)
+        if distance >= DIAGNOSIS_NEAR_WEIGHTS * size:
+            return  # mostly after the largest layer
+    if size > 0:
+        raise ShareError(
+            "the share equals the model's own weights "
+            f"{'exactly' if not distance else f'to within {distance / size:.2g} of their size'}: "
+            "the file holds weights, not gradients; say --kind weights to audit the step from "
+            "--weights to it"
+        )
+
+
+def _parameter_sizes(subject: Subject) -> dict[str, float]:
+    """Return the length of every parameter."""
+    return {n: float(p.detach().double().norm()) for n, p in subject.parameters.items()}
+
+
 def audit_shares(
     subject: Subject,
     shares: Sequence[NamedShare],
@@ -233,25 +175,44 @@ def audit_shares(
     start = time.perf_counter()
     recoveries = recover(subject, [named.share for named in shares], options.knowledge)
     each = (time.perf_counter() - start) / max(len(shares), 1)
-    for named, first in zip(shares, recoveries, strict=True):
+    for named, recovery in zip(shares, recoveries, strict=True):
         progress(named.name)
-        trained = named.share.made_by is not None  # then other clients were tried already
-        recovery = first if trained else _reread(subject, named.share, first, options)
-        gradient = as_gradient(subject, named.share)
-        composition = _composition(subject, gradient, recovery, _countable(named.share, options))
-        composition = _with_parts(subject, named.share, composition, options)
-        yield _report(subject, named, gradient, LabelFinding(recovery, each), composition, options)
+        if named.share.made_by is None:  # else other clients were tried already
+            recovery = _reread(subject, named.share, recovery, options)
+        yield _report(subject, named, LabelFinding(recovery, each), options)
 
 
-def _countable(share: GradientShare, options: Options) -> Options:
-    """Return the options without a number of samples, where several steps leave nothing to count.
-
-    Classes that are present are proved for any steps of SGD; counts need the scale of one.
-    """
-    training = share.made_by
-    if training is None or (training.single_steps == 1 and training.epochs is None):
-        return options
-    return replace(options, knowledge=replace(options.knowledge, samples=None))
+def _report(
+    subject: Subject, named: NamedShare, label: LabelFinding, options: Options
+) -> AuditReport:
+    """Return the report of one share. The truth is read here, after the answer."""
+    recovery, truth = label.recovery, named.truth
+    gradient = as_gradient(subject, named.share)
+    composition = _composition(subject, named.share, gradient, recovery, options)
+    one_step = is_one_step(named.share.made_by, recovery)
+    share, followed = _followed(subject, gradient, recovery, options)
+    samples = NO_SAMPLES
+    if one_step:
+        if mixes(recovery, composition):
+            samples = read_samples(subject, gradient, composition, options)
+        found = _input(subject, share, followed, composition, samples, options)
+        samples = samples.with_inputs(found)
+    else:
+        found = trained_input(subject, named.share, options)
+    return AuditReport(
+        named.name,
+        label,
+        FeatureFinding.of(followed),
+        found,
+        options.knowledge.of(named.share),
+        scalar_view(subject.head, gradient, recovery) if options.views and one_step else None,
+        None if truth is None else truth.score(recovery, found, options.normalisation),
+        named.fingerprint,
+        composition,
+        tuple(_notes(subject, gradient, recovery)),
+        options.tokens,
+        samples,
+    )
 
 
 def is_one_step(training: LocalTraining | None, recovery: Recovery) -> bool:
@@ -263,67 +224,34 @@ def is_one_step(training: LocalTraining | None, recovery: Recovery) -> bool:
     return training.single_steps == 1 and alone
 
 
-def _report(
-    subject: Subject,
-    named: NamedShare,
-    gradient: GradientShare,
-    label: LabelFinding,
-    composition: CompositionFinding,
-    options: Options,
-) -> AuditReport:
-    """Return the report of one share. The truth is read here, after the answer."""
-    recovery, truth, training = label.recovery, named.truth, named.share.made_by
-    one_step = is_one_step(training, recovery)
-    share, followed = _followed(subject, gradient, recovery, options)
-    samples = NO_SAMPLES
-    if one_step:
-        samples = _samples(subject, gradient, recovery, composition, options)
-        found = _input(subject, share, followed, composition, samples, options)
-        samples = samples.with_inputs(found)
-    else:
-        found = trained_input(subject, named.share, options)
-    return AuditReport(
-        named.name,
-        label,
-        FeatureFinding.of(followed),
-        found,
-        options.knowledge.of(named.share),
-        ScalarView.of(subject.head, gradient, recovery) if options.views and one_step else None,
-        None if truth is None else truth.score(recovery, found, options.normalisation),
-        named.fingerprint,
-        composition,
-        notes(subject, gradient, recovery),
-        options.tokens,
-        samples,
-    )
-
-
-def _samples(
-    subject: Subject,
-    gradient: GradientShare,
-    recovery: Recovery,
-    composition: CompositionFinding,
-    options: Options,
-) -> SamplesFinding:
-    """Return every sample of an update of several."""
-    if not mixes(recovery, composition):
-        return NO_SAMPLES
-    return read_samples(subject, gradient, composition, options)
-
-
 def _reread(
     subject: Subject, share: GradientShare, recovery: Recovery, options: Options
 ) -> Recovery:
-    """Return what another scale makes of a share that no label explains.
+    """Return the recovery, with a reading at another scale if exactly one exists.
 
-    If somebody vouched for its scale, the recovery stays as it is.
+    Where nobody stated the scale of a share that no label explains, it is taken for unknown; and so
+    is its sign, if it may be a difference of weights.
     """
     knowledge = options.knowledge.of(share)
-    if knowledge.scale is not None:
+    if knowledge.scale is not None or recovery.status is not Status.NO_SOLUTION:
         return recovery
     unknown = replace(knowledge, scale="unknown")
-    return reread(
-        recovery, share, lambda one: recover(subject, [one], unknown)[0], not knowledge.is_gradient
+    tried = [(1.0, share), *([] if knowledge.is_gradient else [(-1.0, share.scaled(-1))])]
+    read = [(sign, recover(subject, [one], unknown)[0]) for sign, one in tried]
+    unique = [(sign, one) for sign, one in read if one.status is Status.UNIQUE]
+    if len(unique) != 1:
+        return recovery
+    ((sign, found),) = unique
+    if found.label is None:
+        return recovery
+    what = "another scale" if sign > 0 else "another scale and sign (a difference of weights)"
+    message = (
+        f"taken as the gradient itself, the share means no label at all; at {what} it means one "
+        f"label, of class {found.class_index}. If you know which, say so by the kind of the share"
+    )
+    reading = Reading(found.label, sign * found.scale, found.family)
+    return replace(
+        recovery, status=Status.AMBIGUOUS, reason=message, label=found.label, readings=(reading,)
     )
 
 
@@ -360,26 +288,226 @@ def _input(
     return recover_input(subject, share, recovery, options)
 
 
-def _with_parts(
-    subject: Subject, share: GradientShare, found: CompositionFinding, options: Options
-) -> CompositionFinding:
-    """Return the finding with the parts of the classes, if local training can be simulated."""
-    if not found.attacked:
-        return found
-    words = parts_in_words(subject, share, options.knowledge.samples, options.stand_ins)
-    return found.because(words)
-
-
 def _composition(
-    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+    subject: Subject,
+    share: GradientShare,
+    gradient: GradientShare,
+    recovery: Recovery,
+    options: Options,
 ) -> CompositionFinding:
-    """Return what can be said of a share as a batch, if no label of one sample was found."""
+    """Return what can be said of a share as a batch, if no label of one sample was found.
+
+    Classes that are present are proved for any steps of SGD; counts need the scale of one. Parts of
+    the classes are estimated where local training can be simulated.
+    """
     if recovery.status is Status.UNIQUE:
-        return CompositionFinding()
+        return UNREAD
+    training, samples = share.made_by, options.knowledge.samples
+    one = training is None or (training.single_steps == 1 and training.epochs is None)
+    knowledge = replace(options.knowledge, samples=samples if one else None).of(gradient)
+    fit = recovery.fit
+    if training is not None and training.optimiser != "sgd":
+        fit = fit.saying(Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.ADAPTIVE))
     try:
-        found = read_composition(subject, share, options.knowledge.of(share))
+        found = read_composition(subject, gradient, knowledge, fit)
     except Exception as error:  # reading runs the model on noise, and its code may raise anything
         return CompositionFinding(reasons=(in_a_line(error),))
-    if recovery.noise and not found.present and found.attacked:  # reading gives up on noise
+    if not found.attacked:
+        return found
+    if recovery.noise and not found.raised:  # reading gives up on noise
         return replace(found, attacked=False)
+    return found.because(parts_of_classes(subject, share, samples, options.stand_ins))
+
+
+def _notes(subject: Subject, share: GradientShare, recovery: Recovery) -> Iterator[str]:
+    """Yield notes that fit the share better than the verdict does, if no label was found."""
+    if recovery.status in (Status.UNIQUE, Status.ZERO_GRADIENT):
+        return
+    if is_sign_pattern(share[subject.head.weight_name]):
+        yield str(because(Why.SIGN_PATTERN))
+        return
+    dropping = tuple(
+        name for name, module in subject.model.named_modules()
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p and not module.training
+    )  # fmt: skip
+    against = any(piece.refutes for piece in recovery.evidence)
+    unexplained = recovery.status in (Status.NO_SOLUTION, Status.GUESS, Status.PROBABLE)
+    if dropping and (against or unexplained):
+        yield str(because(Why.DROPOUT, layers=dropping))
+    if (decay := _decay(subject, share)) is not None:
+        yield str(because(Why.DECAY_SHOWS, decay=decay))
+
+
+def _decay(subject: Subject, share: GradientShare) -> float | None:
+    """Return the weight decay that a share shows, if it does.
+
+    Sums over classes are zero in a gradient of the cross-entropy; weight decay adds λ W to it.
+    """
+    head = subject.head
+    G, W = share[head.weight_name].double().cpu(), head.W.double().cpu()
+    sums, own = G.sum(0), W.sum(0)
+    rounding = share.resolution(head.weight_name, head.dtype) * float(G.abs().sum(0).max())
+    if float(sums.norm()) <= DIAGNOSIS_ROUNDINGS * (rounding + share.noise(head.weight_name)):
+        return None
+    if not float(own.norm()) or float(torch.cosine_similarity(sums, own, 0)) < DIAGNOSIS_PARALLEL:
+        return None
+    return float(sums @ own / own.square().sum())
+
+
+@dataclass(frozen=True)
+class UpdateReading:
+    """How update files are to be read.
+
+    Attributes:
+        kind: what the files hold; without it they are read as gradients of any sign and scale.
+        lr: the learning rate of the step. Without it the scale of a difference of weights is
+            unknown.
+        client: the local training behind a difference of weights, in place of ``lr``.
+        precision: the coarsest number format the client computed in, as with autocast.
+    """
+
+    kind: UpdateKind | None = None
+    lr: float | None = None
+    precision: Precision | None = None
+    client: LocalTraining | None = None
+
+    def share(self, held: Content, model: nn.Module) -> GradientShare:
+        """Return the update that a file holds, for a model with the weights before the step."""
+        return self._in_precision(self._share(held, model))
+
+    def between(self, before: Content, after: Content, model: nn.Module) -> GradientShare:
+        """Return the update between two checkpoints of a model."""
+        old, new = (own_weights(held.tensors, model) for held in (before, after))
+        return self._in_precision(self._step(old, new))
+
+    def _share(self, held: Content, model: nn.Module) -> GradientShare:
+        if self.kind is None:
+            return GradientShare.of_file(held)
+        if self.kind is UpdateKind.GRADIENT:
+            share = GradientShare.of_file(held)
+            return replace(share, scale=share.scale or "known")
+        tensors = own_weights(held.tensors, model)
+        start = model.state_dict()
+        if self.kind is UpdateKind.WEIGHTS:
+            share = self._step(start, tensors)
+        elif self.client is None:
+            share = GradientShare.from_delta(tensors, lr=self.lr)
+        else:  # the weights before tell how a difference was rounded
+            ends = {n: start[n].double() + d for n, d in tensors.items() if n in start}
+            share = GradientShare.from_update(start, ends, client=self.client)
+        return replace(share, input_shape=held.input_shape)
+
+    def _step(self, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> GradientShare:
+        """Return the update between weights before and after a step; raises if they are equal."""
+        share = GradientShare.from_update(old, new, lr=self.lr, client=self.client)
+        if not any(share.largest(name) != 0 for name in share):
+            raise ShareError(
+                "expected weights after a step, got weights that equal those before it, so there "
+                "is no update to audit; check which file is which"
+            )
+        return share
+
+    def _in_precision(self, share: GradientShare) -> GradientShare:
+        return share if self.precision is None else replace(share, precision=self.precision)
+
+
+AS_GRADIENTS = UpdateReading()
+# What a folder of strangers' files may cost.
+SHARES_AT_ONCE = 256  # held in memory
+BYTES_AT_ONCE = 1 << 29  # of gradients held in memory
+LARGEST_RECORDED_INPUT = 1 << 20  # entries of an input that a file may have the model tried on
+
+
+def share_files(path: Path) -> list[Path]:
+    """Return the file, or those of a folder in the order of their names; a sharded file is one."""
+    if not os.path.isdir(path) or tensor_files.is_checkpoint_folder(path):  # os takes any name
+        return [path]
+    found = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+    if not found:
+        raise FileError(
+            f"the folder {shown(path.name)} holds no files; expected {tensor_files.ENDINGS}"
+        )
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateFiles:
+    """The update files of one audit.
+
+    What ``recorded_shape`` has to read early is kept for ``audited``, which lets it go.
+
+    Attributes:
+        paths: the files, in the order in which they are audited.
+        reading: what the files are said to hold.
+        truth: a file of truth for every update, or a folder with one per update.
+    """
+
+    paths: Sequence[Path]
+    reading: UpdateReading = AS_GRADIENTS
+    truth: Path | None = None
+    _early: dict[Path, Content | SoftleakError] = field(default_factory=dict, repr=False)
+
+    def recorded_shape(self) -> Layout | None:
+        """Return the input shape that the first readable file records, if it is a usual one."""
+        for path in self.paths:
+            try:
+                self._early[path] = held = tensor_files.load(path)
+            except SoftleakError as error:
+                self._early[path] = error
+            else:
+                shape = held.input_shape
+                usual = shape is not None and entries(shape) <= LARGEST_RECORDED_INPUT
+                return shape if usual else None
+        return None
+
+    def audited(
+        self, subject: Subject, options: Options, progress: Progress = lambda _: None
+    ) -> Iterator[tuple[NamedShare, AuditReport] | Refusal]:
+        """Yield each share with its report, or why a file was refused, a batch at a time."""
+        for batch, refused in self._batches(subject, options):
+            for refusal in refused:
+                progress(refusal.name)
+                yield refusal
+            yield from zip(batch, audit_shares(subject, batch, options, progress), strict=True)
+            options = replace(options, views=False)  # a page of more would be no help
+
+    def _batches(
+        self, subject: Subject, options: Options
+    ) -> Iterator[tuple[list[NamedShare], list[Refusal]]]:
+        batch: list[NamedShare] = []
+        refused: list[Refusal] = []
+        held, truth = 0, _truths(self.truth, subject)
+        for path in self.paths:
+            name = shown(path.name)
+            try:
+                share = self.reading.share(self._content(path), subject.model)
+                ready = prepared(subject, share, options)
+                batch.append(NamedShare(name, ready, truth(path), fingerprint(path)))
+                held += sum(g.numel() * g.element_size() for g in ready.values())
+            except SoftleakError as error:
+                refused.append(Refusal(name, str(error)))
+            if len(batch) >= SHARES_AT_ONCE or held >= BYTES_AT_ONCE:
+                yield batch, refused
+                batch, refused, held = [], [], 0
+        yield batch, refused
+
+    def _content(self, path: Path) -> Content:
+        held = self._early.pop(path, None) or tensor_files.load(path)
+        if isinstance(held, SoftleakError):
+            raise held
+        return held
+
+
+def _truths(path: Path | None, subject: Subject) -> Callable[[Path], Truth | None]:
+    """Return a function that finds the truth of an update file, fitted to the model."""
+
+    def fitted(file: Path) -> Truth:
+        return Truth.load(file).fitted(subject.head.classes, subject.input_shape)
+
+    if path is None:
+        return lambda _: None
+    if not path.is_dir():
+        once = cache(fitted)
+        return lambda _: once(path)
+    by_name = {file.stem: file for file in sorted(path.iterdir())}
+    return lambda share: fitted(by_name[share.stem]) if share.stem in by_name else None

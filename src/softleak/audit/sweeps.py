@@ -1,17 +1,23 @@
-"""The defences that an audit tries, from weak to strong."""
+"""The defences that an audit tries, from weak to strong, and what comes of them."""
 
 from __future__ import annotations
 
+import copy
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from statistics import fmean
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from softleak.audit.leaks import Leak
+from softleak.core.forward import forward_one
 from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
 from softleak.core.vocabulary import DefenceGroup, written
 from softleak.defenses.defense import (
     Cast,
@@ -137,13 +143,12 @@ SWEEPS: list[Callable[[float], Sweep]] = [
 ]
 
 
+# What is tried of DP-SGD, and of the filters of NVIDIA FLARE.
 EPSILONS = (1e6, 1e4, 1e3, 1e2, 30.0, 8.0, 1.0)
 PERCENTILES = (10.0, 50.0, 90.0, 99.0)
 SVT_FRACTIONS = (1.0, 0.5, 0.1, 0.01)
 NOISE_PARTS = (0.01, 0.1, 1.0, 10.0)
 FLARE_PERCENTILE = 95.0  # of the absolute entries, in whose units the noise is given
-
-
 ONE_UPDATE = PrivateTraining()
 
 
@@ -205,11 +210,8 @@ def _private(training: PrivateTraining, norm: float) -> Sweep:
 
 def _flare_sweeps(lr: float, model: nn.Module | None) -> list[Sweep]:
     """Return the filters of NVIDIA FLARE, with its own defaults for what is not on the axis."""
-    layers = (
-        list(dict.fromkeys(n.rpartition(".")[0] for n, _ in model.named_parameters()))
-        if model
-        else []
-    )
+    names = [] if model is None else [name for name, _ in model.named_parameters()]
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
     ends = {"first": layers[:1], "last": layers[-1:]}
     return [
         Sweep(
@@ -224,14 +226,190 @@ def _flare_sweeps(lr: float, model: nn.Module | None) -> list[Sweep]:
         *(
             Sweep(
                 f"NVFlare ExcludeVars, {which} layer", "",
-                lambda *_, names=names: FlareFilter(
-                    "ExcludeVars", {"exclude_vars": f"^{re.escape(names[0])}[.]"}, lr
+                lambda *_, layer=some[0]: FlareFilter(
+                    "ExcludeVars", {"exclude_vars": f"^{re.escape(layer)}[.]"}, lr
                 ),
             )
-            for which, names in ends.items() if names
+            for which, some in ends.items() if some
         ),
         Sweep(
             f"Gaussian noise in units of the {FLARE_PERCENTILE:g}th percentile", "part",
             lambda s, seed: PercentileNoise(s, FLARE_PERCENTILE, seed), NOISE_PARTS,
         ),
     ]  # fmt: skip
+
+
+# What chooses the step on which losses are compared.
+LINE_HALVINGS = 30  # the most often that the step is halved
+LINE_SUFFICIENT = 0.5  # the part of the predicted fall in loss that a step must reach
+
+
+@dataclass(frozen=True)
+class Utility:
+    """What is left of an update behind a defence.
+
+    Attributes:
+        cosine: the cosine between what is sent and the true update; what is withheld counts as 0.
+        length: the length of what is sent, in units of the true update.
+        loss: the fall in the sample's own loss after a step of what is sent, as a part of that
+            after the same step of the true update. It is negative if the loss rises, and None if
+            the sample is not known.
+    """
+
+    cosine: float
+    length: float
+    loss: float | None = None
+
+    @property
+    def progress(self) -> float:
+        """Return the first-order fall in loss after a step no longer than the true update.
+
+        It is a part of the fall after the true update itself: ``cosine · min(1, length)``.
+        """
+        return self.cosine * min(1.0, self.length)
+
+    @property
+    def words(self) -> str:
+        """Return the utility as a table shows it."""
+        said = f"cosine {self.cosine:.2f}"
+        return said if self.loss is None else f"{said}, {self.loss:.0%} of the fall in loss"
+
+
+def utility(true: GradientShare, sent: GradientShare, falls: LossFall | None = None) -> Utility:
+    """Return what is left of a true update in what is sent instead.
+
+    Args:
+        true: the update before the defence.
+        sent: the update behind it; it may lack gradients.
+        falls: how a step changes the loss of the sample, if the sample is known.
+    """
+    both = sum(float((g.double() * sent[n].double()).sum()) for n, g in true.items() if n in sent)
+    whole, left = true.norm(), sent.norm()
+    cosine = both / (whole * left) if whole * left > 0 else 0.0
+    loss = None if falls is None else falls.part(sent)
+    return Utility(cosine, left / whole if whole > 0 else 0.0, loss)
+
+
+def mean_utility(found: Sequence[Utility]) -> Utility:
+    """Return the mean of some utilities; the loss is that of the samples which are known."""
+    losses = [one.loss for one in found if one.loss is not None]
+    return Utility(
+        fmean(one.cosine for one in found), fmean(one.length for one in found),
+        fmean(losses) if losses else None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class LossFall:
+    """Compare steps by the loss of the sample that an update was computed from.
+
+    The step has the learning rate at which the true update lowers the loss by at least half of what
+    its slope predicts, found by halving from 1.
+
+    Attributes:
+        loss: the loss after a step of a share at a learning rate; 0 is no step.
+        rate: the learning rate.
+        before: the loss before the step.
+        fall: the fall in loss after a step of the true update.
+    """
+
+    loss: Callable[[GradientShare, float], float]
+    rate: float
+    before: float
+    fall: float
+
+    @classmethod
+    def of(cls, subject: Subject, true: GradientShare, x: Tensor, y: Tensor) -> LossFall | None:
+        """Return the comparison for one sample; None if no step of the update lowers its loss."""
+        loss = _loss_after(subject, x, y)
+        before, slope, rate = loss(true, 0.0), true.norm() ** 2, 1.0
+        for _ in range(LINE_HALVINGS):
+            fall = before - loss(true, rate)
+            if math.isfinite(fall) and fall >= LINE_SUFFICIENT * rate * slope > 0:
+                return cls(loss, rate, before, fall)
+            rate /= 2
+        return None
+
+    def part(self, sent: GradientShare) -> float:
+        """Return the fall in loss after a step of what is sent, in units of the true one's."""
+        return (self.before - self.loss(sent, self.rate)) / self.fall
+
+
+def _loss_after(subject: Subject, x: Tensor, y: Tensor) -> Callable[[GradientShare, float], float]:
+    """Return the cross-entropy of a sample as a function of a step from the subject's weights."""
+    model = copy.deepcopy(subject.model)
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def loss(share: GradientShare, rate: float) -> float:
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                p.copy_(start[name] - rate * share[name].to(p) if name in share else start[name])
+            logits, _ = forward_one(model, x)
+            return float(F.cross_entropy(logits.double(), y.to(logits).double().unsqueeze(0)))
+
+    return loss
+
+
+WILSON_Z = 1.96  # of a 95 % interval
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How often an attack succeeded."""
+
+    hits: int
+    trials: int
+
+    @property
+    def value(self) -> float:
+        """Return the part of the trials that succeeded."""
+        return self.hits / self.trials
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return Wilson's interval of 95 %."""
+        n, p, z = self.trials, self.value, WILSON_Z
+        middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+@dataclass(frozen=True)
+class Point:
+    """The rates at one setting of a defence, and what it leaves of the update.
+
+    What was not tried is missing. ``unclaimed`` is the number of trials in which the best label is
+    right, although no attack claims it.
+    """
+
+    setting: float
+    rates: Mapping[Leak, Rate]
+    utility: Utility | None = None
+    unclaimed: int = 0
+
+
+@dataclass(frozen=True)
+class Response:
+    """How leakage answers to one defence.
+
+    ``stops`` holds the weakest setting tried at which an attack succeeded in no trial, and ``left``
+    what is left of the update there. ``unclaimed`` is the number of trials in which the best label
+    is right although no attack claims it: the most at any setting from where claims end, or that at
+    the strongest setting if they do not.
+    """
+
+    name: str
+    unit: str
+    points: tuple[Point, ...]
+    stops: Mapping[Leak, float]
+    left: Mapping[Leak, Utility] = field(default_factory=dict)
+    unclaimed: int = 0
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Every defence that was tried on some shares with some seeds."""
+
+    responses: tuple[Response, ...]
+    shares: int
+    seeds: int

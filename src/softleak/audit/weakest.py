@@ -23,25 +23,20 @@ from softleak.audit.defended import (
 )
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
-from softleak.audit.rates import Rate, Utility, mean_utility, utility
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare
-from softleak.audit.sweeps import PLAIN, TREATMENTS, Treatment
+from softleak.audit.sweeps import PLAIN, TREATMENTS, Rate, Treatment, Utility, mean_utility, utility
 from softleak.core.errors import OptionError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, GaussianNoise, OnKept, Source
 
-# What spans the grid of noise that is tried.
-# Powers of the factor, in units of the root mean square of the share.
-GRID_POWERS = range(-12, 12)
+# The grid of noise that is tried.
+GRID_POWERS = range(-12, 12)  # of the factor, in units of the root mean square of the share
 GRID_FACTOR = 2.0  # between one setting and the next
 GRID_CLASS_START = 16  # the place in the grid where looking for a hidden class begins
 GRID_INPUT_START = 14  # the place in the grid where looking for a hidden input begins
-
-
 INPUT_TRIALS = 1  # an inversion takes seconds, so that one trial of a setting has to do
-
 
 INPUTS = frozenset({Leak.INPUT})
 STOPPABLE = frozenset({Leak.LABEL, Leak.CLASS, Leak.INPUT, Leak.COMPOSITION})

@@ -30,17 +30,19 @@ from softleak.audit.defended import (
 from softleak.audit.input_attacks import embeddings
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
-from softleak.audit.rates import (
+from softleak.audit.sweeps import (
+    Asked,
     LossFall,
     Point,
     Rate,
     Response,
+    Sweep,
     Utility,
     WhatIf,
     mean_utility,
+    sweeps,
     utility,
 )
-from softleak.audit.sweeps import Asked, Sweep, sweeps
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, as_known
 

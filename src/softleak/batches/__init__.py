@@ -4,9 +4,8 @@ In reading order:
 
 - ``space``: the factors of a gradient, one dimension for each sample.
 - ``systems``: the equations of one sample and of all samples together, and their rounding.
-- ``search``: samples one at a time, and sets of samples that explain it together.
 - ``certificate``: what the equations prove, and other labels that explain the gradient as well.
-- ``from_head``: the attack on the gradient of the head.
+- ``search``: samples one at a time, and sets of samples that explain it together.
 - ``sparse``: the attacks on fully connected ReLU layers, whose labels may be any.
-- ``recover``: the strongest attack that applies, and what is said of its samples.
+- ``recover``: the strongest attack that applies, that on the head's gradient, and what is said.
 """

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from softleak.batches.from_head import HeadReading, read_head
+from softleak.batches.certificate import (
+    BatchCertificate,
+    certify,
+    certify_alone,
+    without_other_labels,
+    without_traded,
+)
+from softleak.batches.search import Whole, find_batch
 from softleak.batches.space import HeadSpace
 from softleak.batches.sparse.features import recover_by_features
 from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
+from softleak.batches.systems import (
+    FoundSamples,
+    SamplePoints,
+    Supports,
+    joined_supports,
+    supports_of,
+)
 from softleak.core.errors import LabelError
-from softleak.core.families import Family
+from softleak.core.families import Family, Mixed, Smoothed, SmoothedMixed
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
@@ -25,6 +39,113 @@ from softleak.labels.noisy.features import features_of_noise
 from softleak.labels.otherwise import without_decay
 from softleak.labels.recover import check_share, make_subject, recover
 from softleak.numerics.rounding import with_precision
+
+# Families that are tried in turn if none is named, each beside those before it.
+USUAL: tuple[Family, ...] = (Smoothed(), Mixed(2), SmoothedMixed(2))
+
+
+# What bounds the classes that are tried.
+NARROW_ALL_CLASSES = 20  # up to this number of classes, all of them are tried
+NARROW_PER_SAMPLE = 3  # beyond, this many per sample are tried, those that the gradient raises most
+NARROW_AT_LEAST = 12  # and no fewer than this
+
+
+@dataclass(frozen=True, eq=False)
+class HeadReading:
+    """What the head's gradient says of a batch."""
+
+    space: HeadSpace  # the factors of the gradient, at the scale that fits
+    at: SamplePoints  # the samples that were found
+    certificate: BatchCertificate  # what is proved of them, in their order
+    whole: bool  # whether these are all samples that the gradient shows
+    family: Family  # the last family that was tried
+    scale: float = 1.0  # ``a·b``: the number of samples over the assumed one, where searched
+
+
+def read_head(
+    space: HeadSpace, features: Tensor, family: Family | None, *,
+    scales: tuple[bool, ...] = (True, False), said: bool = True,
+) -> HeadReading | None:  # fmt: skip
+    """Return the samples behind a head's gradient, or None if none was found.
+
+    Args:
+        space: the factors of the gradient, at the assumed scale.
+        features: (n, I) usual features, from which the search starts.
+        family: the family of every label; None tries the usual ones in turn.
+        scales: whether the scale is taken as known, in the order in which that is tried.
+        said: whether the number of samples is stated. Otherwise the scale must follow from
+            the numbers as well, since the labels of saturated samples move with it.
+    """
+    likely = _likely(space, features)
+    best: HeadReading | None = None
+    for scaled in scales:
+        for tried, supports in _families(family, space.classes, likely):
+            if 1 + supports.unknowns + space.rank > space.classes:
+                continue  # There are not more equations than unknowns.
+            whole, part = find_batch(space, supports, features, scaled=scaled)
+            reading = _reading(space, supports, whole, part, tried, scaled, said)
+            if reading is not None and reading.whole:
+                return reading
+            if best is None or (reading and len(reading.at.a) > len(best.at.a)):
+                best = reading
+    return best
+
+
+def _likely(space: HeadSpace, features: Tensor) -> list[int]:
+    """Return the classes that labels may hold: those whose logits the batch raises most.
+
+    A class that the network predicts of many samples is lowered in the mean even if one of them has
+    its label. Its probabilities sum to more than one then, so fewer than R classes can be of that
+    kind, and they are those that the batch lowers most.
+    """
+    if space.classes <= NARROW_ALL_CLASSES:
+        return list(range(space.classes))
+    if space.with_bias:
+        raised = space.mean_difference
+    elif len(features):
+        raised = (space.gradient / space.columns) @ features.mean(0)
+    else:
+        raised = space.gradient.sum(1)
+    count = max(NARROW_AT_LEAST, NARROW_PER_SAMPLE * space.rank)
+    order = raised.argsort().tolist()
+    return order[:count] + order[count:][-(space.rank - 1) :]
+
+
+def _families(
+    family: Family | None, classes: int, likely: list[int]
+) -> Iterator[tuple[Family, Supports]]:
+    """Yield families with their flats; each of the usual ones comes with those before it."""
+    held: Supports | None = None
+    for tried in USUAL if family is None else (family,):
+        own = supports_of(tried, classes, likely)
+        if own is not None:
+            held = own if held is None else joined_supports(held, own)
+            yield tried, held
+
+
+def _reading(
+    space: HeadSpace, supports: Supports, whole: Whole | None, part: FoundSamples, family: Family,
+    scaled: bool, said: bool,
+) -> HeadReading | None:  # fmt: skip
+    if whole is not None and whole.explained:
+        at = whole.system.point(whole.x)
+        system, x = whole.system, whole.x
+        if scaled and not said:
+            system, x = replace(system, scaled=False), torch.cat([x, torch.zeros_like(x[:1])])
+        proof = without_traded(certify(system, x, whole.misfit), system, x, supports)
+        scale = float(whole.system.unpack(whole.x)[2])
+        return HeadReading(space, at, proof, True, family, scale)
+    if not len(part) or not scaled:
+        return None
+    own = supports.opened() if space.is_levelled else supports
+    proof, misfits = certify_alone(space, own, part)
+    proof = without_other_labels(proof, space, own, part)
+    rows = (misfits <= 4.0).nonzero()[:, 0]
+    if not len(rows):
+        return None
+    found = part.take(rows)
+    return HeadReading(space, found.at, proof.take(rows), False, family)
+
 
 WHOLE_SAMPLES = 1e-3  # relative: a number this near to a whole one may be a number of samples
 
@@ -197,12 +318,9 @@ def _by_layers(
     subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery | None:
     """Read a batch from fully connected ReLU layers, whose labels may be any."""
-    found = [
-        one
-        for attack in (recover_by_inputs, recover_by_features)
-        if (one := attack(subject, share, knowledge, knowledge.samples)) is not None
-    ]
-    return max(found, key=lambda one: len(one.proved), default=None)
+    attacks = (recover_by_inputs, recover_by_features)
+    found = (attack(subject, share, knowledge, knowledge.samples) for attack in attacks)
+    return max(filter(None, found), key=lambda one: len(one.proved), default=None)
 
 
 def _worth(found: BatchRecovery) -> tuple[int, int]:
@@ -310,10 +428,7 @@ def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
 
 
 def _balanced(space: HeadSpace, subject: Subject) -> bool:
-    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do.
-
-    The probabilities of a sample sum to one up to their rounding, however small ``δ`` is.
-    """
+    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do."""
     sums = space.gradient.sum(0).abs()
     sizes = space.gradient.abs().sum(0)
     usual = space.widened(subject.once(features_of_noise).to(sums.device)).abs().mean()

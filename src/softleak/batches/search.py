@@ -18,9 +18,13 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from softleak.batches.certificate import certify
 from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.systems import (
     NO_KIND,
+    POLISH,
+    THOROUGH,
+    FoundSamples,
     JointSystem,
     SamplePoints,
     SampleSystem,
@@ -30,7 +34,7 @@ from softleak.batches.systems import (
     polish,
     row_errors,
 )
-from softleak.numerics.levenberg import Levenberg
+from softleak.numerics.levenberg import Levenberg, promise
 
 HALVINGS = 60  # of the interval that holds the length of a step; the last bit of a double is 52
 LONGEST_STEP = 1e4  # in units of a step that raises one logit by one
@@ -71,28 +75,6 @@ SELECT_KEPT = 64  # the number of solutions that are compared with each other
 SELECT_SETS = 6  # the number of sets that are tried at most
 
 
-@dataclass(frozen=True, eq=False)
-class FoundSamples:
-    """Samples that fit, with the flat of labels that each belongs to (N,)."""
-
-    at: SamplePoints
-    kind: Tensor
-
-    @classmethod
-    def none(cls, space: HeadSpace) -> FoundSamples:
-        """Return no sample."""
-        a, p = space.U.new_zeros(0, space.rank), space.U.new_zeros(0, space.classes)
-        return cls(SamplePoints(a, a, p, p), torch.zeros(0, dtype=torch.long, device=a.device))
-
-    def take(self, rows: Tensor | list[int]) -> FoundSamples:
-        """Return some of the samples."""
-        rows = torch.as_tensor(rows, dtype=torch.long, device=self.kind.device)
-        return FoundSamples(SamplePoints(*(part[rows] for part in self.at)), self.kind[rows])
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-
 def distinct(found: FoundSamples) -> FoundSamples:
     """Return each solution once; the first of several is kept."""
     found = found.take(list(range(min(len(found), 4 * SELECT_KEPT))))
@@ -113,10 +95,7 @@ def joined(one: FoundSamples, other: FoundSamples) -> FoundSamples:
 
 
 def compatible(pool: FoundSamples, most: int) -> list[list[int]]:
-    """Return sets of solutions that can stand together, the largest first.
-
-    Of two samples of one batch ``a_i·b_j`` and ``a_j·b_i`` both vanish.
-    """
+    """Return sets of solutions with ``a_i·b_j = a_j·b_i = 0`` for any two, the largest first."""
     pool = pool.take(list(range(min(len(pool), SELECT_KEPT))))
     products = pool.at.a @ pool.at.b.mT
     own = torch.diagonal(products).abs().sqrt()
@@ -163,15 +142,9 @@ def starts_of_round(number: int, kinds: int) -> int:
 
 
 def explore(
-    space: HeadSpace,
-    supports: Supports,
-    features: Tensor,
-    known: Tensor,
-    generator: torch.Generator,
-    starts: int,
-    *,
-    scaled: bool = True,
-) -> FoundSamples:
+    space: HeadSpace, supports: Supports, features: Tensor, known: Tensor,
+    generator: torch.Generator, starts: int, *, scaled: bool = True,
+) -> FoundSamples:  # fmt: skip
     """Return samples of one family that fit the head's gradient, the best first.
 
     The search has so many ``starts`` per set of classes, around usual ``features`` (n, I). Only
@@ -239,7 +212,6 @@ def _fitting(system: SampleSystem, found: FoundSamples, cost: Tensor) -> FoundSa
     return distinct(found.take(rows[cost[rows].argsort()]))
 
 
-# What bounds how many sets of solutions are looked at.
 SETS_LOOKED_AT = 20_000  # the number of sets whose misfit is computed
 SETS_RETURNED = 4  # the number of sets that are worth solving
 # The number of further sets with two samples of one class. How such samples share their labels out
@@ -250,10 +222,7 @@ SETS_SINGULAR = 1e-9  # sets whose ``a`` are closer to dependence than this are 
 
 
 def saturated_samples(space: HeadSpace, supports: Supports) -> FoundSamples:
-    """Return a sample for each flat of labels with a direction in the span of ``U``.
-
-    There ``p`` is one-hot and ``δ = p − y`` has the direction of the flat, in either sense.
-    """
+    """Return a sample with one-hot ``p`` for each flat of labels with a direction in span ``U``."""
     T = supports.directions
     kinds, deltas = [], []
     own = (T.abs().sum(1) > 0).sum(-1)  # how many directions a flat has; the others are zero
@@ -293,17 +262,10 @@ def biorthogonal(space: HeadSpace, at: SamplePoints, *, scaled: bool = True) -> 
 
 
 def likely_sets(
-    space: HeadSpace,
-    supports: Supports,
-    pool: FoundSamples,
-    *,
-    scaled: bool = True,
+    space: HeadSpace, supports: Supports, pool: FoundSamples, *, scaled: bool = True,
     alike: bool = True,
-) -> list[list[int]]:
-    """Return the sets of R solutions that explain the gradient best together.
-
-    If so asked, further ones with two samples of one class, ``alike``, follow.
-    """
+) -> list[list[int]]:  # fmt: skip
+    """Return the sets of R solutions that explain the gradient best together."""
     R, most = space.rank, len(pool)
     while math.comb(most, R) > SETS_LOOKED_AT:
         most -= 1
@@ -326,12 +288,9 @@ def likely_sets(
 
 
 def unexplained(
-    space: HeadSpace,
-    supports: Supports,
-    whole: SamplePoints,
-    kind: Tensor,
+    space: HeadSpace, supports: Supports, whole: SamplePoints, kind: Tensor,
     errors: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Return what labels of these kinds (…, R) do not explain of samples (…, R, R), squared.
 
     Residuals are divided by their ``errors`` (…, R, C), or by the lengths of ``a`` without them.
@@ -379,10 +338,7 @@ def _alike(found: FoundSamples) -> Tensor:
 def _best_shares(
     space: HeadSpace, supports: Supports, found: FoundSamples, row: int, *, scaled: bool
 ) -> list[FoundSamples]:
-    """Return the samples with those coefficients of one label that explain the gradient best.
-
-    Residuals count by their rounding: the small probabilities of a sure sample tell most.
-    """
+    """Return the samples with those coefficients of one label that explain the gradient best."""
     at, kind = found.at, found.kind
     T = supports.directions[kind[row]][:, -1]
     c = torch.linspace(0, 1, SHARES, dtype=T.dtype, device=T.device)
@@ -468,3 +424,123 @@ def _held(own: Supports, row: int, c: Tensor) -> Supports:
     origin[row] += c * directions[row][:, -1]
     directions[row][:, -1] = 0.0
     return replace(own, origin=origin, directions=directions)
+
+
+DESCENTS = 3  # how often a search is led to the bottom of its flat direction
+UNSETTLED = 1e-2  # a search that ended with this part of the cost promised has not arrived
+TOO_FAR = 1e3  # a set of samples that misses by this many standard errors is not followed further
+WALKED = 3  # the number of sets whose labels of one class are followed along their flat direction
+CONVINCING = 2.0  # one of this misfit ends the search: samples that run away to infinity have more
+EXPLAINED = 4.0  # a root mean square of this many standard errors is explained by rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A batch all of whose samples were found."""
+
+    system: JointSystem  # the system of all samples, weighed by rounding
+    x: Tensor  # (U,) its solution
+    misfit: float  # the root mean square of its residuals, in standard errors
+
+    @property
+    def explained(self) -> bool:
+        """Return whether rounding explains what is left, but not the gradient itself."""
+        return self.misfit <= EXPLAINED < self.system.signal(self.x)
+
+
+def find_batch(
+    space: HeadSpace, supports: Supports, features: Tensor, *, scaled: bool = True
+) -> tuple[Whole | None, FoundSamples]:
+    """Search all samples of a batch; return the whole batch if it was found, and what else was."""
+    generator = torch.Generator().manual_seed(SEED)
+    pool = saturated_samples(space, supports)
+    searched = supports.opened() if space.is_levelled else supports
+    known = pool.at.a[: space.rank - 1]
+    tried: set[tuple[int, ...]] = set()
+    unsolved: list[tuple[float, FoundSamples]] = []
+    kept: tuple[Whole, FoundSamples] | None = None
+    for number in range(ROUNDS):
+        starts = starts_of_round(number, len(supports))
+        fresh = explore(space, searched, features, known, generator, starts, scaled=scaled)
+        pool = joined(pool, fresh)
+        sets = compatible(pool, space.rank) + likely_sets(
+            space, searched, pool, scaled=scaled, alike=number > 0
+        )
+        for members in sets:
+            if len(members) == space.rank and tuple(members) not in tried:
+                tried.add(tuple(members))
+                chosen = pool.take(members)
+                whole = solve_jointly(space, supports, chosen, scaled=scaled)
+                if whole.explained and whole.misfit <= CONVINCING:
+                    return whole, chosen
+                if whole.explained and (kept is None or whole.misfit < kept[0].misfit):
+                    kept = whole, chosen
+                unsolved.append((whole.misfit, chosen))
+        # Every other round starts from nothing, in case what was found is wrong.
+        part = pool.take(sets[0] if sets and number % 3 != 2 else [])
+        known = part.at.a[: space.rank - 1]
+    if kept is not None:
+        return kept
+    walked = _walked(space, supports, unsolved) if scaled else None
+    return walked, pool.take(compatible(pool, space.rank)[0] if len(pool) else [])
+
+
+def _walked(
+    space: HeadSpace, supports: Supports, unsolved: list[tuple[float, FoundSamples]]
+) -> Whole | None:
+    """Return the batch that is found along the flat direction of two samples of a class."""
+    alike = [
+        (misfit, one)
+        for misfit, one in unsolved
+        if misfit < TOO_FAR and len(set(one.kind.tolist())) < len(one)
+    ]
+    for _, found in sorted(alike, key=lambda tried: tried[0])[:WALKED]:
+        for start in walk_flat_direction(space, supports, found):
+            whole = _solved(space, supports, start, scaled=True, solver=THOROUGH)
+            if whole.explained:
+                return whole
+    return None
+
+
+def solve_jointly(
+    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
+) -> Whole:
+    """Solve for as many samples as the space has dimensions, from where each was found."""
+    together = replace(found, at=biorthogonal(space, found.at, scaled=scaled))
+    starts = [together, *shared_out(space, supports, found, scaled=scaled)]
+    if space.is_levelled:  # There each sample's own small probabilities tell its ``b`` best.
+        starts = [found, *starts]
+    best = _solved(space, supports, starts[0], scaled=scaled)
+    for start in starts[1:]:
+        if best.explained:
+            break
+        best = min(best, _solved(space, supports, start, scaled=scaled), key=lambda one: one.misfit)
+    return best
+
+
+def _solved(
+    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool,
+    solver: Levenberg = POLISH,
+) -> Whole:  # fmt: skip
+    """Return the solution of the joint system that a local search from these samples finds.
+
+    A point that rounding explains need not be the solution yet, and errors are those of a solution:
+    a search that still moves slowly there is led to the bottom of its flat direction.
+    """
+    own = supports.take(found.kind)
+
+    def polished(at: SamplePoints, solver: Levenberg) -> Whole:
+        system, x = polish(space, own, at, scaled=scaled, solver=solver)
+        return Whole(system, x, system.misfit(x))
+
+    whole = polished(found.at, solver)
+    if not whole.explained:
+        return whole
+    for _ in range(DESCENTS if supports.unknowns else 0):
+        system, x = whole.system, whole.x
+        if promise(system, x[None], found.kind[:1]) <= UNSETTLED:
+            break
+        doubtful = int(certify(system, x, whole.misfit).label_errors.argmax())
+        at = descend_flat_direction(system, x, doubtful)
+        whole = min(whole, polished(at, THOROUGH), key=lambda one: one.misfit)
+    return whole

@@ -5,12 +5,14 @@ What a command does is imported when it runs, so that ``--help`` and completion 
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, getsource
+from itertools import pairwise
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -40,13 +42,30 @@ def keep_freed_memory() -> bool:
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
+def texts_below(options: type) -> dict[str, str]:
+    """Return the string that stands below each field of a class, by the field's name."""
+    try:
+        (defined,) = ast.parse(getsource(options)).body
+    except OSError:  # a program that was packed without its source has no help of its options
+        return {}
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairwise(getattr(defined, "body", ()))
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }  # fmt: skip
+
+
 def takes(options: type) -> Callable[[Command], Command]:
     """Return a decorator that gives a command one parameter for each field of a dataclass.
 
     Args:
-        options: a dataclass whose fields are annotated with Typer's ``Option`` or ``Argument``.
+        options: a dataclass whose fields are annotated with Typer's ``Option`` or ``Argument``. The
+            string below a field is its help.
     """
     hints: dict[str, Any] = get_type_hints(options, include_extras=True)
+    for name, text in texts_below(options).items():
+        hints[name].__metadata__[0].help = text
     parameters = [
         Parameter(
             field.name, Parameter.KEYWORD_ONLY, annotation=hints[field.name],

@@ -26,13 +26,19 @@ from torch import nn
 
 from softleak import io as tensor_files
 from softleak.audit.defended import Target
-from softleak.audit.files import UpdateFiles, UpdateReading, share_files
 from softleak.audit.leaks import Leak
+from softleak.audit.metrics import Truth
 from softleak.audit.options import NO_NAMES, Options, TokenNames
 from softleak.audit.report import Audit, AuditReport, Provenance, Refusal
-from softleak.audit.run import NamedShare, audit_shares, prepared
+from softleak.audit.run import (
+    NamedShare,
+    UpdateFiles,
+    UpdateReading,
+    audit_shares,
+    prepared,
+    share_files,
+)
 from softleak.audit.sweeps import Asked
-from softleak.audit.truth import Truth
 from softleak.audit.whatif import stages, what_if
 from softleak.cli.exits import Exit, counting_bar, mistakes
 from softleak.cli.options import Request
@@ -57,9 +63,8 @@ from softleak.paper.data.imageset import LARGEST_CLASS_COUNT
 from softleak.paper.data.load import embedded
 from softleak.paper.sample import NORMALISATION, sample_shares, tensor_digest
 from softleak.present.dossier import write_dossier
-from softleak.present.json import as_data, write_json
+from softleak.present.machine import as_data, write_json, write_junit, write_sarif
 from softleak.present.page import write_page
-from softleak.present.pipelines import write_junit, write_sarif
 from softleak.present.terminal import audit_table, closing_words, refusal_table, what_if_table
 
 NORMALISATIONS: Mapping[str, data.Normalisation] = {
@@ -409,12 +414,17 @@ def _is_one(path: Path) -> bool:
 def check_outputs(request: Request) -> None:
     """Raise ``FileError`` if a file of the answer could not be written, or would replace another.
 
-    Args:
-        request: the options as they were given; nothing is made or written.
+    Nothing is made or written.
     """
     if request.out.exists() and not request.out.is_dir():
         raise FileError(f"expected a folder for --out, found a file at {request.out}; name another")
-    written = _written(request)
+    names = ["index.html", "audit.json"]
+    names += ["dossier.html", "dossier.json"] if request.dossier else []
+    named = [("--junit", request.junit), ("--sarif", request.sarif)]
+    given = [(option, path) for option, path in named if path is not None]
+    written = [*(("--out", request.out / name) for name in names), *given]
+    sources = (*request.files, request.share, request.tokenizer)
+    read = {path.resolve() for path in sources if path is not None}
     for option, path in written:
         if path.is_dir():
             raise FileError(
@@ -422,35 +432,22 @@ def check_outputs(request: Request) -> None:
                 "one in that folder"
             )
         _check_folder(option, path.parent)
-        if any(_same(path, read) for read in _read(request)):
+        if path.resolve() in read:
             raise FileError(f"{option} would replace {path}, which is read; name another file")
     _check_apart(written)
 
 
-def _check_apart(written: list[tuple[str, Path]]) -> None:
+def _check_apart(written: Sequence[tuple[str, Path]]) -> None:
     """Raise if two files are one, or one of them is a folder of the other."""
     for (one, path), (other, second) in combinations(written, 2):
-        if _same(path, second):
+        place, beside = path.resolve(), second.resolve()
+        if place == beside:
             raise FileError(f"{one} and {other} would both write {path}; name two files")
-        if _lies_in(second, path) or _lies_in(path, second):
+        if place in beside.parents or beside in place.parents:
             raise FileError(
                 f"{one} would write {path} and {other} {second}: one of them cannot be a file and "
                 "the folder of the other; name two files"
             )
-
-
-def _written(request: Request) -> list[tuple[str, Path]]:
-    """Return the files of the answer, each with the option that it belongs to."""
-    names = ["index.html", "audit.json"]
-    names += ["dossier.html", "dossier.json"] if request.dossier else []
-    named = [("--junit", request.junit), ("--sarif", request.sarif)]
-    given = [(option, path) for option, path in named if path is not None]
-    return [*(("--out", request.out / name) for name in names), *given]
-
-
-def _read(request: Request) -> list[Path]:
-    given = (*request.files, request.share, request.tokenizer)
-    return [path for path in given if path is not None]
 
 
 def _check_folder(option: str, folder: Path) -> None:
@@ -462,14 +459,6 @@ def _check_folder(option: str, folder: Path) -> None:
         )
     if not os.access(there, os.W_OK | os.X_OK):
         raise FileError(f"cannot write in {there} for {option}; name a folder that is yours")
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()
-
-
-def _lies_in(path: Path, folder: Path) -> bool:
-    return folder.resolve() in path.resolve().parents
 
 
 def carry_out(request: Request) -> None:
@@ -484,33 +473,36 @@ def carry_out(request: Request) -> None:
 
 
 def exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
-    """Return the exit code of an audit; a leak outweighs what could not be attacked."""
+    """Return the exit code of an audit; a leak outweighs what could not be attacked.
+
+    An update that contradicts what was stated could not be attacked as such, whatever was asked.
+    """
     if not found.reports:
         return Exit.MISTAKE
     if any(report.leaks & fail_on for report in found.reports):
         return Exit.LEAK
-    if any(report.unattacked & fail_on for report in found.reports):
+    if any(report.unattacked & fail_on or not _attacked(report) for report in found.reports):
         return Exit.UNATTACKED
     return Exit.INCOMPLETE if found.refused else Exit.DONE
 
 
+def _attacked(report: AuditReport) -> bool:
+    """Return whether an update was attacked: its fit holds, and something was tried."""
+    return report.fit.holds and any(state.attacked for state in report.states.values())
+
+
 def _write(request: Request, found: Audit) -> None:
     out = request.out
-    make_folder(out)
+    for folder in (out, *(path.parent for path in (request.junit, request.sarif) if path)):
+        make_folder(folder)
     write_page(out / "index.html", found)
     write_json(out / "audit.json", found)
     if request.dossier:
         write_dossier(out, found)
     if request.junit is not None:
-        write_junit(_ready(request.junit), found, request.leaks_to_fail_on)
+        write_junit(request.junit, found, request.leaks_to_fail_on)
     if request.sarif is not None:
-        write_sarif(_ready(request.sarif), found)
-
-
-def _ready(path: Path) -> Path:
-    """Return the path of a file after its folder was made."""
-    make_folder(path.parent)
-    return path
+        write_sarif(request.sarif, found)
 
 
 def _show(console: Console, found: Audit, request: Request) -> None:

@@ -30,7 +30,9 @@ class Exit(IntEnum):
     LEAK = 3  # something named by --fail-on leaks
     INCOMPLETE = 4  # some files of a folder, or cells of a table, could not be worked on
     INTERRUPTED = 130  # Ctrl-C, as shells count it
-    UNATTACKED = 5  # something named by --fail-on could not be attacked, and nothing named leaks
+    # Something named by --fail-on could not be attacked, or an update contradicts what was stated,
+    # and nothing named leaks.
+    UNATTACKED = 5
 
 
 def complain(error: SoftleakError | str) -> None:

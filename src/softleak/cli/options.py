@@ -35,256 +35,109 @@ _answer = partial(Option, rich_help_panel="What to do with the answer")
 class AuditOptions:
     """The options of ``softleak audit`` as they were given."""
 
-    model: Annotated[
-        str | None,
-        _subject(
-            metavar="NAME|MODULE:FACTORY",
-            help="The model: a name listed by `softleak models`, or your own function that returns "
-            "it.",
-        ),
-    ] = None
-    weights: Annotated[
-        Path | None,
-        _subject(
-            metavar="FILE|FOLDER",
-            help="The model's weights before the step: a checkpoint, or a Hugging Face folder.",
-        ),
-    ] = None
-    random_weights: Annotated[
-        bool,
-        _subject(
-            "--random-weights",
-            help="Audit a model with random weights. Without this option such a model is refused, "
-            "because the verdict holds only for the weights the client used.",
-        ),
-    ] = False
-    share: Annotated[
-        Path | None,
-        _subject(
-            metavar="FILE|FOLDER",
-            help="The update a client sent, as tensors by parameter name; or a folder of updates.",
-        ),
-    ] = None
-    kind: Annotated[
-        UpdateKind | None,
-        _subject(
-            help="What --share holds: the gradient itself, the weights after a step minus those "
-            "before it, or the weights after it. Without this option the file is read as a "
-            "gradient, and other signs and scales are considered.",
-        ),
-    ] = None
-    before: Annotated[
-        Path | None,
-        _subject(
-            metavar="FILE",
-            help="Instead of --share: the weights before one step of SGD. Needs --after.",
-        ),
-    ] = None
-    after: Annotated[
-        Path | None,
-        _subject(metavar="FILE", help="The weights after that step. Needs --before."),
-    ] = None
-    lr: Annotated[
-        float | None,
-        _subject(
-            metavar="RATE",
-            help="The learning rate of the step, for --before and --after and for --kind delta or "
-            "weights. Without it the scale of the update is unknown.",
-        ),
-    ] = None
-    client: Annotated[
-        str | None,
-        _subject(
-            metavar="SETTINGS|FILE",
-            help="How the client trained, for weights or a difference of them: "
-            "lr=0.01,steps=5,momentum=0.9, or a file of such settings. What is not known is "
-            "written lr=?. Takes the place of --lr.",
-        ),
-    ] = None
-    each: Annotated[
-        int,
-        _subject(
-            min=1, max=50,
-            help="Updates per kind of label, when the embedded sample is audited.",
-        ),
-    ] = 2  # fmt: skip
-    seed: Annotated[
-        int,
-        _subject(
-            min=0, help="Which images and labels are drawn, when the embedded sample is audited."
-        ),
-    ] = 2
-    input_shape: Annotated[
-        str | None,
-        _known(
-            metavar="C,H,W",
-            help="The shape of one input, if neither the model nor the update says it.",
-        ),
-    ] = None
-    head: Annotated[
-        str | None,
-        _known(metavar="NAME", help="The name of the last linear layer, if it cannot be detected."),
-    ] = None
-    samples: Annotated[
-        int | None,
-        _known(
-            min=1, metavar="N",
-            help="The update is one step on the mean loss of N samples. The samples of each class "
-            "are then counted.",
-        ),
-    ] = None  # fmt: skip
-    precision: Annotated[
-        NumberFormat | None,
-        _known(help="The coarsest number format the client computed in, as with autocast."),
-    ] = None
-    classes: Annotated[
-        str | None,
-        _known(
-            metavar="FILE|NUMBER",
-            help="A file with the names of the classes, one per line; or their number.",
-        ),
-    ] = None
-    normalise: Annotated[
-        str | None,
-        _known(
-            metavar="MEAN/STD",
-            help="How pixels were normalised: 0.5,0.5,0.5/0.2,0.2,0.2, or cifar10, or imagenet.",
-        ),
-    ] = None
-    tokenizer: Annotated[
-        Path | None,
-        _known(
-            metavar="FILE|FOLDER",
-            help="The tokenizer of a text classifier (tokenizer.json, vocab.json or vocab.txt), to "
-            "show words instead of token numbers. Nothing is downloaded.",
-        ),
-    ] = None
-    unknown_scale: Annotated[
-        bool,
-        _known(
-            "--unknown-scale",
-            help="The update may have been multiplied by any positive factor, for example by "
-            "clipping or by a learning rate you do not know.",
-        ),
-    ] = False
-    noise: Annotated[
-        float,
-        _known(
-            min=0, metavar="STD",
-            help="The standard deviation of the noise that was added to the update.",
-        ),
-    ] = 0.0  # fmt: skip
-    train_mode: Annotated[
-        bool,
-        _known(
-            "--train-mode",
-            help="The client computed in train mode, which changes BatchNorm and dropout.",
-        ),
-    ] = False
-    truth: Annotated[
-        Path | None,
-        _known(
-            metavar="FILE|FOLDER",
-            help="The true label and input (tensors named `label` and `input`). They are read "
-            "after the attack, to score it and for nothing else.",
-        ),
-    ] = None
-    labels_only: Annotated[
-        bool,
-        _answer(
-            "--labels-only",
-            help="Do not attack inputs. Thousands of updates then take seconds.",
-        ),
-    ] = False
-    match_seconds: Annotated[
-        float,
-        _answer(
-            min=0, metavar="SECONDS",
-            help="Seconds of gradient matching per update, for models that cannot be inverted "
-            "layer by layer; 0 skips it.",
-        ),
-    ] = 30.0  # fmt: skip
-    what_if: Annotated[
-        bool,
-        _answer(
-            "--what-if",
-            help="Try defences on up to four updates, and say at which setting each attack stops "
-            "succeeding. Takes minutes.",
-        ),
-    ] = False
-    seeds: Annotated[
-        int, _answer(min=1, max=100, help="Seeds per random defence that --what-if tries.")
-    ] = 2
-    defences: Annotated[
-        list[DefenceGroup] | None,
-        _answer(
-            help="What --what-if tries: noise, clipping, pruning and coarser numbers (common), "
-            "DP-SGD with ε on the axis, or the filters of NVIDIA FLARE. May be given several "
-            "times. Without it the common ones, and DP-SGD if Opacus is installed.",
-        ),
-    ] = None
-    dp_sgd: Annotated[
-        str | None,
-        _answer(
-            "--dp-sgd", metavar="SETTINGS",
-            help="The training whose ε is counted: clip=1,rate=0.01,steps=1000,delta=1e-5. Without "
-            "it ε is that of this update alone, clipped to its own norm.",
-        ),
-    ] = None  # fmt: skip
-    out: Annotated[
-        Path, _answer(metavar="DIR", help="The folder for index.html and audit.json.")
-    ] = Path("softleak-audit")
-    dossier: Annotated[
-        bool,
-        _answer(
-            "--dossier",
-            help="Also write dossier.html and dossier.json: what was audited, every attack and "
-            "its outcome, defences, residual risk; to be printed and filed.",
-        ),
-    ] = False
-    auditor: Annotated[
-        str | None,
-        _answer(metavar="NAME", help="Who answers for this audit, as the dossier shall say."),
-    ] = None
-    junit: Annotated[
-        Path | None,
-        _answer(metavar="FILE", help="Also write the findings as JUnit XML, for a pipeline."),
-    ] = None
-    sarif: Annotated[
-        Path | None,
-        _answer(metavar="FILE", help="Also write the findings as SARIF 2.1.0, for code scanning."),
-    ] = None
-    as_json: Annotated[
-        bool, _answer("--json", help="Print the answer as JSON instead of a table.")
-    ] = False
+    model: Annotated[str | None, _subject(metavar="NAME|MODULE:FACTORY")] = None
+    """The model: a name listed by `softleak models`, or your own function that returns it."""
+    weights: Annotated[Path | None, _subject(metavar="FILE|FOLDER")] = None
+    """The model's weights before the step: a checkpoint, or a Hugging Face folder."""
+    random_weights: Annotated[bool, _subject("--random-weights")] = False
+    """Audit a model with random weights. Without this option such a model is refused, because the
+    verdict holds only for the weights the client used."""
+    share: Annotated[Path | None, _subject(metavar="FILE|FOLDER")] = None
+    """The update a client sent, as tensors by parameter name; or a folder of updates."""
+    kind: Annotated[UpdateKind | None, _subject()] = None
+    """What --share holds: the gradient itself, the weights after a step minus those before it, or
+    the weights after it. Without this option the file is read as a gradient, and other signs and
+    scales are considered."""
+    before: Annotated[Path | None, _subject(metavar="FILE")] = None
+    """Instead of --share: the weights before one step of SGD. Needs --after."""
+    after: Annotated[Path | None, _subject(metavar="FILE")] = None
+    """The weights after that step. Needs --before."""
+    lr: Annotated[float | None, _subject(metavar="RATE")] = None
+    """The learning rate of the step, for --before and --after and for --kind delta or weights.
+    Without it the scale of the update is unknown."""
+    client: Annotated[str | None, _subject(metavar="SETTINGS|FILE")] = None
+    """How the client trained, for weights or a difference of them: lr=0.01,steps=5,momentum=0.9, or
+    a file of such settings. What is not known is written lr=?. Takes the place of --lr."""
+    each: Annotated[int, _subject(min=1, max=50)] = 2
+    """Updates per kind of label, when the embedded sample is audited."""
+    seed: Annotated[int, _subject(min=0)] = 2
+    """Which images and labels are drawn, when the embedded sample is audited."""
+    input_shape: Annotated[str | None, _known(metavar="C,H,W")] = None
+    """The shape of one input, if neither the model nor the update says it."""
+    head: Annotated[str | None, _known(metavar="NAME")] = None
+    """The name of the last linear layer, if it cannot be detected."""
+    samples: Annotated[int | None, _known(min=1, metavar="N")] = None
+    """The update is one step on the mean loss of N samples. The samples of each class are then
+    counted."""
+    precision: Annotated[NumberFormat | None, _known()] = None
+    """The coarsest number format the client computed in, as with autocast."""
+    classes: Annotated[str | None, _known(metavar="FILE|NUMBER")] = None
+    """A file with the names of the classes, one per line; or their number."""
+    normalise: Annotated[str | None, _known(metavar="MEAN/STD")] = None
+    """How pixels were normalised: 0.5,0.5,0.5/0.2,0.2,0.2, or cifar10, or imagenet."""
+    tokenizer: Annotated[Path | None, _known(metavar="FILE|FOLDER")] = None
+    """The tokenizer of a text classifier (tokenizer.json, vocab.json or vocab.txt), to show words
+    instead of token numbers. Nothing is downloaded."""
+    unknown_scale: Annotated[bool, _known("--unknown-scale")] = False
+    """The update may have been multiplied by any positive factor, for example by clipping or by a
+    learning rate you do not know."""
+    noise: Annotated[float, _known(min=0, metavar="STD")] = 0.0
+    """The standard deviation of the noise that was added to the update."""
+    train_mode: Annotated[bool, _known("--train-mode")] = False
+    """The client computed in train mode, which changes BatchNorm and dropout."""
+    truth: Annotated[Path | None, _known(metavar="FILE|FOLDER")] = None
+    """The true label and input (tensors named `label` and `input`). They are read after the attack,
+    to score it and for nothing else."""
+    labels_only: Annotated[bool, _answer("--labels-only")] = False
+    """Do not attack inputs. Thousands of updates then take seconds."""
+    match_seconds: Annotated[float, _answer(min=0, metavar="SECONDS")] = 30.0
+    """Seconds of gradient matching per update, for models that cannot be inverted layer by layer; 0
+    skips it."""
+    what_if: Annotated[bool, _answer("--what-if")] = False
+    """Try defences on up to four updates, and say at which setting each attack stops succeeding.
+    Takes minutes."""
+    seeds: Annotated[int, _answer(min=1, max=100)] = 2
+    """Seeds per random defence that --what-if tries."""
+    defences: Annotated[list[DefenceGroup] | None, _answer()] = None
+    """What --what-if tries: noise, clipping, pruning and coarser numbers (common), DP-SGD with ε on
+    the axis, or the filters of NVIDIA FLARE. May be given several times. Without it the common
+    ones, and DP-SGD if Opacus is installed."""
+    dp_sgd: Annotated[str | None, _answer("--dp-sgd", metavar="SETTINGS")] = None
+    """The training whose ε is counted: clip=1,rate=0.01,steps=1000,delta=1e-5. Without it ε is that
+    of this update alone, clipped to its own norm."""
+    out: Annotated[Path, _answer(metavar="DIR")] = Path("softleak-audit")
+    """The folder for index.html and audit.json."""
+    dossier: Annotated[bool, _answer("--dossier")] = False
+    """Also write dossier.html and dossier.json: what was audited, every attack and its outcome,
+    defences, residual risk; to be printed and filed."""
+    auditor: Annotated[str | None, _answer(metavar="NAME")] = None
+    """Who answers for this audit, as the dossier shall say."""
+    junit: Annotated[Path | None, _answer(metavar="FILE")] = None
+    """Also write the findings as JUnit XML, for a pipeline."""
+    sarif: Annotated[Path | None, _answer(metavar="FILE")] = None
+    """Also write the findings as SARIF 2.1.0, for code scanning."""
+    as_json: Annotated[bool, _answer("--json")] = False
+    """Print the answer as JSON instead of a table."""
     fail_on: Annotated[
-        list[Leak] | None,
-        _answer(
-            parser=_leak,
-            metavar="|".join(leak.value for leak in Leak),
-            help="Exit with code 3 if this leaks from any update, and with code 5 if it could not "
-            "be attacked. May be given several times.",
-        ),
+        list[Leak] | None, _answer(parser=_leak, metavar="|".join(leak.value for leak in Leak))
     ] = None
+    """Exit with code 3 if this leaks from any update, and with code 5 if it could not be attacked.
+    May be given several times."""
 
 
 @dataclass(frozen=True)
 class DiffOptions:
     """The options of ``softleak diff``."""
 
-    before: Annotated[Path, Argument(metavar="A.JSON", help="The audit.json of the earlier audit.")]
-    after: Annotated[Path, Argument(metavar="B.JSON", help="The audit.json of the later audit.")]
-    as_json: Annotated[
-        bool, Option("--json", help="Print the difference as JSON instead of tables.")
-    ] = False
-    fail_on_worse: Annotated[
-        bool,
-        Option(
-            "--fail-on-worse",
-            help="Exit with code 3 if something leaks that did not, or if something is not "
-            "attacked any more, whether it leaked before or not.",
-        ),
-    ] = False
+    before: Annotated[Path, Argument(metavar="A.JSON")]
+    """The audit.json of the earlier audit."""
+    after: Annotated[Path, Argument(metavar="B.JSON")]
+    """The audit.json of the later audit."""
+    as_json: Annotated[bool, Option("--json")] = False
+    """Print the difference as JSON instead of tables."""
+    fail_on_worse: Annotated[bool, Option("--fail-on-worse")] = False
+    """Exit with code 3 if something leaks that did not, or if something is not attacked any more,
+    whether it leaked before or not."""
 
 
 @dataclass(frozen=True)

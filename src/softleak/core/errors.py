@@ -5,6 +5,9 @@ Each message says what was expected, what came and what to do.
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
+
 
 class SoftleakError(Exception):
     """The root of everything softleak raises on purpose."""
@@ -59,3 +62,11 @@ def in_a_line(error: Exception) -> str:
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra; softleak is not on a package index yet."""
     return f"pip install '.[{extra}]' in a checkout of softleak"
+
+
+def import_extra(module: str, need: str, extra: str) -> ModuleType:
+    """Return a module of an optional library; raises ``MissingExtra`` that says who needs it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(f"{need}: {how_to_install(extra)}") from error

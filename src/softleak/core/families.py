@@ -9,18 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from softleak.core.errors import LabelError
-
-
-def check_free(k: int) -> None:
-    """Raise ``LabelError`` unless ``k`` is a whole number of classes."""
-    if not isinstance(k, int) or k < 1:
-        raise LabelError(f"expected a whole number of free classes, at least one; got k={k}")
 
 
 def top_entries(y: Tensor, k: int) -> Tensor:
@@ -127,10 +121,7 @@ class Family(Protocol):
 
 
 def simpler_of(family: Family) -> Family | None:
-    """Return the simpler family, if any, that some members come arbitrarily close to.
-
-    Labels near it are searched around solutions.
-    """
+    """Return the simpler family, if any, that some members come arbitrarily close to."""
     found: Family | None = getattr(family, "simpler", None)
     return found
 
@@ -184,14 +175,8 @@ def least_misfit_of(family: Family, y: Tensor, error: Tensor, classes: int) -> T
 def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplices:
     """Return the simplices whose union is the family, by which a label behind noise is integrated.
 
-    Args:
-        family: a family that has ``simplices``.
-        classes: the number of classes C.
-        likely: the classes that may lead the label. Simplices of other classes may be left out;
-            with few classes all of them are likely.
-
-    Raises:
-        LabelError: if the family does not offer them, or offers them for another number of classes.
+    Simplices of classes that are not ``likely`` to lead may be left out; with few classes all are.
+    Raises ``LabelError`` if the family offers none, or for another number of classes.
     """
     if not hasattr(family, "simplices"):
         raise LabelError(
@@ -221,10 +206,7 @@ class _Floored:
         raise NotImplementedError
 
     def project(self, y: Tensor) -> Tensor:
-        """Return ``y`` (…, C) with all but its top ``k`` entries set to their mean.
-
-        The mean is at least zero.
-        """
+        """Return ``y`` (…, C), its entries below the top ``k`` set to their mean, at least zero."""
         _, rest = below_top(y, self.k)
         count = rest.sum(-1, keepdim=True).clamp_min_(1.0)  # Ties leave more than k entries free.
         floor = (y * rest).sum(-1, keepdim=True).div_(count).clamp_min_(0.0)
@@ -244,10 +226,7 @@ class _Floored:
         return member, torch.where(free, 0.0, best / total.sqrt())
 
     def misfit(self, y: Tensor, error: Tensor) -> Tensor:
-        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square.
-
-        The errors have to be above zero.
-        """
+        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square."""
         apart = self._apart(y, error)
         size: Tensor = torch.linalg.vector_norm(apart, dim=-1)
         root: Tensor = torch.linalg.vector_norm(apart.sign_(), dim=-1)  # of how many are apart
@@ -294,21 +273,6 @@ class _Floored:
 
 
 @dataclass(frozen=True)
-class SmoothedMixed(_Floored):
-    """Labels of ``k`` classes in any proportion, above one floor that all others share (timm)."""
-
-    k: int = 2
-
-    def __post_init__(self) -> None:
-        check_free(self.k)
-
-    @property
-    def simpler(self) -> Family | None:
-        """Return the family that labels with a vanishing last weight come close to."""
-        return SmoothedMixed(self.k - 1) if self.k > 1 else None
-
-
-@dataclass(frozen=True)
 class Smoothed(_Floored):
     """Labels of one class, smoothed by an unknown amount; one-hot labels are among them."""
 
@@ -319,18 +283,31 @@ class Smoothed(_Floored):
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """Labels of ``k`` classes in any proportion, all others zero, as mixup and CutMix make them."""
+class _Counted:
+    """Labels with ``k`` free classes."""
 
     k: int = 2
 
     def __post_init__(self) -> None:
-        check_free(self.k)
+        if not isinstance(self.k, int) or self.k < 1:
+            raise LabelError(
+                f"expected a whole number of free classes, at least one; got k={self.k}"
+            )
 
     @property
     def simpler(self) -> Family | None:
         """Return the family that labels with a vanishing last weight come close to."""
-        return Mixed(self.k - 1) if self.k > 1 else None
+        return cast(Family, type(self)(self.k - 1)) if self.k > 1 else None
+
+
+@dataclass(frozen=True)
+class SmoothedMixed(_Counted, _Floored):
+    """Labels of ``k`` classes in any proportion, above one floor that all others share (timm)."""
+
+
+@dataclass(frozen=True)
+class Mixed(_Counted):
+    """Labels of ``k`` classes in any proportion, all others zero, as mixup and CutMix make them."""
 
     def project(self, y: Tensor) -> Tensor:
         """Return ``y`` (…, C) with all but its top ``k`` entries set to zero."""
@@ -346,10 +323,7 @@ class OneHot:
     """Labels of one class that is certain."""
 
     def project(self, y: Tensor) -> Tensor:
-        """Return ``y`` (…, C) with all but its top entry set to zero.
-
-        The entries of a pseudo label sum to one, so the top entry of a member is then one.
-        """
+        """Return ``y`` (…, C), whose entries sum to one, with all but its top entry set to zero."""
         return Mixed(1).project(y)
 
     def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
@@ -372,6 +346,33 @@ class AnyLabel:
         """Return the one simplex whose corners are all classes, likely or not."""
         return Simplices.of_mixes(classes, classes, range(classes))
 
+
+@dataclass(frozen=True)
+class Binary:
+    """Labels of several outputs, each of which is zero or one."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return zero or one for each entry of ``y`` (…, C), whichever is nearer."""
+        return (y > 0.5).to(y.dtype)
+
+
+@dataclass(frozen=True)
+class SmoothedBinary:
+    """Labels of several outputs, each ``e`` or ``1 − e`` with one smoothing ``e`` for all."""
+
+    @property
+    def simpler(self) -> Family | None:
+        """Return the family without smoothing."""
+        return Binary()
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return the entries of ``y`` (…, C) smoothed by their mean distance from zero or one."""
+        high = y > 0.5
+        e = torch.where(high, 1 - y, y).mean(-1, keepdim=True).clamp(0.0, MOST_SMOOTHED)
+        return torch.where(high, 1 - e, e)
+
+
+MOST_SMOOTHED = 0.4  # of a binary label: more would leave nothing of it
 
 # The first of these that fits a label names it, so simpler families come first.
 KNOWN_FAMILIES: tuple[Family, ...] = (OneHot(), Smoothed(), Mixed(2), SmoothedMixed(2))

@@ -173,12 +173,8 @@ class Head:
         linears = linear_layers(model)
         if name is not None and name not in linears:
             raise HeadNotFound(f"no nn.Linear named {name!r}; the model has {', '.join(linears)}")
-        found = list(linears)[-1] if name is None else name
-        return cls._from_linear(found, linears[found])
-
-    @classmethod
-    def _from_linear(cls, name: str, linear: nn.Linear) -> Head:
-        W = linear.weight.detach()
+        name = list(linears)[-1] if name is None else name
+        W, bias = linears[name].weight.detach(), linears[name].bias
         if len(W) < 2:
             raise ModelError(
                 f"expected logits of at least two classes, but the head {name!r} has one output, "
@@ -186,9 +182,8 @@ class Head:
             )
         if not W.is_meta and not W.isfinite().all():
             raise ModelError(f"the head {name!r} has weights that are NaN or infinite")
-        bias = torch.zeros(len(W), device=W.device) if linear.bias is None else linear.bias
-        b = bias.detach().double()
-        return cls(name, W, b, linear.bias is not None)
+        b = torch.zeros(len(W), device=W.device) if bias is None else bias.detach()
+        return cls(name, W, b.double(), bias is not None)
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
@@ -205,14 +200,8 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
 def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = None) -> Head:
     """Return the linear layer whose output the logits are, checked on random inputs of this shape.
 
-    Args:
-        model: the classifier, in the mode the client used.
-        name: the layer, if it is not to be found.
-        shape: the shape or specification of one input; by default the first usual one that the
-            model accepts.
-
-    Raises:
-        HeadNotFound: if no linear layer does what the attacks assume, or none can be checked.
+    By default that is the first usual shape that the model accepts. Raises ``HeadNotFound`` if no
+    linear layer (or not the named one) does what the attacks assume, or none can be checked.
     """
     linears = linear_layers(model)
     if name is not None:

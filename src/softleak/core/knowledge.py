@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from softleak.core.errors import LabelError, OptionError, ShareError
@@ -69,39 +68,35 @@ class Knowledge:
 
     def assumptions(self, recovery: Recovery) -> tuple[str, ...]:
         """Return what an answer rests on, in sentences."""
-        return tuple(self._assumed(recovery))
-
-    def _assumed(self, recovery: Recovery) -> Iterator[str]:
-        if recovery.status is Status.NOT_SINGLE:
-            yield (
-                "The gradient is that of the cross-entropy of several samples or steps, with this "
-                "model and these weights; its sign is as it was said or taken to be."
-            )
-        else:
-            yield (
-                "The gradient is that of the cross-entropy of one sample, with this model and "
-                "these weights, in the mode it was audited in."
-            )
+        said = [
+            "The gradient is that of the cross-entropy of several samples or steps, with this "
+            "model and these weights; its sign is as it was said or taken to be."
+            if recovery.status is Status.NOT_SINGLE
+            else "The gradient is that of the cross-entropy of one sample, with this model and "
+            "these weights, in the mode it was audited in."
+        ]
         if self.client is not None:
-            yield f"The client trained as was said ({self.client}), from these weights."
-        if self.scale_unknown:
-            yield "The share was multiplied by an unknown positive factor."
-        else:
-            yield "The share was not multiplied by a factor (clipping, learning rate, averaging)."
+            said.append(f"The client trained as was said ({self.client}), from these weights.")
+        said.append(
+            "The share was multiplied by an unknown positive factor."
+            if self.scale_unknown
+            else "The share was not multiplied by a factor (clipping, learning rate, averaging)."
+        )
         if self.noise:
-            yield (
+            said.append(
                 f"Every entry carries independent noise of standard deviation {self.noise:g}, as "
                 "declared."
             )
         elif recovery.noise:
-            yield (
+            said.append(
                 "Whatever one sample cannot explain is assumed to be independent noise of equal "
                 "size on every entry."
             )
         else:
-            yield "The share carries no noise beyond the rounding of its number format."
+            said.append("The share carries no noise beyond the rounding of its number format.")
         if recovery.status is Status.UNIQUE:
-            yield self._label_assumed(recovery)
+            said.append(self._label_assumed(recovery))
+        return tuple(said)
 
     def _label_assumed(self, recovery: Recovery) -> str:
         if self.family is not None:

@@ -15,6 +15,9 @@ from typing import TypeAlias
 
 from torch import Tensor
 
+from softleak.core.fit import NOT_FITTED, Fit
+from softleak.core.loss import CROSS_ENTROPY, Loss
+
 
 class Why(Enum):
     """What a finding can rest on, or why there is none."""
@@ -236,6 +239,8 @@ class Recovery(ShortRepr):
     noise: float = 0.0
     confidence: float | None = None
     interval: Tensor | None = None
+    loss: Loss = CROSS_ENTROPY  # the loss that the label rests on
+    fit: Fit = NOT_FITTED  # what the numbers say of everything that is assumed
 
     @property
     def message(self) -> str:

@@ -121,12 +121,7 @@ class LocalTraining:
         return LocalTraining(**{f.name: getattr(self, f.name) for f in fields(LocalTraining)})
 
     def batches(self, samples: int, device: torch.device) -> list[Tensor]:
-        """Return the indices (B,) of the samples of every step, in the order of the steps.
-
-        Args:
-            samples: the number of samples the client has.
-            device: where the indices are needed.
-        """
+        """Return the indices (B,) of the samples of every step, in the order of the steps."""
         size = min(self.batch_size or samples, samples)
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         per_epoch = -(-samples // size)
@@ -317,15 +312,6 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
         low, high = (float(end) for end in torch.aminmax(gradient))
         return high if math.isnan(high) else max(-low, high)
 
-    def _surely_small(self, name: str) -> bool:
-        """Return whether a single sum proves that entries are finite and can be squared.
-
-        Those of a format shorter than float64 can be if they are finite.
-        """
-        gradient = self.gradients[name]
-        short = torch.finfo(gradient.dtype).max < LARGEST_SQUARABLE
-        return short and math.isfinite(float(gradient.sum()))
-
     def norm(self) -> float:
         """Return the L2 norm of all gradients together."""
         return math.hypot(*(float(g.double().norm()) for g in self.gradients.values()))
@@ -362,8 +348,11 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
         self.once(GradientShare.check_finite, self._find_no_strange_numbers)
 
     def _find_no_strange_numbers(self) -> None:
-        # A finite extreme proves finite entries and is cheaper to have than a mask.
-        doubtful = [name for name in self.gradients if not self._surely_small(name)]
+        # A finite sum proves finite entries, which can be squared if the format is short; finite
+        # extremes prove it too. Both are cheaper to have than a mask.
+        short = {n: g for n, g in self.items() if torch.finfo(g.dtype).max < LARGEST_SQUARABLE}
+        fine = {name for name, g in short.items() if math.isfinite(float(g.sum()))}
+        doubtful = [name for name in self.gradients if name not in fine]
         largest = {name: self.largest(name) for name in doubtful}
         bad = [name for name, size in largest.items() if not math.isfinite(size)]
         if bad:
@@ -410,13 +399,9 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
 
     @classmethod
     def from_update(
-        cls,
-        before: Checkpoint,
-        after: Checkpoint,
-        *,
-        lr: float | None = None,
+        cls, before: Checkpoint, after: Checkpoint, *, lr: float | None = None,
         client: LocalTraining | None = None,
-    ) -> GradientShare:
+    ) -> GradientShare:  # fmt: skip
         """Return the gradient behind one step of plain SGD: ``(before − after) / lr``.
 
         Without a learning rate the share is ``before − after``, and its scale is unknown. With a

@@ -21,6 +21,7 @@ class State(Enum):
     LEAKED = "leaked"
     NO_SUCCESS = "attacked without success"
     NOT_ATTACKED = "not attacked"
+    CONTRADICTED = "not attacked: the update contradicts what was stated"
 
     @classmethod
     def of(cls, found: bool, attacked: bool) -> State:
@@ -28,6 +29,11 @@ class State(Enum):
         if found:
             return cls.LEAKED
         return cls.NO_SUCCESS if attacked else cls.NOT_ATTACKED
+
+    @property
+    def attacked(self) -> bool:
+        """Return whether an attack was carried out on assumptions that the numbers allow."""
+        return self in (State.LEAKED, State.NO_SUCCESS)
 
 
 class UpdateKind(Enum):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak.core.errors import MissingExtra, ModelError, OptionError, how_to_install
+from softleak.core.errors import ModelError, OptionError, import_extra
 from softleak.core.share import GradientShare
 from softleak.defenses.defense import Clip, Composed, GaussianNoise, positive
 
@@ -106,10 +106,7 @@ class PrivateTraining:
         return DPSGD(noise_multiplier, clip, generator, self.steps, self.rate, self.delta)
 
     def noise_multiplier(self, epsilon: float) -> float:
-        """Return the smallest noise multiplier that spends at most this ε, to a part in 10⁴.
-
-        ε falls as the noise grows, so it is found by bisection in the logarithm.
-        """
+        """Return the smallest noise multiplier that spends at most this ε, to a part in 10⁴."""
         positive(epsilon, "ε")
         return _multiplier(self, epsilon)
 
@@ -132,9 +129,5 @@ def _multiplier(training: PrivateTraining, epsilon: float) -> float:
 
 
 def _opacus() -> ModuleType:
-    try:
-        opacus = import_module("opacus")
-        import_module("opacus.validators")
-    except ImportError as error:
-        raise MissingExtra(f"DP-SGD needs Opacus: {how_to_install('dp')}") from error
-    return opacus
+    import_extra("opacus.validators", "DP-SGD needs Opacus", "dp")
+    return import_module("opacus")

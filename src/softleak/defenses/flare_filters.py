@@ -9,14 +9,13 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-from softleak.core.errors import MissingExtra, OptionError, how_to_install
+from softleak.core.errors import OptionError, import_extra
 from softleak.core.share import GradientShare
 from softleak.defenses.defense import positive
 
@@ -77,9 +76,4 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def _flare(module: str) -> ModuleType:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MissingExtra(
-            f"NVIDIA FLARE's filters need NVIDIA FLARE: {how_to_install('nvflare')}"
-        ) from error
+    return import_extra(module, "NVIDIA FLARE's filters need NVIDIA FLARE", "nvflare")

@@ -1,6 +1,5 @@
 """softleak inside other people's frameworks: each needs an extra of its own.
 
 Read in this order: ``auditor`` (clients' updates and the audit of a round), ``guard`` (what becomes
-of a client's own update), then the frameworks:
-``flower.guard`` and ``flower.monitor`` with its ``flower.page``, and ``nvflare``.
+of a client's own update), then the frameworks: ``flower.guard``, ``flower.monitor``, ``nvflare``.
 """

@@ -15,15 +15,13 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from softleak.audit.composition import counted, parts_in_words
 from softleak.audit.findings import InputFinding
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.report import AuditReport
 from softleak.audit.run import NamedShare, audit_shares, prepared
-from softleak.audit.samples import read_samples
-from softleak.audit.several_inputs import trained_input
+from softleak.audit.several import counted, parts_of_classes, read_samples, trained_input
 from softleak.core.errors import ModelError, ShareError, SoftleakError
 from softleak.core.head import Head
 from softleak.core.input_spec import Normalisation
@@ -145,11 +143,7 @@ def read_several(
 ) -> AuditReport:
     """Return the report on several samples with their number per class, or why it was not counted.
 
-    Args:
-        subject: the model with the weights that the client was sent.
-        update: the client's step, and what it says of its training.
-        report: the report so far.
-        stand_ins: images with their classes on which local training is simulated.
+    Images with their classes may be given, on which local training is simulated.
     """
     share, sent = update.share, update.trained
     if share is None or sent is None or not report.several or not report.composition.attacked:
@@ -162,7 +156,7 @@ def read_several(
             return report
         known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
         return replace(report, samples=read_samples(subject, share, found, Options(known)))
-    parts = parts_in_words(subject, sent, update.samples, stand_ins)
+    parts = parts_of_classes(subject, sent, update.samples, stand_ins)
     uncounted = because(Why.NOT_COUNTED, why=reason)
     return replace(report, composition=report.composition.because(uncounted, parts))
 
@@ -253,7 +247,7 @@ class RoundAudit:
 
     def attacked(self, leak: Leak) -> int:
         """Return the number of updates on which a kind of leak was attacked."""
-        return len(self.audited) - self.count(leak, State.NOT_ATTACKED)
+        return sum(self.count(leak, state) for state in State if state.attacked)
 
     def metrics(self) -> dict[str, float]:
         """Return the round in numbers, for Flower's metrics.
@@ -311,13 +305,9 @@ class Question:
 
 
 class Auditor:
-    """An auditor of all rounds of one model.
+    """An auditor of all rounds of one model, whose weights are those of each round.
 
     The head and the evidence are facts of the architecture, so they are found once.
-
-    Args:
-        model: the architecture; the weights are those of each round.
-        question: what is asked of every round.
     """
 
     def __init__(self, model: nn.Module, question: Question) -> None:
@@ -326,13 +316,7 @@ class Auditor:
         self._first: Subject | None = None
 
     def audit(self, number: int, updates: Sequence[ClientUpdate], *, inputs: int = 0) -> RoundAudit:
-        """Return what the updates of one round give away.
-
-        Args:
-            number: the number of the round.
-            updates: the clients' steps, each with the state it began at.
-            inputs: how many inputs are attacked, of the updates from each state.
-        """
+        """Return what the updates of one round give away, and the first inputs of each state."""
         start = time.perf_counter()
         clients = [client for some in by_state(updates) for client in self._group(some, inputs)]
         return RoundAudit(number, tuple(clients), time.perf_counter() - start)

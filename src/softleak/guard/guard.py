@@ -12,8 +12,7 @@ import numpy as np
 from torch import nn
 
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Utility, utility
-from softleak.audit.sweeps import TREATMENTS, Treatment
+from softleak.audit.sweeps import TREATMENTS, Treatment, Utility, utility
 from softleak.audit.weakest import (
     Make,
     Search,
@@ -104,16 +103,11 @@ def defended(
 ) -> GuardOutcome:
     """Return the update behind a defence at which the attacks were seen to fail, or a refusal.
 
-    Args:
-        found: what the update gives away without a defence.
-        search: the search for the weakest noise that stops the attacks on this update.
-        treatments: what may be done to the update before the noise.
-        last: the defence of the round before; None to search for one.
-        generator: the source of the noise.
+    The defence of the round before is tried first, with figures measured on this round's update.
     """
     if last is None:
         stopped = least_loss(search, treatments)
-    else:  # with its figures measured on this round's update
+    else:
         stopped = treated(search, last.treatment).at(last.setting)
     if stopped is None:
         return GuardOutcome(found, refusal="no defence that was tried stops the attack")
@@ -139,24 +133,15 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class GuardPolicy:
-    """What a guard is told to do.
-
-    Attributes:
-        action: what to do about an update that gives away what it must not.
-        stop: the leaks that must not happen.
-        seeds: the number of trials for each setting of the noise.
-        noise: the function that makes a defence of a standard deviation and a source, such as
-            ``GaussianNoise`` or ``LaplaceNoise``.
-        treatments: what may be done to an update before the noise.
-        refuse_unattacked: whether an update is kept back if a leak that must not happen could not
-            be attacked, so that nothing is known of it. Otherwise it is sent, and the log says so.
-    """
+    """What a guard is told to do about an update that gives away what it must not."""
 
     action: Action
-    stop: frozenset[Leak] = frozenset({Leak.INPUT})
-    seeds: int = 3
-    noise: Make = GaussianNoise
-    treatments: Sequence[Treatment] = TREATMENTS
+    stop: frozenset[Leak] = frozenset({Leak.INPUT})  # the leaks that must not happen
+    seeds: int = 3  # the number of trials for each setting of the noise
+    noise: Make = GaussianNoise  # makes a defence of a standard deviation and a source
+    treatments: Sequence[Treatment] = TREATMENTS  # what may be done before the noise
+    # Whether an update is kept back if a leak that must not happen could not be attacked, so that
+    # nothing is known of it. Otherwise it is sent, and the log says so.
     refuse_unattacked: bool = False
 
     def __post_init__(self) -> None:
@@ -171,10 +156,7 @@ class GuardPolicy:
 class UpdateGuard:
     """Audit a client's own update, and act on it by a policy.
 
-    Args:
-        model: the architecture of the federation; the weights are those received.
-        policy: what the guard is told to do.
-        question: what is known beforehand, such as the shape of an input.
+    Of the model only the architecture counts; the weights are those received.
     """
 
     def __init__(self, model: nn.Module, policy: GuardPolicy, question: Question) -> None:
@@ -184,15 +166,10 @@ class UpdateGuard:
     def outcome(
         self, update: ClientUpdate, last: Stopped | None, generator: np.random.Generator
     ) -> GuardOutcome:
-        """Audit an update, and decide what becomes of it.
+        """Audit an update, and decide what becomes of it; raises ``SoftleakError`` if it cannot.
 
-        Args:
-            update: what the client received and is about to send.
-            last: the defence of the round before, which is tried first; None in the first round.
-            generator: the source of the noise that is really sent.
-
-        Raises:
-            SoftleakError: if the update cannot be audited.
+        The defence of the round before is tried first. The generator is the source of the noise
+        that is really sent.
         """
         start = process_time()
         found = self._outcome(update, last, generator)

@@ -17,8 +17,8 @@ from softleak.core.errors import ModelError, in_a_line
 from softleak.core.forward import forward_one
 from softleak.core.head import Head
 from softleak.core.subject import Subject
-from softleak.inversion.conv.geometry import padding_of
 from softleak.inversion.conv.layer import MOST_INPUTS, Conv
+from softleak.inversion.conv.rows import padding_of
 from softleak.inversion.results import NoWay
 from softleak.inversion.state import REMEDY, Step
 from softleak.inversion.steps import ActivationStep, Affine, Linear, Pool, Reshape, inverse_of
@@ -259,15 +259,10 @@ LOG_SOFTMAX = {F.log_softmax, torch.log_softmax, "log_softmax"}
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A model prepared for inversion.
+    """A model prepared for inversion."""
 
-    Attributes:
-        head: The model's last linear layer.
-        steps: The layers before the head, from the last to the first.
-    """
-
-    head: Head
-    steps: tuple[Step, ...]
+    head: Head  # the model's last linear layer
+    steps: tuple[Step, ...]  # the layers before the head, from the last to the first
 
     @classmethod
     def of(cls, model: nn.Module, head: Head, input_shape: tuple[int, ...]) -> Chain:
@@ -334,23 +329,19 @@ def _check_order(step: Step, above: list[Step]) -> None:
 
 def _with_lowest_marked(steps: list[Step]) -> list[Step]:
     """Return the steps, the lowest solving one marked: no layer below needs what it hands down."""
-    heavy = [i for i, step in enumerate(steps) if isinstance(step, Linear | Conv)]
-    last = steps[heavy[-1]] if heavy else None
-    if isinstance(last, Linear | Conv):
-        steps[heavy[-1]] = replace(last, lowest=True)
+    for i, step in reversed(list(enumerate(steps))):
+        if isinstance(step, Linear | Conv):
+            return [*steps[:i], replace(step, lowest=True), *steps[i + 1 :]]
     return steps
 
 
 def chain_of(subject: Subject) -> Chain | NoWay:
     """Trace a subject's model as a chain of layers, or say what stands in the way."""
     shape = subject.tensor_shape
+    if subject.input_shape is None:
+        return NoWay("the shape of an input is not known; say it")
     if shape is None:
-        unknown = subject.input_shape is None
-        return NoWay(
-            "the shape of an input is not known; say it"
-            if unknown
-            else "the input is not one tensor of real numbers, so it cannot be walked back to"
-        )
+        return NoWay("the input is not one tensor of real numbers, so it cannot be walked back to")
     try:
         return Chain.of(subject.model, subject.head, shape)
     except ModelError as error:

@@ -184,9 +184,8 @@ def _plan(
     for first in range(len(rows) - count + 1):
         plan = PatchPlan(weight, positions, first, 1.0, pixels, shape)
         factors = [_factor(plan, x, share) for x, share in zip(images, shares, strict=True)]
-        if all(abs(one / factors[0] - 1) < 1e-3 for one in factors if factors[0]) and all(factors):
-            factor = 1.0 if abs(factors[0] - 1) < 1e-4 else 1 / factors[0]
-            return replace(plan, factor=factor)
+        if all(factors) and all(abs(one / factors[0] - 1) < 1e-3 for one in factors):
+            return replace(plan, factor=1.0 if abs(factors[0] - 1) < 1e-4 else 1 / factors[0])
     return None
 
 
@@ -363,8 +362,7 @@ COLUMNS = 32  # whose variance stands for that of all
 SPARE_EQUATIONS = 8  # beyond the unknowns, that show how large errors are
 
 
-@dataclass(frozen=True, eq=False)
-class PatchFit:
+class PatchFit(NamedTuple):
     """The least-squares solution of ``U z = b``."""
 
     seen: Tensor  # (r, K) the solution z

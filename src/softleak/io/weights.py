@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, zip_longest
 from os import PathLike
@@ -99,7 +99,8 @@ def _copies(
     held: Mapping[str, Tensor], own: Mapping[str, Tensor], bare: Mapping[str, str]
 ) -> list[Prefixes]:
     """Return the prefixes under which the model is found: the most complete first, then copies."""
-    common = _common_prefixes(bare)
+    counts = Counter(prefix for name in bare for prefix in _dotted(name))
+    common = [prefix for prefix, count in counts.items() if 2 * count > len(bare)]
     named: Counter[Prefixes] = Counter()
     alike: Counter[Prefixes] = Counter()
     for name, tensor in held.items():
@@ -137,17 +138,9 @@ def _short(name: str, prefix: str) -> str | None:
     return bare.removeprefix(prefix) if bare.startswith(prefix) else None
 
 
-def _common_prefixes(names: Iterable[str]) -> list[str]:
-    """Return the dotted prefixes that most names have, the empty one first."""
-    every = list(names)
-    counts = Counter(prefix for name in every for prefix in _dotted(name))
-    return [prefix for prefix, count in counts.items() if 2 * count > len(every)]
-
-
 def _dotted(name: str) -> Iterator[str]:
-    """Yield the empty prefix, ``a.``, ``a.b.``, … of ``a.b.c``."""
-    yield ""
-    yield from accumulate(f"{part}." for part in name.split(".")[:-1])
+    """Return the empty prefix, ``a.``, ``a.b.``, … of ``a.b.c``."""
+    return accumulate((f"{part}." for part in name.split(".")[:-1]), initial="")
 
 
 def _in_order(model: nn.Module, arrays: Sequence[Tensor]) -> list[str]:
@@ -178,27 +171,21 @@ def pretrained_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str
     library: Any = sys.modules.get("transformers")  # a model of it has imported it
     if library is None:
         return None
-    for name, module in model.named_modules():
-        if isinstance(module, library.PreTrainedModel):
-            return _converted(module, held, f"{name}." if name else "")
-    return None
-
-
-def _converted(
-    module: Any,  # noqa: ANN401 - the library's own class
-    held: Mapping[str, Tensor],
-    prefix: str,
-) -> dict[str, Tensor] | None:
+    networks = ((n, m) for n, m in model.named_modules() if isinstance(m, library.PreTrainedModel))
+    name, network = next(networks, ("", None))
+    if network is None:
+        return None
     try:
-        with _silence(sys.modules["transformers"].utils.logging):
-            loaded, info = type(module).from_pretrained(
-                None, config=module.config, state_dict=dict(held), output_loading_info=True
+        with _silence(library.utils.logging):
+            loaded, info = type(network).from_pretrained(
+                None, config=network.config, state_dict=dict(held), output_loading_info=True
             )
     except Exception:  # the library raises what it likes for weights of another model
         return None
     if any(info.get(kind) for kind in ("missing_keys", "mismatched_keys", "error_msgs")):
         return None
-    return {prefix + name: tensor for name, tensor in loaded.state_dict().items()}
+    prefix = f"{name}." if name else ""
+    return {prefix + own: tensor for own, tensor in loaded.state_dict().items()}
 
 
 @contextmanager

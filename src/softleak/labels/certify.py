@@ -146,8 +146,7 @@ EQUATIONS_ENTRIES = 32  # entries looked at: with more classes there are always 
 
 @torch.inference_mode()
 def count_equations(family: Family, y: Tensor) -> Tensor:
-    """Return (K,) the rank of what ``project`` takes away around labels (K, C), less what is
-    automatic.
+    """Return (K,) the rank of what ``project`` takes from labels (K, C), less what is automatic.
 
     For a projection that is its trace. Entries sum to one whatever the scalar (Theorem 1), so at
     most C − 1 equations are new; with more than 32 classes those of the first 32 are counted.

@@ -14,41 +14,55 @@ from softleak.core.head import Head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.noisy.features import features_of_noise
+from softleak.labels.positive import never_negative
 
 PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
+# The most that labels are taken to be smoothed by: a class of no sample is then raised by up to a
+# C-th of it.
+MOST_SMOOTHED = 0.2
+UNSURE_LENGTH = 5.0  # times: how much longer features may be than those of noise
+LOPSIDED = 4.0  # times as many classes raised as lowered: a sign that does this is a wrong one
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """What a share of several samples, or of several local steps of SGD, still says.
 
-    ``gradients`` are behind it at least: samples, or the same sample again in another step.
-    ``present`` are classes proved to be in some label. ``counts`` (C,) is how often each class is
-    estimated to occur, if the number of samples is stated.
+    Attributes:
+        gradients: how many are behind it at least: samples, or the same sample in another step.
+        present: classes of samples, proved unless labels are smoothed by more than a fifth.
+        counts: (C,) how often each class is estimated to occur, if the number of samples is stated.
+        message: what was proved, or why nothing was.
+        raised: all classes that the step makes more likely: of samples, or of no sample where
+            labels are smoothed.
     """
 
     gradients: int
     present: tuple[int, ...]
     counts: Tensor | None
     message: str
+    raised: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class BatchReader:
-    """A model made ready to read batches, by the features it makes of noise."""
+    """A model made ready to read batches, by the features it makes of noise.
+
+    Attributes:
+        head: the model's head.
+        features: (n, I) what it makes of noise; none if the model cannot be run.
+        never_negative: whether no feature can be negative, by the operations it comes from.
+    """
 
     head: Head
-    features: Tensor  # (n, I); none if the model cannot be run
+    features: Tensor
+    never_negative: bool = False
 
     @classmethod
     def of(cls, subject: Subject) -> BatchReader:
         """Make a model ready by running it on noise, if it is known what it takes."""
-        return cls(subject.head, subject.once(features_of_noise))
-
-    @cached_property
-    def never_negative(self) -> bool:
-        """Return whether no feature of any run was: a ReLU or a sigmoid is before the head."""
-        return len(self.features) > 0 and bool((self.features >= 0).all())
+        positive = subject.once(never_negative)
+        return cls(subject.head, subject.once(features_of_noise), positive)
 
     @cached_property
     def like_a_bias(self) -> Tensor | None:
@@ -59,32 +73,60 @@ class BatchReader:
         size = float(mean.square().sum())
         return mean / size if size > 0 else None
 
-    def read(self, share: GradientShare, samples: int | None = None) -> Batch:
-        """Return what is behind a share of a known scale, with counts if ``samples`` is stated."""
+    def read(
+        self, share: GradientShare, samples: int | None = None, *, left: float | None = None
+    ) -> Batch:
+        """Return what is behind a share of a known scale, with counts if ``samples`` is stated.
+
+        Args:
+            share: the gradient.
+            samples: how many samples there are.
+            left: of a share that was compressed, the error of an entry that is left of it.
+        """
         if samples is not None and samples < 1:
             raise LabelError(f"expected one sample or more, got {samples}")
         (sent,) = head_gradients(self.head, [share])
         G = sent.double()
-        error = _rounding(share, self.head.weight_name, self.head)
-        if not bool((G.sum(0).abs() <= error * len(G) ** 0.5).all()):
+        error = _rounding(share, self.head.weight_name, self.head) + (left or 0.0)
+        if left is None and not bool((G.sum(0).abs() <= error * len(G) ** 0.5).all()):
             noisy = "the head's gradient carries noise: neither samples nor classes proved"
             return Batch(1, (), None, noisy)
         relative = share.resolution(self.head.weight_name, self.head.dtype)
         least = max(numerical_rank(self.head, share, relative), 1)
-        present = self._present(share, G, error)
-        counts = None if samples is None else self.counts(share, present, samples)
-        how = "" if present else f": {self._why_none(share)}"
-        words = f"at least {least} gradients; {len(present)} classes proved{how}"
-        return Batch(least, present, counts, words)
+        raised, lowered = self._moved(share, G, error)
+        if len(raised) > 2 and len(raised) >= LOPSIDED * lowered:
+            return Batch(least, (), None, "nearly every class is raised: the sign may be wrong")
+        present = self._present(share, G, raised)
+        counts = None if samples is None or left else self.counts(share, raised, samples)
+        how = "" if raised else f": {self._why_none(share)}"
+        open_ = len(raised) - len(present)
+        more = f", {open_} more raised, which smoothing may do" if open_ else ""
+        words = f"at least {least} gradients; {len(present)} classes proved{more}{how}"
+        return Batch(least if left is None else 1, present, counts, words, raised)
 
-    def _present(self, share: GradientShare, G: Tensor, error: float) -> tuple[int, ...]:
-        """Return classes j with a negative sum of p_j − y_j: some y_j is above zero."""
-        name, negative = self.head.bias_name, torch.zeros(len(G), dtype=torch.bool)
+    def _moved(self, share: GradientShare, G: Tensor, error: float) -> tuple[tuple[int, ...], int]:
+        """Return classes j with a negative sum of p_j − y_j, and how many have a positive one."""
+        name = self.head.bias_name
+        negative = positive = torch.zeros(len(G), dtype=torch.bool)
         if self.head.has_bias and name in share:
-            negative = share[name].double() < -_rounding(share, name, self.head)
+            own = _rounding(share, name, self.head)
+            negative, positive = share[name].double() < -own, share[name].double() > own
         if self.never_negative:
             negative = negative | (G + error < 0).any(1)
-        return tuple(negative.nonzero()[:, 0].tolist())
+            positive = positive | (G - error > 0).any(1)
+        return tuple(negative.nonzero()[:, 0].tolist()), int((positive & ~negative).sum())
+
+    def _present(self, share: GradientShare, G: Tensor, raised: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the classes that are raised by more than smoothing may do without a sample.
+
+        A class of no sample has a mean label of ``ε/C``, and is raised by no more.
+        """
+        delta, floor = self._mean_delta(share, G), MOST_SMOOTHED / len(G)
+        if delta is None or share.scale == "unknown":
+            return ()
+        if not (self.head.has_bias and self.head.bias_name in share):
+            floor *= UNSURE_LENGTH
+        return tuple(j for j in raised if float(delta[j]) < -floor)
 
     def _why_none(self, share: GradientShare) -> str:
         """Return why no class was proved."""
@@ -99,7 +141,7 @@ class BatchReader:
     def counts(self, share: GradientShare, present: tuple[int, ...], samples: int) -> Tensor | None:
         """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c.
 
-        ``present`` are the classes that are proved to be there, and ``samples`` is B.
+        ``present`` are the classes that are taken to be there, and ``samples`` is B.
         """
         G = head_gradients(self.head, [share])[0].double()
         delta = self._mean_delta(share, G)

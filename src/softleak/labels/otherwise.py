@@ -41,7 +41,7 @@ def is_sign_pattern(gradient: Tensor) -> bool:
     small numbers instead.
     """
     sizes = gradient.detach().double().abs().flatten()
-    if _spread_out(sizes):
+    if not len(sizes) or _spread_out(sizes):
         return False
     sizes = sizes[sizes > 0]
     large = sizes[sizes > sizes.max() / 2] if len(sizes) else sizes
@@ -54,9 +54,7 @@ def is_sign_pattern(gradient: Tensor) -> bool:
 
 
 def _spread_out(sizes: Tensor) -> bool:
-    """Return whether too many entries lie between zero and the largest: nearly all end here."""
-    if not sizes.numel():
-        return False
+    """Return whether too many entries lie between zero and the largest: most gradients end here."""
     largest, slack = float(sizes.max()), SIGN_PATTERN_ALIKE
     low, high = slack * largest, (1 - slack) / (1 + slack) * largest
     between = int(((sizes > low) & (sizes < high)).sum())
@@ -252,9 +250,9 @@ def otherwise(
         return explained
     if _of_rounding(subject, knowledge, factors):
         return Recovery(Status.AMBIGUOUS, Doubt.UNBALANCED.value)
-    if G.shape[0] > OTHERWISE_MOST_CLASSES:
-        return _beyond_bounds(G)
     spectrum = Spectrum.of(G)
+    if len(G) > OTHERWISE_MOST_CLASSES:
+        return _beyond_bounds(spectrum, len(G))
     if spectrum.samples == 1:
         try:
             return recover_noisy(subject, knowledge, share, G, spectrum)
@@ -314,15 +312,14 @@ def _of_signs(G: Tensor) -> Recovery:
     )
 
 
-def _beyond_bounds(G: Tensor) -> Recovery:
+def _beyond_bounds(spectrum: Spectrum, classes: int) -> Recovery:
     """Return what is said of a noisy share whose posterior would take too long."""
-    spectrum = Spectrum.of(G)
     if spectrum.samples > 1:
         return _several(spectrum.samples)
     return Recovery(
         Status.GUESS,
         f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient; with "
-        f"{len(G)} classes the probability of a label is not computed (at most "
+        f"{classes} classes the probability of a label is not computed (at most "
         f"{OTHERWISE_MOST_CLASSES}), so no label is claimed",
         noise=spectrum.noise,
     )
@@ -351,13 +348,8 @@ def _mended(
     # The row holds the roundings of all the others, and of the probabilities, which sum to one only
     # up to theirs: far more than a part of its own size.
     rounding = share.resolution(name, subject.head.dtype) * float(clean.abs().sum(0).max())
-    known = {
-        **share.rounding,
-        name: math.hypot(share.noise(name), OTHERWISE_SUMMED_ROUNDINGS * rounding),
-    }
+    error = math.hypot(share.noise(name), OTHERWISE_SUMMED_ROUNDINGS * rounding)
+    known = {**share.rounding, name: error}
     answer = solve_single(subject, knowledge, replace(whole, scale=share.scale, rounding=known))
-    if answer is None:
-        return None
-    return with_note(
-        answer, f"row {row} of the head's gradient was altered and taken from the others"
-    )
+    note = f"row {row} of the head's gradient was altered and taken from the others"
+    return None if answer is None else with_note(answer, note)

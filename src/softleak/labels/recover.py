@@ -18,6 +18,7 @@ from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
 from softleak.labels.evidence.probes import evidence_for, evidence_of
 from softleak.labels.evidence.relation import Relation
+from softleak.labels.fit import fitted
 from softleak.labels.local.recover import alike, recover_trained
 from softleak.labels.otherwise import (
     BROKEN,
@@ -117,13 +118,13 @@ def make_subject(
 def recover(
     subject: Subject, shares: Sequence[GradientShare], knowledge: Knowledge
 ) -> tuple[Recovery, ...]:
-    """Recover the label and the feature behind each of many shares (§3).
-
-    Returns:
-        A recovery for each share, in their order. A share that cannot be read is REFUSED, and the
-        others are recovered nevertheless.
-    """
-    refused = {i: why for i, share in enumerate(shares) if (why := _refusal(subject, share))}
+    """Recover the label and the feature behind each share (§3); an unreadable one is REFUSED."""
+    refused = {}
+    for i, share in enumerate(shares):
+        try:
+            check_share(subject, share)
+        except SoftleakError as error:
+            refused[i] = Recovery(Status.REFUSED, str(error))
     readable = [share for i, share in enumerate(shares) if i not in refused]
     answers = iter(_recover_checked(subject, readable, knowledge))
     return tuple(refused[i] if i in refused else next(answers) for i in range(len(shares)))
@@ -193,14 +194,6 @@ def check_share(subject: Subject, share: GradientShare) -> None:
         head_gradients(subject.head, [share])
 
 
-def _refusal(subject: Subject, share: GradientShare) -> Recovery | None:
-    try:
-        check_share(subject, share)
-    except SoftleakError as error:
-        return Recovery(Status.REFUSED, str(error))
-    return None
-
-
 def _check_shape(shape: object) -> None:
     if shape is None or isinstance(shape, InputSpec):
         return
@@ -244,7 +237,8 @@ def _recover(
         for i, found in zip(rows, solved, strict=True)
         if factors.balanced(i, found.scalar)
     }
-    return [
+    found = [
         answers.get(i) or otherwise(subject, knowledge, share, factors.take(every[i : i + 1]))
         for i, share in enumerate(shares)
     ]
+    return [fitted(subject, knowledge, *one) for one in zip(shares, found, strict=True)]

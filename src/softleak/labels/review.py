@@ -17,13 +17,7 @@ from torch import Tensor
 from softleak.core.families import KNOWN_FAMILIES, AnyLabel, Mixed, OneHot, Smoothed, SmoothedMixed
 from softleak.core.results import Reading, Recovery, Status
 from softleak.labels.certify import FAMILY_NAMES, Doubt, with_note
-from softleak.labels.curve import (
-    ENTRIES_AT_ONCE,
-    Interval,
-    distance,
-    on_simplex,
-    root_mean_square,
-)
+from softleak.labels.curve import ENTRIES_AT_ONCE, Interval, distance, on_simplex, root_mean_square
 from softleak.labels.evidence.relation import Estimate
 from softleak.labels.pseudo import LARGEST, PseudoLabels, Segment, other_factors_fit
 from softleak.labels.search import SEARCH_FIT, search
@@ -331,10 +325,8 @@ def _explained(reading: Reading, otherwise: bool) -> str:
         "a difference of weights (after − before), not a gradient" if reading.scale < 0
         else "an averaged or weighted loss, clipping or another learning rate"
     )  # fmt: skip
-    first = (
-        "taken as the gradient itself, the share means a label of no simple kind" if otherwise
-        else "taken as the gradient itself, the share means no label at all"
-    )  # fmt: skip
+    label = "a label of no simple kind" if otherwise else "no label at all"
+    first = f"taken as the gradient itself, the share means {label}"
     if reading.temperature != 1:
         return (
             f"{first}; with a loss that divides the logits by a temperature of "

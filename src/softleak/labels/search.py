@@ -63,9 +63,8 @@ class Minima:
 
     def take(self, rows: Tensor) -> Minima:
         """Return some of the minima, in that order."""
-        return Minima(
-            self.client[rows], self.scalar[rows], self.low[rows], self.high[rows], self.misfit[rows]
-        )
+        ends = self.low[rows], self.high[rows]
+        return Minima(self.client[rows], self.scalar[rows], *ends, self.misfit[rows])
 
     @property
     def fits(self) -> Tensor:
@@ -100,49 +99,51 @@ def sections(left: Tensor, right: Tensor, points: int) -> Tensor:
     return torch.lerp(left[:, None], right[:, None], steps)
 
 
+# These serve inside inference mode and outside.
+
+
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def _even_steps(points: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return as many ``points`` from zero to one, which serve inside inference mode and outside."""
-    with torch.inference_mode(False):
-        return torch.linspace(0, 1, points, dtype=dtype, device=device)
+    """Return as many ``points`` from zero to one."""
+    return torch.linspace(0, 1, points, dtype=dtype, device=device)
 
 
 @lru_cache(maxsize=4)
+@torch.inference_mode(False)
 def _doubling_steps(dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return parts of a bracket from zero to one, each about twice the one before."""
-    with torch.inference_mode(False):
-        bits = torch.linspace(-SEARCH_EDGE_BITS, 0, SEARCH_SECTION - 1, dtype=dtype)
-        return F.pad(bits.exp2(), (1, 0)).to(device)
+    bits = torch.linspace(-SEARCH_EDGE_BITS, 0, SEARCH_SECTION - 1, dtype=dtype)
+    return F.pad(bits.exp2(), (1, 0)).to(device)
 
 
 @lru_cache(maxsize=8)
+@torch.inference_mode(False)
 def _ways(ways: tuple[int, ...], device: torch.device) -> Tensor:
     """Return the ways (K,) from a place to others, as numbers to add to it."""
-    with torch.inference_mode(False):
-        return torch.tensor(ways, device=device)
+    return torch.tensor(ways, device=device)
 
 
 @lru_cache(maxsize=4)
+@torch.inference_mode(False)
 def _crossing_steps(dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return parts of a bracket on both sides of a crossing, nearer and nearer to it."""
-    with torch.inference_mode(False):
-        near = torch.tensor([2.0**-3, 2.0**-6, 2.0**-9, 2.0**-12], dtype=dtype, device=device)
-        return torch.cat([-near, near])
+    near = torch.tensor([2.0**-3, 2.0**-6, 2.0**-9, 2.0**-12], dtype=dtype, device=device)
+    return torch.cat([-near, near])
 
 
 def zoom(
-    loss: Callable[[Tensor], Tensor], left: Tensor, right: Tensor, levels: int, *, many: bool
+    curve: Curve, family: Family, left: Tensor, right: Tensor, levels: int, *, many: bool
 ) -> tuple[Tensor, Tensor]:
-    """Cut brackets (K,) into sections around their lowest point, again and again.
+    """Cut brackets (K,) into sections around the lowest point of the spread, again and again.
 
-    Return that point between its neighbours (3, K), and the loss at the three (3, K). With ``many``
-    classes each level is taken in two steps of fewer points, since then points cost more than
-    steps.
+    Return that point between its neighbours (3, K), and the spread at the three (3, K). With
+    ``many`` classes points cost more than steps: a level is taken in two steps of fewer points.
     """
     count, steps = (SEARCH_FEWER, 2 * levels) if many else (SEARCH_SECTION, levels)
     for _ in range(steps):
         points = sections(left, right, count)
-        values = loss(points)
+        values = spread(curve, family, points)
         around = _around(values.argmin(-1, keepdim=True), count)
         three = points.gather(1, around).T
         left, _, right = three
@@ -154,10 +155,8 @@ def descend(
 ) -> tuple[Tensor, Tensor]:
     """Return the lowest points (K,) of brackets (K,), and the loss there.
 
-    Each is zoomed onto until it fits and falls no more.
-
-    ``loss`` is given which of the brackets are meant (A,), and scalars (A, S). A misfit that cannot
-    be brought down to what rounding explains takes all ``levels``.
+    Each is zoomed onto until it fits and falls no more, or for all ``levels``. ``loss`` is given
+    which of the brackets are meant (A,), and scalars (A, S).
     """
     lowest, least = left.clone(), torch.full_like(left, math.inf)
     open_ = torch.arange(len(left), device=left.device)
@@ -224,8 +223,7 @@ def search(curve: Curve, family: Family, where: Interval) -> Minima:
 
     It runs in inference mode, which takes a tenth off thousands of small steps.
     """
-    client = where.client
-    parts = [_search(curve, family, client[rows], grid) for rows, grid in where.grids()]
+    parts = [_search(curve, family, where.client[rows], grid) for rows, grid in where.grids()]
     return Minima(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -234,9 +232,8 @@ def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple
     mine, simpler = curve.take(client), simpler_of(family)
     kinds = (family,) if simpler is None else (family, simpler)
     unfit, far, *near = in_pieces(lambda c, t: _levels(c, kinds, t), mine, grid)
-    cells = local_minima(
-        far.masked_fill(unfit <= SEARCH_FIT, 0.0), grid
-    )  # what fits is a plateau, not noise
+    # What fits is a plateau, not noise.
+    cells = local_minima(far.masked_fill(unfit <= SEARCH_FIT, 0.0), grid)
     found = [_refine(mine, family, *_cut(mine, family, cells))]
     hollows = local_minima(_up_to(SEARCH_CLOSE, unfit), grid, 2, SEARCH_SLOPE)
     found.append(_hidden_minima(mine, family, hollows, *found[0]))
@@ -246,9 +243,7 @@ def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple
     every = Minima(row, scalar, scalar, scalar, size)
     alone = _distinct(_with_intervals(mine, family, grid, unfit > SEARCH_FIT, every))
     settled = _settled(mine, family, alone)
-    return (
-        client[settled.client], settled.scalar, settled.low, settled.high, settled.misfit,
-    )  # fmt: skip
+    return client[settled.client], settled.scalar, settled.low, settled.high, settled.misfit
 
 
 def _settled(curve: Curve, family: Family, minima: Minima) -> Minima:
@@ -260,10 +255,6 @@ def _settled(curve: Curve, family: Family, minima: Minima) -> Minima:
         _misfits(some, family, len(wide)), ends.low, ends.high, SEARCH_FIRST_LEVELS
     )
     return replace(minima, scalar=scalar, misfit=size)
-
-
-def _many(curve: Curve) -> bool:
-    return curve.points_at_once < SEARCH_MANY_POINTS
 
 
 def _misfits(curve: Curve, family: Family, count: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -306,14 +297,12 @@ def _hidden_minima(
     """
     row, left, right = cells
     finer = sections(left, right, SEARCH_HIDDEN_POINTS)
-    unfit = misfit(curve.take(row), family, finer, SEARCH_SHALLOW)
-    unfit = _up_to(SEARCH_SHALLOW, unfit)
+    unfit = _up_to(SEARCH_SHALLOW, misfit(curve.take(row), family, finer, SEARCH_SHALLOW))
     inner, left, right = local_minima(unfit, finer, depth=SEARCH_HIDDEN_DEPTH)
     row = row[inner]
     low, high = torch.minimum(left, right)[:, None], torch.maximum(left, right)[:, None]
     again = (row[:, None] == known_row) & (low <= known) & (known <= high) & (size <= SEARCH_FIT)
-    new = ~again.any(-1)
-    row, left, right = row[new], left[new], right[new]
+    row, left, right = (one[~again.any(-1)] for one in (row, left, right))
     levels = SEARCH_LAST_LEVELS - SEARCH_FIRST_LEVELS
     return row, *descend(_misfits(curve.take(row), family, len(row)), left, right, levels)
 
@@ -336,10 +325,8 @@ def _levels(curve: Curve, families: tuple[Family, ...], t: Tensor) -> tuple[Tens
 def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tensor) -> Found:
     """Return the best point of each bracket (K,), of the misfit where that may reach zero."""
     every = curve.take(row)
-    (_, scalar, _), (near, lowest, far) = zoom(
-        lambda t: spread(every, family, t), left, right, SEARCH_FIRST_LEVELS - 1,
-        many=_many(curve),
-    )  # fmt: skip
+    levels, many = SEARCH_FIRST_LEVELS - 1, every.points_at_once < SEARCH_MANY_POINTS
+    (_, scalar, _), (near, lowest, far) = zoom(every, family, left, right, levels, many=many)
     # A minimum at zero is V-shaped at every scale; one above zero is flat by now.
     sharp = (lowest < 0.9 * torch.maximum(near, far)) | (lowest == 0)
     scalar = scalar.clone()
@@ -356,10 +343,8 @@ def _near_simpler(curve: Curve, family: Family, simpler: Family, cells: Brackets
     """
     row, left, right = _cut(curve, simpler, cells)
     every = curve.take(row)
-    (_, scalar, _), (_, far, _) = zoom(
-        lambda t: spread(every, simpler, t), left, right, 2 * SEARCH_FIRST_LEVELS,
-        many=_many(curve),
-    )  # fmt: skip
+    levels, many = 2 * SEARCH_FIRST_LEVELS, every.points_at_once < SEARCH_MANY_POINTS
+    (_, scalar, _), (_, far, _) = zoom(every, simpler, left, right, levels, many=many)
     rest = spread(every, family, scalar[:, None])[:, 0]
     close = (far < SEARCH_NEARLY) & (rest < far / 2)
     row, scalar = row[close], scalar[close]
@@ -368,8 +353,7 @@ def _near_simpler(curve: Curve, family: Family, simpler: Family, cells: Brackets
     steps = torch.cat([-scales.flip(0), scales.new_zeros(1), scales])
     points = scalar[:, None] * (1 + steps)
     best = misfit(some, family, points).argmin(-1, keepdim=True)
-    ends = torch.cat([(best - 1).clamp_min(0), (best + 1).clamp_max(len(steps) - 1)], 1)
-    left, right = points.gather(1, ends).unbind(1)
+    left, _, right = points.gather(1, _around(best, len(steps))).unbind(1)
     return row, *descend(_misfits(some, family, len(row)), left, right, SEARCH_LAST_LEVELS)
 
 
@@ -393,11 +377,9 @@ def _with_intervals(
         found.low[first], found.high[first] = ends.amin(0), ends.amax(0)
         todo[first] = False
         mine = found.client[:, None] == found.client[first]
-        inside = (found.low[first] <= found.scalar[:, None]) & (
-            found.scalar[:, None] <= found.high[first]
-        )
-        covered = todo & (mine & inside).any(-1)
-        kept = ~covered
+        scalar = found.scalar[:, None]
+        inside = (found.low[first] <= scalar) & (scalar <= found.high[first])
+        kept = ~(todo & (mine & inside).any(-1))
         found, todo = found.take(kept.nonzero()[:, 0]), todo[kept]
     return found
 

@@ -2,9 +2,9 @@
 
 The modules, in reading order: ``reconstruction`` (the answer), ``gradients`` (the gradient as a
 function of an input), ``problems`` (objectives and priors), ``tasks`` (labels and starts),
-``optimisers`` (Adam and L-BFGS), ``matcher`` (batches of jobs), ``gauss_newton`` and ``proving``
-(solving and proving), ``reconstruct`` (the attack), ``unrolled`` (updates of several local steps)
-and ``terminal_watch`` (progress on a terminal).
+``optimisers`` (Adam and L-BFGS), ``matcher`` (batches of jobs), ``gauss_newton`` (solving and
+proving), ``reconstruct`` (the attack), ``unrolled`` (updates of several local steps) and
+``terminal_watch`` (progress on a terminal).
 """
 
 from softleak.matching.gauss_newton.method import GaussNewton
@@ -37,35 +37,9 @@ from softleak.matching.tasks import (
 )
 
 __all__ = [
-    "L2",
-    "LBFGS",
-    "Adam",
-    "AttemptSettings",
-    "Box",
-    "Certificate",
-    "Cosine",
-    "GaussNewton",
-    "GivenLabel",
-    "HardLabel",
-    "Image",
-    "LabelSource",
-    "MatchProgress",
-    "MatchStatus",
-    "Matching",
-    "MatchingSettings",
-    "Noise",
-    "Objective",
-    "Optimiser",
-    "Prior",
-    "RandomLabel",
-    "Reconstruction",
-    "RecoveredLabel",
-    "Start",
-    "TotalVariation",
-    "Watch",
-    "WolfeSearch",
-    "reconstruct",
-    "reconstruct_batch",
-    "reconstruct_many",
-    "usual_objective",
-]
+    "L2", "LBFGS", "Adam", "AttemptSettings", "Box", "Certificate", "Cosine", "GaussNewton",
+    "GivenLabel", "HardLabel", "Image", "LabelSource", "MatchProgress", "MatchStatus", "Matching",
+    "MatchingSettings", "Noise", "Objective", "Optimiser", "Prior", "RandomLabel",
+    "Reconstruction", "RecoveredLabel", "Start", "TotalVariation", "Watch", "WolfeSearch",
+    "reconstruct", "reconstruct_batch", "reconstruct_many", "usual_objective",
+]  # fmt: skip

@@ -19,28 +19,16 @@ from softleak.numerics.recorder import recorded_inputs, watched
 
 @dataclass(frozen=True, eq=False)
 class DifferentiableModel:
-    """A private copy of a model whose gradients can be differentiated by the input.
+    """A private copy of a model whose gradients can be differentiated by the input."""
 
-    Attributes:
-        model: the copy. Batches of independent samples may run through it under ``vmap``.
-        parameters: its parameters by name, detached.
-        head: its last linear layer.
-        plain: whether gradients are taken by autograd, one sample at a time. Some models cannot be
-            vectorised and need it.
-    """
-
-    model: nn.Module
-    parameters: dict[str, Tensor]
-    head: Head
-    plain: bool = False
+    model: nn.Module  # the copy. Batches of independent samples may run through it under ``vmap``
+    parameters: dict[str, Tensor]  # its parameters by name, detached
+    head: Head  # its last linear layer
+    plain: bool = False  # whether autograd takes the gradients: some models cannot be vectorised
 
     @classmethod
     def of(cls, model: nn.Module, head: Head, dtype: torch.dtype) -> DifferentiableModel:
-        """Copy a model in a dtype; batch normalisation in train mode sees one sample only.
-
-        Raises:
-            ModelError: if a dropout layer is in train mode, as its mask cannot be known.
-        """
+        """Copy a model in a dtype; batch normalisation in train mode sees one sample only."""
         own = copy.deepcopy(model).to(dtype)
         for name, module in own.named_modules():
             if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
@@ -153,22 +141,14 @@ TOLERANCE = 1e-4  # how far, relative to its size, the gradient of a layer may b
 
 @dataclass(frozen=True, eq=False)
 class OuterProducts:
-    """A model whose gradients of some linear layers are the factors δ and x, in a row (C + I,).
+    """A model whose gradients of some linear layers are the factors δ and x, in a row (C + I,)."""
 
-    Attributes:
-        model: the function from input and label to gradient.
-        layers: the names of these layers, each of which acts once, on one row.
-    """
-
-    model: DifferentiableModel
-    layers: tuple[str, ...]
+    model: DifferentiableModel  # the function from input and label to gradient
+    layers: tuple[str, ...]  # the names of these layers, each of which acts once, on one row
 
     @classmethod
     def of(cls, model: DifferentiableModel, shape: tuple[int, ...]) -> OuterProducts:
-        """Return a model with the large linear layers whose gradients are outer products.
-
-        A layer that acts twice, or whose weight is used elsewhere as well, shows on random input.
-        """
+        """Return a model with the large linear layers whose gradients are outer products."""
         large = tuple(
             name
             for name, module in model.model.named_modules()
@@ -185,7 +165,8 @@ class OuterProducts:
             whole, found = model.gradient(x, y), cls(model, large).gradient(x, y)
         except Exception:  # a layer that sees several rows, or none
             return cls(model, ())
-        return cls(model, tuple(name for name in large if _same(found, whole, f"{name}.weight")))
+        weights = {name: f"{name}.weight" for name in large}
+        return cls(model, tuple(n for n, w in weights.items() if _same(found[w], whole[w])))
 
     @property
     def weights(self) -> frozenset[str]:
@@ -193,10 +174,7 @@ class OuterProducts:
         return frozenset(f"{name}.weight" for name in self.layers)
 
     def gradient(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Return ``∂L/∂θ`` by name, for one input and its label (C,).
-
-        δ is the derivative by what is added to the output of a layer.
-        """
+        """Return ``∂L/∂θ`` by name; δ is the derivative by what is added to a layer's output."""
         fixed = {n: p for n, p in self.model.parameters.items() if n in self.weights}
         moving = {n: p for n, p in self.model.parameters.items() if n not in fixed}
         added = {f"{n}.weight": x.new_zeros(len(fixed[f"{n}.weight"])) for n in self.layers}
@@ -226,18 +204,14 @@ class OuterProducts:
             yield seen
 
 
-def _same(found: Mapping[str, Tensor], whole: Mapping[str, Tensor], name: str) -> bool:
-    """Return whether the factors of a gradient are those of the gradient."""
-    rows = len(whole[name])
-    off = (torch.outer(found[name][:rows], found[name][rows:]) - whole[name]).norm()
-    return bool(off <= TOLERANCE * whole[name].norm())
+def _same(factors: Tensor, gradient: Tensor) -> bool:
+    """Return whether δ and x in a row are the factors of a gradient."""
+    off = torch.outer(factors[: len(gradient)], factors[len(gradient) :]) - gradient
+    return bool(off.norm() <= TOLERANCE * gradient.norm())
 
 
 def factored(gradients: Sequence[Tensor]) -> Tensor | None:
-    """Return ``σ``, ``u`` and ``v`` of gradients (C, I), a row (1 + C + I,) for each.
-
-    None if one of them is not an outer product to within rounding.
-    """
+    """Return rows σ, u and v (1 + C + I,) of gradients (C, I); None if one is no outer product."""
     rows = []
     for G in gradients:
         tiny = torch.finfo(torch.double).tiny
@@ -267,10 +241,7 @@ def _residual(G: Tensor, u: Tensor, v: Tensor) -> Tensor:
 def parts(ours: Tensor, theirs: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Return vectors with the same distance and angle as two outer products.
 
-    Args:
-        ours: δ and x (C + I,).
-        theirs: σ, u and v (1 + C + I,).
-        classes: the number C of entries of δ.
+    ``ours`` is δ, of C ``classes``, and x (C + I,); ``theirs`` is σ, u and v (1 + C + I,).
     """
     delta, x = ours[:classes], ours[classes:]
     sigma, u, v = theirs[:1], theirs[1 : classes + 1], theirs[classes + 1 :]

@@ -17,7 +17,6 @@ from softleak.matching.gauss_newton.method import (
     GaussNewton,
     NewtonSolution,
     described,
-    explains,
     solve_from_starts,
 )
 from softleak.matching.gradients import (
@@ -43,32 +42,32 @@ NEAR_ATTEMPTS = 3  # how many attempts differ in how their steps are damped, not
 
 @dataclass(frozen=True, eq=False)
 class Prover:
-    """Solve jobs by Gauss–Newton, one after the other.
+    """Solve jobs by Gauss–Newton, one after the other."""
 
-    Attributes:
-        method: how the equations are solved.
-        subject: the model made ready.
-        attempts: how often a job is tried, until one attempt explains the share. The first three
-            begin at the start if that is near, and differ in how steps are damped.
-        stopping: what may end the run.
-    """
-
-    method: GaussNewton
-    subject: Subject
-    attempts: int
-    stopping: Stopping
+    method: GaussNewton  # how the equations are solved
+    subject: Subject  # the model made ready
+    attempts: (
+        int  # at each job, until one explains the share; the first three begin at a near start
+    )
+    stopping: Stopping  # what may end the run
 
     def run(self, job: Job) -> Reconstruction:
         """Return the best solution over all starts and all labels that may be the true one."""
         found: list[NewtonSolution] = []
         try:
             for known in knowledge_of(job):
-                found.append(self._tried(job, known))
+                starts = [self._drawn(job, attempt) for attempt in range(self.attempts)]
+                found.append(
+                    solve_from_starts(
+                        self.method, self.subject, job.share, known, starts, self.stopping,
+                        job.start.near,
+                    )
+                )  # fmt: skip
         except (ModelError, RuntimeError, NotImplementedError) as error:
             if not found:
                 return Reconstruction(MatchStatus.UNFIT, reason=in_a_line(error))
         best = min(found, key=lambda one: one.misfit)
-        rivals = [one for one in found if one is not best and explains(one)]
+        rivals = [one for one in found if one is not best and one.explained]
         answer = self._answer(best, job)
         if answer.proved and any(_apart(one, best) for one in rivals):
             reason = "another label explains the share as well, with another image"
@@ -76,11 +75,7 @@ class Prover:
         return answer
 
     def polish(self, job: Job, matched: Reconstruction) -> Reconstruction:
-        """Return the solution near a matched input if it is proved, else the matched input.
-
-        Nothing is tried, and nothing is lost, if the network is not smooth or has too many
-        unknowns.
-        """
+        """Return the solution near a matched input if it is proved, else the matched input."""
         if matched.input is None or math.prod(job.shape) > self.method.dense:
             return matched
         try:
@@ -93,13 +88,6 @@ class Prover:
         if found.proved:
             return replace(found, evaluations=matched.evaluations + found.evaluations)
         return replace(matched, certificate=found.certificate)
-
-    def _tried(self, job: Job, known: BatchKnowledge) -> NewtonSolution:
-        """Return the best solution over all starts, with one label."""
-        starts = [self._drawn(job, attempt) for attempt in range(self.attempts)]
-        return solve_from_starts(
-            self.method, self.subject, job.share, known, starts, self.stopping, job.start.near
-        )
 
     def _drawn(self, job: Job, attempt: int) -> Tensor:
         """Return inputs (B, …) to begin with, of little contrast unless the start is near."""
@@ -161,26 +149,17 @@ def _known_batch(job: Job) -> BatchKnowledge:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool(
-        torch.allclose(one.double(), other.double(), atol=1e-6)
-    )
+    alike = one.shape == other.shape
+    return alike and torch.allclose(one.double(), other.double(), atol=1e-6)
 
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """An estimate of what double backpropagation holds of one problem.
+    """What double backpropagation holds of a problem, measured on LeNet, ResNet18, VGG and ViT."""
 
-    The two factors were measured on LeNet, ResNet18, VGG and ViT.
-
-    Attributes:
-        activations: how many copies of all layers' outputs are held.
-        parameters: how many copies of the model's parameters are held.
-        most_problems: the largest batch; beyond it a batch is not faster.
-    """
-
-    activations: int = 12
-    parameters: int = 6
-    most_problems: int = 64
+    activations: int = 12  # how many copies of all layers' outputs are held
+    parameters: int = 6  # how many copies of the model's parameters are held
+    most_problems: int = 64  # the largest batch; beyond it a batch is not faster
 
     def entries(
         self, model: DifferentiableModel, input_shape: tuple[int, ...], optimiser: Optimiser
@@ -190,23 +169,16 @@ class MemoryModel:
         ``activations · A + parameters · |θ| + vectors · n``, where ``A`` counts the entries of all
         layers' outputs, and ``n`` the unknowns of a problem.
         """
+        A = count_activations(model, model.like.new_zeros(1, *input_shape))
         weights = sum(p.numel() for p in model.parameters.values())
-        unknowns = math.prod(input_shape) + model.head.classes
-        return (
-            self.activations * count_activations(model, model.like.new_zeros(1, *input_shape))
-            + self.parameters * weights
-            + optimiser.vectors * unknowns
-        )
+        n = math.prod(input_shape) + model.head.classes
+        return self.activations * A + self.parameters * weights + optimiser.vectors * n
 
     def batch_size(
         self, model: DifferentiableModel, input_shape: tuple[int, ...], optimiser: Optimiser,
         memory: int,
     ) -> int:  # fmt: skip
-        """Return how many problems fit in ``memory`` bytes, at least one.
-
-        Raises:
-            ModelError: if the model does not take an input of this shape.
-        """
+        """Return how many problems fit in ``memory`` bytes, at least one."""
         size = self.entries(model, input_shape, optimiser) * model.like.element_size()
         return max(1, min(self.most_problems, memory // size))
 
@@ -216,29 +188,17 @@ IMAGE_DIMENSIONS = 3  # (C, H, W)
 
 @dataclass(frozen=True, eq=False)
 class BatchMatcher:
-    """Everything that the batches of one run have in common.
+    """Everything that the batches of one run have in common."""
 
-    Attributes:
-        model: the function from input and label to gradient.
-        objective: the distance that is minimised.
-        priors: penalties of the input; None means the usual ones of its kind.
-        optimiser: the way to minimise.
-        attempts: how many attempts each job has.
-        settings: how the attempts share their evaluations.
-        compiled: whether evaluations are compiled.
-        memory: how many bytes a batch may take.
-        stopping: what may end the run.
-    """
-
-    model: DifferentiableModel
-    objective: Objective
-    priors: Sequence[Prior] | None
-    optimiser: Optimiser
-    attempts: int
-    settings: AttemptSettings
-    compiled: bool
-    memory: int
-    stopping: Stopping
+    model: DifferentiableModel  # the function from input and label to gradient
+    objective: Objective  # the distance that is minimised
+    priors: Sequence[Prior] | None  # penalties of the input; None means the usual ones of its kind
+    optimiser: Optimiser  # the way to minimise
+    attempts: int  # how many attempts each job has
+    settings: AttemptSettings  # how the attempts share their evaluations
+    compiled: bool  # whether evaluations are compiled
+    memory: int  # how many bytes a batch may take
+    stopping: Stopping  # what may end the run
 
     def run(self, jobs: Sequence[Job]) -> list[Reconstruction]:
         """Return the reconstructions of jobs of one kind, as many at once as memory allows."""
@@ -255,12 +215,16 @@ class BatchMatcher:
         """Return the reconstructions of jobs that fit in memory together."""
         problems = self._problems(jobs)
         found = self._begun(problems, jobs) if jobs[0].start.near else {}
+        # A start that leaves nothing to explain is kept: going on could only fit rounding.
         rows = [
-            i for i, job in enumerate(jobs) if i not in found or not self._explains(found[i], job)
-        ]
+            i for i, job in enumerate(jobs)
+            if i not in found or not found[i].misfit < self._unexplained(job)
+        ]  # fmt: skip
         if rows:
             chosen = problems.select(torch.tensor(rows, device=problems.targets.label.device))
-            minimum = self._minimise(chosen, [jobs[i] for i in rows])
+            some = [jobs[i] for i in rows]
+            starts = [_starts(chosen, some, attempt) for attempt in range(self.attempts)]
+            minimum = self.settings.minimise(self.optimiser, chosen, starts, self.stopping)
             for i, result in zip(rows, _results(chosen, minimum), strict=True):
                 found[i] = self._better(found.get(i), result, jobs[i])
         return [found[i] for i in range(len(jobs))]
@@ -268,7 +232,10 @@ class BatchMatcher:
     def _problems(self, jobs: Sequence[Job]) -> MatchingProblems:
         """Return the jobs as rows of one function."""
         names = tuple(name for name in self.model.parameters if name in jobs[0].share)
-        priors = _usual(jobs[0]) if self.priors is None else self.priors
+        # Images are smooth; from a start that is near already a prior only harms.
+        smooth = len(jobs[0].sample_shape) == IMAGE_DIMENSIONS and not jobs[0].start.near
+        usual = (TotalVariation(),) if smooth else ()
+        priors = usual if self.priors is None else self.priors
         outer, factors = self._outer(jobs)
         return MatchingProblems(
             self.model, names, self.objective, priors, jobs[0].shape,
@@ -276,22 +243,17 @@ class BatchMatcher:
         )  # fmt: skip
 
     def _outer(self, jobs: Sequence[Job]) -> tuple[OuterProducts | None, dict[str, Tensor]]:
-        """Return the layers whose gradients are outer products, and the factors of what was sent.
-
-        There are none for a batch of samples, nor for an objective that looks at single entries.
-        """
+        """Return the layers whose gradients are outer products, and the factors of those sent."""
         unfit = bool(jobs[0].batch) or bool(self.objective.beta) or self.compiled
         if unfit or type(self.objective) not in (L2, Cosine):
             return None, {}
         able = OuterProducts.of(self.model, jobs[0].shape)
-        sent = {name: f"{name}.weight" for name in able.layers}
-        found = {
-            name: factored([job.share[weight] for job in jobs])
-            for name, weight in sent.items()
-            if weight in jobs[0].share
+        factors = {
+            weight: rows
+            for weight in sorted(able.weights & jobs[0].share.keys())
+            if (rows := factored([job.share[weight] for job in jobs])) is not None
         }
-        factors = {sent[name]: rows for name, rows in found.items() if rows is not None}
-        layers = tuple(name for name in able.layers if sent[name] in factors)
+        layers = tuple(name for name in able.layers if f"{name}.weight" in factors)
         return (replace(able, layers=layers) if layers else None), factors
 
     def _begun(self, problems: MatchingProblems, jobs: Sequence[Job]) -> dict[int, Reconstruction]:
@@ -312,10 +274,6 @@ class BatchMatcher:
         eps = torch.finfo(self.model.like.dtype).eps
         return max(self.settings.rounding * eps, job.noise)
 
-    def _explains(self, start: Reconstruction, job: Job) -> bool:
-        """Return whether a start leaves nothing to explain: going on could only fit rounding."""
-        return start.misfit < self._unexplained(job)
-
     def _better(
         self, start: Reconstruction | None, result: Reconstruction, job: Job
     ) -> Reconstruction:
@@ -323,17 +281,6 @@ class BatchMatcher:
         if start is None or result.misfit < start.misfit - self._unexplained(job):
             return result
         return replace(start, status=result.status, evaluations=result.evaluations)
-
-    def _minimise(self, problems: MatchingProblems, jobs: Sequence[Job]) -> Minimum:
-        """Return the best of all attempts at each job."""
-        starts = [_starts(problems, jobs, attempt) for attempt in range(self.attempts)]
-        return self.settings.minimise(self.optimiser, problems, starts, self.stopping)
-
-
-def _usual(job: Job) -> Sequence[Prior]:
-    """Return the usual priors: images are smooth, unless the start is near already."""
-    image = len(job.sample_shape) == IMAGE_DIMENSIONS
-    return (TotalVariation(),) if image and not job.start.near else ()
 
 
 def _starts(problems: MatchingProblems, jobs: Sequence[Job], attempt: int) -> Tensor:

@@ -19,19 +19,12 @@ STATUSES = tuple(MatchStatus)
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """The best iterates of P problems.
+    """The best iterates of P problems."""
 
-    Attributes:
-        unknowns: the iterates (P, n) of the lowest loss.
-        loss: that loss (P,).
-        evaluations: how many evaluations each problem took, (P,).
-        ending: how each problem ended (P,), as an index into ``STATUSES``.
-    """
-
-    unknowns: Tensor
-    loss: Tensor
-    evaluations: Tensor
-    ending: Tensor
+    unknowns: Tensor  # the iterates (P, n) of the lowest loss
+    loss: Tensor  # that loss (P,)
+    evaluations: Tensor  # how many evaluations each problem took, (P,)
+    ending: Tensor  # how each problem ended (P,), as an index into ``STATUSES``
 
     @property
     def statuses(self) -> list[MatchStatus]:
@@ -46,57 +39,35 @@ class Optimiser(Protocol):
     @property
     def evaluations(self) -> int:
         """How many evaluations of the loss and its gradient a problem may have."""
-        ...
 
     @property
     def vectors(self) -> int:
         """How many vectors of unknowns the optimiser holds for one problem."""
-        ...
 
     def part(self, first: float, last: float) -> Optimiser:
-        """Return this optimiser limited to a part of its evaluations.
-
-        Args:
-            first: the fraction of the evaluations before which it begins, from 0 to 1.
-            last: the fraction at which it ends, from ``first`` to 1.
-        """
-        ...
+        """Return this optimiser limited to its evaluations from one fraction to another."""
 
     def minimise(self, problems: MatchingProblems, start: Tensor, stopping: Stopping) -> Minimum:
-        """Minimise every problem by itself.
+        """Minimise each of P problems by itself, from its first iterate ``start`` (P, n).
 
-        Args:
-            problems: P problems. ``problems.evaluator()`` maps unknowns (P, n) to losses (P,) and
-                their gradients (P, n); ``problems.select(rows)`` gives some of the problems.
-            start: the first iterates (P, n).
-            stopping: it is told of every evaluation and asked whether to go on.
+        ``problems.evaluator()`` maps unknowns (P, n) to losses (P,) and their gradients (P, n), and
+        ``problems.select(rows)`` gives some of the problems. ``stopping`` is told of every
+        evaluation and asked whether to go on.
         """
-        ...
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam with a learning rate that falls in steps; one evaluation per step.
+    """Adam with a learning rate that falls in steps; one evaluation per step."""
 
-    Attributes:
-        lr: the learning rate at the beginning.
-        steps: the number of steps of the whole schedule.
-        first: the fraction of the schedule at which this optimiser begins.
-        last: the fraction at which it ends.
-        decay_at: the fractions of the schedule at which the learning rate falls.
-        decay: the factor by which it falls.
-        betas: the decay rates of the means of the gradient and of its square.
-        epsilon: what is added to the root of the mean square.
-    """
-
-    lr: float = 0.1
-    steps: int = 4800
-    first: float = 0.0
-    last: float = 1.0
-    decay_at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
-    decay: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
+    lr: float = 0.1  # the learning rate at the beginning
+    steps: int = 4800  # the number of steps of the whole schedule
+    first: float = 0.0  # the fraction of the schedule at which this optimiser begins
+    last: float = 1.0  # the fraction at which it ends
+    decay_at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)  # where in the schedule the rate falls
+    decay: float = 0.1  # the factor by which it falls
+    betas: tuple[float, float] = (0.9, 0.999)  # decay rates of the means of gradient and square
+    epsilon: float = 1e-8  # what is added to the root of the mean square
 
     @property
     def vectors(self) -> int:
@@ -147,23 +118,14 @@ class Adam:
 
 @dataclass(eq=False)
 class History:
-    """The last m steps of P problems in n unknowns, as a ring buffer for each problem.
+    """The last m steps of P problems in n unknowns, as a ring buffer for each problem."""
 
-    Attributes:
-        s: the steps (P, m, n).
-        y: the changes of slope over them (P, m, n).
-        sy: the products ``s_i · y_j`` of all pairs (P, m, m), in float64.
-        yy: the products ``y_i · y_j``, likewise.
-        slot: where the next pair goes (P,), which is where the oldest one is.
-        floor: a pair with ``s · y`` below this part of ``‖s‖‖y‖`` says nothing of the curvature.
-    """
-
-    s: Tensor
-    y: Tensor
-    sy: Tensor
-    yy: Tensor
-    slot: Tensor
-    floor: float = 1e-10
+    s: Tensor  # the steps (P, m, n)
+    y: Tensor  # the changes of slope over them (P, m, n)
+    sy: Tensor  # the products ``s_i · y_j`` of all pairs (P, m, m), in float64
+    yy: Tensor  # the products ``y_i · y_j``, likewise
+    slot: Tensor  # where the next pair goes (P,), which is where the oldest one is
+    floor: float = 1e-10  # a pair with s·y below this part of ‖s‖‖y‖ says nothing of the curvature
 
     @classmethod
     def empty(cls, like: Tensor, length: int) -> History:
@@ -239,35 +201,20 @@ GOING_ON = -1  # in place of an ending
 
 @dataclass(eq=False)
 class Descent:
-    """Where each of P problems is, and its search along one direction.
+    """Where each of P problems is, and its search along one direction."""
 
-    Attributes:
-        problem: which problem each row belongs to (P,).
-        x: the iterates (P, n).
-        loss: their losses (P,).
-        slope: the gradients of the losses (P, n).
-        direction: the directions of the searches (P, n).
-        down: ``slope · direction``, which is negative (P,).
-        step: the step lengths to be tried next (P,).
-        low: the longest step known to be short enough (P,).
-        high: the shortest step known to be too long, infinite if there is none (P,).
-        trials: how many steps were tried along the direction (P,).
-        marked: the loss when progress was last looked at (P,).
-        ending: how the problem ended, or ``GOING_ON`` (P,).
-    """
-
-    problem: Tensor
-    x: Tensor
-    loss: Tensor
-    slope: Tensor
-    direction: Tensor
-    down: Tensor
-    step: Tensor
-    low: Tensor
-    high: Tensor
-    trials: Tensor
-    marked: Tensor
-    ending: Tensor
+    problem: Tensor  # which problem each row belongs to (P,)
+    x: Tensor  # the iterates (P, n)
+    loss: Tensor  # their losses (P,)
+    slope: Tensor  # the gradients of the losses (P, n)
+    direction: Tensor  # the directions of the searches (P, n)
+    down: Tensor  # ``slope · direction``, which is negative (P,)
+    step: Tensor  # the step lengths to be tried next (P,)
+    low: Tensor  # the longest step known to be short enough (P,)
+    high: Tensor  # the shortest step known to be too long, infinite if there is none (P,)
+    trials: Tensor  # how many steps were tried along the direction (P,)
+    marked: Tensor  # the loss when progress was last looked at (P,)
+    ending: Tensor  # how the problem ended, or ``GOING_ON`` (P,)
 
     @property
     def going(self) -> Tensor:
@@ -297,31 +244,15 @@ class Descent:
 
 @dataclass(frozen=True)
 class WolfeSearch:
-    """The settings of the search.
+    """The settings of the search."""
 
-    Attributes:
-        decrease: the part of the decrease the slope promises that a step gains at least.
-        slope_left: the part of the slope that may be left after a step.
-        trials: how many steps are tried along one direction.
-        margin: how near the ends of a bracket interpolation may go, as a part of its width.
-    """
-
-    decrease: float = 1e-4
-    slope_left: float = 0.9
-    trials: int = 25
-    margin: float = 0.1
+    decrease: float = 1e-4  # the part of the decrease the slope promises that a step gains at least
+    slope_left: float = 0.9  # the part of the slope that may be left after a step
+    trials: int = 25  # how many steps are tried along one direction
+    margin: float = 0.1  # how near a bracket's ends interpolation may go, in parts of its width
 
     def judge(self, state: Descent, loss: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        """Judge a trial of every row, and choose the next step.
-
-        Args:
-            state: the searches, which are updated.
-            loss: the losses (P,) at ``x + step · direction``.
-            slope: their gradients (P, n).
-
-        Returns:
-            Masks (P,) of the rows whose step is taken, and of those where none was found.
-        """
+        """Choose the next step, and return masks (P,): whose is taken, and where none was found."""
         going, sound = state.going, loss.isfinite() & slope.isfinite().all(1)
         gained = loss <= state.loss + self.decrease * state.step * state.down
         gained = gained & sound & (loss < state.loss)
@@ -352,29 +283,17 @@ CONVERGED, DIVERGED = map(STATUSES.index, (MatchStatus.CONVERGED, MatchStatus.DI
 
 @dataclass(frozen=True)
 class LBFGS:
-    """L-BFGS with the paper's 300 steps of 20 evaluations, all of them spent on trials.
+    """L-BFGS with the paper's 300 steps of 20 evaluations, all of them spent on trials."""
 
-    Attributes:
-        lr: the first step tried along a direction.
-        steps: the number of the paper's outer steps.
-        inner: the evaluations of one outer step.
-        history: how many steps the estimate of the curvature remembers.
-        first: the fraction of the evaluations at which this optimiser begins.
-        last: the fraction at which it ends.
-        patience: a problem ends if its loss falls too little in so many evaluations.
-        progress: the part of the loss by which it must fall in that time.
-        search: the settings of the line search.
-    """
-
-    lr: float = 1.0
-    steps: int = 300
-    inner: int = 20
-    history: int = 20
-    first: float = 0.0
-    last: float = 1.0
-    patience: int = 200
-    progress: float = 1e-4
-    search: WolfeSearch = field(default_factory=WolfeSearch)
+    lr: float = 1.0  # the first step tried along a direction
+    steps: int = 300  # the number of the paper's outer steps
+    inner: int = 20  # the evaluations of one outer step
+    history: int = 20  # how many steps the estimate of the curvature remembers
+    first: float = 0.0  # the fraction of the evaluations at which this optimiser begins
+    last: float = 1.0  # the fraction at which it ends
+    patience: int = 200  # a problem ends if its loss falls too little in so many evaluations
+    progress: float = 1e-4  # the part of the loss by which it must fall in that time
+    search: WolfeSearch = field(default_factory=WolfeSearch)  # the settings of the line search
 
     @property
     def evaluations(self) -> int:
@@ -442,11 +361,7 @@ class LBFGS:
         self._turn(state, history, taken, lost)
 
     def _turn(self, state: Descent, history: History, taken: Tensor, lost: Tensor) -> None:
-        """Choose new directions.
-
-        Where a step was taken, the direction is that of L-BFGS. Where none was found, it is the
-        steepest descent; if that was the direction already, the problem has converged.
-        """
+        """Choose new directions: that of L-BFGS after a step, else that of steepest descent."""
         if not bool((taken | lost).any()):
             return
         steepest = history.bare
@@ -477,17 +392,10 @@ def _store(done: Minimum, state: Descent) -> None:
 
 @dataclass(frozen=True)
 class AttemptSettings:
-    """How several attempts share the evaluations of one, and when a start needs none.
+    """How several attempts share the evaluations of one, and when a start needs none."""
 
-    Attributes:
-        trial: the fraction of the evaluations that each of several attempts has before the best
-            one goes on with what is left.
-        rounding: a start whose misfit is below so many roundings of the dtype explains the
-            gradient, and a gain below that is no gain.
-    """
-
-    trial: float = 0.1
-    rounding: float = 16.0
+    trial: float = 0.1  # the part of the evaluations of each attempt, before the best goes on
+    rounding: float = 16.0  # a misfit, or a gain, below so many roundings of the dtype is none
 
     def __post_init__(self) -> None:
         if not 0 < self.trial < 1:
@@ -499,20 +407,10 @@ class AttemptSettings:
         return math.ceil(round(1 / self.trial, 6)) - 2
 
     def minimise(
-        self,
-        optimiser: Optimiser,
-        problems: MatchingProblems,
-        starts: Sequence[Tensor],
+        self, optimiser: Optimiser, problems: MatchingProblems, starts: Sequence[Tensor],
         stopping: Stopping,
-    ) -> Minimum:
-        """Run all attempts for a while, then the best one of each problem to the end.
-
-        Args:
-            optimiser: the way to minimise, with the evaluations that all attempts share.
-            problems: P problems.
-            starts: the first iterates (P, n) of each attempt.
-            stopping: what may end the run.
-        """
+    ) -> Minimum:  # fmt: skip
+        """Run all attempts for a while, then the best one of each problem to the end."""
         count, first = len(starts), starts[0]
         if count == 1:
             return optimiser.minimise(problems, first, stopping)

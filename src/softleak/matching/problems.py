@@ -1,6 +1,4 @@
-"""Many independent reconstructions as one function of a matrix, with one row and
-loss for each.
-"""
+"""Many independent reconstructions as one function of a matrix, with a row and a loss for each."""
 
 from __future__ import annotations
 
@@ -23,33 +21,24 @@ class Objective(Protocol):
     @property
     def alpha(self) -> float:
         """Return the weight of the gradient of the head's weight."""
-        ...
 
     @property
     def beta(self) -> float:
         """The weight of the feature; if it is zero, no feature is needed."""
-        ...
 
     def gradients(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
         """Return ``D`` over all gradients, which are already scaled by the root of their weight."""
-        ...
 
     def features(self, ours: Tensor, theirs: Tensor) -> Tensor:
         """Return ``D`` of two features (I,), or the mean over those of a batch (B, I)."""
-        ...
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """The two weights of Eq. 8, which every objective here has.
+    """The two weights of Eq. 8, which every objective here has."""
 
-    Attributes:
-        alpha: the weight of the gradient of the head's weight; zero leaves it out.
-        beta: the weight of the feature; zero leaves it out.
-    """
-
-    alpha: float = 1.0
-    beta: float = 0.0
+    alpha: float = 1.0  # of the gradient of the head's weight; zero leaves it out
+    beta: float = 0.0  # of the feature; zero leaves it out
 
     def __post_init__(self) -> None:
         if not (0 <= self.alpha < float("inf") and 0 <= self.beta < float("inf")):
@@ -73,27 +62,20 @@ class L2(_Weights):
 
 @dataclass(frozen=True)
 class Cosine(_Weights):
-    """One minus the cosine of the angle between all gradients, taken as one vector.
+    """One minus the cosine of the angle between all gradients, taken as one vector."""
 
-    Attributes:
-        floor: the least value of a squared norm, so that a gradient of zero has a finite loss.
-    """
-
-    floor: float = 1e-30
+    floor: float = 1e-30  # the least squared norm, so that a gradient of zero has a finite loss
 
     def gradients(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
-        return 1 - self._cosine(ours, theirs)
+        product = torch.stack([(a * b).sum() for a, b in zip(ours, theirs, strict=True)]).sum()
+        sizes = [torch.stack([g.square().sum() for g in each]).sum() for each in (ours, theirs)]
+        both = sizes[0].clamp_min(self.floor) * sizes[1].clamp_min(self.floor)
+        return 1 - product * both.rsqrt()
 
     def features(self, ours: Tensor, theirs: Tensor) -> Tensor:
         product = (ours * theirs).sum(-1)
         sizes = [g.square().sum(-1).clamp_min(self.floor) for g in (ours, theirs)]
         return (1 - product * (sizes[0] * sizes[1]).rsqrt()).mean()
-
-    def _cosine(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
-        """Return the cosine of the angle between two lists of tensors, each taken as one vector."""
-        product = torch.stack([(a * b).sum() for a, b in zip(ours, theirs, strict=True)]).sum()
-        sizes = [torch.stack([g.square().sum() for g in each]).sum() for each in (ours, theirs)]
-        return product * (sizes[0].clamp_min(self.floor) * sizes[1].clamp_min(self.floor)).rsqrt()
 
 
 class Prior(Protocol):
@@ -101,7 +83,6 @@ class Prior(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the penalty, a scalar, of one input such as (C, H, W)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -109,13 +90,9 @@ class TotalVariation:
     """The mean absolute difference of neighbours along each axis of an image or a signal.
 
     ``weight · Σ_axes mean |x_{i+1} − x_i|`` over the last two axes that are longer than one.
-
-    Attributes:
-        weight: the factor of the penalty; the paper has 1e-2 on untrained networks and 1e-3 on
-            trained ones.
     """
 
-    weight: float = 1e-2
+    weight: float = 1e-2  # the paper has 1e-2 on untrained networks, 1e-3 on trained ones
 
     def __call__(self, x: Tensor) -> Tensor:
         axes = [axis for axis in (-1, -2) if x.ndim >= -axis and x.shape[axis] > 1]
@@ -124,17 +101,11 @@ class TotalVariation:
 
 @dataclass(frozen=True)
 class Box:
-    """The mean square of the distance by which entries lie outside an interval.
+    """The mean square of the distance by which entries lie outside an interval."""
 
-    Attributes:
-        low: the lower end: one number, or a tensor that broadcasts, such as one per channel.
-        high: the upper end, likewise.
-        weight: the factor of the penalty.
-    """
-
-    low: Tensor | float
-    high: Tensor | float
-    weight: float = 1.0
+    low: Tensor | float  # the lower end: a number, or a tensor that broadcasts
+    high: Tensor | float  # the upper end, likewise
+    weight: float = 1.0  # the factor of the penalty
 
     def __call__(self, x: Tensor) -> Tensor:
         below, above = (self.low - x).clamp_min(0), (x - self.high).clamp_min(0)
@@ -146,21 +117,15 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What P clients sent, and the labels that are assumed.
+    """What P clients sent, and the labels that are assumed."""
 
-    Attributes:
-        gradients: one tensor (P, …) per parameter, in the order of the problems' names. Those that
-            are compared as outer products are σ, u and v in a row (P, 1 + C + I).
-        feature: the recovered features (P, I), or (P, 1) of zeros if the objective has no use for
-            them; (P, B, I) for batches, with NaN for samples whose feature is not known.
-        label: the soft labels (P, C), or (P, B, C); rows of free labels have no effect.
-        free: whether each label is optimised with its input, (P,) or (P, B).
-    """
-
+    # One tensor (P, …) for each of the problems' names; outer products are σ, u, v (P, 1 + C + I).
     gradients: tuple[Tensor, ...]
+    # (P, I), or (P, 1) of zeros if the objective has no use for it; (P, B, I) for batches, with NaN
+    # for samples whose feature is not known.
     feature: Tensor
-    label: Tensor
-    free: Tensor
+    label: Tensor  # the soft labels (P, C), or (P, B, C); rows of free labels have no effect
+    free: Tensor  # whether each label is optimised with its input, (P,) or (P, B)
 
     def select(self, rows: Tensor) -> Targets:
         """Return the targets of some problems, given by index or mask."""
@@ -172,28 +137,23 @@ class Targets:
 class MatchingProblems:
     """P independent problems over rows of unknowns.
 
-    A row holds the entries of an input and then the logits of its label, n numbers in all. If the
-    labels have a dimension for the samples of a batch, so has the input: all of them are one row.
-
-    Attributes:
-        model: the function from input and label to gradient.
-        names: the parameters whose gradients are matched.
-        objective: the distance of gradients and features (Eq. 8).
-        priors: penalties of the input, added to the distance.
-        input_shape: the shape of one input, or that of a batch (B, …).
-        targets: what was sent.
-        compiled: whether the evaluation is compiled, which is faster and rounds differently.
-        outer: the layers whose gradients are compared as outer products, if there are any.
+    A row holds the entries of an input and then the logits of its label, n numbers in all. The
+    inputs and labels of a batch are one row.
     """
 
-    model: DifferentiableModel
-    names: tuple[str, ...]
-    objective: Objective
-    priors: Sequence[Prior]
-    input_shape: tuple[int, ...]
-    targets: Targets
-    compiled: bool = False
-    outer: OuterProducts | None = None
+    model: DifferentiableModel  # the function from input and label to gradient
+    names: tuple[str, ...]  # the parameters whose gradients are matched
+    objective: Objective  # the distance of gradients and features (Eq. 8)
+    priors: Sequence[Prior]  # penalties of the input, added to the distance
+    input_shape: tuple[int, ...]  # the shape of one input, or that of a batch (B, …)
+    targets: Targets  # what was sent
+    compiled: bool = False  # whether evaluations are compiled: faster, and rounded differently
+    outer: OuterProducts | None = None  # the layers whose gradients are compared as outer products
+
+    @property
+    def _factored(self) -> frozenset[str]:
+        """The parameters whose gradients are compared as outer products."""
+        return frozenset() if self.outer is None else self.outer.weights
 
     def select(self, rows: Tensor) -> MatchingProblems:
         """Return some of the problems, given by index or mask."""
@@ -217,8 +177,7 @@ class MatchingProblems:
     def evaluator(self) -> Evaluate:
         """Return the function from unknowns (P, n) to losses (P,) and their gradients (P, n).
 
-        All problems are evaluated at once, or one after the other if the model cannot be
-        vectorised.
+        Problems are evaluated one after the other if the model cannot be vectorised.
         """
         function = vmap(grad_and_value(self._loss), randomness="different")
         if self.compiled:
@@ -241,20 +200,13 @@ class MatchingProblems:
         return evaluate
 
     def misfits(self, unknowns: Tensor) -> list[float]:
-        """Return ``‖g − g*‖ / ‖g*‖`` of each problem at unknowns (P, n).
-
-        Weights, features and priors have no part in it.
-        """
+        """Return ``‖g − g*‖ / ‖g*‖`` of each problem at unknowns (P, n), of gradients alone."""
         alone = replace(self, objective=L2(), priors=(), compiled=False)
         loss, _ = alone.evaluator()(unknowns)
         named = zip(self.names, self.targets.gradients, strict=True)
-        sizes = [g[:, :1] if self._is_outer(name) else g.flatten(1) for name, g in named]
+        sizes = [g[:, :1] if name in self._factored else g.flatten(1) for name, g in named]
         whole = torch.stack([size.square().sum(1) for size in sizes]).sum(0)
         return (loss / whole).sqrt().tolist()
-
-    def _is_outer(self, name: str) -> bool:
-        """Return whether the gradient of a parameter is compared as an outer product."""
-        return self.outer is not None and name in self.outer.weights
 
     def _one_by_one(self, unknowns: Tensor) -> tuple[Tensor, Tensor]:
         """Return the same by plain autograd, without vectorisation or fused recurrent layers."""
@@ -296,15 +248,14 @@ class MatchingProblems:
         """Return both sides, with the head's gradient scaled by √α, or left out if α is zero."""
         alpha, head = self.objective.alpha, self.model.head.weight_name
         named = zip(self.names, sent, strict=True)
-        pairs = {name: self._pair(name, found[name], g) for name, g in named}
+        pairs = {
+            name: parts(found[name], g, len(self.model.parameters[name]))
+            if name in self._factored
+            else (found[name], g)
+            for name, g in named
+        }
         if alpha != 1 and head in pairs:
             ours, theirs = pairs.pop(head)
             if alpha:
                 pairs[head] = (ours * alpha**0.5, theirs * alpha**0.5)
         return [ours for ours, _ in pairs.values()], [theirs for _, theirs in pairs.values()]
-
-    def _pair(self, name: str, found: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two tensors that are as far apart as both gradients of a parameter."""
-        if not self._is_outer(name):
-            return found, sent
-        return parts(found, sent, len(self.model.parameters[name]))

@@ -1,4 +1,4 @@
-"""``reconstruct_batch``: all inputs of a batch, solved for together."""
+"""The attack: ``Matching``, and the functions that make a model ready and call it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from softleak.matching.matcher import BatchMatcher, Prover
 from softleak.matching.optimisers import LBFGS, Adam, AttemptSettings, Optimiser
 from softleak.matching.problems import Cosine, Objective, Prior
 from softleak.matching.reconstruction import Reconstruction, Stopping, Watch
-from softleak.matching.tasks import Job, LabelSource, Noise, Order, RecoveredLabel, Start
+from softleak.matching.tasks import Job, LabelSource, Noise, RecoveredLabel, Start, job_of
 
 Each = TypeVar("Each")
 
@@ -142,24 +142,13 @@ class Matching:
         return given or (Adam() if isinstance(self.objective, Cosine) else LBFGS())
 
     def __call__(
-        self,
-        subject: Subject,
-        shares: Sequence[GradientShare],
+        self, subject: Subject, shares: Sequence[GradientShare],
         recoveries: Sequence[Recovery | BatchRecovery | None] | None = None,
-        *,
-        watch: Watch | None = None,
-    ) -> tuple[Reconstruction, ...]:
-        """Reconstruct the input of every share.
+        *, watch: Watch | None = None,
+    ) -> tuple[Reconstruction, ...]:  # fmt: skip
+        """Reconstruct the input of every share, in order, as ``reconstruct_many`` does.
 
-        Args:
-            subject: the model made ready. Its ``said_shape`` counts for all shares; without one,
-                each share's own shape counts.
-            shares: what was sent. A share that cannot be matched gets a status that says why.
-            recoveries: what was recovered from each share, in the same order.
-            watch: a handle to end the run early or to show its progress.
-
-        Returns:
-            One ``Reconstruction`` per share, in order.
+        The subject's ``said_shape`` counts for all shares; without one, each share's own counts.
         """
         for share in shares:
             expect(share, GradientShare, "a GradientShare")
@@ -170,8 +159,8 @@ class Matching:
             raise OptionError(f"expected one recovery per share ({count}), got {len(known)}")
         labels = one_each(self.label, count, "label source")
         starts = one_each(self.start, count, "start")
-        orders = map(Order, shares, known, labels, starts)
-        jobs = [order.job(subject, self.objective) for order in orders]
+        asked = zip(shares, known, labels, starts, strict=True)
+        jobs = [job_of(subject, self.objective, *each) for each in asked]
         # Fused attention kernels cannot be differentiated twice; the plain one can.
         with sdpa_kernel(SDPBackend.MATH):
             return self._matched(subject, jobs, watch)
@@ -187,11 +176,8 @@ class Matching:
                 kinds.setdefault(job.kind, {})[i] = job
         if isinstance(self.optimiser, GaussNewton):
             prover = self._prover(self.optimiser, subject, self.restarts + 1, watch)
-            every = [pair for kind in kinds.values() for pair in kind.items()]
-            return tuple(
-                (found | {i: prover.run(job) for i, job in every})[i] for i in range(len(jobs))
-            )
-        if kinds:
+            found |= {i: prover.run(job) for kind in kinds.values() for i, job in kind.items()}
+        elif kinds:
             matcher = self._matcher(subject, len(jobs) - len(found), watch)
             for batch in kinds.values():
                 found |= dict(zip(batch, matcher.run(list(batch.values())), strict=True))
@@ -282,22 +268,15 @@ def reconstruct_many(
     """Search for the inputs behind many shares of one model, all in one batch.
 
     Args:
-        model: the classifier, in the mode the clients used. Nothing of it is changed.
+        model, head, input_shape, watch: as ``reconstruct`` takes them.
         shares: what the clients sent.
         recoveries: what ``recover_labels`` or ``recover_batch`` found, one for each share.
-        head: the last linear layer or its name, if it is not to be found.
-        input_shape: the shape of one input; by default the one that each share says.
-        watch: a handle to end the search early or to show its progress.
         **settings: the fields of ``softleak.matching.Matching``. ``label`` and ``start`` are one
             for all shares or one for each.
 
     Returns:
         One reconstruction per share, in order. A share that cannot be matched has a status that
         says why, and does not affect the others.
-
-    Raises:
-        ModelError: if the model cannot be matched at all.
-        OptionError: if a setting is not of the kind it should be.
     """
     if isinstance(shares, GradientShare):
         raise OptionError(
@@ -330,16 +309,10 @@ def _subject(
 
 
 def reconstruct_batch(
-    model: nn.Module,
-    share: GradientShare,
-    labels: Tensor,
-    features: Tensor | None = None,
-    *,
-    label_error: float = 0.0,
-    method: GaussNewton | None = None,
-    start: Start | None = None,
+    model: nn.Module, share: GradientShare, labels: Tensor, features: Tensor | None = None, *,
+    label_error: float = 0.0, method: GaussNewton | None = None, start: Start | None = None,
     restarts: int = 0,
-) -> Reconstruction:
+) -> Reconstruction:  # fmt: skip
     """Solve for all inputs of a batch together, by Gauss–Newton on its share.
 
     Args:
@@ -378,15 +351,13 @@ def reconstruct_batch(
     known = BatchKnowledge(labels, label_error, features, 0.0 if features is None else 1e-4)
     stopping = Stopping(solver.evaluations * (restarts + 1), solver.seconds)
     begin = start or Noise()
-    starts = [_drawn(begin, shape, len(labels), attempt, solver) for attempt in range(restarts + 1)]
+
+    def drawn(attempt: int) -> Tensor:
+        """Return inputs (B, …) to begin with, of little contrast unless they are near already."""
+        contrast = 1.0 if begin.near and attempt == 0 else solver.contrast
+        numbers = range(attempt * len(labels), (attempt + 1) * len(labels))
+        return torch.stack([begin.draw(shape, number) for number in numbers]).double() * contrast
+
+    starts = [drawn(attempt) for attempt in range(restarts + 1)]
     found = solve_from_starts(solver, subject, share, known, starts, stopping, begin.near)
     return described(found, stopping)
-
-
-def _drawn(
-    start: Start, shape: tuple[int, ...], size: int, attempt: int, method: GaussNewton
-) -> Tensor:
-    """Return inputs (B, …) to begin with, of little contrast unless the start is near already."""
-    contrast = 1.0 if start.near and attempt == 0 else method.contrast
-    drawn = [start.draw(shape, attempt * size + i) for i in range(size)]
-    return torch.stack(drawn).double() * contrast

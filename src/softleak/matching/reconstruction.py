@@ -13,32 +13,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """How well a share determines the inputs that were found, and why it may say so.
+    """How well a share determines the inputs that were found, and why it may say so."""
 
-    Attributes:
-        proved: whether every layer of the share is explained to within its rounding, and the share
-            determines every entry of the inputs.
-        reason: why it is not proved, in a sentence; empty if it is.
-        explained: whether every layer of the share is explained to within its rounding.
-        layers: the misfit of every layer, in units of the error that it is expected to carry.
-        misfits: the misfit of the whole share after each step, in units of rounding.
-        error: the predicted standard error of each entry, in the shape of the inputs; None if the
-            equations were not solved so far that an error can be predicted.
-        spectrum: the predicted standard errors along the principal directions of the inputs, from
-            the best determined direction to the worst.
-        undetermined: how many directions the share does not determine.
-        seconds: how long it took.
-    """
-
-    proved: bool
-    reason: str = ""
-    explained: bool = False
-    layers: Mapping[str, float] = field(default_factory=dict)
-    misfits: tuple[float, ...] = ()
-    error: Tensor | None = None
-    spectrum: Tensor | None = None
-    undetermined: int = 0
-    seconds: float = 0.0
+    proved: bool  # explained, and every entry of the inputs is determined
+    reason: str = ""  # why it is not proved, in a sentence; empty if it is
+    explained: bool = False  # whether every layer of the share is explained to within its rounding
+    layers: Mapping[str, float] = field(default_factory=dict)  # misfits, in expected errors
+    misfits: tuple[float, ...] = ()  # of the whole share after each step, in units of rounding
+    error: Tensor | None = None  # the predicted standard error of each entry, if it is known
+    spectrum: Tensor | None = None  # the same along principal directions, the best first
+    undetermined: int = 0  # how many directions the share does not determine
+    seconds: float = 0.0  # how long it took
 
     @property
     def largest_error(self) -> float:
@@ -46,20 +31,14 @@ class Certificate:
         return math.inf if self.spectrum is None else float(self.spectrum[-1])
 
     def psnr_predicted(self, pixel: Tensor | float = 1.0) -> float:
-        """Return the PSNR in dB that ``error`` predicts.
-
-        Args:
-            pixel: what one unit of the input is worth in pixels of range one.
-        """
+        """Return the PSNR in dB that ``error`` predicts, if one unit of input is so many pixels."""
         if self.error is None:
             return -math.inf
         return -10 * math.log10(float((self.error * pixel).square().mean()) + 1e-300)
 
 
 class MatchStatus(Enum):
-    """How a reconstruction ended. Only ``PROVED`` is a proof: otherwise the misfit says how
-    near it came.
-    """
+    """How a reconstruction ended. Only ``PROVED`` is a proof; else the misfit says how near."""
 
     CONVERGED = "the loss hardly falls any more"
     EXHAUSTED = "all evaluations were used"
@@ -80,29 +59,17 @@ class Reconstruction:
 
     Of a share of a batch, ``input``, ``label`` and ``error`` hold all B samples, in the order of
     the recovery.
-
-    Attributes:
-        status: how the search ended.
-        input: the input, in the shape of one sample, or (B, …); None if nothing could be matched.
-        label: the soft label (C,) it was found with, or (B, C); None if nothing could be matched.
-        loss: the objective at the input, priors included.
-        misfit: what remains of the gradient, relative to its size, without priors and features.
-        evaluations: how often the loss and its gradient were evaluated, over all attempts.
-        reason: what did not fit, if the status is ``UNFIT``; or why nothing is proved.
-        error: the predicted standard error of each entry of the input, if its equations were
-            solved (``GaussNewton``).
-        certificate: what is proved of the input and why, if its equations were solved.
     """
 
-    status: MatchStatus
-    input: Tensor | None = None
-    label: Tensor | None = None
-    loss: float = float("inf")
-    misfit: float = float("inf")
-    evaluations: int = 0
-    reason: str = ""
-    error: Tensor | None = None
-    certificate: Certificate | None = None
+    status: MatchStatus  # how the search ended
+    input: Tensor | None = None  # of one sample, or (B, …); None if nothing could be matched
+    label: Tensor | None = None  # the soft label (C,) it was found with, or (B, C)
+    loss: float = float("inf")  # the objective at the input, priors included
+    misfit: float = float("inf")  # what remains of the gradient alone, relative to its size
+    evaluations: int = 0  # how often the loss and its gradient were evaluated, over all attempts
+    reason: str = ""  # what did not fit, if the status is ``UNFIT``; or why nothing is proved
+    error: Tensor | None = None  # the predicted standard error of each entry, if solved for
+    certificate: Certificate | None = None  # what is proved and why, if solved for
 
     @property
     def proved(self) -> bool:
@@ -125,19 +92,12 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class MatchProgress:
-    """How far a run has come.
+    """How far a run has come."""
 
-    Attributes:
-        done: evaluations of all problems so far.
-        total: how many there may be at most.
-        loss: the median loss of the problems now in work.
-        active: how many of them are still going on.
-    """
-
-    done: int
-    total: int
-    loss: float
-    active: int
+    done: int  # evaluations of all problems so far
+    total: int  # how many there may be at most
+    loss: float  # the median loss of the problems now in work
+    active: int  # how many of them are still going on
 
 
 @dataclass(eq=False)
@@ -145,14 +105,10 @@ class Watch:
     """A handle by which somebody outside ends a run, and hears how far it has come.
 
     Derive from it and override ``tell`` to show progress, as ``TerminalWatch`` in
-    ``softleak.terminal_watch`` does. Neither this class nor the attack installs a signal handler.
-
-    Attributes:
-        interrupted: whether somebody asked to stop. The best iterates so far are then returned,
-            with the status ``INTERRUPTED``.
+    ``softleak.matching.terminal_watch`` does. No signal handler is installed here.
     """
 
-    interrupted: bool = field(default=False, init=False)
+    interrupted: bool = field(default=False, init=False)  # the best iterates are then returned
 
     def stop(self) -> None:
         """Ask the run to end after the present evaluation; any thread may call this."""
@@ -164,38 +120,26 @@ class Watch:
 
 @dataclass(eq=False)
 class Stopping:
-    """The rule by which all batches of one run end.
+    """The rule by which all batches of one run end."""
 
-    Attributes:
-        total: the evaluations that all problems of the run may have together.
-        seconds: the time limit, counted from the creation of this object; None means no limit.
-        watch: who may end the run and is told of it, if anybody.
-        every: seconds between two tellings.
-    """
-
-    total: int
-    seconds: float | None = None
-    watch: Watch | None = None
-    every: float = 0.2
+    total: int  # the evaluations that all problems of the run may have together
+    seconds: float | None = None  # the time limit, from the creation of this object
+    watch: Watch | None = None  # who may end the run and is told of it, if anybody
+    every: float = 0.2  # seconds between two tellings
     _done: int = field(default=0, init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
     _told: float = field(default=0.0, init=False)
 
     @property
-    def interrupted(self) -> bool:
-        """Return whether somebody asked to stop."""
-        return self.watch is not None and self.watch.interrupted
-
-    @property
     def over(self) -> bool:
         """Return whether to stop now."""
         late = self.seconds is not None and time.monotonic() - self._began > self.seconds
-        return self.interrupted or late
+        return late or (self.watch is not None and self.watch.interrupted)
 
     @property
     def ended(self) -> MatchStatus:
         """Return the status of problems that were still going on at the end."""
-        if self.interrupted:
+        if self.watch is not None and self.watch.interrupted:
             return MatchStatus.INTERRUPTED
         return MatchStatus.OUT_OF_TIME if self.over else MatchStatus.EXHAUSTED
 

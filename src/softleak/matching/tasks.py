@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
@@ -23,16 +23,10 @@ from softleak.matching.reconstruction import MatchStatus, Reconstruction
 
 @dataclass(frozen=True, eq=False)
 class LabelStart:
-    """The label that a reconstruction begins with.
+    """The label that a reconstruction begins with."""
 
-    Attributes:
-        value: a soft label (C,) that is kept, or logits (C,) if the label is free; (B, C) for the
-            samples of a batch.
-        free: whether the label is optimised together with the input; (B,) for a batch.
-    """
-
-    value: Tensor
-    free: bool | Tensor
+    value: Tensor  # a soft label (C,) that is kept, or logits of a free one; (B, C) for a batch
+    free: bool | Tensor  # whether the label is optimised together with the input; (B,) for a batch
 
     @property
     def freed(self) -> Tensor:
@@ -66,23 +60,17 @@ class LabelSource(Protocol):
 
     def start(self, seen: Seen) -> LabelStart | None:
         """Return the label to begin with, or None if what was recovered does not hold one."""
-        ...
 
 
 @dataclass(frozen=True)
 class RecoveredLabel:
     """The label recovered from the gradient (ours), or a free one from there (DLG+ours).
 
-    Of a batch it is the label of every sample that was found. Those of the others are free, and
-    begin with every class alike.
-
-    Attributes:
-        free: whether the label is optimised from there on.
-        floor: the least entry of a label, so that a free one has a finite logit.
+    Samples of a batch that were not found have free labels, which begin with every class alike.
     """
 
-    free: bool = False
-    floor: float = 1e-6
+    free: bool = False  # whether the label is optimised from there on
+    floor: float = 1e-6  # the least entry of a label, so that a free one has a finite logit
 
     def start(self, seen: Seen) -> LabelStart | None:
         if isinstance(seen.recovery, BatchRecovery):
@@ -119,13 +107,9 @@ class HardLabel:
 
 @dataclass(frozen=True)
 class RandomLabel:
-    """Logits from N(0, 1), optimised with the input (DLG).
+    """Logits from N(0, 1), optimised with the input (DLG)."""
 
-    Attributes:
-        seed: the seed of the logits; another one than that of the input.
-    """
-
-    seed: int = 1
+    seed: int = 1  # the seed of the logits; another one than that of the input
 
     def start(self, seen: Seen) -> LabelStart | None:
         generator = torch.Generator().manual_seed(self.seed)
@@ -134,13 +118,9 @@ class RandomLabel:
 
 @dataclass(frozen=True, eq=False)
 class GivenLabel:
-    """A label that somebody else knows.
+    """A label that somebody else knows."""
 
-    Attributes:
-        label: the soft label (C,); or those of all samples (B, C), if the share is of a batch.
-    """
-
-    label: Tensor
+    label: Tensor  # the soft label (C,); or those of all samples (B, C), if the share is of a batch
 
     def start(self, seen: Seen) -> LabelStart | None:
         if self.label.ndim not in (1, 2) or self.label.shape[-1] != seen.head.classes:
@@ -159,25 +139,17 @@ class Start(Protocol):
     @property
     def near(self) -> bool:
         """Whether the start is thought to be close to the answer, where a prior only harms."""
-        ...
 
     def draw(self, shape: tuple[int, ...], attempt: int) -> Tensor:
         """Return an input of this shape, which is another one for every attempt."""
-        ...
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Entries from N(0, 1), the same for every share, so that only the shares differ.
+    """Entries from N(0, 1), the same for every share, so that only the shares differ."""
 
-    Attributes:
-        seed: the seed of the first attempt.
-        stride: what is added to the seed for each further attempt; large, so that the attempts of
-            neighbouring seeds do not coincide.
-    """
-
-    seed: int = 0
-    stride: int = 7919
+    seed: int = 0  # the seed of the first attempt
+    stride: int = 7919  # between seeds of attempts: large, so that near seeds do not coincide
 
     @property
     def near(self) -> bool:
@@ -193,12 +165,9 @@ class Image:
     """An input that is near already, such as exact inversion returns.
 
     Further attempts begin from noise.
-
-    Attributes:
-        input: the first iterate, of the shape of one input, without a batch dimension.
     """
 
-    input: Tensor
+    input: Tensor  # the first iterate, of the shape of one input, without a batch dimension
 
     @property
     def near(self) -> bool:
@@ -220,24 +189,14 @@ class Image:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A share that can be matched.
+    """A share that can be matched."""
 
-    Attributes:
-        share: what was sent, at the scale of the loss.
-        shape: the shape of one input, or that of a batch (B, …).
-        label: the label to begin with, or the labels of a batch.
-        feature: the recovered feature (I,), if the objective asks for it; (B, I) of a batch, with
-            NaN for samples that were not found.
-        start: where the input begins.
-        recovery: what was recovered from the share, if anything.
-    """
-
-    share: GradientShare
-    shape: tuple[int, ...]
-    label: LabelStart
-    feature: Tensor | None
-    start: Start
-    recovery: Recovery | BatchRecovery | None = None
+    share: GradientShare  # what was sent, at the scale of the loss
+    shape: tuple[int, ...]  # the shape of one input, or that of a batch (B, …)
+    label: LabelStart  # the label to begin with, or the labels of a batch
+    feature: Tensor | None  # (I,), if the objective asks for it; (B, I) with NaN where not known
+    start: Start  # where the input begins
+    recovery: Recovery | BatchRecovery | None = None  # of the share, if there is one
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -262,48 +221,28 @@ class Job:
         return tuple(sorted(self.share)), self.shape, self.start.near
 
 
-@dataclass(frozen=True, eq=False)
-class Order:
-    """What is asked for one share, before anybody has looked at it."""
-
-    share: GradientShare
-    recovery: Recovery | BatchRecovery | None
-    label: LabelSource
-    start: Start
-
-    def job(self, subject: Subject, objective: Objective) -> Job | Reconstruction:
-        """Return the job, or the answer that says why there is none; never raise for a share."""
-        try:
-            found = self._job(subject, objective)
-        except SoftleakError as error:
-            return Reconstruction(MatchStatus.UNFIT, reason=str(error))
-        return Reconstruction(found) if isinstance(found, MatchStatus) else found
-
-    def _job(self, subject: Subject, objective: Objective) -> Job | MatchStatus:
-        shape = subject.said_shape or self.share.input_shape
-        if shape is None:
-            raise ShareError("the share does not say the shape of its input; pass input_shape")
-        if not isinstance(shape, tuple):
-            raise ShareError(
-                f"gradient matching moves real numbers, and the input is not one tensor of these "
-                f"({shape})"
-            )
-        _check_parameters(self.share, subject, objective)
-        if not all(bool(g.isfinite().all()) for g in self.share.values()):
-            return MatchStatus.NON_FINITE
-        if not any(bool(g.any()) for g in self.share.values()):
-            return MatchStatus.ZERO_GRADIENT
-        recovery = self.recovery
+def job_of(
+    subject: Subject, objective: Objective, share: GradientShare,
+    recovery: Recovery | BatchRecovery | None, label: LabelSource, start: Start,
+) -> Job | Reconstruction:  # fmt: skip
+    """Return the job, or the answer that says why there is none; never raise for a share."""
+    try:
         scale = _scale(recovery)
-        share = self.share if scale == 1.0 else self.share.scaled(1 / scale)
-        label = self.label.start(Seen(subject.head, share, recovery))
-        feature = _feature(recovery)
-        if label is None or (objective.beta and feature is None):
-            return MatchStatus.NO_LABEL
-        whole = (*label.value.shape[:-1], *shape)
-        job = Job(share, whole, label, feature if objective.beta else None, self.start, recovery)
+        shape = _checked_shape(share, subject, objective)
+        if not all(bool(g.isfinite().all()) for g in share.values()):
+            return Reconstruction(MatchStatus.NON_FINITE)
+        if not any(bool(g.any()) for g in share.values()):
+            return Reconstruction(MatchStatus.ZERO_GRADIENT)
+        sent = share if scale == 1.0 else share.scaled(1 / scale)
+        first, feature = label.start(Seen(subject.head, sent, recovery)), _feature(recovery)
+        if first is None or (objective.beta and feature is None):
+            return Reconstruction(MatchStatus.NO_LABEL)
+        whole = (*first.value.shape[:-1], *shape)
+        job = Job(sent, whole, first, feature if objective.beta else None, start, recovery)
         _check_sizes(job, subject)
-        return job
+    except SoftleakError as error:
+        return Reconstruction(MatchStatus.UNFIT, reason=str(error))
+    return job
 
 
 def _scale(recovery: Recovery | BatchRecovery | None) -> float:
@@ -326,8 +265,16 @@ def _feature(recovery: Recovery | BatchRecovery | None) -> Tensor | None:
     return torch.stack(rows + [unknown] * (recovery.size - len(rows)))
 
 
-def _check_parameters(share: GradientShare, subject: Subject, objective: Objective) -> None:
-    """Raise if the share does not hold gradients of the model that the objective uses."""
+def _checked_shape(share: GradientShare, subject: Subject, objective: Objective) -> tuple[int, ...]:
+    """Return the shape of an input; raise if the share holds no gradients the objective uses."""
+    shape = subject.said_shape or share.input_shape
+    if shape is None:
+        raise ShareError("the share does not say the shape of its input; pass input_shape")
+    if not isinstance(shape, tuple):
+        raise ShareError(
+            f"gradient matching moves real numbers, and the input is not one tensor of these "
+            f"({shape})"
+        )
     ours = share.keys() & subject.parameters.keys()
     if not ours:
         raise ShareError(
@@ -341,6 +288,7 @@ def _check_parameters(share: GradientShare, subject: Subject, objective: Objecti
             "with alpha=0 the head's weight gradient is left out, and the share holds no "
             "other; give an objective with a positive alpha"
         )
+    return shape
 
 
 def _check_sizes(job: Job, subject: Subject) -> None:
@@ -365,21 +313,18 @@ def targets(
     jobs: Sequence[Job], names: Sequence[str], model: DifferentiableModel,
     factors: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Targets:  # fmt: skip
-    """Return the targets of jobs of one kind, in the model's dtype and on its device.
+    """Return the targets of jobs of one kind, in the model's dtype and on its device."""
 
-    ``factors`` replace the gradients of these names.
-    """
-    like = model.like
-    sent = tuple(
-        factors[name].to(like)
-        if name in factors
-        else torch.stack([job.share[name].to(like) for job in jobs])
-        for name in names
-    )
-    features = [like.new_zeros(1) if job.feature is None else job.feature for job in jobs]
+    def stacked(each: Iterable[Tensor]) -> Tensor:
+        return torch.stack([one.to(model.like) for one in each])
+
     return Targets(
-        sent,
-        torch.stack([feature.to(like) for feature in features]),
-        torch.stack([job.label.kept.to(like) for job in jobs]),
-        torch.stack([job.label.freed.to(like.device) for job in jobs]),
-    )
+        tuple(
+            factors[name].to(model.like) if name in factors
+            else stacked(job.share[name] for job in jobs)
+            for name in names
+        ),
+        stacked(model.like.new_zeros(1) if job.feature is None else job.feature for job in jobs),
+        stacked(job.label.kept for job in jobs),
+        torch.stack([job.label.freed.to(model.like.device) for job in jobs]),
+    )  # fmt: skip

@@ -26,15 +26,12 @@ class TerminalWatch(Watch):
     The first Ctrl-C ends the run, and the best inputs so far are returned. A second one raises
     ``KeyboardInterrupt`` as usual. The bar is drawn on standard error, if that is a terminal.
 
-    Attributes:
-        shown: whether to draw the bar.
-
     Example:
         >>> with TerminalWatch() as watch:  # doctest: +SKIP
         ...     found = sl.reconstruct(model, share, recovery, watch=watch)
     """
 
-    shown: bool = True
+    shown: bool = True  # whether to draw the bar
     _bar: Progress | None = field(default=None, init=False)
     _before: Any = field(default=None, init=False)
 

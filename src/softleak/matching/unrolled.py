@@ -1,5 +1,4 @@
-"""Match an update of several local steps: the client is run on a guess, and the guess
-follows the slope of what its update leaves.
+"""Match an update of several local steps: a guess follows the slope of what its own update leaves.
 
 The unrolled client is a differentiable function of one input and its label. Both are found at once
 by L-BFGS in float64, each layer of the update divided by its size.
@@ -25,34 +24,21 @@ from softleak.core.subject import Subject
 
 @dataclass(frozen=True)
 class UnrolledMatching:
-    """Search for the input and the label whose local training gives an update.
+    """Search for the input and the label whose local training gives an update."""
 
-    Attributes:
-        rounds: the largest number of rounds of L-BFGS.
-        steps: the steps of a round; time is looked at between rounds.
-        history: the pairs of steps that L-BFGS remembers.
-        contrast: the size of the noise that a search begins with.
-        leading: the logit by which the class that the head's update raises most leads at first.
-        explained: what may be left of the update, relative to its size, once it is explained.
-        seconds: the time after which the best so far is returned; None means no limit.
-        seed: the seed of the first guess.
-    """
-
-    rounds: int = 12
-    steps: int = 50
-    history: int = 100
-    contrast: float = 0.05
-    leading: float = 2.0
-    explained: float = 1e-7
-    seconds: float | None = None
-    seed: int = 0
+    rounds: int = 12  # the largest number of rounds of L-BFGS
+    steps: int = 50  # the steps of a round; time is looked at between rounds
+    history: int = 100  # the pairs of steps that L-BFGS remembers
+    contrast: float = 0.05  # the size of the noise that a search begins with
+    leading: float = 2.0  # the logit by which the class that the update raises leads at first
+    explained: float = 1e-7  # an update counts as explained if this part of its size is left
+    seconds: float | None = None  # the time limit, after which the best so far is returned
+    seed: int = 0  # the seed of the first guess
 
     def __call__(self, subject: Subject, share: GradientShare) -> UnrolledMatch:
         """Return the input and the label that come nearest to an update of one sample.
 
-        Args:
-            subject: the model the client started from.
-            share: ``before − after``, with a client in ``made_by`` of which everything is known.
+        The share is ``before − after``, with a client in ``made_by`` of which everything is known.
         """
         if share.made_by is None:
             raise ModelError("expected an update of local training, got a gradient")
@@ -95,19 +81,12 @@ class UnrolledMatching:
 
 @dataclass(frozen=True, eq=False)
 class UnrolledMatch:
-    """The input (…) and the label (C,) that come nearest to an update.
+    """The input (…) and the label (C,) that come nearest to an update."""
 
-    Attributes:
-        input: the input.
-        label: its soft label.
-        misfit: what is left of the update, the root mean square over layers of relative errors.
-        explained: whether that is nothing but rounding.
-    """
-
-    input: Tensor
-    label: Tensor
-    misfit: float
-    explained: bool
+    input: Tensor  # the input
+    label: Tensor  # its soft label
+    misfit: float  # what is left of the update, the root mean square over layers of relative errors
+    explained: bool  # whether that is nothing but rounding
 
 
 def _misfit(subject: Subject, share: GradientShare) -> Callable[[Tensor, Tensor], Tensor]:

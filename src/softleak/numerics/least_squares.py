@@ -6,29 +6,24 @@ solution.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 
 def conjugate_gradients(
-    normal: Callable[[Tensor], Tensor],
-    right: Tensor,
-    inverse: Callable[[Tensor], Tensor],
-    steps: int,
-    tolerance: float = 0.0,
-) -> Tensor:
+    normal: Callable[[Tensor], Tensor], right: Tensor, inverse: Callable[[Tensor], Tensor],
+    steps: int, tolerance: float = 0.0,
+) -> Tensor:  # fmt: skip
     """Return an approximate solution (n,) of ``N x = right``, starting from zero.
 
-    Args:
-        normal: The product of N, symmetric and positive definite, with a vector (n,).
-        right: The right side (n,).
-        inverse: The product of an approximate inverse of N with a vector (n,).
-        steps: How many steps to take at most.
-        tolerance: The squared error ``rᵀ N⁻¹ r`` of the residual r at which to stop. If N is the
-            inverse covariance of x, this is the squared distance in standard errors.
+    ``normal`` and ``inverse`` give the products of a vector (n,) with N, symmetric and positive
+    definite, and with an approximate inverse of it. At most ``steps`` are taken, until the squared
+    error ``rᵀ N⁻¹ r`` of the residual r is below ``tolerance``: if N is the inverse covariance of
+    x, this is the squared distance in standard errors.
     """
     x, rest = torch.zeros_like(right), right
     pre = inverse(rest)
@@ -49,41 +44,24 @@ TINY = 1e-300  # the smallest divisor: it keeps a quotient by zero finite
 
 
 def cholesky_in_place(matrix: Tensor) -> bool:
-    """Replace the lower half of a matrix by its Cholesky factor, and tell whether there is one.
+    """Replace the lower half of a matrix (n, n) by its Cholesky factor; tell whether there is one.
 
-    Args:
-        matrix: A symmetric matrix (n, n), of which only the lower half is read and written. It is
-            of no use after a failure.
+    The upper half is not read, and the matrix is of no use after a failure.
     """
     factor, failed = torch.linalg.cholesky_ex(matrix)
     matrix.copy_(factor)
     return not failed
 
 
-@dataclass(frozen=True)
-class LeastSquaresSettings:
-    """The settings of the dense solver. The matrix is scaled to a unit diagonal.
-
-    Attributes:
-        singular_pivot: A scaled pivot this small belongs to a direction that no row sees.
-        diagonal_lifts: What is added to the scaled diagonal, one after the other, until the
-            matrix can be factored.
-        refinements: How many steps towards the solution of the rows themselves, at most.
-        step_tolerance: The refinement stops at a step this small, as a part of the error.
-        error_draws: From how many draws a standard error is computed; 64 tell it to a tenth.
-        smallest_single_pivot: A factor in single precision is used if its smallest scaled pivot
-            is larger than this. At 4·10⁻⁴ it is off by a hundredth in the worst direction.
-    """
-
-    singular_pivot: float = 1e-13
-    diagonal_lifts: tuple[float, ...] = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-6)
-    refinements: int = 6
-    step_tolerance: float = 1e-3
-    error_draws: int = 64
-    smallest_single_pivot: float = 1e-4
-
-
-LEAST_SQUARES_SETTINGS = LeastSquaresSettings()
+# Of the dense solver, whose matrix is scaled to a unit diagonal:
+SINGULAR_PIVOT = 1e-13  # a scaled pivot this small belongs to a direction no row sees
+DIAGONAL_LIFTS = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-6)  # until the matrix can be factored
+REFINEMENTS = 6  # steps towards the solution of the rows themselves, at most
+STEP_TOLERANCE = 1e-3  # refinement stops at a step of this part of the error
+ERROR_DRAWS = 64  # from how many draws a standard error is computed; 64 tell it to a tenth
+# A factor in single precision is used if its smallest scaled pivot is larger than this. At 4·10⁻⁴
+# it is off by a hundredth in the worst direction.
+SMALLEST_SINGLE_PIVOT = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,48 +80,34 @@ class Solution:
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """A normal matrix N (n, n) and the Cholesky factor of its scaled form.
+    """A normal matrix N (n, n) and the Cholesky factor of its scaled form."""
 
-    Attributes:
-        normal: The matrix N, in single or in double precision.
-        scale: The scale s (n,) that makes the diagonal of ``s N s`` one.
-        factor: The lower factor L of ``s N s`` with its lifted diagonal, in the precision of N.
-            What is above the diagonal means nothing.
-        lifted: What was added to the diagonal of N (n,).
-        settings: The settings of the solver.
-    """
-
-    normal: Tensor
-    scale: Tensor
-    factor: Tensor
-    lifted: Tensor
-    settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
+    normal: Tensor  # the matrix N, in single or in double precision
+    scale: Tensor  # the scale s (n,) that makes the diagonal of ``s N s`` one
+    factor: Tensor  # the lower factor of ``s N s``, diagonal lifted; its upper half means nothing
+    lifted: Tensor  # what was added to the diagonal of N (n,)
 
     @classmethod
-    def of(
-        cls, normal: Tensor, settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
-    ) -> Factored:
+    def of(cls, normal: Tensor, lifts: Sequence[float] = DIAGONAL_LIFTS) -> Factored:
         """Return the factorisation of N, its diagonal lifted as far as necessary."""
         total = 0.0
-        for lift in settings.diagonal_lifts:
+        for lift in lifts:
             scale, factor = _scaled(normal)
             total += lift
             factor.diagonal().add_(total)
             if cholesky_in_place(factor):
                 break
-        return cls(normal, scale, factor, total / scale.square(), settings)
+        return cls(normal, scale, factor, total / scale.square())
 
     @classmethod
-    def in_single_precision(
-        cls, normal: Tensor, settings: LeastSquaresSettings = LEAST_SQUARES_SETTINGS
-    ) -> Factored | None:
+    def in_single_precision(cls, normal: Tensor) -> Factored | None:
         """Return the factorisation of N in float32, or None if it asks for more precision."""
         scale, factor = _scaled(normal)
         found = cholesky_in_place(factor)
-        sharp = factor.diagonal().min() ** 2 > settings.smallest_single_pivot  # not if it is nan
+        sharp = factor.diagonal().min() ** 2 > SMALLEST_SINGLE_PIVOT  # not if it is nan
         if not (found and sharp):
             return None
-        return cls(normal, scale, factor, torch.zeros_like(scale), settings)
+        return cls(normal, scale, factor, torch.zeros_like(scale))
 
     def inverse(self, right: Tensor) -> Tensor:
         """Return ``N⁻¹ right`` (n,)."""
@@ -152,24 +116,22 @@ class Factored:
     def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:
         """Return the x at which ``slope(x) = Aᵀ(b − A x)`` is zero, with its error.
 
-        Args:
-            slope: The slope at x (n,), computed from the rows themselves: the normal equations
-                would lose half of the digits. Its derivative is −N, or nearly.
-            start: The x (n,) to start from.
+        The slope (n,) is computed from the rows themselves: the normal equations would lose half of
+        the digits. Its derivative is −N, or nearly.
         """
         x = start
-        for _ in range(self.settings.refinements):
+        for _ in range(REFINEMENTS):
             step = self._scaled_step(slope(x))
             x = x + step * self.scale
-            if float(step.abs().max()) < self.settings.step_tolerance:
+            if float(step.abs().max()) < STEP_TOLERANCE:
                 break
         pivots = self.factor.diagonal().double()
-        draws = drawn(self.factor, self.settings.error_draws)
+        draws = drawn(self.factor, ERROR_DRAWS)
         return Solution(
             x,
             draws.square().mean(1).sqrt() * self.scale,
             float((pivots.max() / pivots.min()) ** 2),
-            float(pivots.min() ** 2) > self.settings.singular_pivot,
+            float(pivots.min() ** 2) > SINGULAR_PIVOT,
         )
 
     def _scaled_step(self, slope: Tensor) -> Tensor:
@@ -206,3 +168,120 @@ def reproducible_noise(shape: tuple[int, int], like: Tensor) -> Tensor:
     """Return standard normal numbers that are the same on every call."""
     generator = torch.Generator(like.device).manual_seed(0)
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+BLOCK = 512  # rows of a Gram matrix that are computed at once
+FEWEST = 64  # columns of which a Gram matrix is kept; of fewer it is computed as quickly as read
+SUBTRACTED = 0.5  # the part of a group's size that may be subtracted, so that few digits are lost
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedGrams:
+    """Compute ``J diag(w) Jᵀ`` for any weights, quickly where they are alike within groups."""
+
+    jacobian: Tensor  # the Jacobian ``J``, (n, R)
+    sizes: tuple[int, ...]  # how many of the R columns each group has, in their order
+    memory: int = 1 << 28  # the bytes for Gram matrices; the largest groups have theirs kept
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        """Return the normal matrix (n, n), summed in the dtype of the Jacobian, in float64.
+
+        The Gram matrix of a group is counted with one weight for all of its columns. Columns that
+        weigh more are added with the difference, and those that weigh less are subtracted.
+        """
+        n, rest = len(self.jacobian), weight.clone()
+        normal = self.jacobian.new_zeros(n, n)
+        for part, own in self._kept:
+            usual = own.usual(weight[part])
+            normal.add_(own.gram, alpha=usual * own.unit**2)
+            rest[part] -= usual
+        for sign in (1.0, -1.0):
+            some = rest * sign > 0
+            if some.any():
+                columns = self.jacobian[:, some]
+                columns *= (rest[some] * sign).sqrt().to(columns)
+                normal.add_(gram_of(columns), alpha=sign)
+        return normal.double()
+
+    @cached_property
+    def _kept(self) -> tuple[tuple[slice, _GroupGram], ...]:
+        """The Gram matrices of the largest groups, as many as memory holds."""
+        parts = sorted(self._parts(), key=lambda part: part.start - part.stop)
+        room = self.memory // (len(self.jacobian) ** 2 * self.jacobian.element_size())
+        return tuple((part, _GroupGram.of(self.jacobian[:, part])) for part in parts[:room])
+
+    def _parts(self) -> Iterator[slice]:
+        begin = 0
+        for size in self.sizes:
+            if size >= FEWEST:
+                yield slice(begin, begin + size)
+            begin += size
+
+
+@dataclass(frozen=True, eq=False)
+class _GroupGram:
+    """The Gram matrix (n, n) of some columns (n, K), divided by ``unit``.
+
+    The unit is the size of the largest entry: the squares of small gradients would vanish.
+    """
+
+    columns: Tensor
+    unit: float
+    gram: Tensor
+
+    @classmethod
+    def of(cls, columns: Tensor) -> _GroupGram:
+        unit = float(columns.abs().max()) or 1.0
+        return cls(columns, unit, gram_of(columns / unit))
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Return the squared length (K,) of each column."""
+        lengths: Tensor = torch.linalg.vector_norm(self.columns / self.unit, dim=0)
+        return lengths.square()
+
+    def usual(self, weight: Tensor) -> float:
+        """Return the weight of the whole group that leaves the fewest columns to be corrected.
+
+        It is the smallest weight, so that only positive parts are added. The largest is taken where
+        few columns weigh less, and subtracting them loses no digits.
+        """
+        least, most = float(weight.min()), float(weight.max())
+        light = weight < most
+        if least == most or 2 * int(light.sum()) >= len(weight):
+            return least
+        small = float(self.sizes[light].sum()) <= SUBTRACTED * float(self.sizes.sum())
+        return most if small else least
+
+
+def gram_of(columns: Tensor) -> Tensor:
+    """Return ``A Aᵀ`` (n, n) of a matrix (n, K), with half of the work that symmetry spares."""
+    n = len(columns)
+    found = columns.new_empty(n, n)
+    for begin in range(0, n, BLOCK):
+        end = min(begin + BLOCK, n)
+        torch.mm(columns[begin:end], columns[:end].T, out=found[begin:end, :end])
+        found[:begin, begin:end] = found[begin:end, :begin].T
+    return found
+
+
+def inverse_trace(matrix: Tensor, ridge: float) -> float:
+    """Return the trace of the inverse of a positive matrix (n, n), whose diagonal is changed.
+
+    It is the sum of squares of the inverse of the Cholesky factor, which is triangular: of each
+    block of its columns only the rows from the diagonal on are computed. As rounding may have left
+    the matrix indefinite, the ``ridge`` is added to it, or a thousand times as much.
+    """
+    matrix.diagonal().add_(ridge)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if int(failed):
+        matrix.diagonal().add_(1e3 * ridge)
+        factor = torch.linalg.cholesky(matrix)
+    factor = factor.float()
+    total = 0.0
+    for begin in range(0, len(factor), BLOCK):
+        own = factor[begin:, begin:]
+        identity = torch.eye(len(own), min(BLOCK, len(own)), device=own.device)
+        found = torch.linalg.solve_triangular(own, identity, upper=False)
+        total += float(found.square().sum())
+    return total

@@ -16,50 +16,32 @@ class Residuals(Protocol):
 
     def values(self, x: Tensor, kind: Tensor) -> Tensor:
         """Return the residuals (N, E) at ``x`` (N, K), of problems of these kinds (N,)."""
-        ...
 
     def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
         """Return the residuals (N, E) and their derivatives (N, E, K)."""
-        ...
 
 
 @dataclass(frozen=True)
 class Levenberg:
-    """The solver, with its tolerances.
+    """The solver, with its tolerances."""
 
-    Attributes:
-        iterations: the number of steps that are tried.
-        damping: the damping of the first step, relative to the diagonal of the normal matrix.
-        relaxed: the factor of the damping after a step that lowered the cost.
-        stiffened: the factor of the damping after one that did not.
-        dampings: the least and the largest damping.
-        checkpoints: the iterations after which the problems of the largest costs are given up.
-        kept: the part of the problems that is kept at a checkpoint.
-        fewest: the number of problems that are kept in any case.
-        of_each: the number of problems of each kind that are kept as well: costs of different kinds
-            cannot be compared.
-        settled: a problem is solved once a step promises to lower its cost by no more than this
-            part. The search ends when all problems are solved.
-    """
-
-    iterations: int = 30
-    damping: float = 1e-2
-    relaxed: float = 0.2
-    stiffened: float = 5.0
-    dampings: tuple[float, float] = (1e-14, 1e8)
-    checkpoints: tuple[int, ...] = (6, 14)
-    kept: float = 1 / 3
-    fewest: int = 64
-    of_each: int = 2
-    settled: float = 1e-6
+    iterations: int = 30  # the number of steps that are tried
+    damping: float = 1e-2  # the damping of the first step, relative to the matrix's diagonal
+    relaxed: float = 0.2  # the factor of the damping after a step that lowered the cost
+    stiffened: float = 5.0  # the factor of the damping after one that did not
+    dampings: tuple[float, float] = (1e-14, 1e8)  # the least and the largest damping
+    checkpoints: tuple[int, ...] = (6, 14)  # iterations after which the largest costs are given up
+    kept: float = 1 / 3  # the part of the problems that is kept at a checkpoint
+    fewest: int = 64  # the number of problems that are kept in any case
+    of_each: int = 2  # and of each kind: costs of different kinds cannot be compared
+    settled: float = 1e-6  # the search ends when no step promises more than this part of a cost
 
     def minimise(
         self, residuals: Residuals, x: Tensor, kind: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Lower the sum of squares of every problem from its start ``x`` (N, K).
 
-        Returns:
-            The points (M, K), their costs (M,) and kinds (M,), of the problems that were kept.
+        Returns the points (M, K), their costs (M,) and kinds (M,), of the problems that were kept.
         """
         damping = torch.full_like(x[:, 0], self.damping) if x.shape[1] else x.new_zeros(len(x))
         cost = _cost(residuals.values(x, kind))

@@ -39,12 +39,3 @@ def recorded_inputs(model: nn.Module, *names: str) -> Iterator[dict[str, list[Te
     modules = {name: model.get_submodule(name) for name in names}
     with watched(modules, before=lambda name, given: seen[name].append(given[0])):
         yield seen
-
-
-@contextmanager
-def recorded_outputs(model: nn.Module, *names: str) -> Iterator[dict[str, list[Tensor]]]:
-    """Yield the output of every run of each named layer, in the order of the runs."""
-    seen: dict[str, list[Tensor]] = {name: [] for name in names}
-    modules = {name: model.get_submodule(name) for name in names}
-    with watched(modules, after=lambda name, _, output: seen[name].append(output)):
-        yield seen

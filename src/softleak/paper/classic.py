@@ -19,13 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from softleak.core.errors import (
-    LabelError,
-    MissingGradient,
-    ModelError,
-    ShareError,
-    SoftleakError,
-)
+from softleak.core.errors import LabelError, MissingGradient, ModelError, ShareError, SoftleakError
 from softleak.core.factors import head_gradients
 from softleak.core.head import Head
 from softleak.core.results import Recovery
@@ -39,13 +33,7 @@ from softleak.inversion.steps import ActivationStep, Linear, Reshape
 def head_gradient(
     model: nn.Module, share: GradientShare, head: str | Head | None
 ) -> tuple[Head, Tensor]:
-    """Return the model's head and the gradient of its weight (C, I), in the dtype it came in.
-
-    Raises:
-        HeadNotFound: if no linear layer does what the attacks assume.
-        MissingGradient: if the share lacks the gradient of the head.
-        NonFinite: if an entry of the share is not a finite number.
-    """
+    """Return the model's head and the gradient of its weight (C, I), in the dtype it came in."""
     share.check_finite()
     found = Subject.of(model, share.input_shape, head=head).head
     return found, head_gradients(found, [share])[0]
@@ -69,13 +57,9 @@ class RowRatios:
 
     @classmethod
     def of(
-        cls,
-        model: nn.Module,
-        share: GradientShare,
-        *,
-        coefficient: float = 1.0,
+        cls, model: nn.Module, share: GradientShare, *, coefficient: float = 1.0,
         head: str | Head | None = None,
-    ) -> RowRatios | None:
+    ) -> RowRatios | None:  # fmt: skip
         """Return the row of the largest absolute sum, or None if that row is zero."""
         known, G = head_gradient(model, share, head)
         index = int(G.sum(1).abs().argmax())
@@ -256,16 +240,7 @@ class ScalarSearch(ABC):
     def __call__(
         self, model: nn.Module, share: GradientShare, *, head: str | Head | None = None
     ) -> ClassicResult:
-        """Search the label behind one share; equal seeds give equal answers.
-
-        Args:
-            model: the classifier the gradient was computed with.
-            share: what the client sent.
-            head: the name of the last linear layer, or a ``Head`` that the caller vouches for.
-
-        Returns:
-            The label and the feature if the search converged, else the best scalar it saw.
-        """
+        """Search the label behind one share, else the best scalar, equal for equal seeds."""
         row = RowRatios.of(model, share, coefficient=self.coefficient, head=head)
         if row is None:
             return ClassicResult(ClassicOutcome.ZERO_GRADIENT)
@@ -330,66 +305,40 @@ class LBFGSSearch(ScalarSearch):
 
     def _descend(self, objective: ScalarObjective, start: float) -> tuple[ClassicOutcome, Best]:
         """Descend on one side, with at most half the iterations, from ``start``."""
-        descent = _Descent(objective, start, self.lr, self.history)
-        losses: list[float] = []
+        s = torch.tensor([start], dtype=torch.double, requires_grad=True)
+        optimiser = torch.optim.LBFGS([s], lr=self.lr, history_size=self.history)
         jump = math.copysign(self.skip.jump, start) if self.skip else 0.0
+        losses: list[float] = []
+        lowest, evaluations = Best(start, math.inf, 0), 0
+
+        def evaluate() -> Tensor:
+            """Return the loss at the present scalar, and leave its gradient there."""
+            nonlocal evaluations
+            evaluations += 1
+            optimiser.zero_grad()
+            with torch.enable_grad():
+                loss = objective(s)[0]
+                loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        outcome = ClassicOutcome.EXHAUSTED
         for _ in range(self.iterations // 2):
-            losses.append(float(descent.evaluate()))
-            if not abs(descent.at) <= self.bound:
-                return ClassicOutcome.OUT_OF_BOUND, descent.best
-            descent.remember(losses[-1])
+            losses.append(float(evaluate()))
+            if not abs(float(s.detach())) <= self.bound:
+                outcome = ClassicOutcome.OUT_OF_BOUND
+                break
+            if losses[-1] < lowest.loss:
+                lowest = Best(float(s.detach()), losses[-1], 0)
             if losses[-1] < self.threshold:
-                return ClassicOutcome.CONVERGED, descent.best
+                outcome = ClassicOutcome.CONVERGED
+                break
             if self.skip and self.skip.due(losses):
-                descent.move(jump)
+                with torch.no_grad():
+                    s += jump
                 jump *= 2
             else:
-                descent.step()
-        return ClassicOutcome.EXHAUSTED, descent.best
-
-
-class _Descent:
-    """torch's L-BFGS on one scalar, with the lowest point that it has visited."""
-
-    def __init__(self, objective: ScalarObjective, start: float, lr: float, history: int) -> None:
-        self.objective = objective
-        self.scalar = torch.tensor([start], dtype=torch.double, requires_grad=True)
-        self.optimiser = torch.optim.LBFGS([self.scalar], lr=lr, history_size=history)
-        self.evaluations = 0
-        self.lowest = (start, math.inf)
-
-    @property
-    def at(self) -> float:
-        """Return the present scalar."""
-        return float(self.scalar.detach())
-
-    @property
-    def best(self) -> Best:
-        """Return the lowest point so far."""
-        return Best(*self.lowest, self.evaluations)
-
-    def evaluate(self) -> Tensor:
-        """Return the loss at the present scalar, and leave its gradient there."""
-        self.evaluations += 1
-        self.optimiser.zero_grad()
-        with torch.enable_grad():
-            loss = self.objective(self.scalar)[0]
-            loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    def remember(self, loss: float) -> None:
-        """Keep the present scalar if its loss is the lowest so far."""
-        if loss < self.lowest[1]:
-            self.lowest = (self.at, loss)
-
-    def step(self) -> None:
-        """Take one step of torch's L-BFGS."""
-        self.optimiser.step(self.evaluate)  # type: ignore[no-untyped-call]
-
-    def move(self, jump: float) -> None:
-        """Move the scalar without descending."""
-        with torch.no_grad():
-            self.scalar += jump
+                optimiser.step(evaluate)  # type: ignore[no-untyped-call]
+        return outcome, replace(lowest, evaluations=evaluations)
 
 
 @dataclass(frozen=True)
@@ -410,14 +359,7 @@ class Swarm:
     shared: float = 0.5  # the pull towards the best point that any particle has seen
 
     def minimise(self, loss: Loss, low: float, high: float, generator: torch.Generator) -> Best:
-        """Return the lowest point that the swarm finds in ``[low, high]``.
-
-        Args:
-            loss: the function to minimise; it maps points (S,) to losses (S,).
-            low: the lower end of the interval.
-            high: the upper end.
-            generator: the source of all randomness.
-        """
+        """Return the lowest point in ``[low, high]`` of a loss from points (S,) to losses (S,)."""
         x = low + (high - low) * self._draw(generator)
         v = (high - low) * (2 * self._draw(generator) - 1)
         best_x, best = x, _losses(loss, x)
@@ -500,11 +442,7 @@ class LBFGSThenPSO:
     def __call__(
         self, model: nn.Module, share: GradientShare, *, head: str | Head | None = None
     ) -> ClassicResult:
-        """Search the label behind one share, as each of the searches does.
-
-        Returns:
-            The result of the search that converged, or of the second; evaluations are of both.
-        """
+        """Return the result of the search that converged, or of the second, evaluations of both."""
         share.check_finite()
         ready = Subject.of(model, share.input_shape, head=head).head
         first = self.lbfgs(model, share, head=ready)
@@ -518,8 +456,7 @@ _SWARM = Swarm(particles=500, iterations=40)
 
 # The intervals end at 6, 10, 30 and 50. The next would end at the bound, which is not below it.
 PUBLISHED_SMOOTHING = LBFGSThenPSO(
-    LBFGSSearch(skip=Skip()),
-    PSOSearch(swarm=_SWARM, widths=(5.0, 4.0, 20.0)),
+    LBFGSSearch(skip=Skip()), PSOSearch(swarm=_SWARM, widths=(5.0, 4.0, 20.0))
 )
 
 # The intervals end at 6, 16 and 66.
@@ -536,26 +473,26 @@ PUBLISHED_NOISE = PSOSearch(coefficient=1.0, widths=(4.0, 5.0), bound=10.5, thre
 def bias_ratio(
     model: nn.Module, share: GradientShare, *, head: str | Head | None = None
 ) -> ClassicResult:
-    """Read the label off the gradient of the head's bias.
+    """Read label and feature off the gradient of the head's bias; ZERO_GRADIENT if that is zero.
 
     The feature is ``x = G_r / (G_b)_r`` with r the largest entry of ``|G_b|``, and the label is
-    ``y = softmax(W x + b) − G_b``.
-
-    Args:
-        model: the classifier the gradient was computed with.
-        share: what the client sent.
-        head: the name of the last linear layer, or a ``Head`` that the caller vouches for.
-
-    Returns:
-        The label and the feature; ZERO_GRADIENT if the bias's gradient is zero.
-
-    Raises:
-        ModelError: if the head has no bias.
-        MissingGradient: if the share lacks a gradient of the head.
-        ShareError: if the gradient of the bias does not have the model's shape.
+    ``y = softmax(W x + b) − G_b``. Raises a ``SoftleakError`` if head or share have no such bias.
     """
     known, sent = head_gradient(model, share, head)
-    _check_bias(model, known, share)
+    if known.bias_name not in dict(model.named_parameters()):
+        raise ModelError(
+            f"expected a head with a bias, but {known.name or 'the model'!r} has none; "
+            "use recover_label, which finds other evidence"
+        )
+    if known.bias_name not in share:
+        raise MissingGradient(
+            f"the share lacks {known.bias_name!r}, the gradient of the head's bias"
+        )
+    if share[known.bias_name].shape != known.b.shape:
+        raise ShareError(
+            f"the gradient {known.bias_name!r} should be {tuple(known.b.shape)} as the model's "
+            f"bias, got {tuple(share[known.bias_name].shape)}; is this the right model?"
+        )
     G = sent.double()
     delta = share[known.bias_name].to(G)
     index = int(delta.abs().argmax())
@@ -568,41 +505,16 @@ def bias_ratio(
     )
 
 
-def _check_bias(model: nn.Module, head: Head, share: GradientShare) -> None:
-    """Raise unless the head has a bias and the share its gradient, in the same shape."""
-    if head.bias_name not in dict(model.named_parameters()):
-        raise ModelError(
-            f"expected a head with a bias, but {head.name or 'the model'!r} has none; "
-            "use recover_label, which finds other evidence"
-        )
-    if head.bias_name not in share:
-        raise MissingGradient(
-            f"the share lacks {head.bias_name!r}, the gradient of the head's bias"
-        )
-    if share[head.bias_name].shape != head.b.shape:
-        raise ShareError(
-            f"the gradient {head.bias_name!r} should be {tuple(head.b.shape)} as the model's bias, "
-            f"got {tuple(share[head.bias_name].shape)}; is this the right model?"
-        )
-
-
 def idlg(
     model: nn.Module, share: GradientShare, *, head: str | Head | None = None
 ) -> ClassicResult:
-    """Return the class whose row points against all other rows, as a one-hot label.
+    """Return the class whose row points against all other rows, as a one-hot label without feature.
 
     Rows are ``(p_i − y_i) x``. With a one-hot label only the row of its class has a negative
-    factor. No class is singled out if there are two rows in all (two classes, or a saturated
-    softmax: App. B.3), or if several rows point against several others. The label is assumed to be
-    one-hot: for a soft label with a single negative ``p_i − y_i`` the answer is wrong.
-
-    Args:
-        model: the classifier the gradient was computed with.
-        share: what the client sent.
-        head: the name of the last linear layer, or a ``Head`` that the caller vouches for.
-
-    Returns:
-        The one-hot label, without a feature; UNDECIDED if no class is singled out.
+    factor. UNDECIDED: no class is singled out if there are two rows in all (two classes, or a
+    saturated softmax: App. B.3), or if several rows point against several others. The label is
+    assumed to be one-hot: for a soft label with a single negative ``p_i − y_i`` the answer is
+    wrong.
     """
     known, sent = head_gradient(model, share, head)
     G = sent.double()
@@ -621,19 +533,8 @@ def idlg(
 def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:
     """Return the input of a fully connected network by Eq. 6 and 7 (§4.2), as published.
 
-    At each layer ``x = G_r / δ_r`` for the row r of the largest |δ|.
-
-    Args:
-        chain: The network prepared by ``Chain.of``.
-        share: The gradients that the client sent.
-        recovery: What ``recover_label`` found in the share.
-
-    Returns:
-        The input, in the shape of the chain's first layer.
-
-    Raises:
-        ShareError: If the recovery has no feature.
-        ModelError: If a layer is not fully connected.
+    At each layer ``x = G_r / δ_r`` for the row r of the largest |δ|. Raises ``ShareError`` if the
+    recovery has no feature, and ``ModelError`` if a layer is not fully connected.
     """
     if recovery.feature is None or recovery.label is None:
         raise ShareError(f"the recovery has no feature to start from: {recovery.message}")
@@ -665,12 +566,7 @@ def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:
 def bias_attack(model: nn.Module, share: GradientShare) -> Tensor:
     """Return the input of the first fully connected layer with a bias: ``∂L/∂W_r / ∂L/∂b_r``.
 
-    Args:
-        model: The model.
-        share: The gradients that the client sent.
-
-    Raises:
-        ShareError: If no fully connected layer of the share has a gradient of its bias.
+    Raises ``ShareError`` if no fully connected layer of the share has a gradient of its bias.
     """
     for name, layer in model.named_modules():
         complete = {f"{name}.weight", f"{name}.bias"} <= set(share.gradients)

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import TimeRemainingColumn
 from rich.table import Table
-from torch import nn
 
 from softleak.cli.exits import Exit, complain, counting_bar, mistakes
 from softleak.core.errors import ModelError, SoftleakError
@@ -28,7 +27,7 @@ from softleak.paper.leaderboard import LEADERBOARD, frameworks_left_out, runnabl
 from softleak.paper.models import MODELS
 from softleak.paper.networks import Shelf
 from softleak.paper.options import EVERYTHING, EngineName, ReproduceOptions, TrainOptions
-from softleak.paper.reproduction import EXPERIMENTS, Reproduction, reproduce
+from softleak.paper.reproduction import EXPERIMENTS, Omission, reproduce
 from softleak.paper.results import (
     ResultsPage,
     around,
@@ -52,7 +51,11 @@ def show_models() -> None:
             model = spec().eval()
         count = sum(p.numel() for p in model.parameters())
         shape, head = "x".join(map(str, spec.input_shape)), Head.of(model)
-        way = _way_to_the_input(model, head, spec.input_shape)
+        try:
+            Chain.of(model, head, spec.input_shape)
+            way = "exact inversion"
+        except ModelError:
+            way = "gradient matching"
         table.add_row(name, shape, f"{count:,}", head.name, way)
     console = Console()
     console.print(table)
@@ -60,14 +63,6 @@ def show_models() -> None:
         "For your own model give --model package.module:factory; any classifier that ends in an "
         "nn.Linear will do."
     )
-
-
-def _way_to_the_input(model: nn.Module, head: Head, shape: tuple[int, ...]) -> str:
-    try:
-        Chain.of(model, head, shape)
-    except ModelError:
-        return "gradient matching"
-    return "exact inversion"
 
 
 _KEPT = "All samples that were computed are in {}/records.sqlite; the same command continues."
@@ -80,14 +75,17 @@ def reproduce_tables(options: ReproduceOptions) -> None:
     figures = [name for name in FIGURES if what in (name, EVERYTHING)]
     shelf = Shelf(options.data, options.weights)
     with mistakes():
-        _check(options.page, figures)
+        if options.page is not None:  # what is wrong with it is said before hours of computing
+            around(options.page)
+        if figures:
+            pyplot()
         to_run = [runnable(experiment, options.only) for experiment in chosen]
     with mistakes(_KEPT.format(out)), Records(out) as records, _progress() as begin:
         size = Size(options.samples, options.repeats, options.full)
-        outcome = reproduce(
+        omitted, lost = reproduce(
             to_run, size, shelf, records, _engine(options), options.only, options.compiled, begin
         )
-        undrawn = _draw_all(figures, shelf, records, options)
+        undrawn = list(_drawn(figures, shelf, records, options))
         results = ResultsPage.of(records)
         write_results(out, results)
         if options.page is not None:
@@ -97,12 +95,12 @@ def reproduce_tables(options: ReproduceOptions) -> None:
         console.print(results_table(table), highlight=False)
     if what == LEADERBOARD.name:
         console.print(frameworks_left_out(), highlight=False, markup=False)
-    _close(console, outcome, out)
+    _close(console, omitted, lost, out)
     for why in undrawn:
         complain(why)
     if undrawn and not chosen:
         raise typer.Exit(Exit.MISTAKE)
-    raise typer.Exit(Exit.INCOMPLETE if outcome.lost or undrawn else Exit.DONE)
+    raise typer.Exit(Exit.INCOMPLETE if lost or undrawn else Exit.DONE)
 
 
 def _engine(options: ReproduceOptions) -> Engine:
@@ -113,39 +111,23 @@ def _engine(options: ReproduceOptions) -> Engine:
     return Processes(options.workers) if options.workers else Processes()
 
 
-def _draw_all(
+def _drawn(
     figures: list[str], shelf: Shelf, records: Records, options: ReproduceOptions
-) -> list[str]:
-    """Draw figures; return why some could not be drawn."""
-    drawings = {
-        name: Drawing(shelf, records, options.out / f"{name}.png", options.samples, options.full)
-        for name in figures
-    }
-    return [why for name, drawing in drawings.items() if (why := _draw(name, drawing))]
+) -> Iterator[str]:
+    """Draw figures; yield why some were not drawn: the tables are worth having without them."""
+    for name in figures:
+        path = options.out / f"{name}.png"
+        try:
+            FIGURES[name](Drawing(shelf, records, path, options.samples, options.full))
+        except SoftleakError as error:
+            yield f"{name} was not drawn: {error}"
 
 
-def _check(page: Path | None, figures: list[str]) -> None:
-    """Raise before anything is computed what would otherwise be raised at the end."""
-    if page is not None:
-        around(page)
-    if figures:
-        pyplot()
-
-
-def _draw(name: str, picture: Drawing) -> str:
-    """Draw a figure, or return why not: the tables are worth having without it."""
-    try:
-        FIGURES[name](picture)
-    except SoftleakError as error:
-        return f"{name} was not drawn: {error}"
-    return ""
-
-
-def _close(console: Console, outcome: Reproduction, out: Path) -> None:
-    if outcome.omitted:
-        console.print(omission_table(outcome.omitted))
-    if outcome.lost:
-        count = sum(len(piece.samples) for piece in outcome.lost)
+def _close(console: Console, omitted: list[Omission], lost: list[Piece], out: Path) -> None:
+    if omitted:
+        console.print(omission_table(omitted))
+    if lost:
+        count = sum(len(piece.samples) for piece in lost)
         console.print(
             f"[bold red]{count} samples were given up[/], because their workers died repeatedly. "
             "Run the same command again to retry them."
@@ -181,7 +163,8 @@ def train_network(options: TrainOptions) -> None:
         learnt = data.load(options.images, data.Split.TRAIN, recipe.size)
         unseen = None if test is None else data.load(test, data.Split.TEST, recipe.size)
         model = train(recipe, learnt, tell)
-        notes = {"data": options.images.name, "data_sha256": _hash(options.images)}
+        told = fingerprint(options.images) if options.images.is_file() else "a folder"
+        notes = {"data": options.images.name, "data_sha256": told}
         if test is not None and unseen is not None:
             measured = accuracy(model, unseen)
             notes |= {"test_data": test.name, "test_accuracy": f"{measured:.4f}"}
@@ -199,7 +182,3 @@ def _recipe(options: TrainOptions) -> Recipe:
     }  # fmt: skip
     given = {name: value for name, value in changes.items() if value is not None}
     return replace(RECIPES[options.network.value], **given)  # type: ignore[arg-type]
-
-
-def _hash(path: Path) -> str:
-    return fingerprint(path) if path.is_file() else "a folder"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
 
 from softleak.core.errors import OptionError
+from softleak.paper.data.load import FILES
 from softleak.paper.networks import NETWORKS, Network, Shelf
 from softleak.paper.sweep import Measures, Piece
 
@@ -76,19 +78,27 @@ class Cell(ABC):
         """Do what is done once for all samples, and return the attack on them."""
 
 
+PAPER = json.loads(FILES.joinpath("paper.json").read_text("utf-8"))
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """A table of the paper."""
+    """A table of the paper; its cells are given the paper's values for them."""
 
     name: str  # the name by which the experiment is run
     title: str  # the heading of the table
-    cells: tuple[Cell, ...]  # the entries of the table, each with the paper's values
+    cells: tuple[Cell, ...]  # the entries of the table
     columns: tuple[Column, ...]  # the measures that are shown
     samples: int  # the number of samples per cell, unless another number is asked for
     paper_repeats: int = 1  # the number of repetitions in the paper
     # The headings of the second dimension, with the endings of the names of their cells; empty if
     # cells are rows and measures are columns.
     across: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        values = PAPER.get(self.name, {})
+        cells = tuple(replace(cell, paper=values.get(cell.name, {})) for cell in self.cells)
+        object.__setattr__(self, "cells", cells)
 
     def cell(self, name: str) -> Cell:
         """Return a cell by its name, or raise ``OptionError`` if there is none."""

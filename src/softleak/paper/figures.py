@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from softleak.audit.metrics import psnr
-from softleak.core.errors import DataError, MissingExtra, how_to_install
+from softleak.core.errors import DataError, import_extra
 from softleak.core.families import Smoothed
 from softleak.io.atomic import replacing
 from softleak.labels.recover import recover_label
@@ -25,6 +26,7 @@ from softleak.matching.reconstruct import reconstruct_many
 from softleak.matching.tasks import RandomLabel
 from softleak.paper.classic import RowRatios, Variance, Vectorised
 from softleak.paper.data.samples import Sample, smooth
+from softleak.paper.experiment import Cell, Experiment
 from softleak.paper.input_tables import inverter, mean_image
 from softleak.paper.label_tables import (
     BATCH_TABLE,
@@ -49,6 +51,7 @@ from softleak.paper.networks import (
 from softleak.paper.sweep import Records, numbers
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -67,6 +70,11 @@ class Drawing:
         name = otherwise if NETWORKS[wanted].lacking(self.shelf) else wanted
         return name, NETWORKS[name]
 
+    def mean(self, experiment: Experiment, cell: Cell, measure: str) -> float | None:
+        """Return the mean of a measure over the samples of a cell, None if it was not measured."""
+        values = numbers(self.records.of(experiment.name, cell.name), measure)
+        return fmean(values) if values else None
+
     def save(self, figure: Figure) -> None:
         """Write the picture, whole or not at all."""
         with replacing(self.path) as temporary:
@@ -76,49 +84,36 @@ class Drawing:
 
 def pyplot() -> ModuleType:
     """Return matplotlib's pyplot, which opens no window; raises ``MissingExtra`` without it."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtra(f"figures need matplotlib: {how_to_install('plots')}") from error
+    matplotlib = import_extra("matplotlib", "figures need matplotlib", "plots")
     matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-Line = dict[int, float]  # the mean over batches, by their size
+    return import_module("matplotlib.pyplot")
 
 
 def labels_by_size(drawing: Drawing) -> None:
     """Draw a panel per network and a line per kind of label: what is right, and what is proved."""
-    found = {measure: _lines(drawing, measure) for measure in (RIGHT_PART, PROVED_PART)}
-    networks = list(dict.fromkeys(network for network, _ in found[RIGHT_PART]))
-    if not networks:
+    # By network and kind of label: the sizes of batches, and two means over batches of each.
+    lines: dict[str, dict[str, list[tuple[int, float, float]]]] = {}
+    for cell in BATCH_TABLE.cells:
+        right, proved = (drawing.mean(BATCH_TABLE, cell, m) for m in (RIGHT_PART, PROVED_PART))
+        if isinstance(cell, BatchCell) and right is not None and proved is not None:
+            kinds = lines.setdefault(cell.subject, {})
+            kinds.setdefault(cell.kind.name, []).append((cell.size, right, proved))
+    if not lines:
         raise DataError(
             "the figure of batches is drawn from records: run `softleak reproduce batches`"
         )
     figure, panels = pyplot().subplots(
-        1, len(networks), figsize=(3.4 * len(networks), 3.4), layout="constrained", squeeze=False
+        1, len(lines), figsize=(3.4 * len(lines), 3.4), layout="constrained", squeeze=False
     )
-    for axes, network in zip(panels[0], networks, strict=True):
-        for (name, kind), line in found[RIGHT_PART].items():
-            if name == network:
-                sure = found[PROVED_PART][name, kind]
-                (drawn,) = axes.plot(list(line), list(line.values()), "o-", label=kind)
-                axes.plot(list(sure), list(sure.values()), "x--", color=drawn.get_color())
+    for axes, (network, kinds) in zip(panels[0], lines.items(), strict=True):
+        for kind, line in kinds.items():
+            sizes, right_parts, proved_parts = zip(*line, strict=True)
+            (drawn,) = axes.plot(sizes, right_parts, "o-", label=kind)
+            axes.plot(sizes, proved_parts, "x--", color=drawn.get_color())
         axes.set(title=network, xlabel="samples in the batch", ylim=(-0.03, 1.03))
         axes.legend(fontsize=7)
     panels[0][0].set_ylabel("part of labels: right (—), proved (– –)")
     drawing.save(figure)
-
-
-def _lines(drawing: Drawing, measure: str) -> dict[tuple[str, str], Line]:
-    lines: dict[tuple[str, str], Line] = {}
-    for cell in BATCH_TABLE.cells:
-        values = numbers(drawing.records.of(BATCH_TABLE.name, cell.name), measure)
-        if values and isinstance(cell, BatchCell):
-            lines.setdefault((cell.subject, cell.kind.name), {})[cell.size] = fmean(values)
-    return lines
 
 
 SHEET_INPUTS, COMPARED_INPUTS = 100, 5  # images per figure, unless --samples says otherwise
@@ -153,8 +148,13 @@ def sheet(drawing: Drawing, kind: AugmentationKind) -> None:
     for axes in panels.flat:
         axes.axis("off")
     for axes, image in zip(panels.flat, computed(target, samples), strict=False):
-        axes.imshow(image.clamp(0, 1).permute(1, 2, 0).numpy())
+        show(axes, image)
     drawing.save(figure)
+
+
+def show(axes: Axes, image: Tensor) -> None:
+    """Show an image (C, H, W) in pixels."""
+    axes.imshow(image.clamp(0, 1).permute(1, 2, 0).numpy())
 
 
 def comparison(drawing: Drawing) -> None:
@@ -184,7 +184,7 @@ def comparison(drawing: Drawing) -> None:
         words = name if name == "ground truth" else f"{name}\n{mean:.1f} dB"
         axes[0].set_ylabel(words)
         for each, image in zip(axes, images, strict=True):
-            each.imshow(image.clamp(0, 1).permute(1, 2, 0).numpy())
+            show(each, image)
             each.set(xticks=[], yticks=[])
     drawing.save(figure)
 
@@ -202,10 +202,12 @@ def errors_under_noise(drawing: Drawing) -> None:
     figure, panels = pyplot().subplots(1, len(NOISES), figsize=(10, 3.6), layout="constrained")
     drawn = 0
     for axes, kind in zip(panels, NOISES, strict=True):
+        cells = [c for c in TABLE5.cells if isinstance(c, NoiseCell) and c.kind == kind]
         for way, words in WAYS.items():
-            means = _means(drawing, kind, f"{way}_L1")
-            drawn += len(means)
-            axes.loglog(list(means), list(means.values()), "o-", label=words)
+            means = {cell.std: drawing.mean(TABLE5, cell, f"{way}_L1") for cell in cells}
+            measured = {std: mean for std, mean in means.items() if mean is not None}
+            drawn += len(measured)
+            axes.loglog(list(measured), list(measured.values()), "o-", label=words)
         axes.set(title=f"{kind} noise", xlabel="standard deviation", ylabel="mean L1 error")
         axes.legend(fontsize=7)
     if not drawn:
@@ -213,23 +215,13 @@ def errors_under_noise(drawing: Drawing) -> None:
     drawing.save(figure)
 
 
-def _means(drawing: Drawing, kind: str, measure: str) -> dict[float, float]:
-    means = {}
-    for cell in TABLE5.cells:
-        if isinstance(cell, NoiseCell) and cell.kind == kind:
-            values = numbers(drawing.records.of("table5", cell.name), measure)
-            if values:
-                means[cell.std] = fmean(values)
-    return means
-
-
 # Of Figures 1 and 2.
-SCALAR_FIGURES_NEAREST = 0.5  # the smallest size of the scalar that is drawn
-SCALAR_FIGURES_FARTHEST = 6.5  # the largest one, unless the answer lies beyond it
-SCALAR_FIGURES_POINTS = 2000  # scalars at which loss and label are computed
-SCALAR_FIGURES_IMAGE = 2964  # the paper's test image
-SCALAR_FIGURES_EPSILON = 0.3696  # the smoothing of its label in the paper
-SCALAR_FIGURES_LABELS = 6  # labels that Figure 2 shows, around the answer
+SCALAR_NEAREST = 0.5  # the smallest size of the scalar that is drawn
+SCALAR_FARTHEST = 6.5  # the largest one, unless the answer lies beyond it
+SCALAR_POINTS = 2000  # scalars at which loss and label are computed
+SCALAR_IMAGE = 2964  # the paper's test image
+SCALAR_EPSILON = 0.3696  # the smoothing of its label in the paper
+SCALAR_LABELS = 6  # labels that Figure 2 shows, around the answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,8 +243,8 @@ def line(drawing: Drawing, wanted: str, otherwise: str) -> ScalarLine:
     name, network = drawing.network(wanted, otherwise)
     target = AttackedNetwork.of(network, drawing.shelf, evidence=False)
     images = drawing.shelf.images(network.source)
-    index = SCALAR_FIGURES_IMAGE % len(images)
-    y = smooth(int(images.labels[index]), images.classes, SCALAR_FIGURES_EPSILON)
+    index = SCALAR_IMAGE % len(images)
+    y = smooth(int(images.labels[index]), images.classes, SCALAR_EPSILON)
     share = target.share(Sample(network.normalisation.apply(images.pixels(index)), y))
     row = RowRatios.of(target.model, share, head=target.head)
     recovery = recover_label(
@@ -261,9 +253,9 @@ def line(drawing: Drawing, wanted: str, otherwise: str) -> ScalarLine:
     found = read(recovery, target.head, chosen_row(share, target.head)).scalar
     if row is None or not math.isfinite(found):
         raise DataError(f"nothing can be drawn of {name}: {recovery.message}")
-    reach = max(SCALAR_FIGURES_FARTHEST, 1.5 * abs(found))
+    reach = max(SCALAR_FARTHEST, 1.5 * abs(found))
     scalars = math.copysign(1, found) * torch.linspace(
-        SCALAR_FIGURES_NEAREST, reach, SCALAR_FIGURES_POINTS, dtype=torch.double
+        SCALAR_NEAREST, reach, SCALAR_POINTS, dtype=torch.double
     )
     objective = Vectorised(row, Variance())
     labels = torch.stack([objective.label(scalar) for scalar in scalars])
@@ -289,10 +281,8 @@ def labels_along(drawing: Drawing) -> None:
     """Draw Figure 2: what six scalars would mean. A label has no negative entry."""
     plt = pyplot()
     each = line(drawing, "resnet18", "resnet18")
-    figure, panels = plt.subplots(
-        2, SCALAR_FIGURES_LABELS // 2, figsize=(10, 5), layout="constrained"
-    )
-    near = torch.linspace(0.7, 1.5, SCALAR_FIGURES_LABELS, dtype=torch.double) * each.found
+    figure, panels = plt.subplots(2, SCALAR_LABELS // 2, figsize=(10, 5), layout="constrained")
+    near = torch.linspace(0.7, 1.5, SCALAR_LABELS, dtype=torch.double) * each.found
     for axes, scalar in zip(panels.flat, near, strict=True):
         i = int((each.scalars - scalar).abs().argmin())
         valid = bool((each.labels[i] >= 0).all())

@@ -146,8 +146,8 @@ FCN = Experiment(
     "fcn",
     "App. D: inputs of FCN-4",
     (
-        InversionCell("fcn4", SMOOTHED, paper={PSNR: 51.30, SSIM: 0.999, LPIPS: 0.001}),
-        InversionCell("fcn4", MIXED, paper={PSNR: 66.80, SSIM: 1.0, LPIPS: 0.045}),
+        InversionCell("fcn4", SMOOTHED),
+        InversionCell("fcn4", MIXED),
         # The same on the embedded images, for users without Flowers-17. The paper has no such cell.
         InversionCell("fcn4 on cifar10", SMOOTHED),
         InversionCell("fcn4 on cifar10", MIXED),
@@ -287,50 +287,8 @@ SOURCES: Mapping[str, LabelSource | None] = {
     "ours": RecoveredLabel(),
     "DLG+ours": RecoveredLabel(free=True),
 }
-Values = tuple[float, ...]  # of GT, iDLG, DLG, ours, DLG+ours
 POLISHED = "polished"
 LABEL_L1 = "L1"  # the measure that holds the L1 error of the label
-Setting = tuple[SamplingProtocol, str, type[L2 | Cosine]]
-# PSNR, SSIM and LPIPS of all five sources, and then the L1 error of the labels of DLG and ours.
-TABLE3_PAPER: Mapping[Setting, tuple[Values, Values, Values, Values]] = {
-    (MIXED_PROTOCOL, "lenet", L2): (
-        (28.27, 10.70, 24.26, 28.24, 27.81), (0.640, 0.099, 0.553, 0.644, 0.659),
-        (0.141, 0.355, 0.172, 0.138, 0.130), (0.44, 5e-6),
-    ),
-    (MIXED_PROTOCOL, "lenet trained", L2): (
-        (19.28, 9.34, 16.93, 19.29, 17.30), (0.628, 0.020, 0.500, 0.628, 0.519),
-        (0.062, 0.394, 0.113, 0.063, 0.102), (0.15, 8e-6),
-    ),
-    (MIXED_PROTOCOL, "lenet", Cosine): (
-        (25.76, 23.01, 26.45, 25.81, 26.51), (0.858, 0.745, 0.881, 0.859, 0.882),
-        (0.033, 0.053, 0.027, 0.033, 0.027), (0.11, 5e-6),
-    ),
-    (MIXED_PROTOCOL, "lenet trained", Cosine): (
-        (24.56, 15.51, 22.71, 24.67, 24.84), (0.741, 0.356, 0.688, 0.746, 0.758),
-        (0.046, 0.173, 0.053, 0.044, 0.040), (0.05, 8e-6),
-    ),
-    (SMOOTHED_PROTOCOL, "lenet", L2): (
-        (21.33, 10.64, 18.98, 20.94, 21.00), (0.587, 0.129, 0.492, 0.584, 0.590),
-        (0.150, 0.351, 0.192, 0.149, 0.149), (0.37, 4e-6),
-    ),
-    (SMOOTHED_PROTOCOL, "lenet trained", L2): (
-        (11.70, 8.72, 11.86, 11.61, 11.47), (0.267, 0.029, 0.283, 0.260, 0.244),
-        (0.250, 0.401, 0.236, 0.259, 0.264), (0.36, 8e-6),
-    ),
-    (SMOOTHED_PROTOCOL, "lenet", Cosine): (
-        (23.13, 22.89, 24.09, 23.06, 24.26), (0.820, 0.807, 0.865, 0.818, 0.868),
-        (0.034, 0.032, 0.023, 0.035, 0.022), (0.20, 4e-6),
-    ),
-    (SMOOTHED_PROTOCOL, "lenet trained", Cosine): (
-        (18.99, 17.40, 18.56, 18.98, 20.42), (0.615, 0.558, 0.614, 0.614, 0.691),
-        (0.095, 0.121, 0.088, 0.095, 0.069), (0.17, 8e-6),
-    ),
-}  # fmt: skip
-
-
-def _paper(images: Sequence[Values], column: int) -> dict[str, float]:
-    """Return the paper's PSNR, SSIM and LPIPS in one column."""
-    return {name: values[column] for name, values in zip(QUALITY_NAMES, images, strict=True)}
 
 
 def _table3() -> Iterator[Cell]:
@@ -339,25 +297,19 @@ def _table3() -> Iterator[Cell]:
     Inputs by exact inversion, each beside the best of the paper's ten values; those by matching,
     for every setting and source of the label; "ours" polished by Gauss–Newton, beside "ours".
     """
-    for protocol, subject in product((MIXED_PROTOCOL, SMOOTHED_PROTOCOL), VARIATION_WEIGHTS):
-        both = zip(
-            *(TABLE3_PAPER[protocol, subject, kind][:3] for kind in (L2, Cosine)), strict=True
-        )
-        psnr, ssim, lpips = (l2 + cosine for l2, cosine in both)
-        best = {PSNR: max(psnr), SSIM: max(ssim), LPIPS: min(lpips)}
-        yield ExactCell(subject, protocol, paper=best, samples=protocol.samples)
-    for (protocol, subject, kind), (*images, (dlg, ours)) in TABLE3_PAPER.items():
-        errors = {"DLG": {LABEL_L1: dlg}, "ours": {LABEL_L1: ours}}
-        for column, (method, source) in enumerate(SOURCES.items()):
-            paper = {**_paper(images, column), **errors.get(method, {})}
-            yield MatchingCell(
-                subject, protocol, kind(), method, source, paper=paper, samples=protocol.samples
-            )
-    for (protocol, subject, kind), (*images, _) in TABLE3_PAPER.items():
+    protocols = (MIXED_PROTOCOL, SMOOTHED_PROTOCOL)
+    for protocol, subject in product(protocols, VARIATION_WEIGHTS):
+        yield ExactCell(subject, protocol, samples=protocol.samples)
+    distances: tuple[Objective, ...] = (L2(), Cosine())
+    settings = list(product(protocols, distances, VARIATION_WEIGHTS))
+    for (protocol, distance, subject), method in product(settings, SOURCES):
         yield MatchingCell(
-            subject, protocol, kind(), POLISHED, RecoveredLabel(), together=1,
-            paper=_paper(images, list(SOURCES).index("ours")), samples=protocol.samples,
-            polish=GaussNewton(),
+            subject, protocol, distance, method, SOURCES[method], samples=protocol.samples
+        )
+    for protocol, distance, subject in settings:
+        yield MatchingCell(
+            subject, protocol, distance, POLISHED, RecoveredLabel(), samples=protocol.samples,
+            together=1, polish=GaussNewton(),
         )  # fmt: skip
 
 
@@ -378,35 +330,17 @@ TABLE3 = Experiment(
 # α of the head's gradient, and β of the feature.
 TERM_WEIGHTS = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 2.0), (2.0, 2.0))
 WEIGHT_TITLES = tuple(f"α={a:g} β={b:g}" for a, b in TERM_WEIGHTS)
-TABLE4_PAPER: Mapping[tuple[SamplingProtocol, type[L2 | Cosine]], tuple[Values, Values, Values]] = {
-    (MIXED_PROTOCOL, L2): (
-        (29.04, 34.09, 29.28, 34.18, 29.53), (0.677, 0.763, 0.686, 0.762, 0.691),
-        (0.124, 0.089, 0.120, 0.088, 0.116),
-    ),
-    (MIXED_PROTOCOL, Cosine): (
-        (25.71, 28.75, 25.89, 28.81, 25.92), (0.856, 0.918, 0.857, 0.918, 0.858),
-        (0.034, 0.015, 0.033, 0.015, 0.032),
-    ),
-    (SMOOTHED_PROTOCOL, L2): (
-        (20.49, 24.96, 21.00, 24.65, 20.80), (0.535, 0.690, 0.578, 0.683, 0.559),
-        (0.176, 0.114, 0.162, 0.117, 0.167),
-    ),
-    (SMOOTHED_PROTOCOL, Cosine): (
-        (23.02, 25.79, 23.27, 25.85, 23.34), (0.817, 0.885, 0.824, 0.887, 0.824),
-        (0.035, 0.017, 0.032, 0.016, 0.032),
-    ),
-}  # fmt: skip
-
 TABLE4 = Experiment(
     "table4",
     "Table 4: inputs of an untrained LeNet, with the last layer's feature",
     tuple(
         MatchingCell(
-            "lenet", protocol, kind(*weights), "ours", RecoveredLabel(),
-            paper=_paper(images, column), samples=protocol.samples,
+            "lenet", protocol, distance(*weights), "ours", RecoveredLabel(),
+            samples=protocol.samples,
         )
-        for (protocol, kind), images in TABLE4_PAPER.items()
-        for column, weights in enumerate(TERM_WEIGHTS)
+        for protocol in (MIXED_PROTOCOL, SMOOTHED_PROTOCOL)
+        for distance in (L2, Cosine)
+        for weights in TERM_WEIGHTS
     ),
     QUALITIES,
     samples=15,

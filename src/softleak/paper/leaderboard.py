@@ -234,14 +234,9 @@ class BreachingAttack:
             "num_data_points": len(labels), "labels": labels.argmax(1), "local_hyperparams": None,
         }  # fmt: skip
         gradients = [share[name].float() for name, _ in model.named_parameters()]
-        return (
-            {
-                "parameters": [*model.parameters()],
-                "buffers": [*model.buffers()],
-                "metadata": inputs,
-            },
-            {"gradients": gradients, "buffers": None, "metadata": told},
-        )
+        weights, buffers = [*model.parameters()], [*model.buffers()]
+        sent = {"parameters": weights, "buffers": buffers, "metadata": inputs}
+        return sent, {"gradients": gradients, "buffers": None, "metadata": told}
 
 
 OURS_SECONDS = 30.0  # how long an audit matches gradients where nothing is computed exactly

@@ -174,9 +174,6 @@ def _resnet50(classes: int, source: DataSet, size: int) -> Network:
     return Network(make, initialise=models.uniform_, source=source, size=size)
 
 
-_alexnet = partial(models.alexnet, classes=17)
-_resnet18 = partial(models.resnet18, classes=10)
-_resnet18_cifar = partial(models.resnet18_cifar, classes=10)
 _on_flowers = partial(Network, source=FLOWERS17, size=224)
 # Others have trained these until the loss was almost zero.
 _converged = partial(Network, normalisation=data.IMAGENET_NORM)
@@ -185,15 +182,15 @@ NETWORKS: Mapping[str, Network] = {
     "lenet": Network(models.lenet, initialise=models.uniform_),
     "lenet default": Network(models.lenet),
     "lenet trained": Network(models.trained_lenet),
-    "resnet18": Network(_resnet18),
-    "resnet18 kaiming": Network(_resnet18, initialise=models.kaiming_),
-    "resnet18 trained": Network(_resnet18, "resnet18.safetensors"),
-    "resnet18_cifar": Network(_resnet18_cifar),
-    "resnet18_cifar trained": Network(_resnet18_cifar, "resnet18_cifar.safetensors"),
+    "resnet18": Network(models.resnet18),
+    "resnet18 kaiming": Network(models.resnet18, initialise=models.kaiming_),
+    "resnet18 trained": Network(models.resnet18, "resnet18.safetensors"),
+    "resnet18_cifar": Network(models.resnet18_cifar),
+    "resnet18_cifar trained": Network(models.resnet18_cifar, "resnet18_cifar.safetensors"),
     "resnet20 converged": _converged(models.resnet20, "cifar10_resnet20.npz"),
     "resnet56 converged": _converged(models.resnet56, "cifar10_resnet56.npz"),
-    "alexnet": _on_flowers(_alexnet, initialise=models.uniform_),
-    "alexnet trained": _on_flowers(_alexnet, "alexnet_flowers.safetensors"),
+    "alexnet": _on_flowers(models.alexnet, initialise=models.uniform_),
+    "alexnet trained": _on_flowers(models.alexnet, "alexnet_flowers.safetensors"),
     "resnet18 on flowers": _on_flowers(partial(models.resnet18, classes=17)),
     "resnet18 on flowers trained": _on_flowers(
         partial(models.resnet18_cifar, classes=17), "resnet18_flowers.safetensors"
@@ -209,7 +206,7 @@ NETWORKS: Mapping[str, Network] = {
     "fcn4 on cifar10": Network(partial(models.fcn4, 10, 32)),
     "vgg": Network(models.vgg),
     "vit": Network(models.vit),
-    "resnet50 at 224": Network(partial(models.resnet50, classes=10), size=224),
+    "resnet50 at 224": Network(models.resnet50, size=224),
     "resnet50 at 224, uniform": _resnet50(10, CIFAR10, 224),
     **{
         f"mlp {kind.__name__}": Network(partial(models.mlp, 3 * 32 * 32, activation=kind))
@@ -231,16 +228,10 @@ class AttackedNetwork:
         cls, network: Network, shelf: Shelf, *, evidence: bool = True, everything: bool = False,
         dtype: torch.dtype = torch.float32, training: bool = False,
     ) -> AttackedNetwork:  # fmt: skip
-        """Build a network and look for evidence in its layers.
+        """Build a network in eval mode (or train mode), and look for evidence in its layers or not.
 
-        Args:
-            network: the network to build.
-            shelf: the data packs and weights that it needs.
-            evidence: whether layers before the head are probed for evidence.
-            everything: whether shares hold the gradient of every parameter. By default they hold
-                only what the recovery of labels reads.
-            dtype: the precision of the weights, and so of the gradients.
-            training: whether the model is in train mode instead of eval mode.
+        By default shares hold only what the recovery of labels reads; ``everything`` has them hold
+        the gradient of every parameter. ``dtype`` is that of the weights, and so of the gradients.
         """
         model = network.build(shelf).to(dtype).train(training)
         subject = Subject.of(model, network.input_shape, head=Head.of(model))

@@ -23,90 +23,61 @@ Trained = Enum("Trained", {name: name for name in RECIPE_NAMES}, type=str)  # ty
 class EngineName(str, Enum):
     """The places where samples can be computed."""
 
-    LOCAL = "local"
-    PROCESSES = "processes"
-    RAY = "ray"
+    LOCAL, PROCESSES, RAY = "local", "processes", "ray"
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
     """The options of ``softleak reproduce`` as they were given."""
 
-    what: Annotated[What, Argument(help="The table or figure of the paper.")]
-    samples: Annotated[
-        int | None,
-        Option(
-            min=1,
-            help="Samples per cell, rounded up to whole batches: of 15 in gradient matching "
-            "(tables 3 and 4), else of 1.",
-        ),
-    ] = None
-    repeats: Annotated[
-        int | None, Option(min=1, help="Repetitions per cell, each with other samples.")
-    ] = None
-    full: Annotated[
-        bool, Option("--full", help="Use as many samples and repetitions as the paper.")
-    ] = False
-    only: Annotated[
-        str, Option(metavar="TEXT", help="Run only the cells whose name contains this text.")
-    ] = ""
-    data: Annotated[
-        Path | None,
-        Option(metavar="DIR", exists=True, file_okay=False, help="A folder of data packs."),
-    ] = None
-    weights: Annotated[
-        Path | None,
-        Option(
-            metavar="DIR", exists=True, file_okay=False,
-            help="A folder of trained networks, as `softleak train` writes them.",
-        ),
-    ] = None  # fmt: skip
-    engine: Annotated[EngineName, Option(help="Where to compute.")] = EngineName.LOCAL
-    workers: Annotated[
-        int | None,
-        Option(min=1, help="Number of worker processes (default: one per core)."),
-    ] = None
-    address: Annotated[
-        str | None,
-        Option(help="The address of a Ray cluster; `auto` is the one this machine belongs to."),
-    ] = None
-    out: Annotated[
-        Path,
-        Option(metavar="DIR", help="The folder for records and results; a run there is continued."),
-    ] = Path("softleak-results")
-    page: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Also write the results between the marks of this .md file."),
-    ] = None
-    compiled: Annotated[
-        bool,
-        Option(
-            "--compiled",
-            help="Compile gradient matching (tables 3 and 4). Needs a C++ compiler.",
-        ),
-    ] = False
+    what: Annotated[What, Argument()]
+    """The table or figure of the paper."""
+    samples: Annotated[int | None, Option(min=1)] = None
+    """Samples per cell, rounded up to whole batches: of 15 in gradient matching (tables 3 and 4),
+    else of 1."""
+    repeats: Annotated[int | None, Option(min=1)] = None
+    """Repetitions per cell, each with other samples."""
+    full: Annotated[bool, Option("--full")] = False
+    """Use as many samples and repetitions as the paper."""
+    only: Annotated[str, Option(metavar="TEXT")] = ""
+    """Run only the cells whose name contains this text."""
+    data: Annotated[Path | None, Option(metavar="DIR", exists=True, file_okay=False)] = None
+    """A folder of data packs."""
+    weights: Annotated[Path | None, Option(metavar="DIR", exists=True, file_okay=False)] = None
+    """A folder of trained networks, as `softleak train` writes them."""
+    engine: Annotated[EngineName, Option()] = EngineName.LOCAL
+    """Where to compute."""
+    workers: Annotated[int | None, Option(min=1)] = None
+    """Number of worker processes (default: one per core)."""
+    address: Annotated[str | None, Option()] = None
+    """The address of a Ray cluster; `auto` is the one this machine belongs to."""
+    out: Annotated[Path, Option(metavar="DIR")] = Path("softleak-results")
+    """The folder for records and results; a run there is continued."""
+    page: Annotated[Path | None, Option(metavar="FILE")] = None
+    """Also write the results between the marks of this .md file."""
+    compiled: Annotated[bool, Option("--compiled")] = False
+    """Compile gradient matching (tables 3 and 4). Needs a C++ compiler."""
 
 
 @dataclass(frozen=True)
 class TrainOptions:
     """The options of ``softleak train`` as they were given."""
 
-    network: Annotated[Trained, Argument(help="The network to train.")]
-    images: Annotated[Path, Option("--train", metavar="FILE|DIR", help="The images to train on.")]
-    test: Annotated[
-        Path | None, Option(metavar="FILE|DIR", help="The images to measure the accuracy on.")
-    ] = None
-    out: Annotated[Path, Option(metavar="DIR", help="The folder for the checkpoint.")] = Path(".")
-    epochs: Annotated[
-        int | None, Option(min=1, help="The number of epochs, if not the recipe's.")
-    ] = None
-    smoothing: Annotated[
-        float | None, Option(min=0, max=1, help="The ε of label smoothing, if not the recipe's.")
-    ] = None
-    mixup: Annotated[
-        float | None, Option(min=0, max=1, help="The largest weight of a mixed-in image.")
-    ] = None
-    seed: Annotated[int, Option(min=0, help="The seed of weights and batches.")] = 0
-    threads: Annotated[
-        int | None, Option(min=1, help="Number of threads (default: one per core).")
-    ] = None
+    network: Annotated[Trained, Argument()]
+    """The network to train."""
+    images: Annotated[Path, Option("--train", metavar="FILE|DIR")]
+    """The images to train on."""
+    test: Annotated[Path | None, Option(metavar="FILE|DIR")] = None
+    """The images to measure the accuracy on."""
+    out: Annotated[Path, Option(metavar="DIR")] = Path(".")
+    """The folder for the checkpoint."""
+    epochs: Annotated[int | None, Option(min=1)] = None
+    """The number of epochs, if not the recipe's."""
+    smoothing: Annotated[float | None, Option(min=0, max=1)] = None
+    """The ε of label smoothing, if not the recipe's."""
+    mixup: Annotated[float | None, Option(min=0, max=1)] = None
+    """The largest weight of a mixed-in image."""
+    seed: Annotated[int, Option(min=0)] = 0
+    """The seed of weights and batches."""
+    threads: Annotated[int | None, Option(min=1)] = None
+    """Number of threads (default: one per core)."""

@@ -28,23 +28,16 @@ class Laboratory:
     """A function that computes pieces.
 
     It is sent to every worker once, with all data and weights that the worker needs.
-
-    Attributes:
-        prepared: the attack of the cell that was computed last.
     """
 
     shelf: Shelf  # the data packs and weights, opened
     cells: Mapping[Key, Cell]  # the cells that pieces may come from
+    # The attack of the cell that was computed last.
     prepared: dict[Key, Attack] = field(default_factory=dict, compare=False)
 
     @classmethod
     def stocked(cls, shelf: Shelf, cells: Mapping[Key, Cell]) -> Laboratory:
-        """Return a laboratory for these cells, after opening their data and weights.
-
-        Args:
-            shelf: the folders of data packs and weights.
-            cells: the cells to compute, by the names of their experiment and their own.
-        """
+        """Return a laboratory for these cells, after opening their data and weights."""
         for cell in cells.values():
             shelf.images(cell.network.source)
             if cell.network.weights:
@@ -64,7 +57,6 @@ class Laboratory:
         ]
 
 
-CELLS_NAMED = 4  # the number of cells that an error message names
 Begin = Callable[[int], Callable[[Piece], None]]  # from the number of pieces to a listener
 
 
@@ -77,45 +69,25 @@ class Omission:
     lacking: str  # the files that it needs
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """What a run could not do."""
-
-    omitted: tuple[Omission, ...]  # the cells that need files that are missing
-    lost: tuple[Piece, ...]  # the pieces whose workers died again and again
-
-
 def reproduce(
-    experiments: Sequence[Experiment],
-    size: Size,
-    shelf: Shelf,
-    records: Records,
-    engine: Engine,
-    only: str = "",
-    compiled: bool = False,
-    begin: Begin = lambda _: lambda __: None,
-) -> Reproduction:
+    experiments: Sequence[Experiment], size: Size, shelf: Shelf, records: Records, engine: Engine,
+    only: str = "", compiled: bool = False, begin: Begin = lambda _: lambda __: None,
+) -> tuple[list[Omission], list[Piece]]:  # fmt: skip
     """Run every cell whose name contains ``only`` and whose files are there.
 
-    Args:
-        experiments: the experiments to run.
-        size: how much of them to compute.
-        shelf: the data packs and weights.
-        records: where results are kept; what they hold already is not computed again.
-        engine: where pieces are computed.
-        only: a part of the names of the cells to run.
-        compiled: whether gradient matching is compiled, which is faster and rounds differently.
-        begin: a function that is told the number of pieces, and returns a listener to them.
+    What the records hold already is not computed again. ``compiled`` gradient matching is faster
+    and rounds differently. ``begin`` is told the number of pieces, and returns a listener to them.
 
-    Raises:
-        OptionError: if no cell has such a name.
-        DataError: if files are missing for all of them.
-        MissingExtra: if a package that a measure needs is not installed.
+    Returns the cells that need files that are missing, and the pieces whose workers died
+    repeatedly. Raises ``OptionError`` if no cell has such a name, ``DataError`` if files are
+    missing for all of them, ``MissingExtra`` if a measure needs a package that is not installed.
     """
-    chosen = [
-        (e, replace(cell, compiled=compiled) if isinstance(cell, MatchingCell) else cell)
-        for e, cell in _chosen(experiments, only)
-    ]
+    chosen = _chosen(experiments, only)
+    if compiled:
+        chosen = [
+            (e, replace(cell, compiled=True) if isinstance(cell, MatchingCell) else cell)
+            for e, cell in chosen
+        ]
     runnable, omitted = _runnable(chosen, shelf)
     for column in {column for e, _ in runnable for column in e.columns}:
         column.check()
@@ -124,14 +96,12 @@ def reproduce(
     wanted = [piece for e, cell in runnable for piece in e.pieces(cell, size)]
     pieces = missing(wanted, records)
     unfinished = {(piece.experiment, piece.cell) for piece in pieces}
-    cells = {(e.name, cell.name): cell for e, cell in runnable}
-    laboratory = Laboratory.stocked(
-        shelf, {key: cell for key, cell in cells.items() if key in unfinished}
-    )
+    cells = {k: cell for e, cell in runnable if (k := (e.name, cell.name)) in unfinished}
+    laboratory = Laboratory.stocked(shelf, cells)
     lost = sweep(laboratory, pieces, records, engine, begin(len(pieces))) if pieces else []
     for name in dict.fromkeys(e.name for e, _ in runnable):
         records.export(name)
-    return Reproduction(omitted, tuple(lost))
+    return omitted, lost
 
 
 def _chosen(experiments: Sequence[Experiment], only: str) -> list[tuple[Experiment, Cell]]:
@@ -139,7 +109,7 @@ def _chosen(experiments: Sequence[Experiment], only: str) -> list[tuple[Experime
     cells = [(e, cell) for e in experiments for cell in e.cells]
     chosen = [(e, cell) for e, cell in cells if only in cell.name]
     if cells and not chosen:
-        some = "; ".join(cell.name for _, cell in cells[:CELLS_NAMED])
+        some = "; ".join(cell.name for _, cell in cells[:4])
         raise OptionError(
             f"no cell's name contains {only!r}. There are {len(cells)}, the first: {some}"
         )
@@ -148,11 +118,11 @@ def _chosen(experiments: Sequence[Experiment], only: str) -> list[tuple[Experime
 
 def _runnable(
     cells: Sequence[tuple[Experiment, Cell]], shelf: Shelf
-) -> tuple[list[tuple[Experiment, Cell]], tuple[Omission, ...]]:
+) -> tuple[list[tuple[Experiment, Cell]], list[Omission]]:
     """Return the cells whose files are there, and the omissions; raise if all are omitted."""
     lacking = {(e.name, cell.name): cell.network.lacking(shelf) for e, cell in cells}
     runnable = [(e, cell) for e, cell in cells if not lacking[e.name, cell.name]]
-    omitted = tuple(Omission(*key, files) for key, files in lacking.items() if files)
+    omitted = [Omission(*key, files) for key, files in lacking.items() if files]
     if omitted and not runnable:
         files = dict.fromkeys(name for each in omitted for name in each.lacking.split(", "))
         raise DataError(
@@ -163,12 +133,7 @@ def _runnable(
 
 
 def provenance(cell: Cell, shelf: Shelf) -> dict[str, object]:
-    """Return what the records of a cell depend on, besides the numbers of samples.
-
-    Args:
-        cell: the cell.
-        shelf: the data packs and weights that it reads.
-    """
+    """Return what the records of a cell depend on, besides the numbers of samples."""
     network = cell.network
     compiled = isinstance(cell, MatchingCell) and cell.compiled
     return {

@@ -8,18 +8,14 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
+from softleak.audit.metrics import Truth
 from softleak.audit.run import NamedShare
-from softleak.audit.truth import Truth
 from softleak.core.client import capture
 from softleak.paper import data, models
 
 
 def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of tensors by name: of names, shapes, number formats and bytes.
-
-    Args:
-        tensors: the tensors of a model or of an update.
-    """
+    """Return the SHA-256 of tensors by name: of names, shapes, number formats and bytes."""
     digest = sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -38,14 +34,11 @@ NORMALISATION = data.CIFAR10_NORM
 
 
 def sample_shares(each: int, seed: int) -> Iterator[NamedShare]:
-    """Return ``each`` gradients for every kind of label.
-
-    Truth goes along, to score and nothing else.
-    """
+    """Yield ``each`` gradients for every kind of label, and the truth to score them by."""
     model, images = models.trained_lenet(), data.embedded()
     for number, (kind, augmentation) in enumerate(KINDS.items()):
         drawn = data.samples(images, augmentation, each, seed + number, NORMALISATION)
         for index, sample in enumerate(drawn, 1):
             share = capture(model, sample.x, sample.y)
-            truth = Truth(sample.y, sample.x)
-            yield NamedShare(f"{kind} {index}", share, truth, tensor_digest(share))
+            digest, truth = tensor_digest(share), Truth(sample.y, sample.x)
+            yield NamedShare(f"{kind} {index}", share, truth, digest)

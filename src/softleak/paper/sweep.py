@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from softleak.core.errors import FileError, MissingExtra, OptionError, how_to_install
+from softleak.core.errors import FileError, OptionError, import_extra
 from softleak.io.atomic import replacing
 
 Measures = Mapping[str, float | str | bool | None]  # None: there is nothing to measure
@@ -134,14 +134,9 @@ class Records:
             (r.experiment, r.cell, r.repeat, r.sample, json.dumps(r.measures, allow_nan=False))
             for r in records
         ]
-        with self._sound():
+        with self._sound(), self._base:
             self._base.execute("BEGIN IMMEDIATE")
-            try:
-                self._base.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
-                self._base.execute("COMMIT")
-            finally:
-                if self._base.in_transaction:
-                    self._base.execute("ROLLBACK")
+            self._base.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
 
     def of(self, experiment: str, cell: str) -> list[Record]:
         """Return a cell's records in the order of repetition and sample."""
@@ -215,17 +210,10 @@ def missing(pieces: Iterable[Piece], records: Records) -> list[Piece]:
 
 
 def sweep(
-    compute: Compute,
-    pieces: Iterable[Piece],
-    records: Records,
-    engine: Engine,
+    compute: Compute, pieces: Iterable[Piece], records: Records, engine: Engine,
     progress: Callable[[Piece], None] = lambda _: None,
-) -> list[Piece]:
-    """Compute pieces, keep their records and tell ``progress`` of each.
-
-    Returns:
-        The pieces that were given up because their workers died.
-    """
+) -> list[Piece]:  # fmt: skip
+    """Compute and record pieces, telling ``progress`` of each; return those whose workers died."""
     lost = []
     for piece, found in engine.run(compute, pieces):
         if found is None:
@@ -268,10 +256,7 @@ class Processes:
 
 
 def _one_by_one(packed: bytes, lost: list[Piece]) -> Iterator[Done]:
-    """Compute again what was under way when a worker died: only the piece it died over has blame.
-
-    Alone in a pool of one, each death is that of the piece itself.
-    """
+    """Compute what was under way when a worker died, one by one: each death then has one cause."""
     deaths, rest = Counter(lost), iter(lost)
     while killing := (yield from _until_one_dies(1, packed, rest)):
         (piece,) = killing
@@ -370,7 +355,7 @@ class Cluster:
     workers: int | None = None  # the number of actors, if fewer than cores
 
     def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
-        ray = _ray()
+        ray = import_extra("ray", "a cluster needs Ray", "ray")
         begun = not ray.is_initialized()
         if begun:
             self._begin(ray)
@@ -424,11 +409,3 @@ def _computed(ray: ModuleType, actors: Sequence[Any], pieces: Iterable[Piece]) -
             raise error.cause from error  # what the piece itself raised
         except ray.exceptions.RayActorError:
             yield piece, None
-
-
-def _ray() -> ModuleType:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtra(f"a cluster needs Ray: {how_to_install('ray')}") from error
-    return ray

@@ -49,10 +49,6 @@ def initialise(model: nn.Module, gain: float) -> None:
     """Replace the weights by Xavier initialisation, and biases by zero.
 
     Stacked sigmoids hardly train from PyTorch's own initial weights, which are smaller.
-
-    Args:
-        model: the network to change.
-        gain: the gain of the initialisation.
     """
     for module in model.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
@@ -62,12 +58,7 @@ def initialise(model: nn.Module, gain: float) -> None:
 
 
 def crop_and_flip(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the images (N, C, H, W), each shifted by up to 4 pixels and mirrored or not.
-
-    Args:
-        x: the images.
-        generator: the source of the random shifts.
-    """
+    """Return the images (N, C, H, W), each shifted by up to 4 pixels and mirrored or not."""
     padded = functional.pad(x, (LARGEST_SHIFT,) * 4, mode="reflect")
     height, width = x.shape[2:]
     shifts = torch.randint(2 * LARGEST_SHIFT + 1, (len(x), 2), generator=generator).tolist()
@@ -83,13 +74,7 @@ def crop_and_flip(x: Tensor, generator: torch.Generator) -> Tensor:
 def batches(
     images: ImageSet, recipe: Recipe, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield one epoch of augmented inputs (N, C, H, W) and soft labels (N, classes).
-
-    Args:
-        images: the training images.
-        recipe: the size of a batch and the augmentation.
-        generator: the source of order and augmentation.
-    """
+    """Yield one epoch of augmented inputs (N, C, H, W) and soft labels (N, classes)."""
     order = torch.randperm(len(images), generator=generator)
     for rows in torch.split(order, recipe.batch):
         x, labels = tensors(images, rows, recipe.smoothing)
@@ -103,25 +88,14 @@ def batches(
 
 
 def tensors(images: ImageSet, rows: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Return normalised inputs (N, C, H, W) and smoothed labels (N, classes).
-
-    Args:
-        images: the data set.
-        rows: the numbers (N,) of the images.
-        smoothing: the ε of the labels.
-    """
+    """Return normalised inputs (N, C, H, W) and labels (N, classes) smoothed by ε."""
     x = CIFAR10_NORM.apply(images.images[rows].permute(0, 3, 1, 2).float() / 255)
     hard = functional.one_hot(images.labels[rows], images.classes).float()
     return x, (1 - smoothing) * hard + smoothing / images.classes
 
 
 def accuracy(model: nn.Module, images: ImageSet) -> float:
-    """Return the fraction of images whose class has the largest logit.
-
-    Args:
-        model: the network, which is put into eval mode.
-        images: the images to classify.
-    """
+    """Return the fraction of images whose class has the largest logit, in eval mode."""
     model.eval()
     with torch.no_grad():
         guesses = [
@@ -134,10 +108,7 @@ def accuracy(model: nn.Module, images: ImageSet) -> float:
 def train(recipe: Recipe, images: ImageSet, tell: Callable[[Epoch], None]) -> nn.Module:
     """Train a network with AdamW and a one-cycle schedule, and return it in eval mode.
 
-    Args:
-        recipe: the architecture and all settings.
-        images: the training images, of the recipe's size.
-        tell: a function that is called at the end of each epoch.
+    ``images`` are of the recipe's size; ``tell`` is called at the end of each epoch.
     """
     generator = torch.Generator().manual_seed(recipe.seed)
     with torch.random.fork_rng(devices=()):
@@ -172,14 +143,7 @@ def _step(model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tens
 
 
 def save(model: nn.Module, recipe: Recipe, path: Path, **notes: str) -> None:
-    """Write weights and buffers to a file whose metadata hold the recipe.
-
-    Args:
-        model: the trained network.
-        recipe: how it was trained.
-        path: the file to write.
-        notes: further entries of the metadata.
-    """
+    """Write weights and buffers to a file whose metadata hold the recipe and the notes."""
     written = {key: str(value) for key, value in asdict(recipe).items()} | notes
     written |= {"normalisation": str(CIFAR10_NORM), "optimiser": "AdamW", "schedule": "one cycle"}
     state = {key: value.contiguous() for key, value in model.state_dict().items()}

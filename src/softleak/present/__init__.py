@@ -2,9 +2,8 @@
 
 from softleak.present.difference import AuditDifference, difference, load_audit
 from softleak.present.dossier import dossier_data, write_dossier
-from softleak.present.json import as_data, write_json
+from softleak.present.machine import as_data, write_json, write_junit, write_sarif
 from softleak.present.page import write_page
-from softleak.present.pipelines import write_junit, write_sarif
 
 __all__ = [
     "AuditDifference",

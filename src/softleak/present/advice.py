@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from softleak.audit.findings import LabelLeak, Outcome
+from softleak.audit.findings import Outcome
 from softleak.audit.leaks import Leak, Severity
-from softleak.audit.rates import Rate, Response, WhatIf
 from softleak.audit.report import Audit, AuditReport
+from softleak.audit.sweeps import Response, WhatIf
 from softleak.core.knowledge import Knowledge
-from softleak.core.vocabulary import State, written
+from softleak.core.vocabulary import written
 from softleak.present.catalogue import every_attack, tally
 from softleak.present.words import listed
 
@@ -19,9 +19,11 @@ def severity_of_share(report: AuditReport) -> Severity:
     found = [leak.severity for leak in report.leaks]
     if found:
         return worst(found)
-    if report.label.leak is LabelLeak.AMBIGUOUS:
+    if report.label.proved == "AMBIGUOUS":
         return Severity.LOW
-    return Severity.NOT_KNOWN if report.unattacked - _implied(report) else Severity.NONE_FOUND
+    # An attack on the label of one sample would have told the composition.
+    implied = {Leak.COMPOSITION} if report.alone else set()
+    return Severity.NOT_KNOWN if report.unattacked - implied else Severity.NONE_FOUND
 
 
 def severity_of_audit(audit: Audit) -> Severity:
@@ -35,24 +37,11 @@ def worst(severities: Iterable[Severity]) -> Severity:
     return max(severities, key=lambda severity: severity.rank)
 
 
-def _implied(report: AuditReport) -> frozenset[Leak]:
-    """Return the composition where the label of one sample was attacked, which would tell it."""
-    return frozenset({Leak.COMPOSITION}) if report.alone else frozenset()
-
-
 UNMODELLED = ("Pruning", "int8")  # label recovery takes what these do for noise
 
 
-def advice(audit: Audit) -> tuple[str, ...]:
-    """Return what to do: the main thing first, then steps.
-
-    Args:
-        audit: what was found, and which defences were tried.
-    """
-    return tuple(_advice(audit))
-
-
-def _advice(audit: Audit) -> Iterator[str]:
+def advice(audit: Audit) -> Iterator[str]:
+    """Yield what to do: the main thing first, then steps."""
     leaked = [leak for leak in Leak if audit.count(leak)]
     untried = [leak for leak in Leak if any(leak in r.unattacked for r in audit.reports)]
     one = len(audit.reports) == 1
@@ -102,39 +91,24 @@ def _remedies(audit: Audit, leaked: frozenset[Leak]) -> Iterator[str]:
 
 
 def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
-    """Return which defences ended every one of some attacks, and how sure that is.
-
-    Args:
-        tried: the defences and how often attacks succeeded against them.
-        leaks: the kinds of leak that are to end.
-    """
+    """Return which defences ended every one of some attacks, and how sure that is."""
     names = listed([leak.value for leak in Leak if leak.defended and leak in leaks])
     enough = [r for r in tried.responses if all(leak in r.stops for leak in leaks)]
     if not enough:
         return f"No defence that was tried ended every attack on {names}; combine them."
     words = [_setting(response, leaks) for response in enough]
-    bound = max(_last(r, leak).interval[1] for r in enough for leak in leaks)
-    return (
+    last = [[p.rates[k] for p in r.points if k in p.rates][-1] for r in enough for k in leaks]
+    bound = max(rate.interval[1] for rate in last)
+    said = (
         f"Of the defences tried, these ended every attack on {names}: {'; '.join(words)}. With so "
         f"few trials a success rate of up to {100 * bound:.0f} % cannot be ruled out (95 %)."
-        f"{_unclaimed(enough, leaks)}{_unmodelled(enough)}"
     )
-
-
-def _unclaimed(responses: list[Response], leaks: frozenset[Leak]) -> str:
-    """Return a caution on defences behind which labels are right, though no attack claims them."""
-    names = [response.name for response in responses if response.unclaimed]
-    if not names or Leak.LABEL not in leaks:
-        return ""
-    return f" Behind {listed(names)} some labels were still right, though not claimed."
-
-
-def _unmodelled(responses: list[Response]) -> str:
-    """Return a caution on defences that no attack here was made for."""
-    names = [response.name for response in responses if response.name in UNMODELLED]
-    if not names:
-        return ""
-    return f" No attack here was made for {listed(names)}; one that is may succeed."
+    unclaimed = [r.name for r in enough if r.unclaimed and Leak.LABEL in leaks]
+    if unclaimed:
+        said += f" Behind {listed(unclaimed)} some labels were still right, though not claimed."
+    if unmodelled := [r.name for r in enough if r.name in UNMODELLED]:
+        said += f" No attack here was made for {listed(unmodelled)}; one that is may succeed."
+    return said
 
 
 def _setting(response: Response, leaks: frozenset[Leak]) -> str:
@@ -151,23 +125,11 @@ def _setting(response: Response, leaks: frozenset[Leak]) -> str:
     return f"{response.name} ({response.unit} {said})"
 
 
-def _last(response: Response, leak: Leak) -> Rate:
-    return [point.rates[leak] for point in response.points if leak in point.rates][-1]
-
-
-def residual_risk(audit: Audit) -> tuple[str, ...]:
-    """Return what remains at risk: what leaks, what was not attacked, what nobody tried.
-
-    Args:
-        audit: what was found.
-    """
-    return tuple(_sentences(audit))
-
-
-def _sentences(audit: Audit) -> Iterator[str]:
+def residual_risk(audit: Audit) -> Iterator[str]:
+    """Yield what remains at risk: what leaks, what was not attacked, what nobody tried."""
     total = len(audit.reports)
     for leak in Leak:
-        count, missed = audit.count(leak), audit.count(leak, State.NOT_ATTACKED)
+        count, missed = audit.count(leak), audit.untried(leak)
         failed = total - count - missed
         parts = [f"recovered from {count} of {total} updates"] if count else []
         parts += [f"attacked without success in {failed}"] if failed else []
@@ -199,11 +161,7 @@ ATTACKER = (
 
 
 def attacker_knowledge(knowledge: Knowledge) -> tuple[tuple[str, str], ...]:
-    """Return what the attacker knows of an update, as questions and answers.
-
-    Args:
-        knowledge: what was assumed of the update before it was attacked.
-    """
+    """Return what the attacker knows of an update, as questions and answers."""
     family = knowledge.family
     noise = f"standard deviation {knowledge.noise:g}, as declared" if knowledge.noise else (
         "not declared; it is measured in the update"

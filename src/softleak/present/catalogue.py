@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from softleak.audit.findings import Attempt, LabelLeak, Method, Outcome
+from softleak.audit.findings import Attempt, Method, Outcome
 from softleak.audit.input_attacks import (
     EMBEDDINGS,
     GAUSS_NEWTON,
@@ -20,26 +21,50 @@ from softleak.audit.input_attacks import (
 )
 from softleak.audit.leaks import Leak
 from softleak.audit.report import AuditReport
-from softleak.audit.several_inputs import LOCAL_FIRST_LAYER, LOCAL_MATCHING
+from softleak.audit.several import LOCAL_FIRST_LAYER, LOCAL_MATCHING
 from softleak.core.results import Status
 from softleak.present.words import features_words, inputs_words
 
 Ending = tuple[Outcome, str]
 SEVERAL_MIXED = (Outcome.NOT_APPLICABLE, "the update mixes several samples or steps")
+ONE_SAMPLE = (Outcome.NOT_APPLICABLE, "the update is read as that of one sample")
 NO_CLIENT = (Outcome.NOT_APPLICABLE, "no local training was declared (--client)")
 SIGNS_ONLY = (Outcome.NOT_APPLICABLE, "the update is a pattern of signs, not a gradient")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CataloguedAttack(Attack):
-    """One attack, and how a report tells how it ended and why."""
+    """One attack, and how a report tells how it ended and why.
 
-    ending: Callable[[AuditReport], Ending] = lambda _: SEVERAL_MIXED
+    Attributes:
+        read: reads the ending off a report of an update to which the attack applies.
+        alone: whether it applies to the update of one sample only.
+        of_gradient: whether it applies to a gradient, and not to its signs.
+        trained: whether it applies to declared local training only.
+    """
+
+    read: Callable[[AuditReport], Ending]
+    alone: bool = False
+    of_gradient: bool = False
+    trained: bool = False
 
     @classmethod
-    def of(cls, attack: Attack, ending: Callable[[AuditReport], Ending]) -> CataloguedAttack:
-        """Return a row of an audit with its ending."""
-        return cls(attack.id, attack.name, attack.method, attack.aim, ending)
+    def of(
+        cls, attack: Attack, read: Callable[[AuditReport], Ending] | None = None, **more: bool
+    ) -> CataloguedAttack:
+        """Return a row of an audit with its ending, by default the one that the audit noted."""
+        read = read or partial(_noted, attack)
+        return cls(attack.id, attack.name, attack.method, attack.aim, read=read, **more)
+
+    def ending(self, report: AuditReport) -> Ending:
+        """Return how it ended on one share, and why."""
+        if self.alone and report.several:
+            return SEVERAL_MIXED
+        if self.of_gradient and report.composition.signs:
+            return SIGNS_ONLY
+        if self.trained and report.knowledge.client is None:
+            return NO_CLIENT
+        return self.read(report)
 
     def on(self, report: AuditReport) -> Attempt:
         """Return how it ended on one share."""
@@ -55,7 +80,7 @@ def every_attack() -> tuple[CataloguedAttack, ...]:
     """Return the catalogue, with the attacks on inputs that somebody added to an audit."""
     known = {attack.id for attack in CATALOGUE}
     added = [attack for attack in INPUT_ATTACKS if attack.id not in known]
-    return (*CATALOGUE, *(CataloguedAttack.of(one, _input(one)) for one in added))
+    return (*CATALOGUE, *map(CataloguedAttack.of, added))
 
 
 def tally(attack: CataloguedAttack, reports: Sequence[AuditReport]) -> dict[Outcome, int]:
@@ -64,24 +89,10 @@ def tally(attack: CataloguedAttack, reports: Sequence[AuditReport]) -> dict[Outc
     return {outcome: ends.count(outcome) for outcome in Outcome}
 
 
-def _alone(ending: Callable[[AuditReport], Ending]) -> Callable[[AuditReport], Ending]:
-    """Return a reading that applies to the update of one sample only."""
-
-    def judged(report: AuditReport) -> Ending:
-        return SEVERAL_MIXED if report.several else _unsigned(ending)(report)
-
-    return judged
-
-
-def _unsigned(ending: Callable[[AuditReport], Ending]) -> Callable[[AuditReport], Ending]:
-    """Return a reading that applies to a gradient, and not to its signs."""
-    return lambda report: SIGNS_ONLY if report.composition.signs else ending(report)
-
-
 def _label(report: AuditReport) -> Ending:
     if report.label.known:
         return Outcome.SUCCEEDED, "one label explains the update, and its error is bounded"
-    if report.label.leak in (LabelLeak.CLASS, LabelLeak.PROBABLE):
+    if report.label.proved in ("CLASS", "PROBABLE"):
         return Outcome.SUCCEEDED, "the class is known, the weights of the label are not"
     return Outcome.NO_SUCCESS, report.why
 
@@ -116,8 +127,6 @@ def _rereading(report: AuditReport) -> Ending:
 
 
 def _local(report: AuditReport) -> Ending:
-    if report.knowledge.client is None:
-        return NO_CLIENT
     known = report.label.known or report.label.class_index is not None
     return Outcome.of(known), report.label.recovery.message
 
@@ -140,9 +149,9 @@ def _composition(report: AuditReport) -> Ending:
 
 
 def _samples(report: AuditReport) -> Ending:
-    if not report.several:
-        return Outcome.NOT_APPLICABLE, "the update is read as that of one sample"
     found = report.samples
+    if not report.several:
+        return ONE_SAMPLE
     if not found.attacked:
         return Outcome.NOT_APPLICABLE, str(found.reason)
     return Outcome.of(bool(found.proved)), found.message
@@ -150,7 +159,7 @@ def _samples(report: AuditReport) -> Ending:
 
 def _batch_inputs(report: AuditReport) -> Ending:
     if not report.several:
-        return Outcome.NOT_APPLICABLE, "the update is read as that of one sample"
+        return ONE_SAMPLE
     if report.samples.inputs and report.samples.searched is None:
         return Outcome.SUCCEEDED, inputs_words(report.samples)
     if not report.input.asked:
@@ -161,100 +170,88 @@ def _batch_inputs(report: AuditReport) -> Ending:
 def _matching(report: AuditReport) -> Ending:
     if report.input.method == Method.SOLVING:
         return Outcome.NOT_CARRIED_OUT, "Gauss–Newton had recovered the input already"
-    return _input(MATCHING)(report)
+    return _noted(MATCHING, report)
 
 
 def _solving(report: AuditReport) -> Ending:
     """Return how Gauss–Newton ended; if it was not tried, matching was not tried either."""
-    for attempt in report.input.attempts:
-        if attempt.attack == GAUSS_NEWTON.id:
-            return attempt.outcome, str(attempt.why)
-    return _input(MATCHING)(report)
+    tried = any(attempt.attack == GAUSS_NEWTON.id for attempt in report.input.attempts)
+    return _noted(GAUSS_NEWTON if tried else MATCHING, report)
 
 
-def _input(attack: Attack) -> Callable[[AuditReport], Ending]:
+def _noted(attack: Attack, report: AuditReport) -> Ending:
     """Return how an attack on the input ended, as the audit noted it."""
-
-    def judged(report: AuditReport) -> Ending:
-        found = report.input
-        noted = {attempt.attack: attempt for attempt in found.attempts}
-        if attack.id in noted:
-            return noted[attack.id].outcome, str(noted[attack.id].why)
-        if not found.asked:
-            return Outcome.NOT_CARRIED_OUT, found.message
-        if found.attempts and report.knowledge.client is not None:
-            return Outcome.NOT_APPLICABLE, "the update is one of local training"
-        return SEVERAL_MIXED if found.batch else (Outcome.NOT_APPLICABLE, found.message)
-
-    return judged
+    found = report.input
+    for attempt in found.attempts:
+        if attempt.attack == attack.id:
+            return attempt.outcome, str(attempt.why)
+    if not found.asked:
+        return Outcome.NOT_CARRIED_OUT, found.message
+    if found.attempts and report.knowledge.client is not None:
+        return Outcome.NOT_APPLICABLE, "the update is one of local training"
+    return SEVERAL_MIXED if found.batch else (Outcome.NOT_APPLICABLE, found.message)
 
 
-def _trained(attack: Attack) -> Callable[[AuditReport], Ending]:
-    """Return how an attack on the inputs of declared local training ended."""
-    noted = _input(attack)
-    return lambda report: NO_CLIENT if report.knowledge.client is None else noted(report)
-
-
-def _elsewhere(words: str) -> Callable[[AuditReport], Ending]:
-    """Return the ending of an attack that the audit never runs."""
-    return lambda _: (Outcome.NOT_CARRIED_OUT, words)
+def _elsewhere(_: AuditReport) -> Ending:
+    words = "the attacks above are stronger; softleak.labels.classic has these"
+    return Outcome.NOT_CARRIED_OUT, words
 
 
 CATALOGUE: list[CataloguedAttack] = [
     CataloguedAttack(
         "label-scalar", "Label from the last layer",
         "The gradient of the last layer leaves one number open. All its possible values are "
-        "searched, and it is certified whether only one of them fits.", Leak.LABEL, _alone(_label),
+        "searched, and it is certified whether only one of them fits.", Leak.LABEL,
+        read=_label, alone=True, of_gradient=True,
     ),
     CataloguedAttack(
         "label-evidence", "Label from other layers",
         "Gradients of biases and norms before the last layer tell the missing number, whatever the "
         "label.",
-        Leak.LABEL, _alone(_evidence),
+        Leak.LABEL, read=_evidence, alone=True, of_gradient=True,
     ),
     CataloguedAttack(
         "label-noise", "Label behind noise",
         "The posterior of the label is integrated behind noise whose size is measured.",
-        Leak.CLASS, _alone(_noise),
+        Leak.CLASS, read=_noise, alone=True, of_gradient=True,
     ),
     CataloguedAttack(
         "label-rereading", "Label at another scale or sign",
         "Where no label explains the update, other factors and the opposite sign are tried.",
-        Leak.LABEL, _alone(_rereading),
+        Leak.LABEL, read=_rereading, alone=True, of_gradient=True,
     ),
     CataloguedAttack(
         "label-local-training", "Label behind local training",
-        "The declared steps of the client are undone.", Leak.LABEL, _local,
+        "The declared steps of the client are undone.", Leak.LABEL, read=_local, trained=True,
     ),
     CataloguedAttack(
         "class-composition", "Classes of several samples",
         "A class with a negative sum of p − y is proved to be among the labels.",
-        Leak.COMPOSITION, _composition,
+        Leak.COMPOSITION, read=_composition,
     ),
     CataloguedAttack(
         "batch-samples", "Every sample of a batch",
         "Each sample of a batch solves the same small system of the last layer.",
-        Leak.LABEL, _samples,
+        Leak.LABEL, read=_samples,
     ),
     CataloguedAttack(
         "batch-inputs", "Inputs of a batch, from the first layer",
         "Behind a fully connected layer with a ReLU each input of a batch follows from its zeros.",
-        Leak.INPUT, _batch_inputs,
+        Leak.INPUT, read=_batch_inputs,
     ),
     CataloguedAttack(
         "feature", "Feature before the last layer",
         "With that number the input of the last layer follows exactly.",
-        Leak.FEATURE, _unsigned(_feature),
+        Leak.FEATURE, read=_feature, of_gradient=True,
     ),
-    CataloguedAttack.of(EMBEDDINGS, _input(EMBEDDINGS)),
-    CataloguedAttack.of(INVERSION, _input(INVERSION)),
+    CataloguedAttack.of(EMBEDDINGS),
+    CataloguedAttack.of(INVERSION),
     CataloguedAttack.of(MATCHING, _matching),
-    CataloguedAttack.of(LOCAL_FIRST_LAYER, _trained(LOCAL_FIRST_LAYER)),
-    CataloguedAttack.of(LOCAL_MATCHING, _trained(LOCAL_MATCHING)),
+    CataloguedAttack.of(LOCAL_FIRST_LAYER, trained=True),
+    CataloguedAttack.of(LOCAL_MATCHING, trained=True),
     CataloguedAttack.of(GAUSS_NEWTON, _solving),
     CataloguedAttack(
         "label-earlier", "Earlier label attacks (iDLG, ratio of the bias)",
-        "They read one class off signs or ratios.",
-        Leak.LABEL, _elsewhere("the attacks above are stronger; softleak.labels.classic has these"),
+        "They read one class off signs or ratios.", Leak.LABEL, read=_elsewhere,
     ),
 ]  # fmt: skip

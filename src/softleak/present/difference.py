@@ -10,33 +10,33 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from softleak.audit.leaks import Leak
 from softleak.core.errors import DataError, FileError, OptionError
 from softleak.core.vocabulary import State
 from softleak.io.untrusted import check_file, shown
-from softleak.present.json import FORMAT
+from softleak.present.machine import FORMAT
 from softleak.present.words import listed
 
+# What a number is of, which number, and what it was before and after.
+Numbers: TypeAlias = tuple[str, str, float | None, float | None]
 MOST_NAMES = 5  # names of updates in a sentence; the JSON has all
 
 _ENDED = (State.LEAKED, State.NO_SUCCESS)
 # What became of what was known before, of one and of several. What is new is said of all at once.
 _CHANGES = {
     _ENDED: (
-        "leak was attacked again without success",
-        "leaks were attacked again without success",
+        "leak was attacked again without success", "leaks were attacked again without success",
     ),
     (State.LEAKED, State.NOT_ATTACKED): (
         "leak is not attacked any more, so nothing shows that it ended",
         "leaks are not attacked any more, so nothing shows that they ended",
     ),
     (State.NO_SUCCESS, State.NOT_ATTACKED): (
-        "attack without success was not repeated",
-        "attacks without success were not repeated",
+        "attack without success was not repeated", "attacks without success were not repeated",
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class AuditDifference:
     settings: tuple[tuple[str, str, str], ...]
     counts: tuple[tuple[str, int, int], ...]
     changes: tuple[StateChange, ...]
-    qualities: tuple[tuple[str, str, float | None, float | None], ...]
-    defences: tuple[tuple[str, str, float | None, float | None], ...]
+    qualities: tuple[Numbers, ...]
+    defences: tuple[Numbers, ...]
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
 
@@ -90,7 +90,7 @@ class AuditDifference:
         if not self.changes:
             same = "Nothing changed in what leaks from the updates that both audits have."
             return f"{same} {self._alone}".strip()
-        made = Counter((c.before, c.after) for c in self.changes)
+        made = Counter((c.before, _as_shown(c.after)) for c in self.changes)
         new = sum(change.after is State.LEAKED for change in self.changes)
         said = [
             _counted(made[states], *phrases)
@@ -110,6 +110,11 @@ class AuditDifference:
             for which, names in sides
             if names
         )
+
+
+def _as_shown(state: State) -> State:
+    """Return the state, of which a sentence does not say why nothing was attacked."""
+    return state if state.attacked else State.NOT_ATTACKED
 
 
 def _counted(count: int, one: str, several: str) -> str:
@@ -201,9 +206,7 @@ def _changes(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[StateCh
             yield StateChange(one["name"], leak, before, after)
 
 
-def _qualities(
-    one: Mapping[str, Any], two: Mapping[str, Any]
-) -> Iterator[tuple[str, str, float | None, float | None]]:
+def _qualities(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Numbers]:
     for what, part, field in (
         ("L1 bound of the label", "label", "error"),
         ("predicted PSNR of the input in dB", "input", "psnr_predicted"),
@@ -213,9 +216,7 @@ def _qualities(
             yield one["name"], what, before, after
 
 
-def _defences(
-    before: Mapping[str, Any], after: Mapping[str, Any]
-) -> Iterator[tuple[str, str, float | None, float | None]]:
+def _defences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Numbers]:
     one, two = _ends(before), _ends(after)
     for defence, attack in dict.fromkeys([*one, *two]):
         pair = one.get((defence, attack)), two.get((defence, attack))

@@ -6,14 +6,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softleak.audit.findings import LabelLeak, Outcome
+from softleak.audit.findings import Outcome
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Response
 from softleak.audit.report import Audit, AuditReport
+from softleak.audit.sweeps import Response
 from softleak.core.vocabulary import written
 from softleak.io.atomic import write_text
 from softleak.present.advice import (
@@ -26,9 +25,8 @@ from softleak.present.advice import (
     severity_of_share,
 )
 from softleak.present.catalogue import CataloguedAttack, every_attack, tally
-from softleak.present.charts import FRAME, chart, charted
-from softleak.present.json import finite
-from softleak.present.page import fill, tiles, untried_words
+from softleak.present.machine import finite
+from softleak.present.page import FRAME, chart, charted, fill, tiles, untried_words
 from softleak.present.words import (
     composition_words,
     features_words,
@@ -39,29 +37,20 @@ from softleak.present.words import (
     summary,
 )
 
-
-@dataclass(frozen=True)
-class Mapped:
-    """Which topics of the two documents one section of a dossier speaks to."""
-
-    section: str
-    nist: str
-    edpb: str
-
-
+# Which topics of NIST AI 100-2 and of EDPB Opinion 28/2024 each section of a dossier speaks to.
 MAPPING = (
-    Mapped("What was audited", "stage of learning: training", "documentation"),
-    Mapped("Threat model", "attacker's goals, capabilities and knowledge",
-           "means reasonably likely to be used"),
-    Mapped("Attacks and outcomes", "privacy attacks: data reconstruction; property inference for "
-           "class composition", "testing and resistance to attacks"),
-    Mapped("Certificates", "privacy attacks: data reconstruction",
-           "likelihood of direct extraction"),
-    Mapped("Defences", "privacy attacks: mitigations",
-           "design choices that reduce what can be extracted"),
-    Mapped("Residual risk", "open challenges and limits of mitigations",
-           "whether the likelihood of extraction is insignificant"),
-    Mapped("Recommended action", "mitigations", "documentation of measures and their effect"),
+    ("What was audited", "stage of learning: training", "documentation"),
+    ("Threat model", "attacker's goals, capabilities and knowledge",
+     "means reasonably likely to be used"),
+    ("Attacks and outcomes", "privacy attacks: data reconstruction; property inference for "
+     "class composition", "testing and resistance to attacks"),
+    ("Certificates", "privacy attacks: data reconstruction",
+     "likelihood of direct extraction"),
+    ("Defences", "privacy attacks: mitigations",
+     "design choices that reduce what can be extracted"),
+    ("Residual risk", "open challenges and limits of mitigations",
+     "whether the likelihood of extraction is insignificant"),
+    ("Recommended action", "mitigations", "documentation of measures and their effect"),
 )  # fmt: skip
 
 
@@ -102,9 +91,9 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
         "defences": _defences(audit),
         "residual_risk": list(residual_risk(audit)),
         "mapping": [
-            {"section": m.section, "nist": m.nist, "edpb": m.edpb} for m in MAPPING
+            {"section": section, "nist": nist, "edpb": edpb} for section, nist, edpb in MAPPING
         ],
-    }  # fmt: skip
+    }
     data = {key: finite(value) for key, value in data.items()}
     return {
         key: _of_updates(value) if key in SAID_IN_WORDS else value for key, value in data.items()
@@ -153,8 +142,8 @@ def _attack(attack: CataloguedAttack, audit: Audit) -> dict[str, Any]:
 def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Yield what is proved of one share, or stated with a probability or a predicted error."""
     found = report.input
-    if report.label.leak in (LabelLeak.UNIQUE, LabelLeak.CLASS, LabelLeak.PROBABLE):
-        kind = "probability" if report.label.leak is LabelLeak.PROBABLE else "proof"
+    if report.label.proved in ("UNIQUE", "CLASS", "PROBABLE"):
+        kind = "probability" if report.label.proved == "PROBABLE" else "proof"
         yield _stated(report, "label", kind, label_words(report, names, remark=""))
     if report.feature.proved:
         error = written(report.feature.error)
@@ -171,7 +160,7 @@ def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[
         yield _stated(report, "feature", "proof", features_words(report.samples))
     if report.samples.proved_inputs:
         yield _stated(report, "input", "proof", inputs_words(report.samples))
-    if report.composition.present:
+    if report.composition.raised:
         words = composition_words(report, names, remark="")  # all of them are
         yield _stated(report, "composition", "proof", words)
 

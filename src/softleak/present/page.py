@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 import struct
 import zlib
@@ -22,17 +23,17 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from softleak._version import __version__
-from softleak.audit.findings import LabelLeak
-from softleak.audit.leaks import Leak, Severity
+from softleak.audit.findings import SamplesFinding
+from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit, AuditReport
-from softleak.audit.samples import SamplesFinding
+from softleak.audit.sweeps import Rate, Response
 from softleak.core.results import Status
 from softleak.core.vocabulary import State, written
 from softleak.io.atomic import write_text
+from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit, severity_of_share
 from softleak.present.catalogue import every_attack
-from softleak.present.charts import FRAME, LogCurve, chart, curves
-from softleak.present.json import finite, numbers
+from softleak.present.machine import finite
 from softleak.present.words import (
     class_name,
     composition_words,
@@ -69,41 +70,29 @@ def data_uri(pixels: Tensor) -> str:
     filtered = b"".join(b"\0" + row.tobytes() for row in rows)
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPE[channels], 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(filtered, 9)), (b"IEND", b""))
-    png = PNG_SIGNATURE + b"".join(_chunk(kind, content) for kind, content in chunks)
+    png = PNG_SIGNATURE + b"".join(
+        struct.pack(">I", len(content)) + kind + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    )  # fmt: skip
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    check = zlib.crc32(kind + content)
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Of how many updates something leaked, and of how many it was not attacked."""
-
-    count: int
-    total: int
-    what: str
-    note: str
-    untried: int
-
-
-def tiles(count: Callable[[Leak, State], int], total: int) -> list[Tile]:
-    """Return a tile for each kind of leak.
+def tiles(count: Callable[[Leak, State], int], total: int) -> list[dict[str, Any]]:
+    """Return for each kind of leak in how many updates it leaked, and in how many nobody looked.
 
     Args:
         count: tells of how many updates a kind of leak is in a state.
         total: the number of updates.
     """
     return [
-        Tile(
-            count(leak, State.LEAKED),
-            total,
-            leak.short,
-            leak.counts_if,
-            count(leak, State.NOT_ATTACKED),
-        )
+        {
+            "count": count(leak, State.LEAKED),
+            "total": total,
+            "what": leak.short,
+            "note": leak.counts_if,
+            "untried": sum(count(leak, state) for state in State if not state.attacked),
+        }
         for leak in Leak
     ]
 
@@ -111,211 +100,102 @@ def tiles(count: Callable[[Leak, State], int], total: int) -> list[Tile]:
 CARD_BARS = 3  # the largest entries of a label that a card shows
 
 
-@dataclass(frozen=True)
-class SampleCard:
-    """One sample of an update of several.
+def sample_cards(found: SamplesFinding, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a card for each sample of an update that was found, those that are proved first.
 
-    Attributes:
-        status: UNIQUE or AMBIGUOUS.
-        words: the label and its certificate.
-        bars: the largest entries of the label, each with the name of its class.
-        picture: the input, if a layer gave it or a search ended at it.
-        caption: what the picture is worth, since the status speaks of the label alone.
+    The caption says what the picture is worth, since the status speaks of the label alone.
     """
-
-    status: str
-    words: str
-    bars: tuple[tuple[str, float], ...]
-    picture: str | None
-    caption: str
-
-
-def sample_cards(found: SamplesFinding, names: Sequence[str]) -> tuple[SampleCard, ...]:
-    """Return a card for each sample that was found, those that are proved first."""
     pictures = [*map(picture, found.pictures), *[None] * len(found.samples)]
-    caption = _caption(found)
-    cards = []
-    for one, image in zip(found.samples, pictures, strict=False):
-        bars: tuple[tuple[str, float], ...] = ()
-        if one.label is not None:
-            top = one.label.topk(min(CARD_BARS, len(one.label)))
-            entries = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-            bars = tuple((class_name(i, names), min(max(value, 0.0), 1.0)) for i, value in entries)
-        words = sample_words(one, names)
-        cards.append(SampleCard(one.status.name, words, bars, image, caption))
-    return tuple(sorted(cards, key=lambda card: card.status != Status.UNIQUE.name))
-
-
-def _caption(found: SamplesFinding) -> str:
-    """Return what the pictures of the samples are worth, which is the same of all."""
     if found.proved_inputs:
-        return "the input, proved"
-    if found.searched is None:
-        return "the input, not proved"
-    return "the input, a candidate" if found.inputs else "no success: the search ended here"
+        caption = "the input, proved"
+    elif found.searched is None:
+        caption = "the input, not proved"
+    else:
+        caption = "the input, a candidate" if found.inputs else "no success: the search ended here"
+    cards = [
+        {
+            "status": one.status.name,
+            "words": sample_words(one, names),
+            "bars": [] if one.label is None else _leading(one.label, names),
+            "picture": image,
+            "caption": caption,
+        }
+        for one, image in zip(found.samples, pictures, strict=False)
+    ]
+    return sorted(cards, key=lambda card: card["status"] != Status.UNIQUE.name)
+
+
+def _leading(label: Tensor, names: Sequence[str]) -> list[tuple[str, float]]:
+    """Return the largest entries of a label, each with the name of its class."""
+    top = label.topk(min(CARD_BARS, len(label)))
+    entries = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    return [(class_name(i, names), min(max(value, 0.0), 1.0)) for i, value in entries]
 
 
 NOT_RANKED = -1e9  # sorts what did not leak behind everything that did
 
 
-@dataclass(frozen=True, eq=False)
-class ShareRow:
-    """One share in the table.
-
-    Attributes:
-        id: where the share is shown in full, or nothing.
-        report: what was found.
-        severity: how bad it is.
-        short: the label in a few words.
-        feature: the relative error of the feature.
-        input: how good the input is.
-        composition: how many classes are proved.
-        leaks: the words that the filter knows, with spaces between them.
-    """
-
-    id: str
-    report: AuditReport
-    severity: Severity
-    short: str
-    feature: str
-    input: str
-    composition: str
-    leaks: str
-
-    @property
-    def feature_value(self) -> float:
-        """Return what features are sorted by: the better known, the larger."""
-        return -self.report.feature.error if self.report.feature.proved else NOT_RANKED
-
-    @property
-    def input_value(self) -> float:
-        """Return what inputs are sorted by: the quality in dB."""
-        quality = self.report.input.quality
-        return round(quality, 2) if self.report.shows_input and quality > NOT_RANKED else NOT_RANKED
-
-
-def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> ShareRow:
-    """Prepare the row of one share.
-
-    Args:
-        report: what the audit found.
-        identity: the id of its section, or nothing if it has none.
-        names: the names of the classes, or nothing.
-    """
-    found = report.input
+def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> dict[str, Any]:
+    """Prepare the row of one share in the table of all."""
+    found, feature = report.input, report.feature
     exact = found.psnr_predicted is not None and found.leaked
     shown = f"{found.psnr_predicted:.0f} dB" if exact else "recognisable"
-    return ShareRow(
-        identity,
-        report,
-        severity_of_share(report),
-        in_brief(report, names, in_a_line),
-        f"±{written(report.feature.error)}",
-        known_words(found.text) if found.text else shown,
-        f"{len(report.composition.present) or 1} proved",
-        " ".join(_row_words(report)),
-    )
-
-
-def _row_words(report: AuditReport) -> list[str]:
-    """Return what the filter can ask for."""
-    said = [leak.value for leak in Leak if leak in report.leaks]
-    untried = State.NOT_ATTACKED in report.states.values()
-    return [*(said or ["quiet"]), *(["untried"] if untried else [])]
+    ranked = report.shows_input and found.quality > NOT_RANKED
+    leaks = [leak.value for leak in Leak if leak in report.leaks] or ["quiet"]
+    return {
+        "id": identity,  # of its section, or nothing if it has none
+        "report": report,
+        "severity": severity_of_share(report),
+        "short": in_brief(report, names, in_a_line),
+        "feature": f"±{written(feature.error)}",
+        "feature_value": -feature.error if feature.proved else NOT_RANKED,  # for sorting
+        "input": known_words(found.text) if found.text else shown,
+        "input_value": round(found.quality, 2) if ranked else NOT_RANKED,
+        "composition": f"{max(len(report.composition.raised), 1)} proved",
+        "leaks": " ".join([*leaks, *(["untried"] if report.unattacked else [])]),  # to filter by
+    }
 
 
 MOST_BARS = 12  # of more classes only the largest entries are shown
 MOST_GAIN = 9  # powers of ten by which a difference is made visible
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One class of a label, from 0 to 1; ``low`` and ``high`` bound what fits."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    true: float | None
-
-
-@dataclass(frozen=True)
-class Word:
-    """One place of a text: the word found there, the true one if known, the certainty."""
-
-    text: str
-    spaced: bool
-    certainty: str
-    why: str
-    true: str | None
-
-
-@dataclass(frozen=True, eq=False)
-class Section:
-    """What the template needs of one share."""
-
-    id: str
-    report: AuditReport
-    headline: str
-    label: str
-    feature: str
-    input: str
-    composition: str
-    bars: tuple[Bar, ...]
-    hidden: int  # classes without a bar
-    picture: str | None
-    true_picture: str | None
-    difference: str | None
-    gain: int
-    scalar: dict[str, Any] | None
-    words: tuple[Word, ...] = ()
-    cards: tuple[SampleCard, ...] = ()
-    curves: tuple[LogCurve, ...] = ()  # of Gauss–Newton
-
-    @property
-    def severity(self) -> Severity:
-        """Return how bad it is."""
-        return severity_of_share(self.report)
-
-
-def section(report: AuditReport, number: int, names: Sequence[str]) -> Section:
-    """Prepare one share for the page.
-
-    Args:
-        report: what the audit found.
-        number: its place on the page, from 1.
-        names: the names of the classes, or nothing.
-    """
+def section(report: AuditReport, number: int, names: Sequence[str]) -> dict[str, Any]:
+    """Prepare all that is shown of one share."""
     bars, hidden = _bars(report, names)
     found, score = report.input.pixels, report.score
     true = None if score is None else score.pixels_true
     off, gain = _difference(found, true)
-    return Section(
-        f"share-{number}",
-        report,
-        headline(report),
-        label_words(report, names),
-        feature_words(report),
-        input_words(report),
-        composition_words(report, names),
-        bars,
-        hidden,
-        picture(found),
-        picture(true),
-        picture(off),
-        gain,
-        _scalar(report, names),
-        _words(report),
-        sample_cards(report.samples, names),
-        curves(report.input.certificate),
-    )
+    return {
+        "id": f"share-{number}",
+        "report": report,
+        "severity": severity_of_share(report),
+        "headline": headline(report),
+        "label": label_words(report, names),
+        "feature": feature_words(report),
+        "input": input_words(report),
+        "composition": composition_words(report, names),
+        "bars": bars,
+        "hidden": hidden,  # classes without a bar
+        "picture": picture(found),
+        "true_picture": picture(true),
+        "difference": picture(off),
+        "gain": gain,
+        "scalar": _scalar(report, names),
+        "words": _words(report),
+        "cards": sample_cards(report.samples, names),
+        "curves": curves(report.input.certificate),
+    }
 
 
-def _bars(report: AuditReport, names: Sequence[str]) -> tuple[tuple[Bar, ...], int]:
-    """Return a bar per class: in the order of the classes if they are few, else the largest."""
+def _bars(report: AuditReport, names: Sequence[str]) -> tuple[list[dict[str, Any]], int]:
+    """Return a bar per class: in the order of the classes if they are few, else the largest.
+
+    A bar shows one entry of the label, from 0 to 1; ``low`` and ``high`` bound what fits.
+    """
     recovery = report.label.recovery
     if recovery.label is None:
-        return (), 0
+        return [], 0
     fitting = [c.labels for c in recovery.solutions]
     if recovery.interval is not None:
         fitting.append(recovery.interval)
@@ -323,30 +203,37 @@ def _bars(report: AuditReport, names: Sequence[str]) -> tuple[tuple[Bar, ...], i
     low, high = every.amin(0), every.amax(0)
     true = None if report.score is None else report.score.label_true
     order = range(len(high)) if len(high) <= MOST_BARS else high.topk(MOST_BARS).indices.tolist()
-    bars = tuple(
-        Bar(
-            class_name(i, names), float(recovery.label[i]), float(low[i]), float(high[i]),
-            None if true is None else float(true[i]),
-        )
+    bars = [
+        {
+            "name": class_name(i, names),
+            "value": float(recovery.label[i]),
+            "low": float(low[i]),
+            "high": float(high[i]),
+            "true": None if true is None else float(true[i]),
+        }
         for i in order
-    )  # fmt: skip
+    ]
     return bars, len(high) - len(bars)
 
 
-def _words(report: AuditReport) -> tuple[Word, ...]:
+def _words(report: AuditReport) -> list[dict[str, Any]]:
     """Return the words of a text, each with its certainty and beside the truth if it is known."""
     text, names = report.input.text, report.tokens
     if text is None:
-        return ()
+        return []
     true = () if report.score is None else report.score.tokens_true
     made = []
     for place in text.places:
         word, spaced = names.word(place.token)
         truth = true[place.position] if place.position < len(true) else place.token
-        wrong = None if truth == place.token else names.word(truth)[0]
-        certainty = place.certainty.name.lower()
-        made.append(Word(word, spaced, certainty, place.certainty.value, wrong))
-    return tuple(made)
+        made.append({
+            "text": word,
+            "spaced": spaced,
+            "certainty": place.certainty.name.lower(),
+            "why": place.certainty.value,
+            "true": None if truth == place.token else names.word(truth)[0],
+        })  # fmt: skip
+    return made
 
 
 def _difference(found: Tensor | None, true: Tensor | None) -> tuple[Tensor | None, int]:
@@ -360,25 +247,134 @@ def _difference(found: Tensor | None, true: Tensor | None) -> tuple[Tensor | Non
     return off * 10**gain, gain
 
 
-def _short_number(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
 def _scalar(report: AuditReport, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return what the interactive curve of the loss needs."""
     view = report.view
     if view is None:
         return None
+    marks = report.label.recovery.solutions
+    shown: dict[str, Any] = finite({
+        **view,
+        "loss": [float(f"{loss:.4g}") for loss in view["loss"]],
+        "near": [[t, float(f"{loss:.4g}")] for t, loss in view["near"]],
+        "marks": [{"t": one.scalar, "low": one.low, "high": one.high} for one in marks],
+        "unique": report.label.proved == "UNIQUE",
+        "names": [class_name(i, names) for i in range(len(view["u"]))],
+    })  # fmt: skip
+    return shown
+
+
+@dataclass(frozen=True)
+class ChartFrame:
+    """The size of a chart and its margins, in the units of its SVG."""
+
+    width: int = 320
+    height: int = 170
+    left: int = 40
+    right: int = 12
+    top: int = 14
+    bottom: int = 34
+
+    def x(self, index: int, count: int) -> float:
+        """Return where setting ``index`` of ``count`` is, from left to right."""
+        along = index / (count - 1) if count > 1 else 0.5
+        return self.left + (self.width - self.left - self.right) * along
+
+    def y(self, rate: float) -> float:
+        """Return where a rate from 0 to 1 is; SVG counts downwards."""
+        return self.height - self.bottom - (self.height - self.top - self.bottom) * rate
+
+
+FRAME = ChartFrame()
+MOST_TICKS = 4  # settings written below a chart; more would overlap
+
+
+def chart(response: Response) -> dict[str, Any]:
+    """Lay out one defence, weak settings on the left: a line per kind of leak, and a table's row.
+
+    A dot has an interval from ``low`` to ``high``.
+    """
+    count = len(response.points)
+    placed = [(FRAME.x(i, count), point) for i, point in enumerate(response.points)]
+    lines = []
+    for leak in charted():
+        dots = [_dot(x, point.rates[leak]) for x, point in placed if leak in point.rates]
+        path = " ".join(f"{dot['x']:.1f},{dot['y']:.1f}" for dot in dots)
+        lines += [{"leak": leak, "dots": dots, "path": path}] if dots else []
+    ticks = [(x, written(point.setting)) for x, point in placed]
     return {
-        "a": numbers(view.a),
-        "b": numbers(view.b),
-        "u": numbers(view.u),
-        "reach": view.reach,
-        "loss": [_short_number(loss) for loss in view.loss.tolist()],
-        "near": [[t, _short_number(loss)] for t, loss in view.near.tolist()],
-        "marks": [{"t": m.scalar, "low": m.low, "high": m.high} for m in view.marks],
-        "unique": report.label.leak is LabelLeak.UNIQUE,
-        "names": [class_name(i, names) for i in range(len(view.u))],
+        "response": response,
+        "lines": lines,
+        "ticks": ticks[:: max(math.ceil(count / MOST_TICKS), 1)],
+        "cells": [_cell(response, leak) for leak in charted()],
+        "drawn": count > 1,
     }
+
+
+def _dot(x: float, rate: Rate) -> dict[str, float]:
+    low, high = map(FRAME.y, rate.interval)
+    return {"x": x, "y": FRAME.y(rate.value), "low": low, "high": high}
+
+
+def charted() -> list[Leak]:
+    """Return the leaks that defences are tried against, in the order of the table."""
+    return [leak for leak in Leak if leak.defended]
+
+
+def _cell(response: Response, leak: Leak) -> dict[str, Any]:
+    """Return from which setting on an attack failed, in words, and whether it was ``stopped``.
+
+    An attack whose best label is still right has not been stopped, though it claims nothing.
+    """
+    rates = [point.rates[leak] for point in response.points if leak in point.rates]
+    if not rates:
+        return {"words": "not tried", "stopped": False}
+    hits, trials, points = rates[-1].hits, rates[-1].trials, response.points
+    stopped = leak in response.stops
+    left = response.left.get(leak) if stopped else points[-1].utility
+    remains = "" if left is None else f"; {left.words}"
+    unclaimed = response.unclaimed if leak is Leak.LABEL else 0
+    if not stopped:
+        also = f", and {unclaimed} more right though not claimed" if unclaimed else ""
+        return {"words": f"still succeeds, {hits} of {trials}{also}{remains}", "stopped": False}
+    # More noise protects more, and so does a smaller norm.
+    way = "up" if points[-1].setting >= points[0].setting else "down"
+    start = f" from {written(response.stops[leak])} {way}" if response.unit else ""
+    most = "up to " if len(points) > 1 else ""
+    also = f", but {most}{unclaimed} right though not claimed" if unclaimed else ""
+    words = f"did not succeed{start}, 0 of {trials}{also}{remains}"
+    return {"words": words, "stopped": not unclaimed}
+
+
+MOST_POINTS = 120  # points of a curve; more would not be seen
+
+
+def curves(certificate: Certificate | None) -> list[dict[str, Any]]:
+    """Return the curves of a certificate: the convergence, and the spectrum if there is one."""
+    if certificate is None or not certificate.misfits:
+        return []
+    found = [_curve("misfit of the share, in units of rounding", "step", certificate.misfits)]
+    if certificate.spectrum is not None:
+        errors = certificate.spectrum.tolist()
+        found.append(_curve("predicted error", "direction, from the best determined on", errors))
+    return found
+
+
+def _curve(title: str, below: str, values: Sequence[float]) -> dict[str, Any]:
+    """Lay out a curve of positive numbers on a logarithmic axis; others are only counted."""
+    every = max(math.ceil(len(values) / MOST_POINTS), 1)
+    kept = [(i, math.log10(v)) for i, v in enumerate(values) if 0 < v < math.inf]
+    drawn = {"title": title, "below": below, "unshown": len(values) - len(kept)}
+    kept = [*kept[:-1:every], *kept[-1:]]
+    if not kept:
+        return {**drawn, "path": "", "ticks": []}
+    low, high = min(y for _, y in kept), max(y for _, y in kept)
+    wide = high - low or 1.0
+    path = " ".join(
+        f"{FRAME.x(i, len(values)):.1f},{FRAME.y((y - low) / wide):.1f}" for i, y in kept
+    )
+    ticks = [(FRAME.y((high - low) / wide), written(10**high)), (FRAME.y(0.0), written(10**low))]
+    return {**drawn, "path": path, "ticks": ticks}
 
 
 HERE = "softleak.present"
@@ -438,14 +434,15 @@ def render(audit: Audit) -> str:
     """Return the page as text. Whatever comes from a file is escaped by the template."""
     names = audit.class_names
     sections = [section(r, number, names) for number, r in enumerate(_in_full(audit.reports), 1)]
-    places = {id(s.report): s.id for s in sections}
+    places = {id(s["report"]): s["id"] for s in sections}
     script = asset("page.js")
+    digest = hashlib.sha256(script.encode()).digest()  # of the only script the page may run
     return fill(
         "page.html",
         audit=audit,
         summary=summary(audit),
         severity=severity_of_audit(audit),
-        advice=advice(audit),
+        advice=list(advice(audit)),
         tiles=tiles(audit.count, len(audit.reports)),
         kinds=Leak,
         parts=[part for part in PAGE_PARTS if part.shown(audit)],
@@ -454,9 +451,9 @@ def render(audit: Audit) -> str:
         rows=[share_row(r, places.get(id(r), ""), names) for r in audit.reports],
         rows_at_once=ROWS_AT_ONCE,
         sections=sections,
-        data=_data(sections),
+        data={s["id"]: s["scalar"] for s in sections if s["scalar"] is not None},
         script=script,
-        script_hash=_hash(script),
+        script_hash=base64.b64encode(digest).decode(),
         charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
         untried=untried_words(audit),
         frame=FRAME,
@@ -496,11 +493,6 @@ def fill(template: str, package: str = HERE, **values: object) -> str:
     return page.render(style=asset("page.css"), version=__version__, **values)
 
 
-def _data(sections: list[Section]) -> dict[str, Any]:
-    """Return what the interactive views need, by the id of their section."""
-    return {s.id: finite(s.scalar) for s in sections if s.scalar is not None}
-
-
 @cache
 def environment(package: str = HERE) -> Environment:
     """Return the templates of a package and those here; they escape whatever they are given."""
@@ -528,8 +520,3 @@ def day(date: str) -> str:
 def asset(name: str) -> str:
     """Return the text of a file that comes with the page."""
     return resources.files(HERE).joinpath("assets", name).read_text("utf-8")
-
-
-def _hash(script: str) -> str:
-    """Return what the page's policy allows to run: the hash of this script and no other."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

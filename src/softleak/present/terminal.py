@@ -9,22 +9,21 @@ from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from softleak.audit.findings import LabelLeak
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import WhatIf
 from softleak.audit.report import Audit, AuditReport
+from softleak.audit.sweeps import WhatIf
 from softleak.core.vocabulary import State
-from softleak.present.charts import chart
+from softleak.present.page import chart
 from softleak.present.words import in_a_line, in_brief, known_words, not_attacked, summary
 
 TABLE_ROWS = 60  # of many shares the first; the files have all
 SCORE_COLUMNS = ("L1", "PSNR")  # columns that are there if the truth is
 LABEL_STYLES = {
-    LabelLeak.UNIQUE: "bold red",
-    LabelLeak.CLASS: "magenta",
-    LabelLeak.PROBABLE: "magenta",
-    LabelLeak.AMBIGUOUS: "yellow",
-    LabelLeak.NOTHING: "cyan",
+    "UNIQUE": "bold red",
+    "CLASS": "magenta",
+    "PROBABLE": "magenta",
+    "AMBIGUOUS": "yellow",
+    "NOTHING": "cyan",
 }
 
 
@@ -92,9 +91,10 @@ def what_if_table(tried: WhatIf) -> Table:
     )  # fmt: skip
     for column in ("defence", "label", "class", "input"):
         table.add_column(column, overflow="fold")
-    for row in map(chart, tried.responses):
-        name = f"{row.response.name}, {row.response.unit}".removesuffix(", ")
-        table.add_row(name, *(Text(c.words, "cyan" if c.stopped else "red") for c in row.cells))
+    for response in tried.responses:
+        name = f"{response.name}, {response.unit}".removesuffix(", ")
+        cells = chart(response)["cells"]
+        table.add_row(name, *(Text(c["words"], "cyan" if c["stopped"] else "red") for c in cells))
     return table
 
 
@@ -114,25 +114,20 @@ NOT_ATTACKED = Text("not attacked", style="bright_black")
 
 
 def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
-    leak, states, text = report.label.leak, report.states, report.input.text
-    label = _of_samples(report) or Text(leak.name, style=LABEL_STYLES[leak])
+    proved, states, text = report.label.proved, report.states, report.input.text
+    label, found = Text(proved, style=LABEL_STYLES[proved]), report.samples
+    if found.attacked:
+        style = "bold red" if found.proved else "cyan"
+        label = Text(f"{len(found.proved)} of {found.size}", style)
     image = report.input.psnr_predicted if report.input.leaked else None
     shown = f"{image:.0f} dB" if image is not None else "recognisable"
     return [
         Text(report.name),
-        NOT_ATTACKED if states[Leak.LABEL] is State.NOT_ATTACKED else label,
+        NOT_ATTACKED if not states[Leak.LABEL].attacked else label,
         Text(in_brief(report, names, in_a_line)),
         _cell(states[Leak.FEATURE], _feature(report)),
         _cell(states[Leak.INPUT], known_words(text) if text else shown),
     ]
-
-
-def _of_samples(report: AuditReport) -> Text | None:
-    """Return of how many samples of an update of several the label is proved."""
-    found = report.samples
-    if not found.attacked:
-        return None
-    return Text(f"{len(found.proved)} of {found.size}", "bold red" if found.proved else "cyan")
 
 
 def _feature(report: AuditReport) -> str:
@@ -142,7 +137,7 @@ def _feature(report: AuditReport) -> str:
 
 
 def _composition(report: AuditReport) -> Text:
-    count = len(report.composition.present) or 1
+    count = max(len(report.composition.raised), 1)
     return _cell(report.states[Leak.COMPOSITION], f"{count} proved")
 
 
@@ -157,6 +152,6 @@ def _score(report: AuditReport) -> list[Text]:
 
 def _cell(state: State, leaked: str) -> Text:
     """Return what leaked, a dash if the attack failed, or in grey that there was no attack."""
-    if state is State.NOT_ATTACKED:
+    if not state.attacked:
         return NOT_ATTACKED
     return Text(leaked if state is State.LEAKED else "–")

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from softleak.audit.composition import CompositionFinding, Counts
-from softleak.audit.findings import LabelLeak, Method
+from softleak.audit.findings import Counts, Method, SamplesFinding
 from softleak.audit.leaks import Leak
 from softleak.audit.options import TokenNames
 from softleak.audit.report import Audit, AuditReport
-from softleak.audit.samples import SamplesFinding
 from softleak.core.results import Recovery, Status
 from softleak.core.vocabulary import State, written
 from softleak.inversion.results import Certainty, Text
 from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
 
-
-@dataclass(frozen=True)
-class TextLimits:
-    """Limits that keep sentences short."""
-
-    entries: int = 3  # entries of a label that are listed
-    smallest: float = 5e-4  # entries below this are not worth a place
-    classes: int = 20  # classes that are listed
-    samples: int = 8  # samples of an update whose labels are listed
-    words: int = 60  # words of a text without their places that are listed
-
-
-TEXT = TextLimits()
-
-
+# Limits that keep sentences short.
+MOST_ENTRIES = 3  # entries of a label that are listed
+SMALLEST_ENTRY = 5e-4  # entries below this are not worth a place
+MOST_CLASSES = 20  # classes that are listed
+MOST_SAMPLES = 8  # samples of an update whose labels are listed
+MOST_WORDS = 60  # words of a text without their places that are listed
 FAILED = "this attack did not succeed"
 
 
@@ -43,20 +31,20 @@ def class_name(index: int, names: Sequence[str]) -> str:
 
 def in_a_line(y: Tensor, names: Sequence[str]) -> str:
     """Return a label short enough for a table: its two leading entries at most."""
-    telling = int((y - y.min() > TEXT.smallest).sum())
+    telling = int((y - y.min() > SMALLEST_ENTRY).sum())
     return describe(y, names, telling if telling <= 2 else 1)
 
 
-def describe(y: Tensor, names: Sequence[str], most: int = TEXT.entries) -> str:
+def describe(y: Tensor, names: Sequence[str], most: int = MOST_ENTRIES) -> str:
     """Return the largest entries of a label by name, and how many others share the rest."""
     values, indices = y.sort(descending=True)
     level = float(values[-1])
     top = [(float(v), int(i)) for v, i in zip(values, indices, strict=True)][:most]
-    parts = [f"{class_name(i, names)} {v:.4f}" for v, i in top if v - level > TEXT.smallest]
+    parts = [f"{class_name(i, names)} {v:.4f}" for v, i in top if v - level > SMALLEST_ENTRY]
     rest = len(y) - len(parts)
     if not parts:
         return f"all {len(y)} classes alike"
-    others = rest > 0 and float(values[len(parts)]) > TEXT.smallest
+    others = rest > 0 and float(values[len(parts)]) > SMALLEST_ENTRY
     return ", ".join(parts) + (f", {rest} others" if others else "")
 
 
@@ -101,10 +89,6 @@ def leaked_of_samples(found: SamplesFinding, leaks: Sequence[Leak]) -> list[str]
     """Return what leaked of the samples of an update, for a headline.
 
     What leaked of the same number of samples is said together.
-
-    Args:
-        found: what was found of the samples.
-        leaks: what leaked of some of them.
     """
     known = {
         Leak.LABEL: (len(found.proved), "the exact {}", "label"),
@@ -167,27 +151,24 @@ def sample_words(one: Recovery, names: Sequence[str], remark: str = WITHOUT_TRUT
 
 def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT_TRUTH) -> str:
     """Return what was proved of the label."""
-    recovery, leak = report.label.recovery, report.label.leak
+    recovery, proved = report.label.recovery, report.label.proved
     if report.samples.attacked:
         return samples_words(report.samples)
-    if leak is LabelLeak.UNIQUE and recovery.label is not None:
-        return (
-            f"{describe(recovery.label, names)}; off by at most {written(recovery.error)} in L1"
-            f"{remark}"
-        )
-    if leak is LabelLeak.CLASS and report.label.class_index is not None:
+    if proved == "UNIQUE" and recovery.label is not None:
+        return sample_words(recovery, names, remark)
+    if proved == "CLASS" and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
         return f"the class is {name}; its weight is not determined: {recovery.message}"
-    if leak is LabelLeak.PROBABLE and recovery.label is not None:
+    if proved == "PROBABLE" and recovery.label is not None:
         name = class_name(int(recovery.label.argmax()), names)
         return (
             f"the class is {name} with a probability of {recovery.confidence or 0:.1%}: the share "
             f"carries noise of standard deviation {written(recovery.noise)}; the likeliest label "
             f"is {describe(recovery.label, names)}"
         )
-    if leak is LabelLeak.AMBIGUOUS:
+    if proved == "AMBIGUOUS":
         return f"one of a set of labels: {recovery.message}"
-    if report.states[Leak.LABEL] is State.NOT_ATTACKED:
+    if not report.states[Leak.LABEL].attacked:
         return f"not attacked: {report.why}"
     return f"no label: {report.why}; {FAILED}"
 
@@ -197,15 +178,15 @@ def in_brief(
 ) -> str:
     """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
     recovery = report.label.recovery
-    if report.label.leak is LabelLeak.UNIQUE and recovery.label is not None:
+    if report.label.proved == "UNIQUE" and recovery.label is not None:
         return say(recovery.label, names)
     if report.label.class_index is not None:
         return class_name(report.label.class_index, names)
     if report.samples.proved:
         labels = [say(one.label, names) for one in report.samples.proved if one.label is not None]
-        return " | ".join(labels[: TEXT.samples])
-    if report.composition.present:
-        return _classes(report.composition.present, names)
+        return " | ".join(labels[:MOST_SAMPLES])
+    if report.composition.raised:
+        return _classes(report.composition.raised, names)
     return report.notes[0] if report.notes else recovery.status.value
 
 
@@ -216,8 +197,9 @@ def feature_words(report: AuditReport) -> str:
     if report.feature.proved:
         error = written(report.feature.error)
         return f"all {report.feature.entries} entries, to a relative error of {error}"
-    if report.states[Leak.FEATURE] is State.NOT_ATTACKED:
-        return "not attacked: the update mixes several samples or steps"
+    if not report.states[Leak.FEATURE].attacked:
+        why = "the update mixes several samples or steps"
+        return f"not attacked: {why if report.fit.holds else contradiction(report)}"
     return f"not proved; {FAILED}"
 
 
@@ -262,9 +244,13 @@ def text_words(report: AuditReport) -> str:
 
 
 def _some_words(tokens: Sequence[int], names: TokenNames) -> str:
-    listed_ = ", ".join(names.name(token) for token in tokens[: TEXT.words])
-    more = f" and {len(tokens) - TEXT.words} more" if len(tokens) > TEXT.words else ""
-    return listed_ + more
+    return _some([names.name(token) for token in tokens[:MOST_WORDS]], len(tokens))
+
+
+def _some(first: Sequence[str], count: int) -> str:
+    """Return the first of some things, and how many more there are."""
+    more = f" and {count - len(first)} more" if count > len(first) else ""
+    return ", ".join(first) + more
 
 
 def composition_words(
@@ -275,25 +261,24 @@ def composition_words(
     if not found.attacked:
         known = report.states[Leak.COMPOSITION] is State.LEAKED
         return "that of the label above" if known else found.message
-    if not found.present:
+    if not found.raised:
         return f"no class: {found.message}; {FAILED}"
-    said = f"{_classes(found.present, names)}{remark}: {found.message}"
-    return said if found.counts is None else f"{said}; counts: {_counted(found, names)}"
+    proved = f"{_classes(found.present, names)}{remark}" if found.present else "none proved"
+    more = [j for j in found.raised if j not in found.present]
+    open_ = f"; unless labels are smoothed also {_classes(more, names)}" if more else ""
+    said = f"{proved}{open_}: {found.message}"
+    if found.counts is None:
+        return said
+    return f"{said}; counts: {_counted(found.counts, found.raised, names)}"
 
 
 def _classes(present: Sequence[int], names: Sequence[str]) -> str:
-    listed_ = ", ".join(class_name(i, names) for i in present[: TEXT.classes])
-    return listed_ + (
-        f" and {len(present) - TEXT.classes} more" if len(present) > TEXT.classes else ""
-    )
+    return _some([class_name(i, names) for i in present[:MOST_CLASSES]], len(present))
 
 
-def _counted(found: CompositionFinding, names: Sequence[str]) -> str:
+def _counted(counts: Counts, present: Sequence[int], names: Sequence[str]) -> str:
     """Return the estimate of every class that occurs, with its bounds."""
-    counts: Counts | None = found.counts
-    if counts is None:
-        return ""
-    some = [i for i, n in enumerate(counts.estimated) if n or i in found.present][: TEXT.classes]
+    some = [i for i, n in enumerate(counts.estimated) if n or i in present][:MOST_CLASSES]
     return ", ".join(
         f"{class_name(i, names)} {counts.estimated[i]}"
         + (f" ({counts.low[i]} to {counts.high[i]})" if counts.low else "")
@@ -311,7 +296,7 @@ def headline(report: AuditReport) -> str:
     ]  # fmt: skip
     parts = leaked_of_samples(report.samples, apart)
     parts += [_leaked(report, leak) for leak in worth if leak not in apart]
-    if not parts and report.label.leak is LabelLeak.AMBIGUOUS:
+    if not parts and report.label.proved == "AMBIGUOUS":
         said = "This share narrows the label down to a set, and proves no more."
     elif not parts:
         tried = [k.short for k, s in report.states.items() if s is State.NO_SUCCESS]
@@ -321,7 +306,15 @@ def headline(report: AuditReport) -> str:
         said = f"This update of at least {count} samples or steps gives away {listed(parts)}."
     else:
         said = f"This share gives away {listed(parts)}."
-    return f"{said}{_unattacked(report)}".strip()
+    untried = [leak.short for leak in Leak if leak in report.unattacked]
+    grey = [f"Not attacked: {listed(untried)}."] if untried else []
+    against = [] if report.fit.holds else [contradiction(report)]
+    return " ".join([*against, said, *grey]).strip()
+
+
+def contradiction(report: AuditReport) -> str:
+    """Return what the numbers of an update contradict, in sentences; nothing if they do not."""
+    return " ".join(one.sentence for one in report.fit.contradicted)
 
 
 def _leaked(report: AuditReport, leak: Leak) -> str:
@@ -329,7 +322,7 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
     recovery = report.label.recovery
     if leak is Leak.INPUT and report.input.text is not None:
         return leaked_of_text(report.input.text, report.several)
-    if leak is not Leak.LABEL or report.label.leak is LabelLeak.UNIQUE:
+    if leak is not Leak.LABEL or report.label.proved == "UNIQUE":
         return leak.its
     if recovery.readings:
         return "its label if the update is read as it is said below"
@@ -345,37 +338,25 @@ def _worth_saying(report: AuditReport) -> list[Leak]:
     return [leak for leak in Leak if leak in report.leaks - implied]
 
 
-def _unattacked(report: AuditReport) -> str:
-    """Return a sentence on what was not attacked, so that nobody knows."""
-    names = [leak.short for leak in Leak if leak in report.unattacked]
-    return f" Not attacked: {listed(names)}." if names else ""
-
-
 def summary(audit: Audit) -> str:
     """Return the verdict of many shares, and what it rests on if that is unusual."""
-    return " ".join([_summary(audit), *_mixed(audit), *_unasked(audit), *audit.cautions])
+    said, total = [_summary(audit)], len(audit.reports)
+    count = sum(report.several for report in audit.reports)
+    if count and total > 1:
+        verb = "mixes" if count == 1 else "mix"
+        said.append(f"{count} of {total} {verb} several samples or steps: {_labels_of(audit)}.")
+    if total > 1 and not any(report.input.asked for report in audit.reports):
+        said.append("Not attacked: input.")
+    return " ".join([*said, *audit.cautions])
 
 
-def _unasked(audit: Audit) -> list[str]:
-    """Return a sentence on the inputs of many shares, if nobody asked for them."""
-    asked = any(report.input.asked for report in audit.reports)
-    return [] if asked or len(audit.reports) < 2 else ["Not attacked: input."]
-
-
-def _mixed(audit: Audit) -> list[str]:
-    """Return a sentence on updates of several samples among many shares."""
-    count, total = sum(report.several for report in audit.reports), len(audit.reports)
-    if not count or total == 1:
-        return []
-    verb = "mixes" if count == 1 else "mix"
+def _labels_of(audit: Audit) -> str:
+    """Return what is known of labels of single samples in updates of several."""
     proved = sum(bool(report.samples.proved) for report in audit.reports)
+    if proved:
+        return f"labels of single samples were proved in {proved}"
     tried = any(report.samples.attacked for report in audit.reports)
-    found = (
-        f"labels of single samples were proved in {proved}"
-        if proved
-        else ("no label of one was proved" if tried else "no label of one was attacked")
-    )
-    return [f"{count} of {total} {verb} several samples or steps: {found}."]
+    return "no label of one was proved" if tried else "no label of one was attacked"
 
 
 def _summary(audit: Audit) -> str:
@@ -390,8 +371,10 @@ def _summary(audit: Audit) -> str:
     if counts.get(Leak.CLASS):  # an exact label says its class
         counts[Leak.CLASS] = audit.count(Leak.CLASS)
     if not counts:
-        return f"Of {total} shares none was proved to leak: {_in_vain(audit)}."
-    exact = all(r.label.leak is LabelLeak.UNIQUE for r in audit.reports if r.label.known)
+        tried = any(State.NO_SUCCESS in r.states.values() for r in audit.reports)
+        why = FAILED if tried else "none was attacked"
+        return f"Of {total} shares none was proved to leak: {why}."
+    exact = all(r.label.proved == "UNIQUE" for r in audit.reports if r.label.known)
     if set(counts.values()) == {total}:
         parts = [_of_many(audit, leak, total, exact) for leak in counts]
         return f"All {total} shares give away {listed(parts)}."
@@ -400,12 +383,6 @@ def _summary(audit: Audit) -> str:
         for leak, n in counts.items()
     ]
     return f"Of {total} shares, {listed(said)}."
-
-
-def _in_vain(audit: Audit) -> str:
-    """Return a phrase that says that attacks did not succeed, or that there were none."""
-    tried = any(state is State.NO_SUCCESS for r in audit.reports for state in r.states.values())
-    return FAILED if tried else "none was attacked"
 
 
 def _of_many(audit: Audit, leak: Leak, count: int, exact: bool) -> str:

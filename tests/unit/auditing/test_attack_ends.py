@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Point, Rate
+from softleak.audit.sweeps import Point, Rate
 from softleak.audit.whatif import end_of, from_end
 
 

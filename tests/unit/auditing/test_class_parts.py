@@ -7,7 +7,7 @@ import torch
 
 import softleak as sl
 from softleak.audit import Options, audit
-from softleak.audit.composition import parts_in_words
+from softleak.audit.several import parts_of_classes
 from softleak.core.knowledge import Knowledge
 from softleak.core.share import UNKNOWN, LocalTraining
 from softleak.guard.auditor import ClientUpdate, read_several
@@ -57,11 +57,11 @@ def test_a_round_states_them_where_the_client_is_known(federation):
 def test_nothing_is_stated_where_the_client_cannot_be_run(federation, samples, training):
     subject, public, share = federation
     sent = sl.GradientShare(dict(share), (8,), made_by=training)
-    assert parts_in_words(subject, sent, samples, public) == ""
-    assert parts_in_words(subject, share, SAMPLES, None) == ""
+    assert parts_of_classes(subject, sent, samples, public) == ""
+    assert parts_of_classes(subject, share, SAMPLES, None) == ""
 
 
 def test_classes_without_an_image_are_said(federation):
     subject, public, share = federation
     few = StandIns(public.images[:3], public.classes[:3])
-    assert "were not estimated" in parts_in_words(subject, share, SAMPLES, few)
+    assert "were not estimated" in str(parts_of_classes(subject, share, SAMPLES, few))

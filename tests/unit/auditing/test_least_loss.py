@@ -8,8 +8,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.audit import Leak, NamedShare, Options, audit_shares
-from softleak.audit.rates import mean_utility, utility
-from softleak.audit.sweeps import PLAIN, Treatment
+from softleak.audit.sweeps import PLAIN, Treatment, mean_utility, utility
 from softleak.audit.weakest import Search, expected_progress, least_loss, treated
 from softleak.core.subject import Subject
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from softleak.audit.leaks import Leak, Severity
-from softleak.audit.rates import Point, Rate, Response, WhatIf
 from softleak.audit.report import Audit, Refusal
+from softleak.audit.sweeps import Point, Rate, Response, WhatIf
 from softleak.core.vocabulary import State
 from softleak.present.advice import advice, defence_words, severity_of_audit, worst
 from softleak.present.page import untried_words
@@ -55,7 +55,7 @@ def test_what_if_is_advised_where_it_tries_something():
     mixed["samples"] = SimpleNamespace(proved=())
     states = dict.fromkeys(Leak, State.NO_SUCCESS) | {Leak.COMPOSITION: State.LEAKED}
     audit = Audit((SimpleNamespace(**mixed, states=states),))
-    said = advice(audit)
+    said = list(advice(audit))
     assert not any("--what-if" in words for words in said)
     assert any("hidden by noise or secure aggregation" in words for words in said)
     assert untried_words(audit).startswith("No label, feature or input was recovered; defences")
@@ -66,4 +66,4 @@ def test_what_if_is_advised_where_it_tries_something():
 
 
 def test_nothing_audited_is_said_so():
-    assert advice(Audit(()))[0].startswith("Nothing was audited")
+    assert next(advice(Audit(()))).startswith("Nothing was audited")

@@ -16,7 +16,7 @@ from softleak.audit.input_attacks import recover_input
 from softleak.audit.options import Options
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton import Certificate
-from softleak.present.charts import FRAME, curves
+from softleak.present.page import FRAME, curves
 
 
 def smooth(act):
@@ -72,8 +72,9 @@ def test_a_rough_network_is_matched_as_before():
 
 
 def test_what_solving_does_not_prove_is_matched_and_said(monkeypatch):
-    hopeless = sl.matching.GaussNewton(descent=solved.SOLVING.method.descent.__class__(steps=1))
-    monkeypatch.setattr(solved, "SOLVING", solved.SolveSettings(restarts=0, method=hopeless))
+    hopeless = sl.matching.GaussNewton(descent=solved.SOLVING_METHOD.descent.__class__(steps=1))
+    monkeypatch.setattr(solved, "SOLVING_METHOD", hopeless)
+    monkeypatch.setattr(solved, "SOLVING_RESTARTS", 0)
     _, found = attacked(nn.SiLU, 0.5)
     assert found.method == Method.MATCHING
     assert not found.certificate.proved
@@ -107,9 +108,9 @@ def test_without_time_nothing_is_searched():
 def test_the_page_draws_misfits_and_spectrum_on_logarithmic_axes():
     certificate = Certificate(True, misfits=(1e6, 1e3, 1.0), spectrum=torch.tensor([1e-6, 1e-2]))
     first, second = curves(certificate)
-    heights = [float(point.split(",")[1]) for point in first.path.split()]
+    heights = [float(point.split(",")[1]) for point in first["path"].split()]
     assert heights == pytest.approx([FRAME.y(1.0), FRAME.y(0.5), FRAME.y(0.0)], abs=0.06)
-    assert len(second.path.split()) == 2
+    assert len(second["path"].split()) == 2
     blind = Certificate(False, misfits=(1.0,), spectrum=torch.tensor([math.inf]))
-    assert curves(blind)[1].unshown == 1
-    assert curves(None) == ()
+    assert curves(blind)[1]["unshown"] == 1
+    assert curves(None) == []

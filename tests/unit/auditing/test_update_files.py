@@ -9,7 +9,7 @@ import pytest
 import softleak as sl
 from softleak import io as tensor_files
 from softleak.audit import UpdateReading
-from softleak.audit import files as update_files
+from softleak.audit import run as update_files
 from softleak.cli import audit as jobs
 from softleak.cli.options import Request
 from softleak.core.errors import ShareError

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.audit.rates import LossFall, Utility, mean_utility, utility
+from softleak.audit.sweeps import LossFall, Utility, mean_utility, utility
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.paper import models

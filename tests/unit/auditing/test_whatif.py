@@ -12,8 +12,7 @@ from softleak.audit.defended import SUCCESS_WALK_GAIN, InputReach, Target, walks
 from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.metrics import psnr
-from softleak.audit.rates import Point, Rate, Response
-from softleak.audit.sweeps import Sweep
+from softleak.audit.sweeps import Point, Rate, Response, Sweep
 from softleak.audit.whatif import ResponseCurve, behind
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
@@ -22,7 +21,7 @@ from softleak.defenses import Cast, Clip, GaussianNoise, Int8, Prune
 from softleak.inversion.chain import chain_of
 from softleak.inversion.results import NoWay
 from softleak.paper import data, models
-from softleak.present.charts import chart
+from softleak.present.page import chart
 
 OPTIONS = Options(inputs=False)
 NOTHING = Sweep("Nothing", "", lambda *_: Prune(1.0))
@@ -74,7 +73,7 @@ def test_clipping_hides_nothing(subject, targets):
     found = ResponseCurve(subject, targets, OPTIONS, sweep, 1).response(quiet)
     assert [point.rates[Leak.LABEL].hits for point in found.points] == [2, 2]
     assert found.stops == {}
-    assert chart(found).cells[0].words.startswith("still succeeds, 2 of 2; cosine 1.00")
+    assert chart(found)["cells"][0]["words"].startswith("still succeeds, 2 of 2; cosine 1.00")
 
 
 def test_noise_ends_the_label_somewhere_between(subject, targets, monkeypatch):
@@ -84,7 +83,7 @@ def test_noise_ends_the_label_somewhere_between(subject, targets, monkeypatch):
     assert found.points[0].rates[Leak.LABEL] == Rate(1, 1)
     assert found.points[1].rates[Leak.LABEL] == Rate(0, 1)
     assert 1e-5 < found.stops[Leak.LABEL] < 3.0
-    assert "did not succeed from" in chart(found).cells[0].words
+    assert "did not succeed from" in chart(found)["cells"][0]["words"]
 
 
 def test_the_truth_decides_success_where_it_is_known(subject, targets):
@@ -125,7 +124,7 @@ def test_an_input_that_cannot_be_inverted_is_not_tried(connected):
     trial = ResponseCurve(subject.given(chain_of, NoWay("")), targets, options, NOTHING, 1)
     found = trial.response(quiet)
     assert Leak.INPUT not in found.points[0].rates
-    assert chart(found).cells[2].words == "not tried"
+    assert chart(found)["cells"][2]["words"] == "not tried"
 
 
 def test_an_input_that_cannot_be_inverted_is_tried_where_its_reach_can_be_estimated(draw):
@@ -220,9 +219,9 @@ def test_a_label_that_is_right_but_not_claimed_is_counted(subject, draw):
     assert found.unclaimed == found.points[0].unclaimed == 3 - claimed > 0
     assert (
         f"{3 - claimed} {'more ' * bool(claimed)}right though not claimed"
-        in chart(found).cells[0].words
+        in chart(found)["cells"][0]["words"]
     )
-    assert not chart(found).cells[0].stopped
+    assert not chart(found)["cells"][0]["stopped"]
     whole = ResponseCurve(subject, targets, OPTIONS, NOTHING, 1).response(quiet)
     assert whole.unclaimed == 0  # what is claimed is not counted again
 
@@ -272,15 +271,15 @@ def test_a_thorough_walk_does_not_make_up_for_what_is_out_of_reach(trained, draw
 def test_a_chart_of_settings():
     points = tuple(Point(s, {Leak.CLASS: Rate(h, 4)}) for s, h in ((1e-3, 4), (1.0, 0)))
     drawn = chart(Response("Noise", "std", points, {Leak.CLASS: 0.5}))
-    (line,) = drawn.lines
-    assert line.dots[0].y < line.dots[1].y
-    assert drawn.cells[0].words == "not tried"
-    assert drawn.cells[1].words == "did not succeed from 0.5 up, 0 of 4"
-    assert not any("safe" in cell.words for cell in drawn.cells)
+    (line,) = drawn["lines"]
+    assert line["dots"][0]["y"] < line["dots"][1]["y"]
+    assert drawn["cells"][0]["words"] == "not tried"
+    assert drawn["cells"][1]["words"] == "did not succeed from 0.5 up, 0 of 4"
+    assert not any("safe" in cell["words"] for cell in drawn["cells"])
     unsure = chart(Response("Noise", "std", points, {Leak.LABEL: 1e-3}, unclaimed=2))
-    assert unsure.cells[0].words == "not tried"
+    assert unsure["cells"][0]["words"] == "not tried"
     rated = tuple(Point(s, {Leak.LABEL: Rate(0, 4)}, None, 2) for s in (1e-3, 1.0))
     unsure = chart(Response("Noise", "std", rated, {Leak.LABEL: 1e-3}, unclaimed=2))
     words = "did not succeed from 0.001 up, 0 of 4, but up to 2 right though not claimed"
-    assert unsure.cells[0].words == words
-    assert not unsure.cells[0].stopped
+    assert unsure["cells"][0]["words"] == words
+    assert not unsure["cells"][0]["stopped"]

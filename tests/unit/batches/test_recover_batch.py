@@ -7,7 +7,7 @@ import torch
 
 import softleak as sl
 from softleak.batches.certificate import excess_bits
-from softleak.batches.from_head import Whole
+from softleak.batches.search import Whole
 from softleak.batches.space import HeadSpace
 from softleak.batches.systems import JointSystem, SampleSystem, supports_of
 from softleak.core.errors import LabelError

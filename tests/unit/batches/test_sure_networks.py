@@ -12,9 +12,8 @@ import softleak as sl
 from benchmarks.batch_faint_limits import rivals_of, sent_by
 from benchmarks.batch_limits import AS_NEAR, is_open
 from softleak.batches.certificate import certify
-from softleak.batches.from_head import Whole
 from softleak.batches.recover import read_batch
-from softleak.batches.search import leading_points
+from softleak.batches.search import Whole, leading_points
 from softleak.batches.space import HeadSpace
 from softleak.batches.systems import POLISH, SamplePoints, SampleSystem, polish, supports_of
 from softleak.core.knowledge import Knowledge

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.inversion.conv.geometry import Geometry
-from softleak.inversion.conv.rows import Rows
+from softleak.inversion.conv.rows import Geometry, Rows
 from softleak.inversion.state import LayerState
 
 CONVOLUTIONS = [

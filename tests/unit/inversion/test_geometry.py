@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from softleak.core.errors import ModelError
-from softleak.inversion.conv.geometry import Geometry, padding_of
+from softleak.inversion.conv.rows import Geometry, padding_of
 from tests.unit.inversion.examples import CONVOLUTIONS, normal
 
 SIZE = (7, 6)

@@ -7,7 +7,6 @@ import torch
 
 from softleak.numerics.least_squares import (
     Factored,
-    LeastSquaresSettings,
     conjugate_gradients,
     drawn,
     solved,
@@ -76,7 +75,7 @@ def test_a_direction_that_no_row_sees_is_reported():
 
 def test_a_diagonal_is_lifted_no_further_than_needed():
     matrix = torch.ones(4, 4).double() - 1e-10 * torch.eye(4).double()
-    found = Factored.of(matrix, LeastSquaresSettings(diagonal_lifts=(0.0, 1e-6, 1.0)))
+    found = Factored.of(matrix, (0.0, 1e-6, 1.0))
     torch.testing.assert_close(found.lifted, torch.full((4,), 1e-6).double(), rtol=1e-6, atol=0)
     assert not Factored.of(torch.eye(4).double()).lifted.any()
 

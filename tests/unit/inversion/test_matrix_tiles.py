@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from softleak.inversion.conv.geometry import Geometry, transposed_columns
+from softleak.inversion.conv.rows import Geometry, transposed_columns
 from tests.unit.inversion.examples import normal
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from softleak.inversion.conv.geometry import Geometry
 from softleak.inversion.conv.layer import solve_quickly, solve_thoroughly
 from softleak.inversion.conv.rows import (
     ApproximateInverse,
+    Geometry,
     Rows,
     approximate_inverse,
     low_rank,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -43,7 +45,7 @@ def test_a_step_is_damped_by_the_metric_for_each_channel_and_by_the_diagonal_for
     jacobian = torch.randn(2 * 4 + 3, 40, generator=generator, dtype=torch.double)
     r = torch.randn(40, generator=generator, dtype=torch.double)
     metric, damping = roughness_metric((1, 2, 2, 2), 1.0), 0.3
-    normal = NormalEquations.of(jacobian, r).measured_by(metric, 8)
+    normal = replace(NormalEquations.of(jacobian, r), metric=metric, pixels=8)
     step, promised = normal.step(damping)
     h = jacobian @ jacobian.T
     lengths = torch.block_diag(

@@ -10,7 +10,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.matching import GaussNewton, Image, MatchStatus
-from softleak.matching.gauss_newton.matrix_free import (
+from softleak.matching.gauss_newton.descent import (
     ConjugateGradients,
     DampedProducts,
     ImageLengths,

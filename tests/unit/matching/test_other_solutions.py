@@ -9,8 +9,8 @@ from torch import nn
 import softleak as sl
 from softleak.core.subject import Subject
 from softleak.matching import GaussNewton, MatchStatus, reconstruct_batch
+from softleak.matching.gauss_newton.certificate import changed_inputs
 from softleak.matching.gauss_newton.method import SecondLook
-from softleak.matching.gauss_newton.rivals import changed_inputs
 from softleak.matching.gauss_newton.smoothness import SmoothnessProbe
 
 CLASSES = 5

@@ -12,7 +12,7 @@ from softleak.matching import L2, Cosine, GivenLabel, Noise
 from softleak.matching import gradients as outer_products
 from softleak.matching.gradients import DifferentiableModel, OuterProducts, factored, parts
 from softleak.matching.problems import MatchingProblems
-from softleak.matching.tasks import Order, targets
+from softleak.matching.tasks import job_of, targets
 from softleak.paper import models
 
 LABEL = torch.tensor([0.7, 0.2, 0.1])
@@ -32,7 +32,7 @@ def both_ways(model, objective, plain=False):
     """The same problem, compared by outer products and entry by entry."""
     share = sl.capture(model, torch.linspace(-1, 1, 8).double(), LABEL.double())
     own = replace(DifferentiableModel.of(model, sl.Head.of(model), torch.double), plain=plain)
-    job = Order(share, None, GivenLabel(LABEL), Noise(0)).job(Subject.of(model, (8,)), objective)
+    job = job_of(Subject.of(model, (8,)), objective, share, None, GivenLabel(LABEL), Noise(0))
     names, outer = tuple(own.parameters), OuterProducts.of(own, (8,))
     factors = {name: factored([share[name]]) for name in outer.weights}
     whole = MatchingProblems(own, names, objective, (), (8,), targets([job], names, own))

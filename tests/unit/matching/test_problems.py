@@ -8,7 +8,7 @@ from softleak.core.subject import Subject
 from softleak.matching import L2, Cosine, GivenLabel, Noise, RandomLabel, TotalVariation
 from softleak.matching.gradients import DifferentiableModel
 from softleak.matching.problems import MatchingProblems
-from softleak.matching.tasks import Order, targets
+from softleak.matching.tasks import job_of, targets
 from tests.unit.matching.nets import small, victims
 
 PRIORS = (TotalVariation(0.1),)
@@ -26,7 +26,7 @@ def case():
     recoveries = sl.recover_labels(model, shares)
     objective = L2(0.5, 2.0)
     jobs = [
-        Order(share, recovery, source, Noise()).job(subject, objective)
+        job_of(subject, objective, share, recovery, source, Noise())
         for share, recovery, source in zip(shares, recoveries, sources, strict=True)
     ]
     names = tuple(own.parameters)

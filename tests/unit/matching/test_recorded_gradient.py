@@ -15,7 +15,7 @@ from softleak.matching.gauss_newton.products import (
     TangentProducts,
     record_operations,
 )
-from softleak.numerics.jacobian.operations import KernelShape, kernel_shape
+from softleak.numerics.operations import KernelShape, kernel_shape
 
 
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1), (3, 2)])

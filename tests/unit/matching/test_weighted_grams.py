@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.numerics import gram as weighted_grams
-from softleak.numerics.gram import WeightedGrams, gram_of, inverse_trace
+from softleak.numerics import least_squares as weighted_grams
+from softleak.numerics.least_squares import WeightedGrams, gram_of, inverse_trace
 
 SIZES = (70, 12, 0, 130)
 N = 20

@@ -9,7 +9,7 @@ import pytest
 import softleak as sl
 from softleak.audit import Audit, NamedShare, Options, Provenance, Refusal, audit_shares
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Point, Rate, Response, WhatIf
+from softleak.audit.sweeps import Point, Rate, Response, WhatIf
 from softleak.core.subject import Subject
 from softleak.defenses import GaussianNoise
 from softleak.paper import data, models

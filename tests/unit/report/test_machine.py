@@ -7,8 +7,8 @@ import torch
 
 from softleak.audit import Audit, Refusal
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Point, Rate, Response, WhatIf
-from softleak.present.json import as_data, finite, numbers, write_json
+from softleak.audit.sweeps import Point, Rate, Response, WhatIf
+from softleak.present.machine import as_data, finite, numbers, write_json
 
 
 def test_what_json_cannot_say_becomes_null():

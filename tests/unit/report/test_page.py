@@ -4,7 +4,7 @@ import pytest
 
 from softleak.audit import Audit, Refusal
 from softleak.audit.leaks import Leak
-from softleak.audit.rates import Point, Rate, Response, WhatIf
+from softleak.audit.sweeps import Point, Rate, Response, WhatIf
 from softleak.present.page import render
 
 

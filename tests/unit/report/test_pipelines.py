@@ -12,7 +12,7 @@ from junitparser import JUnitXml
 
 from softleak.audit.leaks import Leak
 from softleak.core.vocabulary import State
-from softleak.present.pipelines import junit, sarif, write_junit, write_sarif
+from softleak.present.machine import junit, sarif, write_junit, write_sarif
 from tests.unit.report.sarif_schema import official_schema
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from softleak.audit.samples import SamplesFinding
+from softleak.audit.findings import SamplesFinding
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.present.page import sample_cards
 
@@ -33,8 +33,8 @@ def test_a_picture_says_what_it_is_worth_beside_a_proved_label(searched, caption
     one = Recovery(Status.UNIQUE, label=label, reason="proved")
     found = BatchRecovery(Status.UNIQUE, "found", 1, (one,))
     (card,) = sample_cards(SamplesFinding(found, pictures=(PIXELS,), searched=searched), ())
-    assert card.status == "UNIQUE"
-    assert card.picture is not None
-    assert card.caption == caption
+    assert card["status"] == "UNIQUE"
+    assert card["picture"] is not None
+    assert card["caption"] == caption
     partly = SamplesFinding(replace(found, status=Status.AMBIGUOUS), pictures=(PIXELS,))
-    assert sample_cards(partly, ())[0].caption == "the input, not proved"
+    assert sample_cards(partly, ())[0]["caption"] == "the input, not proved"

@@ -7,8 +7,8 @@ Where samples are alike, units that one sample alone switched on lie on a line a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -183,6 +183,14 @@ class Directions:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    def joined(self, more: Directions, inverse: Tensor) -> Directions:
+        """Return both, without those of the second that the first has already."""
+        vectors = torch.cat([self.vectors, more.vectors])
+        zeros = torch.cat([self.zeros, more.zeros])
+        gaps = torch.cat([self.clearance, more.clearance])
+        first = first_of_its_kind(unit_rows(vectors @ inverse.T), 1 - 1e-6)
+        return Directions(vectors[first], zeros[first], gaps[first])
+
 
 def exact_directions(R: Tensor, errors: Tensor, alive: Tensor, a: Tensor) -> Directions:
     """Return those of the vectors that vanish exactly where one sample was off."""
@@ -215,15 +223,6 @@ def _leverage(rows: Tensor, vector: Tensor) -> float:
     unit = unit_rows(rows)
     gram = unit.T @ unit + torch.outer(vector, vector) * len(rows)
     return float((unit * torch.linalg.solve(gram, unit.T).T).sum(1).max())
-
-
-def joined_directions(found: Directions, more: Directions, inverse: Tensor) -> Directions:
-    """Return both, without those of the second that the first has already."""
-    vectors = torch.cat([found.vectors, more.vectors])
-    zeros, gaps = torch.cat([found.zeros, more.zeros]), torch.cat([found.clearance, more.clearance])
-    unit = unit_rows(vectors @ inverse.T)
-    first = first_of_its_kind(unit, 1 - 1e-6)
-    return Directions(vectors[first], zeros[first], gaps[first])
 
 
 def fit_smallest(points: Tensor, a: Tensor) -> Tensor:
@@ -263,10 +262,8 @@ def sharpen(points: Tensor, a: Tensor) -> Tensor:
 
 
 def draw(points: Tensor, a: Tensor, known: Tensor, generator: torch.Generator) -> Tensor:
-    """Return, for each vector (S, B), the best null vector of random sets of small entries.
-
-    Vectors that are known (K, B) do not count.
-    """
+    """Return, for each vector (S, B), the best null vector of random sets of small entries."""
+    a = torch.cat([a, starts(known, DRAWN_VECTORS, generator)])[:DRAWN_VECTORS]
     B, known = points.shape[1], unit_rows(known)
     count = min(max(int(POOL * B), B + MARGIN), len(points))
     out = []
@@ -287,9 +284,6 @@ def draw(points: Tensor, a: Tensor, known: Tensor, generator: torch.Generator) -
             vector = null[judged.argmin()]
         out.append(vector)
     return torch.stack(out) if out else a
-
-
-Way = Callable[[Tensor, Tensor], Tensor]  # from nearly sparse to sparse vectors
 
 
 def sparse_directions(R: Tensor, errors: Tensor) -> Directions:
@@ -331,7 +325,7 @@ def _beside_lines(R: Tensor, errors: Tensor, lines: Tensor) -> Directions:
     alive = _alive(R, errors)
     inverse = torch.linalg.inv(rounded_cloud(R[alive])[1])
     found = exact_directions(R, errors, alive, torch.cat(vectors))
-    return joined_directions(Directions.none(R), found, inverse)
+    return Directions.none(R).joined(found, inverse)
 
 
 def _alive(R: Tensor, errors: Tensor) -> Tensor:
@@ -350,27 +344,17 @@ def _search(R: Tensor, errors: Tensor, known: Tensor) -> Directions:
     points, T = rounded_cloud(R[alive])
     inverse = torch.linalg.inv(T)
     exact = exact_directions(R, errors, alive, known)
-    found = joined_directions(Directions.none(R), exact, inverse)
+    found = Directions.none(R).joined(exact, inverse)
     for number in range(ROUNDS):
         if len(found) >= B:
             break
         before = len(found)
         near = found.vectors @ inverse.T
         new = distinct(climb(points, near, number % 2 == 1, generator), near)
-        for way in (fit_smallest, sharpen, _draw_around(near, generator)):
+        for way in (fit_smallest, sharpen, partial(draw, known=near, generator=generator)):
             sharp = way(points, new) @ T.T
             more = exact_directions(R, errors, alive, sharp)
-            found = joined_directions(found, more, inverse)
+            found = found.joined(more, inverse)
             if len(found) > before:  # the slower ways are for what the quicker ones leave
                 break
     return found
-
-
-def _draw_around(near: Tensor, generator: torch.Generator) -> Way:
-    """Return the way that looks around what was climbed and away from what is known."""
-
-    def way(points: Tensor, new: Tensor) -> Tensor:
-        tried = torch.cat([new, starts(near, DRAWN_VECTORS, generator)])
-        return draw(points, tried[:DRAWN_VECTORS], near, generator)
-
-    return way

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +23,10 @@ from softleak.batches.sparse.labels import (
     disagreements,
     judged,
     outside_simplex,
+    status_of,
     weigh,
 )
-from softleak.batches.sparse.layer import layers_before_head, tail_of
+from softleak.batches.sparse.layer import FullyConnectedTail, layers_before_head
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
@@ -39,59 +41,35 @@ MOST_SWITCHED = 8  # units whose state the bias may decide; more would be no coi
 
 @dataclass(frozen=True, eq=False)
 class FeatureFit:
-    """Features (B, I), ``δ'`` (B, C), and how well their scales explain a bias.
+    """Features and differences, and how well their scales explain a bias."""
 
-    Attributes:
-        features: the features.
-        delta: each sample's part of the mean of ``p − y``.
-        behind: the gradient (B, I) before the ReLU, sample by sample.
-        scales: the inverse scales (B,), which have to be positive.
-        misfit: what is left of the bias's gradient, in standard errors.
-    """
-
-    features: Tensor
-    delta: Tensor
-    behind: Tensor
-    scales: Tensor
-    misfit: float
+    features: Tensor  # (B, I)
+    delta: Tensor  # (B, C) each sample's part ``δ'`` of the mean of ``p − y``
+    behind: Tensor  # the gradient (B, I) before the ReLU, sample by sample
+    scales: Tensor  # the inverse scales (B,), which have to be positive
+    misfit: float  # what is left of the bias's gradient, in standard errors
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureProblem:
-    """The equations: the head's gradient ``R Vᵀ`` (I, C), zeros and a bias's gradient.
-
-    Attributes:
-        head: the model's head.
-        space: the space of the transposed gradient of the head.
-        zeros: where each sample's feature is zero, (B, I).
-        before: the name of the layer before.
-        bias: the gradient (I,) of its bias.
-        relative: the rounding of the bias's terms.
-        noise: whatever else is on each entry of it.
-    """
+    """The equations: the head's gradient ``R Vᵀ`` (I, C), zeros and a bias's gradient."""
 
     head: Head
-    space: GradientSpace
-    zeros: Tensor
-    before: str
-    bias: Tensor
-    relative: float
-    noise: float
+    space: GradientSpace  # of the transposed gradient of the head
+    zeros: Tensor  # where each sample's feature is zero, (B, I)
+    bias: Tensor  # the gradient (I,) of the bias of the layer before
+    relative: float  # the rounding of the bias's terms
+    noise: float  # whatever else is on each entry of it
 
     @classmethod
     def of(
-        cls,
-        subject: Subject,
-        share: GradientShare,
-        space: GradientSpace,
-        zeros: Tensor,
+        cls, subject: Subject, share: GradientShare, space: GradientSpace, zeros: Tensor,
         before: str,
-    ) -> FeatureProblem:
-        """Gather the equations of a share."""
+    ) -> FeatureProblem:  # fmt: skip
+        """Gather the equations of a share, ``before`` being the name of the layer before."""
         name = f"{before}.bias"
         relative = share.resolution(name, subject.head.dtype)
-        bias = share[name].double()
-        return cls(subject.head, space, zeros, before, bias, relative, share.noise(name))
+        return cls(subject.head, space, zeros, share[name].double(), relative, share.noise(name))
 
     def moved(self, generator: torch.Generator) -> FeatureProblem:
         """Return the equations with every gradient moved by its own error, at random."""
@@ -152,10 +130,7 @@ class FeatureProblem:
 
 
 def _switched(behind: Tensor, back: Tensor, left: Tensor, scales: Tensor, near: Tensor) -> Tensor:
-    """Return ``behind`` (B, I) with those few units switched that explain what is left (I,).
-
-    Only a feature that is zero within its error (``near``) can be switched.
-    """
+    """Return ``behind`` (B, I) with those few units switched that explain what is left (I,)."""
     worst = left.abs().topk(min(MOST_SWITCHED, len(left))).indices
     out = behind.clone()
     for j in worst:
@@ -170,32 +145,22 @@ def _switched(behind: Tensor, back: Tensor, left: Tensor, scales: Tensor, near: 
 OFF_ERRORS = 8.0  # an input of this many standard errors or less is that of a unit that was off
 
 
-@dataclass(frozen=True, eq=False)
-class TailInputs:
-    """What entered the fully connected tail of a network.
+class TailInputs(NamedTuple):
+    """What entered the fully connected tail of a network."""
 
-    Attributes:
-        layers: the layers from the one that reads it to the one before the head.
-        inputs: (B, n) what that layer read.
-        errors: (B, 1) their standard errors.
-    """
-
-    layers: tuple[str, ...]
-    inputs: Tensor
-    errors: Tensor
+    layers: tuple[str, ...]  # from the one that reads it to the one before the head
+    inputs: Tensor  # (B, n) what that layer read
+    errors: Tensor  # (B, 1) their standard errors
 
 
 def resimulate_tail(
     subject: Subject, share: GradientShare, problem: FeatureProblem, fit: FeatureFit, labels: Tensor
 ) -> Resimulation | None:
-    """Compare every gradient of the fully connected tail with what the client would send.
-
-    It is None if the share does not hold the gradient of the weight before the head.
-    """
+    """Compare every gradient of the fully connected tail with what the client would send."""
     found = tail_inputs(subject, share, problem, fit)
     if found is None:
         return None
-    tail = tail_of(subject, found.layers)
+    tail = FullyConnectedTail(subject, found.layers)
     own = Subject.of(tail, (found.inputs.shape[1],), head=subject.head)
     return resimulate(own, share, found.inputs, labels, errors=found.errors)
 
@@ -235,12 +200,9 @@ MOVED_SEED = 0  # their seed
 
 
 def judge_features(
-    subject: Subject,
-    share: GradientShare,
-    knowledge: Knowledge,
-    problem: FeatureProblem,
+    subject: Subject, share: GradientShare, knowledge: Knowledge, problem: FeatureProblem,
     size: int | None,
-) -> BatchRecovery:
+) -> BatchRecovery:  # fmt: skip
     """Return labels and features with what is proved of them."""
     generator = torch.Generator().manual_seed(MOVED_SEED)
     fit = problem.solve()
@@ -249,25 +211,27 @@ def judge_features(
     rounding = _rounding(problem, fit)
     off = _largest([(run.delta - fit.delta).abs().amax(1) for run in moved])
     weighing = weigh(p, fit.delta, off, size, knowledge.scale == "known")
-    labels = weighing.labels(p, fit.delta)
-    others = [weighing.labels(_prediction(problem, run), run.delta) for run in moved]
+    labels = p - fit.delta / weighing.weight
+    others = [_prediction(problem, run) - run.delta / weighing.weight for run in moved]
     known = _largest([(other - labels).abs().sum(1) for other in others]) + rounding
-    errors = known + weighing.label_errors(fit.delta)
+    errors = known + weighing.errors
     size_of = fit.features.norm(dim=1)
     feature_errors = _largest([(m.features - fit.features).norm(dim=1) / size_of for m in moved])
     problems = list(_problems(problem, fit, labels, known))
     if not problems:
         simulated = resimulate_tail(subject, share, problem, fit, labels)
         problems += [] if simulated is None else disagreements(simulated)
-    spread = feature_errors.tolist()
-    sound = not problems
-    samples = judged(labels, fit.features, errors, spread, sound, knowledge.tolerance, "feature")
+    samples = judged(
+        labels, fit.features, errors, feature_errors.tolist(), not problems, knowledge.tolerance,
+        "feature",
+    )  # fmt: skip
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
-    status = Status.UNIQUE if proved == len(samples) else Status.AMBIGUOUS
-    parts = [f"The features of {len(labels)} samples were found by their zeros."]
-    parts.append(f"The labels of {proved} of them are proved.")
-    message = " ".join([*parts, *problems, *([weighing.why] if weighing.why else [])])
-    return BatchRecovery(status, message, size or len(labels), samples)
+    said = (
+        f"The features of {len(labels)} samples were found by their zeros.",
+        f"The labels of {proved} of them are proved.",
+    )
+    message = " ".join([*said, *problems, *filter(None, [weighing.why])])
+    return BatchRecovery(status_of(samples), message, size or len(labels), samples)
 
 
 def _largest(differences: list[Tensor]) -> Tensor:
@@ -312,11 +276,7 @@ def _problems(
 def recover_by_features(
     subject: Subject, share: GradientShare, knowledge: Knowledge, size: int | None = None
 ) -> BatchRecovery | None:
-    """Recover the label and the feature of every sample from the last two layers.
-
-    Returns:
-        The samples without inputs, or None if the model or the share is not of this kind.
-    """
+    """Recover label and feature of every sample from the last two layers, where those allow it."""
     head, layers = subject.head, subject.once(layers_before_head)
     size = knowledge.samples if size is None else size
     if not layers or knowledge.head_only or head.weight_name not in share:

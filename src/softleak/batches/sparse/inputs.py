@@ -16,7 +16,14 @@ from torch import Tensor
 
 from softleak.batches.space import GradientSpace
 from softleak.batches.sparse.directions import Directions, sparse_directions
-from softleak.batches.sparse.labels import VERDICT_MISFIT, Differences, Inputs, differences, judge
+from softleak.batches.sparse.labels import (
+    VERDICT_MISFIT,
+    Differences,
+    Inputs,
+    differences,
+    judge,
+    status_of,
+)
 from softleak.batches.sparse.layer import first_layer, is_homogeneous, run_through
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.knowledge import Knowledge
@@ -31,13 +38,9 @@ OWN_ROUNDINGS = 4.0  # what the walk through the model adds to the error of a sa
 
 
 def recover_without_scale(
-    subject: Subject,
-    share: GradientShare,
-    knowledge: Knowledge,
-    space: GradientSpace,
-    found: Directions,
-    size: int | None,
-) -> BatchRecovery:
+    subject: Subject, share: GradientShare, knowledge: Knowledge, space: GradientSpace,
+    found: Directions, size: int | None,
+) -> BatchRecovery:  # fmt: skip
     """Recover the samples whose sparse vectors were found, where no bias tells their scales."""
     rank = space.rank
     if not subject.once(is_homogeneous):
@@ -51,26 +54,25 @@ def recover_without_scale(
     alone = replace(knowledge.of(share), head_only=True, samples=None)
     recoveries = recover(subject, shares, alone)
     features = run_through(subject.once(exact_copy), subject.head.name, x).entered.detach()
-    factors = torch.stack(
-        [
-            x.new_tensor(0.0) if r.feature is None else r.feature.double().norm() / f.norm()
-            for r, f in zip(recoveries, features, strict=True)
-        ]
-    )
-    x = x * factors.view(-1, *[1] * (x.ndim - 1))
+    factors = [
+        x.new_tensor(0.0) if r.feature is None else r.feature.double().norm() / f.norm()
+        for r, f in zip(recoveries, features, strict=True)
+    ]
+    x = x * torch.stack(factors).view(-1, *[1] * (x.ndim - 1))
     known = all(r.label is not None and r.feature is not None for r in recoveries)
-    agrees = known and _agrees(subject, share, x, recoveries)
+    labels = [r.label.double() for r in recoveries if r.label is not None]
+    agrees = known and resimulate(subject, share, x, torch.stack(labels)).agree
     sure = agrees and size == rank and alone.scale == "known"
     sure = sure and bool((parts.misfit <= VERDICT_MISFIT).all())
     samples = tuple(recoveries if sure else map(_doubted, recoveries))
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
-    status = Status.UNIQUE if proved == rank else Status.AMBIGUOUS
     message = _message(rank, proved, known, agrees)
     # An error of a label is one of its scale, and so of its input.
     error = max((r.error for r in samples), default=torch.inf) * float(x.abs().max())
     return BatchRecovery(
-        status, message, size or rank, samples, x if known else None, error if sure else torch.inf
-    )
+        status_of(samples), message, size or rank, samples, x if known else None,
+        error if sure else torch.inf,
+    )  # fmt: skip
 
 
 def _signed(
@@ -105,28 +107,18 @@ def _alone(
     head = subject.head
     features = run_through(subject.once(exact_copy), head.name, x).entered.detach()
     relative = share.resolution(head.weight_name, head.dtype) if head.weight_name in share else 0.0
-    out = []
+    out, name = [], head.weight_name
     for delta, error, feature in zip(parts.delta, parts.errors, features, strict=True):
         G = size * torch.outer(delta, feature)
         off = float(error.norm() / delta.norm()) + OWN_ROUNDINGS * relative
         rounding = off * float(G.square().mean().sqrt())
-        out.append(
-            GradientShare({head.weight_name: G}, share.input_shape, {head.weight_name: rounding})
-        )
+        out.append(GradientShare({name: G}, share.input_shape, {name: rounding}))
     return out
 
 
-def _agrees(
-    subject: Subject, share: GradientShare, x: Tensor, recoveries: tuple[Recovery, ...]
-) -> bool:
-    labels = torch.stack([r.label.double() for r in recoveries if r.label is not None])
-    return resimulate(subject, share, x, labels).agree
-
-
 def _doubted(recovery: Recovery) -> Recovery:
-    if recovery.status is not Status.UNIQUE:
-        return recovery
-    return replace(recovery, status=Status.AMBIGUOUS)
+    unique = recovery.status is Status.UNIQUE
+    return replace(recovery, status=Status.AMBIGUOUS) if unique else recovery
 
 
 def _message(rank: int, proved: int, known: bool, agrees: bool) -> str:
@@ -145,11 +137,7 @@ def _message(rank: int, proved: int, known: bool, agrees: bool) -> str:
 def recover_by_inputs(
     subject: Subject, share: GradientShare, knowledge: Knowledge, size: int | None = None
 ) -> BatchRecovery | None:
-    """Recover every sample behind a share from the gradient of a fully connected first layer.
-
-    Returns:
-        The samples with their inputs, or None if the model or the share is not of this kind.
-    """
+    """Recover every sample with its input by a fully connected first layer, if there is one."""
     layer = subject.once(first_layer)
     size = knowledge.samples if size is None else size
     if layer is None or f"{layer}.weight" not in share or knowledge.head_only:
@@ -159,7 +147,12 @@ def recover_by_inputs(
         return None
     found = sparse_directions(space.R, space.errors)
     if len(found) != space.rank:
-        return _incomplete(space.rank, found)
+        message = (
+            f"At least {space.rank} samples are behind the share. Of the patterns in which their "
+            f"ReLUs were on and off, {len(found)} were found, and the inputs need all of them: "
+            "this attack did not succeed, which does not mean that the batch is hidden."
+        )
+        return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
     if f"{layer}.bias" not in share:
         return recover_without_scale(subject, share, knowledge, space, found, size)
     inputs = inputs_of(share, layer, space, found)
@@ -173,15 +166,6 @@ def first_layer_space(
     G = share[name].double()
     relative = share.resolution(name, subject.parameters[name].dtype)
     return GradientSpace.of(G, relative, math.hypot(share.noise(name), knowledge.noise))
-
-
-def _incomplete(rank: int, found: Directions) -> BatchRecovery:
-    message = (
-        f"At least {rank} samples are behind the share. Of the patterns in which their ReLUs were "
-        f"on and off, {len(found)} were found, and the inputs need all of them: this attack did "
-        "not succeed, which does not mean that the batch is hidden."
-    )
-    return BatchRecovery(Status.NO_SOLUTION, message, rank)
 
 
 def inputs_of(share: GradientShare, layer: str, space: GradientSpace, found: Directions) -> Inputs:
@@ -244,12 +228,11 @@ LARGEST_BIAS_MISFIT = 32.0  # what the samples' scales may leave of the bias's u
 def recover_trained_batch(
     subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery:
-    """Recover the inputs of all samples behind an update of local training.
+    """Recover the inputs of all samples behind an update of local training by SGD.
 
-    Returns:
-        The inputs, where the first layer is fully connected, has a bias and a ReLU, and the client
-        took steps of SGD. They are AMBIGUOUS: no label was read, and without labels the client
-        cannot be run again. A sample that is there twice is found once.
+    Needs a fully connected first layer with a bias and a ReLU. Inputs are AMBIGUOUS: no label was
+    read, and without labels the client cannot be run again. A sample that is there twice is found
+    once.
     """
     layer = subject.once(first_layer)
     if layer is None or f"{layer}.weight" not in share or f"{layer}.bias" not in share:

@@ -8,7 +8,8 @@ client simulated on the whole batch sends this share.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,41 +25,29 @@ from softleak.resimulation import Resimulation, exact_copy, own_copy, resimulate
 SLOPES_AT_ONCE = 1 << 25  # entries of J held at once, in float64
 
 
-# These say how units near a kink are treated.
-# How often the inputs are moved by a rounding, if units within rounding of a ReLU's kink may have
-# switched at the client.
-KINKS_RUNS = 16
+# Where units near a ReLU's kink may have switched at the client:
+KINKS_RUNS = 16  # how often the inputs are moved by a rounding
 KINKS_GROWTH = 1.25  # the factor by which these movements grow from one to the next
-# A sample's fit is tried again from this root mean square on, in standard errors.
-KINKS_MISFIT = 8.0
+KINKS_MISFIT = (
+    8.0  # a sample's fit is tried again from this root mean square on, in standard errors
+)
 KINKS_SEED = 0  # the seed of the movements
 
 
-@dataclass(frozen=True, eq=False)
-class Differences:
-    """For each of N samples, ``p`` (N, C), ``δ'`` (N, C) and how well it fits.
+class Differences(NamedTuple):
+    """What the gradients of N samples say of ``p − y``, and how well it fits."""
 
-    Attributes:
-        p: the predictions.
-        delta: the sample's part of the mean of ``p − y``.
-        errors: the standard error (N, C) of ``delta``.
-        misfit: the root mean square (N,) of what the fit leaves of ``D``, in standard errors.
-    """
-
-    p: Tensor
-    delta: Tensor
-    errors: Tensor
-    misfit: Tensor
+    p: Tensor  # (N, C) the predictions
+    delta: Tensor  # (N, C) the sample's part ``δ'`` of the mean of ``p − y``
+    errors: Tensor  # (N, C) the standard error of ``delta``
+    misfit: Tensor  # (N,) the root mean square of what the fit leaves of ``D``, in standard errors
 
     def better(self, other: Differences) -> Differences:
         """Return, sample by sample, the one of the two that fits better."""
         mine = (self.misfit <= other.misfit)[:, None]
-        return Differences(
-            torch.where(mine, self.p, other.p),
-            torch.where(mine, self.delta, other.delta),
-            torch.where(mine, self.errors, other.errors),
-            self.misfit.minimum(other.misfit),
-        )
+        own, others = self[:3], other[:3]
+        p, delta, errors = (torch.where(mine, *pair) for pair in zip(own, others, strict=True))
+        return Differences(p, delta, errors, self.misfit.minimum(other.misfit))
 
 
 def differences(
@@ -66,13 +55,8 @@ def differences(
 ) -> Differences:
     """Return what the gradients at a layer's output say of each sample's ``p − y``.
 
-    Args:
-        model: the model in float64.
-        layer: the layer's name.
-        x: the inputs (N, …).
-        D: the gradients (N, m) at the layer's output.
-        errors: their standard errors (N, m).
-        rounding: the client's relative rounding, by which inputs are moved.
+    The model is in float64; ``D`` (N, m) are the gradients at the layer's output for inputs
+    (N, …), with standard errors (N, m). Inputs are moved by the client's relative rounding.
     """
     generator = torch.Generator().manual_seed(KINKS_SEED)
     best = _all_samples(model, layer, x, D, errors)
@@ -83,24 +67,18 @@ def differences(
         moves = torch.randn(x.shape, generator=generator, dtype=torch.double).to(x)
         far = 2 * rounding * KINKS_GROWTH**run  # the client's sums may have rounded further
         again = _all_samples(model, layer, x * (1 + far * moves), D, errors)
-        best = best.better(replace(again, p=best.p))
+        best = best.better(again._replace(p=best.p))
     return best
 
 
 def _all_samples(model: nn.Module, layer: str, x: Tensor, D: Tensor, errors: Tensor) -> Differences:
     classes = run_through(model, layer, x[:1]).logits.shape[1]
     at_once = max(SLOPES_AT_ONCE // (classes * D.shape[1]), 1)
-    chunks = range(0, len(x), at_once)
     parts = [
-        _fit_samples(run_through(model, layer, x[i : i + at_once]), *_rows(i, at_once, D, errors))
-        for i in chunks
+        _fit_samples(run_through(model, layer, some), *own)
+        for some, *own in zip(*(torch.split(each, at_once) for each in (x, D, errors)), strict=True)
     ]
-    names = ("p", "delta", "errors", "misfit")
-    return Differences(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
-
-
-def _rows(start: int, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor[start : start + count] for tensor in tensors)
+    return Differences(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _fit_samples(run: Passed, D: Tensor, errors: Tensor) -> Differences:
@@ -131,93 +109,69 @@ def _fit_samples(run: Passed, D: Tensor, errors: Tensor) -> Differences:
     return Differences(p, (t[..., 0] @ basis), deviation, misfit)
 
 
-@dataclass(frozen=True, eq=False)
-class Weighing:
-    """Which weight each found input has in the mean over the batch.
+class Weighing(NamedTuple):
+    """Which weight the found inputs have in the mean over the batch: ``y = p − δ'/weight``."""
 
-    Attributes:
-        weight: the weight that every found input is given.
-        low: the least weight (N,) that each may have.
-        high: the largest weight (N,) that each may have.
-        why: why the weight is not certain, as a sentence; empty if it is.
-    """
-
-    weight: float
-    low: Tensor
-    high: Tensor
-    why: str = ""
-
-    def labels(self, p: Tensor, delta: Tensor) -> Tensor:
-        """Return ``y = p − δ'/weight`` (N, C)."""
-        return p - delta / self.weight
-
-    def label_errors(self, delta: Tensor) -> Tensor:
-        """Return by how much, in L1 (N,), labels may be off because weights are not certain."""
-        span = (1 / self.low - 1 / self.weight).maximum(1 / self.weight - 1 / self.high)
-        return torch.where(self.low == self.high, 0.0, delta.abs().sum(1) * span)
+    weight: float  # the weight that every found input is given
+    errors: Tensor  # (N,) by how much, in L1, labels may be off because weights are not certain
+    why: str = ""  # why the weight is not certain, as a sentence; empty if it is
 
 
 def weigh(p: Tensor, delta: Tensor, errors: Tensor, size: int | None, stated: bool) -> Weighing:
-    """Return the weight of each sample.
+    """Return the weight of each sample from its prediction (N, C) and its part ``δ'`` in the share.
 
-    Args:
-        p: the predictions (N, C).
-        delta: their part ``δ'`` (N, C) in the share.
-        errors: a bound (N,) of the error of an entry of ``δ'``.
-        size: the size of the batch, if it was said.
-        stated: whether the caller states the scale of the share.
+    ``errors`` (N,) bound the error of an entry of ``δ'``; ``size`` is that of the batch, if it was
+    said, and ``stated`` says whether the scale of the share is.
     """
     found = len(p)
     weight = 1 / max(size or found, found)
-    fixed = torch.full_like(p[:, 0], weight)
-    anything = Weighing(weight, torch.zeros_like(fixed), torch.full_like(fixed, torch.inf))
+    known = torch.zeros_like(p[:, 0])
+    anything = delta.abs().sum(1) * torch.inf
     if not stated:
         why = (
             "Nobody vouches that the share was not multiplied by a factor (clipping, a learning "
             "rate), and labels nearer to the model's own prediction explain a larger one as well."
         )
-        return replace(anything, why=why)
+        return Weighing(weight, anything, why)
     if size is not None and size != found:
         why = (
             f"The batch was said to hold {size} samples, but {found} different inputs are behind "
             "the share; equal inputs act as one, or the size was said wrongly."
         )
-        return replace(anything, why=why)
+        return Weighing(weight, anything, why)
     if size is not None:
-        return Weighing(weight, fixed, fixed)
+        return Weighing(weight, known)
     low = (delta - errors[:, None]).div(p.clamp_min(SMALLEST_NORMAL)).amax(1).clamp(0, weight)
     high = low + (1 - low.sum()).clamp_min(0)  # beyond it another weight would have to shrink
+    span = (1 / low - 1 / weight).maximum(1 / weight - 1 / high)
     why = (
         "The size of the batch was not said: the labels hold if no input is in it twice. Equal "
         "inputs act as one whose label is their mean."
     )
-    return Weighing(weight, low, high, why)
+    return Weighing(weight, torch.where(low == high, 0.0, delta.abs().sum(1) * span), why)
 
 
-def predicted(
-    subject: Subject, x: Tensor, error: float, runs: int, seed: int
-) -> tuple[Tensor, Tensor, float]:
+def predicted(subject: Subject, x: Tensor, error: float) -> tuple[Tensor, Tensor, float]:
     """Return the features (B, I), the error (B,) of ``p`` in L1 and that of features, relative.
 
     The errors are those of runs in the client's precision with inputs moved by their own error.
     """
-    generator = torch.Generator().manual_seed(seed)
-    features, p = _seen(subject.once(exact_copy), subject.head.name, x)
+
+    def seen(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        run = run_through(model, subject.head.name, x)
+        return run.entered.detach().double(), run.logits.detach().double().softmax(1)
+
+    generator = torch.Generator().manual_seed(VERDICT_SEED)
+    features, p = seen(subject.once(exact_copy), x)
     p_errors, feature_errors = [], []
-    for _ in range(runs):
+    for _ in range(VERDICT_RUNS):
         moves = torch.randn(x.shape, generator=generator, dtype=torch.double).to(x)
-        moved = _seen(subject.once(own_copy), subject.head.name, x + error * moves)
-        p_errors.append((moved[1] - p).abs().sum(1))
-        feature_errors.append((moved[0] - features).norm() / features.norm())
+        moved, moved_p = seen(subject.once(own_copy), x + error * moves)
+        p_errors.append((moved_p - p).abs().sum(1))
+        feature_errors.append((moved - features).norm() / features.norm())
     return features, torch.stack(p_errors).amax(0), float(torch.stack(feature_errors).max())
 
 
-def _seen(model: nn.Module, head: str, x: Tensor) -> tuple[Tensor, Tensor]:
-    run = run_through(model, head, x)
-    return run.entered.detach().double(), run.logits.detach().double().softmax(1)
-
-
-# What decides when inputs and labels of a batch count as proved.
 # What a linear fit may leave of its equations, in standard errors of rounding. They are estimates;
 # the order of a client's sums is a factor of about 10 (see ``resimulation.TOLERANCE``).
 VERDICT_MISFIT = 32.0
@@ -228,23 +182,14 @@ VERDICT_SEED = 0  # their seed
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """The gradients ``D`` (B, m) at the first layer's output and the inputs (B, n).
+    """The gradients ``D`` (B, m) at the first layer's output and the inputs (B, n)."""
 
-    Attributes:
-        layer: the layer's name.
-        D: the gradients at its output, sample by sample.
-        errors: the standard errors (B, m) of ``D``.
-        X: the inputs.
-        input_error: the largest standard error of an entry of ``X``.
-        misfit: what the scales leave of the bias's gradient, in standard errors.
-    """
-
-    layer: str
-    D: Tensor
-    errors: Tensor
-    X: Tensor
-    input_error: float
-    misfit: float
+    layer: str  # the layer's name
+    D: Tensor  # the gradients at its output, sample by sample
+    errors: Tensor  # the standard errors (B, m) of ``D``
+    X: Tensor  # the inputs
+    input_error: float  # the largest standard error of an entry of ``X``
+    misfit: float  # what the scales leave of the bias's gradient, in standard errors
 
 
 def judge(
@@ -256,43 +201,46 @@ def judge(
     parts = differences(model, inputs.layer, x, inputs.D, inputs.errors, rounding)
     off = VERDICT_BOUNDS * parts.errors * parts.misfit.clamp_min(1)[:, None]
     weighing = weigh(parts.p, parts.delta, off.amax(1), size, knowledge.scale == "known")
-    labels = weighing.labels(parts.p, parts.delta)
-    features, p_error, feature_error = predicted(
-        subject, x, inputs.input_error, VERDICT_RUNS, VERDICT_SEED
-    )
+    labels = parts.p - parts.delta / weighing.weight
+    features, p_error, feature_error = predicted(subject, x, inputs.input_error)
     # The client's label itself sums to one only up to rounding.
     known = off.sum(1) / weighing.weight + VERDICT_BOUNDS * (p_error + rounding)
-    errors = known + weighing.label_errors(parts.delta)
+    errors = known + weighing.errors
     problems = list(_problems(inputs, parts, labels, known))
     if not problems:
         problems += disagreements(resimulate(subject, share, x, labels))
     spread = [VERDICT_BOUNDS * feature_error] * len(labels)
     samples = judged(labels, features, errors, spread, not problems, knowledge.tolerance, "input")
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
-    status = Status.UNIQUE if proved == len(samples) else Status.AMBIGUOUS
-    message = " ".join(_said(proved, len(samples), problems, weighing))
-    return BatchRecovery(status, message, size or len(x), samples, x, inputs.input_error)
+    said = [f"The inputs of {len(samples)} samples follow from the gradient of the first layer."]
+    if proved == len(samples):
+        said.append(
+            "Every label is proved: the client, simulated on all samples, sends this share in "
+            "every layer up to rounding."
+        )
+    elif problems:
+        said.append("Nothing is proved.")
+    else:
+        said.append(f"The labels of {proved} of them are proved.")
+    message = " ".join([*said, *problems, *filter(None, [weighing.why])])
+    size = size or len(x)
+    return BatchRecovery(status_of(samples), message, size, samples, x, inputs.input_error)
+
+
+def status_of(samples: Sequence[Recovery]) -> Status:
+    """Return UNIQUE if every sample is, else AMBIGUOUS."""
+    alone = all(sample.status is Status.UNIQUE for sample in samples)
+    return Status.UNIQUE if alone else Status.AMBIGUOUS
 
 
 def judged(
-    labels: Tensor,
-    features: Tensor,
-    errors: Tensor,
-    feature_errors: Sequence[float],
-    sound: bool,
-    tolerance: float,
-    beside: str,
-) -> tuple[Recovery, ...]:
+    labels: Tensor, features: Tensor, errors: Tensor, feature_errors: Sequence[float], sound: bool,
+    tolerance: float, beside: str,
+) -> tuple[Recovery, ...]:  # fmt: skip
     """Return the samples: where all is sound, those are proved whose label error is tolerable.
 
-    Args:
-        labels: (N, C) the labels.
-        features: (N, I) what entered the head.
-        errors: (N,) bounds of the labels' errors in L1.
-        feature_errors: bounds of the relative errors of the features.
-        sound: whether nothing speaks against the samples.
-        tolerance: the largest error of a proved label.
-        beside: what is known beside the label: "input" or "feature".
+    Labels (N, C) and what entered the head (N, I) come with bounds (N,) of the labels' errors in L1
+    and of the relative errors of features; ``beside`` names what is known beside the label.
     """
     samples = []
     for label, feature, off, spread in zip(labels, features, errors, feature_errors, strict=True):
@@ -340,20 +288,3 @@ def disagreements(simulated: Resimulation) -> list[str]:
     worst = simulated.worst
     where = "" if worst is None else f"; the worst is {worst.name}, by {worst.misfit:.3g} roundings"
     return [f"The simulated client does not send this share{where}."]
-
-
-def _said(proved: int, found: int, problems: list[str], weighing: Weighing) -> Iterator[str]:
-    """Yield what was found and what it rests on."""
-    yield f"The inputs of {found} samples follow from the gradient of the first layer."
-    if proved == found:
-        yield (
-            "Every label is proved: the client, simulated on all samples, sends this share in "
-            "every layer up to rounding."
-        )
-    elif problems:
-        yield "Nothing is proved."
-    else:
-        yield f"The labels of {proved} of them are proved."
-    yield from problems
-    if weighing.why:
-        yield weighing.why

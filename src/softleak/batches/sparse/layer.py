@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softleak.core.errors import SoftleakError
@@ -19,19 +20,19 @@ from softleak.resimulation import exact_copy
 
 
 class FullyConnectedTail(nn.Module):
-    """Linear layers with ReLUs between, under the names that they have in a network."""
+    """Linear layers with ReLUs between and the head, under the names they have in a network."""
 
-    def __init__(self, layers: Sequence[tuple[str, nn.Module]]) -> None:
+    def __init__(self, subject: Subject, layers: Sequence[str]) -> None:
         super().__init__()
-        self._in_order = tuple(name for name, _ in layers)
-        for name, layer in layers:
+        self._in_order = (*layers, subject.head.name)
+        for name in self._in_order:
             *folders, last = name.split(".")
             at: nn.Module = self
             for folder in folders:
                 if folder not in dict(at.named_children()):
                     at.add_module(folder, nn.Module())
                 at = at.get_submodule(folder)
-            at.add_module(last, layer)
+            at.add_module(last, subject.model.get_submodule(name))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits (N, C) of what enters the first layer (N, n)."""
@@ -41,19 +42,10 @@ class FullyConnectedTail(nn.Module):
         return logits
 
 
-def tail_of(subject: Subject, layers: Sequence[str]) -> FullyConnectedTail:
-    """Return the tail of a network that begins with these layers and ends with its head."""
-    names = [*layers, subject.head.name]
-    return FullyConnectedTail([(name, subject.model.get_submodule(name)) for name in names])
-
-
-# Of the runs on random inputs.
 LAYER_PROBE_INPUTS = 8  # the number of random inputs
 LAYER_PROBE_SEED = 0  # their seed
-# How far, relative to the largest, numbers computed in another order may differ.
-LAYER_PROBE_EQUAL = 1e-9
-# The part of the gradients at a layer's output that a ReLU makes zero, at least.
-LAYER_PROBE_FEWEST_ZEROS = 0.02
+LAYER_PROBE_EQUAL = 1e-9  # how far, relative to the largest, sums in another order may differ
+LAYER_PROBE_FEWEST_ZEROS = 0.02  # part of the gradients that a ReLU makes zero, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +84,7 @@ def run_layers(model: nn.Module, names: Iterable[str], x: Tensor) -> Mapping[str
 
 
 def first_layer(subject: Subject) -> str | None:
-    """Return the name of a fully connected layer that reads the input itself, before a ReLU.
-
-    It is None if there is none, or if the samples of a batch do not pass the network apart.
-    """
+    """Return the name of a fully connected layer that reads the input itself, before a ReLU."""
     return next((name for name in _linears(subject) if _is_first(subject, name)), None)
 
 
@@ -151,15 +140,13 @@ def _is_first(subject: Subject, name: str) -> bool:
         run, alone = run_through(model, name, x), run_through(model, name, x[:1])
     except SoftleakError:
         return False
-    linear = model.get_submodule(name)
-    assert isinstance(linear, nn.Linear)
-    if run.calls != 1 or run.entered.shape != (len(x), linear.in_features):
-        return False
-    if x[0].numel() != linear.in_features:
+    if run.calls != 1 or run.entered.shape != x.flatten(1).shape:
         return False  # A layer in between is of another size.
-    expected = torch.nn.functional.linear(x.flatten(1), linear.weight, linear.bias)
-    own = torch.equal(run.entered, x.flatten(1).to(run.entered)) and _close(run.left, expected)
-    if not own or not _close(run.logits[:1], alone.logits):
+    if not torch.equal(run.entered, x.flatten(1).to(run.entered)) or not _is_plain(
+        model, name, run
+    ):
+        return False
+    if not _close(run.logits[:1], alone.logits):
         return False
     generator = torch.Generator().manual_seed(LAYER_PROBE_SEED)
     pull = torch.randn(run.logits.shape, generator=generator, dtype=torch.double).to(run.logits)
@@ -171,10 +158,14 @@ def _feeds(model: nn.Module, name: str, run: Passed, after: Passed) -> bool:
     """Return whether what leaves a linear layer enters the next one behind a ReLU."""
     if run.calls != 1 or after.calls != 1 or run.left.shape != after.entered.shape:
         return False
+    return _is_plain(model, name, run) and torch.equal(after.entered, run.left.clamp_min(0))
+
+
+def _is_plain(model: nn.Module, name: str, run: Passed) -> bool:
+    """Return whether a linear layer's output is ``W x + b``, whatever its forward does."""
     linear = model.get_submodule(name)
     assert isinstance(linear, nn.Linear)
-    expected = torch.nn.functional.linear(run.entered, linear.weight, linear.bias)
-    return _close(run.left, expected) and torch.equal(after.entered, run.left.clamp_min(0))
+    return _close(run.left, F.linear(run.entered, linear.weight, linear.bias))
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:

@@ -308,7 +308,7 @@ class BatchPreview:
         simulated = perf_counter()
         read = subject.once(BatchReader.of).read(share, len(x))
         own = set((y if y.ndim == 1 else y.argmax(1)).tolist())
-        proved = set(read.present)
+        proved = set(read.raised)
         LOGGER.info(
             "one step on %d samples of %d classes would prove %d of these classes, and at least "
             "%d gradients", len(x), len(own), len(proved & own), read.gradients,

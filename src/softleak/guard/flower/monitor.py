@@ -1,4 +1,7 @@
-"""The server's monitor: it wraps a strategy of Flower, and audits what every reply gives away."""
+"""The server's monitor: it wraps a strategy of Flower, and audits what every reply gives away.
+
+The findings go to a log, and to a page of the federation in the style of an audit's page.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,8 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
-from importlib import import_module
 from itertools import cycle
 from os import PathLike
 from pathlib import Path
@@ -17,12 +19,13 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from torch import nn
+from torch import Tensor, nn
 
-from softleak.audit.composition import CompositionFinding
+from softleak.audit.findings import CompositionFinding, Method
 from softleak.audit.leaks import Leak
-from softleak.core.errors import MissingExtra, SoftleakError, how_to_install
+from softleak.core.errors import SoftleakError, import_extra
 from softleak.core.share import LocalTraining
+from softleak.core.vocabulary import State
 from softleak.guard.auditor import (
     Auditor,
     ClientAudit,
@@ -34,8 +37,130 @@ from softleak.guard.auditor import (
     step_between,
 )
 from softleak.guard.flower.guard import addressed, claimed_samples, only_arrays, tensors
-from softleak.guard.flower.page import write_rounds
-from softleak.present.json import finite, numbers
+from softleak.io.atomic import write_text
+from softleak.present import page as png
+from softleak.present.machine import finite, numbers
+from softleak.present.page import fill, tiles
+from softleak.present.words import class_name, listed
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One client's input as the server can see it."""
+
+    name: str  # the round and the node
+    label: str  # the name of the class, or that none is claimed
+    words: str  # how well the input was recovered
+    found: str | None  # the recovered image as a data URI, if there is one
+    true: str | None = None  # the true image as a data URI, if it is known
+
+
+def picture(
+    number: int, client: ClientAudit, names: Sequence[str], true: Tensor | None = None
+) -> Picture:
+    """Return one client's input as the server can see it, and the true one if it is known."""
+    report = client.report
+    if report is None:
+        return Picture(f"round {number}", "not audited", client.reason, None)
+    found, index = report.input.pixels, report.label.class_index
+    quality = report.input.psnr_predicted
+    return Picture(
+        f"round {number}, node {str(client.node)[-4:]}",
+        "class not claimed" if index is None else class_name(index, names),
+        f"{quality:.0f} dB predicted" if quality is not None and report.input.leaked
+        else f"not attacked: {report.input.message}" if report.input.method == Method.NONE
+        else "not determined: this attack did not succeed",
+        png.picture(found),
+        png.picture(true),
+    )  # fmt: skip
+
+
+# How much of a long run the page shows; the log has everything.
+LIMITS_PICTURES = 24  # the number of pictures per run
+LIMITS_ROUNDS = 3  # the number of last rounds that are shown client by client
+
+
+GIVEN_AWAY = {  # what the sentence about a run says of each kind of leak
+    Leak.LABEL: "gave away their exact label",
+    Leak.INPUT: "gave away their image",
+    Leak.COMPOSITION: "gave away which classes are in them",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """One run of a federation."""
+
+    title: str
+    note: str  # a sentence about the run
+    rounds: Sequence[RoundAudit]
+    pictures: Sequence[Picture] = ()  # the inputs as the server can see them
+    facts: Sequence[tuple[str, str]] = ()  # names and values that compare findings with the truth
+
+    def count(self, leak: Leak, state: State = State.LEAKED) -> int:
+        """Return the number of updates of all rounds in which a kind of leak is in this state."""
+        return sum(audit.count(leak, state) for audit in self.rounds)
+
+    @property
+    def tiles(self) -> list[dict[str, Any]]:
+        """Return of each kind of leak how many updates have it, and how many were not attacked."""
+        if self.audited:
+            return tiles(self.count, self.audited)
+        # Nothing was attacked, which must not look like no leak.
+        every = max(sum(len(audit.clients) for audit in self.rounds), 1)
+        return tiles(lambda _, state: every if state is State.NOT_ATTACKED else 0, every)
+
+    @property
+    def audited(self) -> int:
+        """The number of updates of all rounds that could be read."""
+        return sum(len(audit.audited) for audit in self.rounds)
+
+    @property
+    def latest(self) -> Sequence[RoundAudit]:
+        """The last rounds, which are shown client by client."""
+        return self.rounds[-LIMITS_ROUNDS:]
+
+    @property
+    def refused(self) -> list[tuple[int, ClientAudit]]:
+        """The updates that could not be audited, each with the number of its round."""
+        every = ((audit.number, c) for audit in self.rounds for c in audit.clients)
+        return [(number, client) for number, client in every if client.report is None]
+
+
+def write_rounds(path: Path, rounds: Sequence[RoundAudit], names: Sequence[str] = ()) -> None:
+    """Write the page of one run, either whole or not at all."""
+    note = "The server computed this from nothing but the weights it sent and those that came back."
+    pictures = [picture(audit.number, c, names) for audit in rounds for c in audit.audited]
+    shown = [p for p in pictures if p.found][:LIMITS_PICTURES]
+    run = Federation("What the server can see", note, rounds, shown)
+    write_federations(path, headline(run), [run], names)
+
+
+def write_federations(
+    path: Path, title: str, runs: Sequence[Federation], names: Sequence[str] = ()
+) -> None:
+    """Write the page of some runs, one below the other."""
+    text = fill(
+        "rounds.html", "softleak.guard.flower", title=title, runs=runs,
+        leaks={leak: leak.short for leak in Leak},
+        class_name=lambda index: class_name(index, names),
+    )  # fmt: skip
+    write_text(path, text)
+
+
+def headline(run: Federation) -> str:
+    """Return a run in a sentence or two."""
+    if not run.audited:
+        return "No update could be audited."
+    tried = {k: sum(run.count(k, state) for state in State if state.attacked) for k in GIVEN_AWAY}
+    parts = [
+        f"{run.count(k)}{'' if n == run.audited else f' of the {n} attacked'} {GIVEN_AWAY[k]}"
+        for k, n in tried.items() if n
+    ]  # fmt: skip
+    said = f"Of {run.audited} updates, {listed(parts)}." if parts else ""
+    left = [k.short for k, n in tried.items() if not n]
+    return f"{said}{f' Not attacked: {listed(left)}.' if left else ''}".strip()
+
 
 AUDIT_ACTORS = 2  # the number of Ray actors
 
@@ -78,10 +203,7 @@ class OnRay:
     """A runner on Ray actors, in the Ray that is running already or in a new one."""
 
     def __init__(self, auditor: Auditor) -> None:
-        try:
-            self._ray: Any = import_module("ray")
-        except ImportError as error:
-            raise MissingExtra(f"audits on actors need Ray: {how_to_install('ray')}") from error
+        self._ray: Any = import_extra("ray", "audits on actors need Ray", "ray")
         self._auditor = auditor
         self._actors: Any = None
         self._waiting: list[Any] = []
@@ -146,6 +268,7 @@ def _composition(found: CompositionFinding) -> dict[str, Any]:
     return {
         "gradients_at_least": found.samples,
         "classes_present": list(found.present),
+        "classes_raised": list(found.raised),
         "class_counts_estimated": None if counts is None else list(counts.estimated),
         "class_counts_at_least": list(counts.low) if counts is not None and counts.low else None,
         "class_counts_at_most": list(counts.high) if counts is not None and counts.high else None,
@@ -158,7 +281,7 @@ def announce(audit: RoundAudit) -> None:
     counts = ", ".join(f"{k.removeprefix('softleak-')} {v:.3g}" for k, v in audit.metrics().items())
     LOGGER.info("round %d: %s", audit.number, counts)
     for client in audit.clients:
-        if client.report is None or client.report.composition.present:
+        if client.report is None or client.report.composition.raised:
             LOGGER.warning("round %d, node %d: %s", audit.number, client.node, client.words)
 
 
@@ -346,14 +469,10 @@ class LeakageMonitor(Strategy):
                 announce(audit)
         if done and self._folder is not None:
             try:
-                self._write(self._folder, done)
+                self._folder.mkdir(parents=True, exist_ok=True)
+                for audit in done:
+                    append(self._folder / LOG_FILE, audit)
+                write_rounds(self._folder / PAGE_FILE, self.rounds, self._class_names)
             except Exception:  # as above: the disk may be full, or the folder may be a file
                 LOGGER.exception("an audit could not be written to %s", self._folder)
         return done
-
-    def _write(self, folder: Path, done: Sequence[RoundAudit]) -> None:
-        """Append audits to the log, and write the page of all rounds again."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for audit in done:
-            append(folder / LOG_FILE, audit)
-        write_rounds(folder / PAGE_FILE, self.rounds, self._class_names)

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.share import GradientShare
-from softleak.inversion.conv.geometry import Geometry
-from softleak.inversion.conv.rows import Rows, approximate_inverse, normal_matrix
+from softleak.inversion.conv.rows import Geometry, Rows, approximate_inverse, normal_matrix
 from softleak.inversion.results import LayerReport
 from softleak.inversion.state import LayerState, gradient
 from softleak.numerics.least_squares import (
-    LEAST_SQUARES_SETTINGS,
+    ERROR_DRAWS,
     TINY,
     Factored,
     conjugate_gradients,
@@ -196,10 +195,7 @@ def _factored(rows: Rows, around: Tensor) -> Factored:
 
 
 def solve_quickly(rows: Rows) -> SolvedRows:
-    """Return the solution with independent errors, by conjugate gradients on the rows themselves.
-
-    The rows have no precision matrix and no curvature.
-    """
+    """Return the solution with independent errors, by conjugate gradients on the rows."""
     zero = torch.zeros(rows.shape, dtype=rows.z.dtype, device=rows.z.device).flatten()
     channels, diagonal = rows.shape[0], rows.normal_diagonal()
     lifted = SINGLE_PRECISION_LIFT * diagonal.view(channels, -1).amax(0)
@@ -208,7 +204,7 @@ def solve_quickly(rows: Rows) -> SolvedRows:
     if inverse is None:
         return SolvedRows(zero, zero + torch.inf, torch.inf, 0.0, 1.0, False)
     x, converged = _descended(rows, zero, inverse.solve)
-    draws = inverse.draws(LEAST_SQUARES_SETTINGS.error_draws)
+    draws = inverse.draws(ERROR_DRAWS)
     variance = draws.square().mean(0)
     residual, factor = misfit(rows, x)
     determined = converged and held_by_rows(

@@ -189,10 +189,8 @@ def _by_span(
 
 
 def _reason(plan: TextPlan, share: GradientShare) -> str:
-    if plan.reason:
-        return plan.reason
     missing = plan.words if plan.words not in share else plan.positions
-    return f"the share lacks {missing}"
+    return plan.reason or f"the share lacks {missing}"
 
 
 def _bag(words: tuple[int, ...], reason: str) -> Text:

@@ -107,12 +107,11 @@ def _found(subject: Subject, spec: InputSpec, length: int) -> FirstLayer | None:
     generator = torch.Generator().manual_seed(0)
     x = random_input(spec, 0, generator)
     runs = [_inputs(subject.model, x)]
-    for place in (0, length - 1):
-        held = dict(pieces(x))
+    places, held = (0, length - 1), dict(pieces(x))
+    for place in places:
         ids = held[spec.tokens.keyword].clone()
         ids[place] = (ids[place] + 1) % (spec.tokens.below or 2)
         runs.append(_inputs(subject.model, assembled({**held, spec.tokens.keyword: ids})))
-    places = (0, length - 1)
     alone = [n for n in runs[0] if all(n in run for run in runs)]
     alone = [n for n in alone if _by_itself([run[n] for run in runs], places)]
     groups = _groups(runs[0], alone)
@@ -204,12 +203,9 @@ MOST_TEXTS = 4  # of which every order of labels is tried
 
 
 def batch_misfit(
-    model: nn.Module,
-    spec: InputSpec,
-    share: GradientShare,
-    texts: Sequence[Sequence[int]],
+    model: nn.Module, spec: InputSpec, share: GradientShare, texts: Sequence[Sequence[int]],
     labels: Tensor,
-) -> float:
+) -> float:  # fmt: skip
     """Return what several texts leave of a share, with the order of labels (B, C) that fits best.
 
     It is infinite if there is not one label for each text. Shorter texts are padded as the model's
@@ -278,16 +274,10 @@ def distances(z: Tensor, basis: Tensor) -> Tensor:
 
 
 def nearest_tokens(
-    layer: FirstLayer,
-    share: GradientShare,
-    words: Sequence[int],
-    length: int,
+    layer: FirstLayer, share: GradientShare, words: Sequence[int], length: int,
     kept: int = SPAN_KEPT,
-) -> Nearest | None:
-    """Return the tokens whose vectors lie nearest to the span of the layer's gradient.
-
-    It is None if the layer sent no gradient.
-    """
+) -> Nearest | None:  # fmt: skip
+    """Return the tokens whose vectors lie nearest to the span of the layer's gradient."""
     basis = span_of(layer, share)
     if basis is None:
         return None
@@ -370,13 +360,9 @@ def _improved(tokens: Tensor, nearest: Nearest, check: Misfit) -> tuple[Tensor, 
 
 
 def _place(
-    i: int,
-    token: int,
-    nearest: Nearest,
-    explained: bool,
-    check: Misfit | None,
+    i: int, token: int, nearest: Nearest, explained: bool, check: Misfit | None,
     found: tuple[Tensor, float],
-) -> Place:
+) -> Place:  # fmt: skip
     """Return what is known of one place: certain if the share excludes every other token."""
     options = tuple(nearest.tokens[:, i].tolist())
     far = nearest.distance[:, i]
@@ -388,13 +374,10 @@ def _place(
     if inside and alone and float(far[1]) > SPAN_INSIDE:
         return Place(i, token, Certainty.CERTAIN)
     tokens, misfit = found
-    for other in options:
-        if other != token:
-            tried = tokens.clone()
-            tried[i] = other
-            if check(tried) <= SPAN_WORSE * max(misfit, 1e-6):
-                return Place(i, token, Certainty.GUESS, options)
-    return Place(i, token, Certainty.LIKELY, options)
+    others = (other for other in options if other != token)
+    rivals = (torch.cat([tokens[:i], tokens.new_tensor([o]), tokens[i + 1 :]]) for o in others)
+    fits = any(check(tried) <= SPAN_WORSE * max(misfit, 1e-6) for tried in rivals)
+    return Place(i, token, Certainty.GUESS if fits else Certainty.LIKELY, options)
 
 
 def _said(nearest: Nearest, length: int, misfit: float) -> str:

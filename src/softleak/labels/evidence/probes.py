@@ -20,16 +20,18 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.labels.evidence.pointwise import fit_lattice, fit_pointwise
 from softleak.labels.evidence.relation import (
-    PROBE_FITTED,
-    PROBE_RUNS,
-    PROBE_SEED,
     PROBE_TOLERANCE,
-    PROBE_UNCERTAIN,
     Probe,
     Relation,
     fit_head_bias,
     probe_runs,
 )
+
+# How relations are fitted and checked.
+PROBE_RUNS = 4  # the number of random inputs that the model is run on
+PROBE_FITTED = 2  # how many of the runs coefficients are fitted to; the others check the fit
+PROBE_UNCERTAIN = 0.01  # relative: a relation that knows the scalar less well is no evidence
+PROBE_SEED = 0  # the seed of the random inputs and labels
 
 # Each function fits relations of one kind to a parameter and the runs of a model, where they apply.
 # A relation is a frozen dataclass with a field ``accuracy``. A new kind is a line here.

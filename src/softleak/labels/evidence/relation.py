@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -33,7 +34,7 @@ class Estimate:
     misfit: Tensor  # (N,) ``‖g − predicted‖ / ‖g‖``. It is infinite if the gradient says nothing.
     pieces: tuple[tuple[Evidence, ...], ...] = ()  # what every relation says, for each client
 
-    @property
+    @cached_property
     def decided(self) -> Tensor:
         """Return (N,) whether there is evidence that holds; else scalar and error mean nothing."""
         return self.misfit.isfinite()
@@ -152,12 +153,7 @@ def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float =
     return Estimate(tau, RELATION_MARGIN * (rest / size + rounding), misfit)
 
 
-# How relations are fitted and checked.
-PROBE_RUNS = 4  # the number of random inputs that the model is run on
-PROBE_FITTED = 2  # how many of the runs coefficients are fitted to; the others check the fit
 PROBE_TOLERANCE = 400.0  # how many roundings a relation may be off on a run
-PROBE_UNCERTAIN = 0.01  # relative: a relation that knows the scalar less well is no evidence
-PROBE_SEED = 0  # the seed of the random inputs and labels
 
 
 class Probe:

@@ -27,7 +27,7 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.core.update import SgdSteps, mean_of_head
 from softleak.labels.certify import Solutions
-from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, misfit, on_simplex, spread
+from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, misfit, on_simplex
 from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.relation import Estimate, HeadBias
 from softleak.labels.pseudo import PseudoLabels
@@ -135,12 +135,8 @@ def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
     """Return the labels (N, S, C) at the scalars ``t`` (N, S), ordered in every row.
 
     A search cuts brackets again and again. Each time its scalars lie between those before, whose
-    labels are the best to begin with, and whose derivative still serves: the curve remembers the
-    narrow bracket that was solved ``last``.
-
-    Args:
-        t: the scalars.
-        start: labels (N, S, C) to begin with. A label that is not found is ``outside``.
+    labels are the best to begin with (``start``), and whose derivative still serves: the curve
+    remembers the narrow bracket that was solved ``last``. A label that is not found is ``outside``.
     """
     count, classes = t.shape[1], start.shape[-1]
     if not t.numel():
@@ -165,10 +161,7 @@ def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
 
 
 def _solve_within(curve: RecursionCurve, t: Tensor, start: Tensor, bracket: Bracket) -> Bracket:
-    """Return the labels at scalars (N, S) within a bracket that is solved.
-
-    Between two scalars without a label none is looked for: all of their row has none then.
-    """
+    """Return the labels at scalars (N, S) within a bracket that is solved."""
     line, both, one = _between(bracket.t, bracket.y, t)
     usable = (bracket.back != 0).any(-1).any(-1)
     begin = torch.where(both[..., None], line, start)
@@ -179,14 +172,10 @@ def _solve_within(curve: RecursionCurve, t: Tensor, start: Tensor, bracket: Brac
 def _solve_near(
     curve: RecursionCurve, t: Tensor, begin: Tensor, near: Tensor, back: Tensor, unsolvable: Tensor
 ) -> Tensor:
-    """Return the labels (N, S, C) of scalars (N, S), with matrices taken over where they serve.
+    """Return the labels (N, S, C) of scalars (N, S), beginning ``near`` enough or not (N, S).
 
-    Args:
-        t: the scalars.
-        begin: labels to begin with.
-        near: (N, S) where these are near enough for a matrix to serve.
-        back: inverse derivatives (N, K, C, C) at K scalars that are spread over every row.
-        unsolvable: (N, S) where no label is looked for.
+    ``back`` holds inverse derivatives (N, K, C, C) at K scalars that are spread over every row;
+    no label is looked for where it is ``unsolvable`` (N, S).
     """
     count, knots, classes = t.shape[1], back.shape[1], begin.shape[-1]
     row = torch.arange(len(t), device=t.device).repeat_interleave(count)
@@ -219,15 +208,10 @@ def _knots(t: Tensor) -> Tensor:
 
 
 def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return labels on the lines between those that are known.
+    """Return labels (N, S, C) of scalars (N, S) on the lines between those that are known.
 
-    Args:
-        known_t: scalars (N, K), ordered in every row.
-        known: their labels (N, K, C).
-        t: scalars (N, S) among these.
-
-    Returns:
-        The labels (N, S, C), whether both ends of the line are solved (N, S), and whether one is.
+    These are ``known`` (N, K, C) at ``known_t`` (N, K), ordered in every row. Return as well
+    whether both ends of a line are solved (N, S), and whether one is.
     """
     inside = known.amax(-1) < LABEL_EQUATIONS_OUTSIDE
     if known_t.shape[1] == 1:
@@ -347,10 +331,7 @@ class RecursionCurve:
         return Run(self._sum(steps).T - y, ended.contiguous(), most, curved)
 
     def _predictions(self, t: Tensor, y: Tensor) -> list[Tensor]:
-        """Return softmax(z_k) (C, N) before every step, at one scalar (N,) and label (N, C) each.
-
-        Classes come first: a softmax over the first dimension is several times as fast.
-        """
+        """Return softmax(z_k) (C, N) before every step, at a scalar (N,) and label (N, C) each."""
         length = self.squared / t.square() + float(self.bias_trained)
         product, bias = (self.pseudo.a.T / t).contiguous(), self.pseudo.b[:, None]
         y = y.T.contiguous()
@@ -369,10 +350,7 @@ class RecursionCurve:
         return torch.stack([step * (weight / total) for step, weight in weighed]).sum(0)
 
     def _errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return what rounding of the update and of every step leaves in the label.
-
-        It is the rounding of the mean gradient, carried back by the recursion's derivative.
-        """
+        """Return what rounding of the update and of every step leaves in the label."""
         each = max(t[:1].numel() * y.shape[-1] ** 2, 1)
         everyone = torch.arange(len(t), device=t.device)
         rows = torch.split(everyone, max(ENTRIES_AT_ONCE // each, 1))
@@ -409,12 +387,7 @@ def trains_bias(subject: Subject, share: GradientShare) -> bool:
 def recover_head_alone(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], recipe: SgdSteps
 ) -> list[Recovery | None]:
-    """Recover N clients that took the steps of one recipe, on one sample each.
-
-    Returns:
-        A recovery for each share; None where the update, less its weight decay, is not a product
-        as that of one sample is.
-    """
+    """Recover N clients that took these steps on one sample each; None for any other update."""
     head = subject.head
     ready = [mean_of_head(subject, share, recipe) for share in shares]
     factors = factor(head, ready)
@@ -492,11 +465,7 @@ class RoundedUpdate:
         return cls(gradient - error, gradient + error)
 
     def factors(self, first: Factors) -> Factors | None:
-        """Return the factors (1, …) in the middle of what all intervals allow.
-
-        None if they have nothing in common: the update is then not a product, or its weights were
-        rounded more often than it is said.
-        """
+        """Return the factors (1, …) in the middle of all intervals, if these have a common part."""
         delta = first.u[0]
         for _ in range(ROUNDED_ROUNDS):
             before = delta
@@ -523,10 +492,8 @@ def by_rounding(
 ) -> Recovery:
     """Return the answer with the label that the intervals of the rounded weights mean.
 
-    Its status and everything else that fits stay. It is returned as it is if the intervals have
-    nothing in common.
-
-    ``answer`` is AMBIGUOUS, with the label of the ``family`` searched that fits best so far.
+    ``answer`` is AMBIGUOUS, with the label of the ``family`` searched that fits best so far. It is
+    returned as it is if the intervals have nothing in common; else its status stays.
     """
     best = next((one for one in answer.solutions if one.scalar == answer.scalar), None)
     update = RoundedUpdate.of(subject, share, recipe)
@@ -539,13 +506,10 @@ def by_rounding(
     if recipe.steps > 1:
         curve = RecursionCurve.of(subject.head, factors, recipe, trains_bias(subject, share))
     low, high = factors.sigma.new_tensor([[best.low], [best.high]])
-    (_, t, _), _ = zoom(lambda t: spread(curve, family, t), low, high, ROUNDED_LEVELS, many=False)
+    (_, t, _), _ = zoom(curve, family, low, high, ROUNDED_LEVELS, many=False)
     t = t[:, None]
     label = on_simplex(family.project(curve.labels(t)[0])[0, 0]).to(answer.label)
     return replace(
-        answer,
-        label=label,
-        feature=(factors.v[0] * factors.sigma / t[0]).to(answer.feature),
-        scalar=float(t),
-        error=answer.error + float((label - answer.label).abs().sum()),
-    )
+        answer, label=label, feature=(factors.v[0] * factors.sigma / t[0]).to(answer.feature),
+        scalar=float(t), error=answer.error + float((label - answer.label).abs().sum()),
+    )  # fmt: skip

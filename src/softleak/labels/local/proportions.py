@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from softleak.core.client import Client
@@ -81,32 +82,23 @@ class ProportionReader:
         cls, subject: Subject, client: Client, samples: int, stand_ins: StandIns | None = None,
         settings: ProportionSettings = PROPORTIONS,
     ) -> ProportionReader:  # fmt: skip
-        """Run the client on stand-ins, and fit.
-
-        Args:
-            client: how it trains.
-            samples: how many samples it has.
-            stand_ins: images with their classes, as public data offer them; by default noise.
-            settings: how many runs, and at which level intervals are stated.
-        """
+        """Run the client on stand-ins, images with their classes or by default noise, and fit."""
         random = np.random.default_rng(settings.seed)
         generator = torch.Generator().manual_seed(settings.seed)
         along = _like_a_bias(subject, stand_ins, settings, settings.runs * samples, generator)
-        seen: list[Tensor] = []
-        parts: list[Tensor] = []
+        seen, parts = [], []
         for _ in range(settings.runs):
             counts = draw_counts(random, subject.head.classes, samples, settings)
             x, y = draw_client(subject, counts, stand_ins, generator)
-            share = client.share(subject.model, x, y)
-            seen.append(statistic(subject, share, along))
-            parts.append(torch.bincount(y, minlength=subject.head.classes) / samples)
-        s, part = _with_one(torch.stack(seen)), torch.stack(parts).double()
+            seen.append(statistic(subject, client.share(subject.model, x, y), along))
+            parts.append(counts / samples)
+        s, part = F.pad(torch.stack(seen), (0, 1), value=1.0), torch.stack(parts).double()
         weights, missed = _fit(s, part, samples, settings)
         return cls(subject, samples, along, weights, missed, stand_ins is None)
 
     def read(self, share: GradientShare) -> Proportions:
         """Return the proportions behind one update."""
-        seen = _with_one(statistic(self.subject, share, self.along)[None])
+        seen = F.pad(statistic(self.subject, share, self.along)[None], (0, 1), value=1.0)
         mean = _whole(seen @ self.weights, self.samples)[0]
         half = self.spread * mean.clamp_min(PROPORTIONS.floor).sqrt()
         interval = torch.stack([mean - half, mean + half]).clamp(0, 1)
@@ -118,8 +110,7 @@ class ProportionReader:
 def statistic(subject: Subject, share: GradientShare, along: Tensor | None) -> Tensor:
     """Return (C,) the mean of ``p − y`` over all steps, as far as the head's update tells.
 
-    Args:
-        along: (I,) a direction along which features have length one, as the input of a bias has.
+    Features have length one along ``along`` (I,), as the input of a bias has.
     """
     gradient = as_gradient(subject, share)
     head = subject.head
@@ -133,8 +124,7 @@ def _like_a_bias(
     subject: Subject, stand_ins: StandIns | None, settings: ProportionSettings, most: int,
     generator: torch.Generator,
 ) -> Tensor | None:  # fmt: skip
-    """Return a direction (I,) along which the features of stand-ins, ``most`` of them at most, have
-    length one.
+    """Return a direction (I,) along which features of stand-ins, at most ``most``, have length one.
 
     An image counts in the head's gradient as much as its feature is long along the direction that
     is read. Least squares find the one along which these lengths differ least. With noise for
@@ -148,10 +138,6 @@ def _like_a_bias(
     normal = x.T @ x / len(x)
     held = settings.doubt * normal.diagonal().mean() * torch.eye(len(normal)).to(normal)
     return torch.linalg.solve(normal + held, x.mean(0)) if bool(held.any()) else None
-
-
-def _with_one(s: Tensor) -> Tensor:
-    return torch.cat([s, torch.ones(len(s), 1, dtype=s.dtype, device=s.device)], 1)
 
 
 def _whole(raw: Tensor, samples: int) -> Tensor:

@@ -54,11 +54,8 @@ def _unlikely(one: Candidate) -> float:
 def best_fitting(answer: Recovery, family: Family) -> Recovery:
     """Return the answer with the label that fits best, its feature, and the error it may have.
 
-    Only an AMBIGUOUS answer changes. Its message and everything else that fits stay.
-
-    Args:
-        answer: what was recovered.
-        family: the family that was searched.
+    Only an AMBIGUOUS answer changes. Its message and everything else that fits stay. ``family`` is
+    the one that was searched.
     """
     if not is_open(answer) or answer.feature is None or answer.scalar is None:
         return answer
@@ -68,13 +65,11 @@ def best_fitting(answer: Recovery, family: Family) -> Recovery:
     rounding = max(one.rounding for one in answer.solutions)
     ends = [abs(best.high - best.scalar), abs(best.scalar - best.low)]
     return replace(
-        answer,
-        label=label,
+        answer, label=label, scalar=best.scalar,
         feature=answer.feature * (answer.scalar / best.scalar),
-        scalar=best.scalar,
         error=float((every - label).abs().sum(-1).max()) + rounding,
         feature_error=max(answer.feature_error, max(ends) / abs(best.scalar)),
-    )
+    )  # fmt: skip
 
 
 # These values are tried where a client's setting is unknown.
@@ -118,10 +113,7 @@ def recover_trained(
 def answer_trained(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
 ) -> list[Answer]:
-    """Return the answers, and the steps each rests on; None if there are none to doubt.
-
-    The arguments are those of ``recover_trained``. No other client is looked for.
-    """
+    """Return the answers, and the steps each rests on; None if there are none to doubt."""
     found: dict[int, Answer] = {}
     for places in _trained_alike(subject, shares):
         same = [shares[i] for i in places]

@@ -35,8 +35,7 @@ MOVING_SETTLED = 1e-6  # a step that lowers the misfit by a smaller part ends it
 class MovingHead:
     """The head's update of one sample in a basis of its row space.
 
-    A bias that is trained as well is a further column of target and weight, of a feature that is
-    always one.
+    A bias that is trained too is a further column of target and weight: its feature is always one.
     """
 
     target: Tensor  # the update less its decay (C, r)
@@ -74,75 +73,51 @@ class MovingHead:
         return cls(target, weight, b, errors, recipe, basis, family)
 
     @property
-    def classes(self) -> int:
-        """Return the number of classes."""
-        return len(self.target)
-
-    @property
-    def rank(self) -> int:
-        """Return how many directions of features show in the update."""
-        return len(self.basis)
-
-    def update(self, y: Tensor, features: Tensor) -> Tensor:
-        """Return what the steps leave (C, r) for a label (C,) and the features (K, r) before each.
-
-        Less the decay of the first weights, as ``target`` is.
-        """
-        return self.moves(y, features)[-1]
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of classes, and of directions of features that the update shows."""
+        return len(self.target), len(self.basis)
 
     def moves(self, y: Tensor, features: Tensor) -> list[Tensor]:
-        """Return what has moved (C, r) before every step, and at the end."""
+        """Return what has moved (C, r) before every step and at the end, as ``target`` counts it.
+
+        That is for a label (C,) and the features (K, r) before each step, without the decay of the
+        first weights. A trained bias sees a feature of one.
+        """
+        missing = self.target.shape[1] - len(self.basis)
+        seen = torch.cat([features, features.new_ones(len(features), missing)], 1)
         moves, memory = [torch.zeros_like(self.target)], None
-        for kept, h in zip(self.recipe.kept, self.with_one(features), strict=False):
+        for kept, h in zip(self.recipe.kept, seen, strict=False):
             logits = kept * (self.weight @ h) + self.bias - moves[-1] @ h
             delta = torch.softmax(logits, 0) - y
             moved, memory = self.recipe.step(moves[-1], memory, delta[:, None] * h)
             moves.append(moved)
         return moves
 
-    def with_one(self, features: Tensor) -> Tensor:
-        """Return features (…, r) as the target's columns count them: with a one for the bias."""
-        missing = self.target.shape[1] - self.rank
-        return torch.cat([features, features.new_ones(*features.shape[:-1], missing)], -1)
-
-    def straight(self, z: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-        """Return label and features (K, r) of a feature that moves on a line.
-
-        Args:
-            z: the label (C,), the first feature (r,) and how far it moves in all (r,).
-            along: (K,) the part of its way that lies behind it before each step.
-        """
-        y, first, way = torch.split(z, [self.classes, self.rank, self.rank])
-        return y, first + along[:, None] * way
-
     def residual(self, y: Tensor, features: Tensor) -> Tensor:
         """Return (C r + C + 1,) what is left of the update, the family and the sum, in errors."""
-        rest = (self.update(y, features) - self.target) / self.noise
+        rest = (self.moves(y, features)[-1] - self.target) / self.noise
         label = torch.cat([y - self.family.project(y), y.sum()[None] - 1])
         return torch.cat([rest.flatten(), label / MOVING_LABEL_ERROR])
 
     def on_a_line(self, z: Tensor, along: Tensor, length: Tensor) -> Tensor:
-        """Return the residual of a feature that moves on a line, and the length of its way."""
-        y, features = self.straight(z, along)
-        way = z[-self.rank :] / (MOVING_DRIFT * length)
-        return torch.cat([self.residual(y, features), way])
+        """Return the residual of a feature that moves on a line, and the length of its way.
+
+        Args:
+            z: the label (C,), the first feature (r,) and how far it moves in all (r,).
+            along: (K,) the part of its way that lies behind it before each step.
+            length: () of the feature.
+        """
+        classes, rank = self.sizes
+        y, first, way = torch.split(z, [classes, rank, rank])
+        left = self.residual(y, first + along[:, None] * way)
+        return torch.cat([left, way / (MOVING_DRIFT * length)])
 
     def anywhere(self, z: Tensor, line: Tensor, length: Tensor) -> Tensor:
         """Return the residual of features that move near a line (K, r)."""
-        y, features = z[: self.classes], z[self.classes :].view(line.shape)
+        classes, _ = self.sizes
+        y, features = z[:classes], z[classes:].view(line.shape)
         bent = (features - line) / (MOVING_BEND * length)
         return torch.cat([self.residual(y, features), bent.flatten()])
-
-    def misfit(self, z: Tensor) -> Tensor:
-        """Return the root mean square (B,) of what unknowns (B, n) leave of the update."""
-        shape = (self.recipe.steps, self.rank)
-
-        def one(z: Tensor) -> Tensor:
-            rest = self.residual(z[: self.classes], z[self.classes :].view(shape))
-            return rest.square().mean().sqrt()
-
-        found: Tensor = vmap(one)(z)
-        return found
 
 
 def rows_seen(subject: Subject, share: GradientShare) -> int:
@@ -181,11 +156,8 @@ def descend(
 ) -> tuple[Tensor, Tensor]:
     """Return where Levenberg–Marquardt leads from B starts ``z`` (B, n), and ``‖r‖²`` there (B,).
 
-    Args:
-        residual: a function of unknowns (n,) and of what else belongs to each start.
-        z: the starts.
-        others: what else belongs to each start, (B, …).
-        iterations: the largest number of steps.
+    ``residual`` is a function of unknowns (n,) and of what else belongs to each start, of which
+    ``others`` (B, …) are. No more than so many ``iterations`` are taken.
     """
     value, slope = vmap(residual), vmap(jacfwd(residual))
     rest = value(z, *others)
@@ -227,9 +199,8 @@ def recover_by_head(
 ) -> Recovery | None:
     """Recover the label of one sample on which all layers were trained, from the head's update.
 
-    Returns:
-        The recovery, never UNIQUE: the search is local, and no input is known that the client could
-        be run on again. None if the update cannot be one sample's.
+    Never UNIQUE: the search is local, and no input is known that the client could be run on again.
+    None if the update cannot be one sample's.
     """
     if knowledge.samples is not None and knowledge.samples > 1:
         return None
@@ -267,7 +238,10 @@ def _starts(
             found.append((float(far[row, at]), float(grid[row, at]), y[row, at]))
     found.sort(key=lambda one: one[0])
     direction = equations.basis @ factors.v[0].double()
-    ways = _ways(equations.rank).to(direction)
+    # Ways (M, r) of a feature, relative to its length: none, and some along each axis.
+    axes = torch.eye(len(direction))[-WHOLE_HEAD_DIRECTIONS:]
+    none = torch.zeros(1, len(direction))
+    ways = torch.cat([none, *(size * axes for size in WHOLE_HEAD_WAYS)]).to(direction)
     starts = []
     for _, t, y in found[:WHOLE_HEAD_READINGS]:
         h = float(factors.sigma[0]) / t * direction
@@ -275,15 +249,9 @@ def _starts(
     return torch.stack(starts) if starts else direction.new_zeros(0, 1)
 
 
-def _ways(rank: int) -> Tensor:
-    """Return ways (M, r) of a feature, relative to its length: none, and some along each axis."""
-    axes = torch.eye(rank)[-WHOLE_HEAD_DIRECTIONS:]
-    return torch.cat([torch.zeros(1, rank), *(size * axes for size in WHOLE_HEAD_WAYS)])
-
-
 def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
     """Return label and features (C + K r,) of the start that leads nearest, and their length."""
-    classes, rank, steps = equations.classes, equations.rank, equations.recipe.steps
+    classes, rank = equations.sizes
     length = z[:, classes : classes + rank].norm(dim=1).clamp_min(1e-12)
     along = _progress(equations, z)
     z, size = descend(equations.on_a_line, z, along, length, iterations=WHOLE_HEAD_QUICK)
@@ -291,20 +259,17 @@ def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
     z, along, length = z[near], along[near], length[near]
     y, first, way = torch.split(z, [classes, rank, rank], 1)
     line = first[:, None] + along[..., None] * way[:, None]
-    begin = torch.cat([y, line.reshape(-1, steps * rank)], 1)
+    begin = torch.cat([y, line.flatten(1)], 1)
     found, size = descend(equations.anywhere, begin, line, length, iterations=WHOLE_HEAD_SLOW)
     best = size.nan_to_num(torch.inf).argmin()
     return found[best], length[best]
 
 
 def _progress(equations: MovingHead, z: Tensor) -> Tensor:
-    """Return (B, K) the part of its way that a feature has gone before each step.
-
-    It moves with the head's weights, and their own way is that of a feature that stays.
-    """
-    found = []
+    """Return (B, K) the part of its way that a feature has gone before each step."""
+    found, (classes, rank) = [], equations.sizes
     for one in z:
-        y, first, _ = torch.split(one, [equations.classes, equations.rank, equations.rank])
+        y, first, _ = torch.split(one, [classes, rank, rank])
         moves = equations.moves(y, first.expand(equations.recipe.steps, -1))
         sizes = torch.stack([moved.norm() for moved in moves])
         found.append(sizes[:-1] / sizes[-1].clamp_min(1e-300))
@@ -312,9 +277,9 @@ def _progress(equations: MovingHead, z: Tensor) -> Tensor:
 
 
 def _answer(equations: MovingHead, z: Tensor, length: Tensor) -> Recovery:
-    misfit = float(equations.misfit(z[None]))
-    classes, rank, steps = equations.classes, equations.rank, equations.recipe.steps
+    (classes, rank), steps = equations.sizes, equations.recipe.steps
     label, features = z[:classes], z[classes:].view(steps, rank)
+    misfit = float(equations.residual(label, features).square().mean().sqrt())
     if not misfit <= WHOLE_HEAD_FITS:
         return Recovery(
             Status.NO_SOLUTION,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 
 import torch
@@ -20,7 +20,7 @@ from torch.func import jacfwd, vmap
 from softleak.core.client import LocalProgram
 from softleak.core.errors import ModelError
 from softleak.core.factors import RANK
-from softleak.core.forward import random_input
+from softleak.core.forward import random_tensor
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import GradientShare, LocalTraining
@@ -41,15 +41,11 @@ class ReadInput:
 
 def first_linear(subject: Subject) -> str | None:
     """Return the name of a linear layer with a bias that is applied to the flattened input."""
-    shape = subject.tensor_shape
-    if shape is None:
+    if subject.tensor_shape is None:
         return None
-    drawn = random_input(shape, 0, torch.Generator().manual_seed(0))
-    if not isinstance(drawn, Tensor):
-        return None
-    x = drawn[None]
     like = next(subject.model.parameters())
-    x = x.to(like.device, like.dtype)
+    drawn = random_tensor(subject.tensor_shape, 0, torch.Generator().manual_seed(0))
+    x = drawn[None].to(like.device, like.dtype)
     linear = [
         name for name, module in subject.model.named_modules()
         if isinstance(module, nn.Linear) and module.bias is not None
@@ -102,9 +98,7 @@ Residual = Callable[[Tensor], Tensor]  # from a label (C,) to how far its update
 def nearest_simple(residual: Residual, start: Tensor) -> list[Tensor]:
     """Return smoothed and mixed labels (C,) that come near an update, the nearest first.
 
-    Args:
-        residual: how far a run on a label is from the update, in units of its error.
-        start: what one step would mean; its largest entries are the classes that may be mixed.
+    The largest entries of ``start``, what one step would mean, are the classes that may be mixed.
     """
     ends = _lines(start)
     part = torch.linspace(0, 1, SIMPLE_POINTS, dtype=start.dtype, device=start.device)
@@ -112,7 +106,9 @@ def nearest_simple(residual: Residual, start: Tensor) -> list[Tensor]:
     for _ in range(SIMPLE_LEVELS):
         where = torch.lerp(left[:, None], right[:, None], part)
         labels = torch.lerp(ends[:, None, 0], ends[:, None, 1], where[..., None])
-        far = _sizes(residual, labels.flatten(0, 1)).reshape(where.shape)
+        parts = torch.split(labels.flatten(0, 1), SIMPLE_AT_ONCE)
+        sizes = torch.cat([vmap(residual)(some).norm(dim=1) for some in parts])
+        far = sizes.nan_to_num(torch.inf).reshape(where.shape)
         lowest, at = far.min(1)
         keep = lowest.argsort()[:SIMPLE_KEPT]
         ends, where, at, labels = ends[keep], where[keep], at[keep, None], labels[keep]
@@ -130,12 +126,6 @@ def _lines(start: Tensor) -> Tensor:
     likely = start.argsort(descending=True)[:SIMPLE_MIXED].tolist()
     pairs = [torch.stack([corners[i], corners[j]]) for i, j in combinations(likely, 2)]
     return torch.cat([smoothed, torch.stack(pairs)]) if pairs else smoothed
-
-
-def _sizes(residual: Residual, labels: Tensor) -> Tensor:
-    """Return the length (N,) of the residual of every label (N, C)."""
-    parts = [vmap(residual)(some).norm(dim=1) for some in torch.split(labels, SIMPLE_AT_ONCE)]
-    return torch.cat(parts).nan_to_num(torch.inf)
 
 
 # What solves an unrolled client for its label, and judge the answer.
@@ -182,7 +172,7 @@ class Unrolled:
         named = dict(model.named_parameters())
         errors = [_error(share, n, updates[n], subject.head.dtype) for n in moved]
         return cls(
-            LocalProgram.of(model, F.cross_entropy, _training(recipe)),
+            LocalProgram.of(model, F.cross_entropy, LocalTraining(**asdict(recipe))),
             x.new_full((1, 1), length),
             {n: named[n].detach() for n in moved},
             torch.cat([updates[n].flatten() for n in moved]),
@@ -201,13 +191,6 @@ class Unrolled:
         return [float(part.square().mean().sqrt()) for part in torch.split(rest, list(self.sizes))]
 
 
-def _training(recipe: SgdSteps) -> LocalTraining:
-    return LocalTraining(
-        steps=recipe.steps, lr=recipe.lr, momentum=recipe.momentum, dampening=recipe.dampening,
-        weight_decay=recipe.weight_decay, nesterov=recipe.nesterov,
-    )  # fmt: skip
-
-
 def _error(share: GradientShare, name: str, update: Tensor, dtype: torch.dtype) -> Tensor:
     relative = share.resolution(name, dtype)
     level = share.noise(name) + UNROLLED_ROUNDINGS * relative * float(update.abs().max())
@@ -219,9 +202,8 @@ def recover_whole(
 ) -> Recovery | None:
     """Recover the label of one sample on which all layers were trained.
 
-    Returns:
-        The recovery, UNIQUE only if a run of the client on it gives the update of every layer;
-        None if the first layer does not give the input of one sample.
+    UNIQUE only if a run of the client on it gives the update of every layer; None if the first
+    layer does not give the input of one sample.
     """
     if subject.once(first_linear) is None:
         return None
@@ -246,18 +228,13 @@ def recover_whole(
     clean = on_simplex(label)
     candidate = Candidate(scalar, scalar, scalar, worst, fits, label, label[None], error)
     status = Status.UNIQUE if possible else (Status.AMBIGUOUS if fits else Status.NO_SOLUTION)
-    return Recovery(
-        status,
-        _words(status, worst, error),
-        label=clean if fits else None,
-        feature=feature if fits else None,
-        scalar=scalar,
-        error=error,
-        feature_error=found.error,
-        family=simplest_family(clean, error) if fits else None,
-        candidates=(candidate,),
-        complete=possible,
-    )
+    answer = Recovery(
+        status, _words(status, worst, error), scalar=scalar, error=error,
+        feature_error=found.error, candidates=(candidate,), complete=possible,
+    )  # fmt: skip
+    if not fits:
+        return answer
+    return replace(answer, label=clean, feature=feature, family=simplest_family(clean, error))
 
 
 def _one_step(

@@ -18,15 +18,10 @@ from softleak.numerics.recorder import recorded_inputs, watched
 
 # How the usual features of a model are found, and how far they are believed.
 FEATURES_INPUTS = 16  # the number of random inputs that the model is run on
-# The standard deviation of the logarithm by which features of real inputs may be longer or shorter
-# than those of random ones.
-FEATURES_DOUBT = 0.5
-# The prior log probability of a feature that points away from the usual ones.
-FEATURES_OPPOSED = math.log(1e-3)
+FEATURES_DOUBT = 0.5  # standard deviation of log length: real inputs against random ones
+FEATURES_OPPOSED = math.log(1e-3)  # the log prior of a feature that points away from the usual ones
 FEATURES_SEED = 0  # the seed of the random inputs
-# The relative difference up to which a feature counts as the same in a batch and alone; rounding
-# leaves far less.
-FEATURES_SAME = 1e-3
+FEATURES_SAME = 1e-3  # relative: a feature counts as the same in a batch and alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +31,7 @@ class Typical:
     direction: Tensor  # (I,) the usual direction, a unit vector
     across: float = 1.0  # the usual length across that direction, relative to the length along it
     length: float = 0.0  # the mean logarithm of the length along it
-    # The standard deviation of that logarithm. It is infinite if nothing is known: then every
-    # length is equally likely.
-    doubt: float = math.inf
+    doubt: float = math.inf  # its standard deviation; infinite if every length is equally likely
 
     def log_prior(self, along: Tensor, error: float, tau: Tensor) -> Tensor:
         """Return the log density (S,) of scalars τ (S,) with respect to d log τ.
@@ -76,17 +69,13 @@ class Typical:
 
 
 def features_of_noise(subject: Subject) -> Tensor:
-    """Return the features (n, I), in float64, that the model makes of random inputs.
-
-    There are no rows if it is not known which input the model takes.
-    """
+    """Return the features (n, I), in float64, of random inputs; none if no input is known."""
     shape = subject.input_shape
     if shape is None:
         return torch.zeros(0, subject.head.W.shape[1], dtype=torch.double)
     generator = torch.Generator().manual_seed(FEATURES_SEED)
-    return features_of(
-        subject, [random_input(shape, index, generator) for index in range(FEATURES_INPUTS)]
-    )
+    drawn = [random_input(shape, index, generator) for index in range(FEATURES_INPUTS)]
+    return features_of(subject, drawn)
 
 
 def features_of(subject: Subject, inputs: Sequence[Inputs]) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
@@ -22,34 +22,24 @@ from softleak.labels.noisy.features import Typical
 from softleak.labels.noisy.spectrum import Signal
 from softleak.labels.pseudo import LARGEST, segment_end
 
-# Further below the mean than this many standard deviations, the tail of a normal distribution is
-# zero in float64 and cannot be drawn from. Draws are then put at the nearer bound.
+# The tail of a normal distribution below is zero in float64: draws are put at the nearer bound.
 LOWEST_QUANTILE = -37.0
 
 
 def draw_inside(
     mean: Tensor, root: Tensor, uniform: Tensor, top: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw from N(mean, root rootᵀ), restricted to weights that fit in a simplex.
+    """Draw K points from N(mean, root rootᵀ), restricted to weights that fit in a simplex.
 
-    Args:
-        mean: (…, d) the means.
-        root: (…, d, d) roots of the covariances, lower triangular.
-        uniform: (K, d) points of the open unit cube, one for each draw.
-        top: () an upper bound of the first entry. If it is given, that entry is not a weight of
-            the simplex but is bounded by it alone.
-
-    Returns:
-        The draws (…, K, d), with no entry negative and a sum of at most one, the logarithms (…, K)
-        of the masses that weight them, and their squared distances (…, K) from the mean, in units
-        of the covariance.
+    Means are (…, d), their lower triangular roots (…, d, d), and ``uniform`` (K, d) points of the
+    open unit cube. The first entry of a draw is at most ``top`` (), if that is given, and then is
+    not a weight of the simplex. Returns the draws (…, K, d), with no entry negative and a sum of at
+    most one, the logarithms (…, K) of the masses that weight them, and their squared distances
+    (…, K) from the mean, in units of the covariance.
     """
-    draws = uniform.shape[0]
-    shape = (*mean.shape[:-1], draws)
-    z = mean.new_zeros(*shape, 0)
+    shape = (*mean.shape[:-1], len(uniform))
+    z, mass, room = mean.new_zeros(*shape, 0), mean.new_zeros(shape), mean.new_ones(shape)
     found: list[Tensor] = []
-    mass = mean.new_zeros(shape)
-    room = mean.new_ones(shape)
     for i in range(mean.shape[-1]):
         centre = mean[..., None, i] + (z * root[..., None, i, :i]).sum(-1)
         size = root[..., None, i, i]
@@ -82,33 +72,22 @@ def _truncated(low: Tensor, high: Tensor, uniform: Tensor) -> tuple[Tensor, Tens
 GAUSSIAN_DRAWS = 64  # the number of draws of the logits' noise, at least
 GAUSSIAN_FLOOR = 1e-14  # the variance that float32 leaves in any entry of a label
 GAUSSIAN_ROOT_STEPS = 40  # fixed-point steps to the root on which evenly spread points rest
-# The distance that points keep from the faces of the unit cube, where a normal variable would be
-# infinite.
-GAUSSIAN_MARGIN = 1e-6
+GAUSSIAN_MARGIN = 1e-6  # from the faces of the unit cube, where a normal variable is infinite
 GAUSSIAN_RIDGE = 1e-12  # the relative ridge that fixes a weight which the equations leave open
 GAUSSIAN_SEED = 0  # the seed of the draws, so that equal shares give equal answers
 
 
 def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Solve ``wᵀ A = r + noise`` for the weights ``w``, with noise of unit variance.
+    """Solve ``wᵀ A = r + noise`` for weights (…, d), with A (…, d, n) and noise of unit variance.
 
-    Args:
-        A: (…, d, n) the directions.
-        r: (…, n) the right-hand sides.
-
-    Returns:
-        The mean (…, d) of the weights, a lower triangular root (…, d, d) of their covariance, the
-        squared misfit (…) at the mean, and the logarithm (…) of ``∫ exp(−(w − mean)²/2) dw``.
+    Returns the mean (…, d) of the weights, a lower triangular root (…, d, d) of their covariance,
+    the squared misfit (…) at the mean, and the logarithm (…) of ``∫ exp(−(w − mean)²/2) dw``.
     """
-    size = A.shape[-2]
     normal = A @ A.mT
-    trace = normal.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    ridge = GAUSSIAN_RIDGE * trace + GAUSSIAN_FLOOR
-    covariance = torch.linalg.inv(normal + ridge * torch.eye(size).to(A))
-    right = (A @ r[..., None])[..., 0]
-    mean = (covariance @ right[..., None])[..., 0]
-    root = torch.linalg.cholesky((covariance + covariance.mT) / 2) if size else covariance
-    volume = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size / 2 * math.log(2 * math.pi)
+    ridge = GAUSSIAN_RIDGE * _trace(normal) + GAUSSIAN_FLOOR
+    covariance = torch.linalg.inv(normal + ridge * torch.eye(A.shape[-2]).to(A))
+    mean = (covariance @ (A @ r[..., None]))[..., 0]
+    root, volume = _root((covariance + covariance.mT) / 2)
     misfit = (r - (A.mT @ mean[..., None])[..., 0]).square().sum(-1)
     return mean, root, misfit, volume
 
@@ -116,33 +95,37 @@ def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]
 def without_last_weight(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return what ``weights_given`` does for the other weights, if the last one is zero.
 
-    Args:
-        mean: (…, d) the means of the weights.
-        root: (…, d, d) a root of their covariance.
-
-    Returns:
-        The mean (…, d − 1), a lower triangular root (…, d − 1, d − 1), what is added to the squared
-        misfit (…), and the logarithm (…) of the integral over the others.
+    That is the mean (…, d − 1), a lower triangular root (…, d − 1, d − 1), what is added to the
+    squared misfit (…), and the logarithm (…) of the integral over the others.
     """
     covariance = root @ root.mT
     variance = covariance[..., -1, -1].clamp_min(GAUSSIAN_FLOOR**2)
     slope = covariance[..., :-1, -1] / variance[..., None]
     inner = covariance[..., :-1, :-1] - slope[..., None] * covariance[..., -1:, :-1]
-    size = inner.shape[-1]
     # Rounding may leave a determined weight without any variance.
-    least = GAUSSIAN_RIDGE * covariance.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    kept = torch.linalg.cholesky(inner + least * torch.eye(size).to(root)) if size else inner
-    volume = kept.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size / 2 * math.log(2 * math.pi)
+    least = GAUSSIAN_RIDGE * _trace(covariance)
+    kept, volume = _root(inner + least * torch.eye(inner.shape[-1]).to(root))
     last = mean[..., -1]
     return mean[..., :-1] - slope * last[..., None], kept, last.square() / variance, volume
+
+
+def _trace(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+
+
+def _root(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a lower triangular root, and the logarithm (…) of its Gaussian's integral."""
+    size = covariance.shape[-1]
+    root = torch.linalg.cholesky(covariance) if size else covariance
+    volume = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size / 2 * math.log(2 * math.pi)
+    return root, volume
 
 
 def sum_zero_part(rows: Tensor) -> Tensor:
     """Return the coordinates (…, C − 1) of rows (…, C) in a basis of the vectors that sum to zero.
 
-    The basis is orthonormal: it is all but the first column of the reflection that swaps the first
-    axis with the direction of equal entries. A reflection costs C operations a row, a product with
-    a basis C².
+    The basis is all but the first column of the reflection that swaps the first axis with the
+    direction of equal entries, which costs C operations a row, not C².
     """
     length = math.sqrt(rows.shape[-1])
     along = (rows[..., :1] * length - rows.sum(-1, keepdim=True)) / (length * (length - 1))
@@ -198,29 +181,16 @@ class Points:
     log: Tensor  # (S, P, K) the logarithm of each label's weight
     weights: Tensor  # (S, P, K, d) the weights of all corners but the first
     size: Tensor  # (S, P, K) |t|, which differs from |τ| if the scale is unknown
-    # (S, P) the squared distance of ŷ(τ) from the simplex's plane, in units of its noise.
-    misfit: Tensor
+    misfit: Tensor  # (S, P) the squared distance of ŷ(τ) from the simplex's plane, in its noise
     # (S, P, K) the squared distance of each label from the point of the plane that is nearest to
     # ŷ(τ), in the same units. It is large if that point is no label.
     inside: Tensor
 
-    def beside(self, faces: Points) -> Points:
-        """Return these labels and those of faces, whose last weight is zero."""
-        weights = torch.cat([self.weights, F.pad(faces.weights, (0, 1))], 1)
-        log, size, misfit, inside = (
-            torch.cat(both, 1)
-            for both in (
-                (self.log, faces.log), (self.size, faces.size),
-                (self.misfit, faces.misfit), (self.inside, faces.inside),
-            )
-        )  # fmt: skip
-        return Points(log, weights, size, misfit, inside)
-
     @classmethod
-    def joined(cls, parts: Sequence[Points]) -> Points:
-        """Return the labels of all parts, one after the other."""
+    def joined(cls, parts: Sequence[Points], dim: int = 0) -> Points:
+        """Return the labels of all parts: one scalar (0) or simplex (1) after the other."""
         fields = zip(*((p.log, p.weights, p.size, p.misfit, p.inside) for p in parts), strict=True)
-        return cls(*(torch.cat(field) for field in fields))
+        return cls(*(torch.cat(field, dim) for field in fields))
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,8 +207,6 @@ class Posterior:
     def moments(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (S, C) and covariance (S, C, C) of ``p`` over the noise of ``a``."""
         parts = [self._moments(part) for part in torch.split(tau, self._logits_together)]
-        if len(parts) == 1:
-            return parts[0]
         mean, covariance = zip(*parts, strict=True)
         return torch.cat(mean), torch.cat(covariance)
 
@@ -316,7 +284,9 @@ class Posterior:
         if not self.simplices.faced:
             return found
         face, f_root, more, volume = without_last_weight(mean, w_root)
-        return found.beside(self._inside(face, f_root, misfit + more, volume + known, size, draws))
+        faces = self._inside(face, f_root, misfit + more, volume + known, size, draws)
+        faces = replace(faces, weights=F.pad(faces.weights, (0, 1)))  # the last weight is zero
+        return Points.joined([found, faces], 1)
 
     def _inside(
         self, mean: Tensor, root: Tensor, misfit: Tensor, volume: Tensor, size: Tensor, draws: int
@@ -326,14 +296,16 @@ class Posterior:
         points = even_points(draws, mean.shape[-1]).to(mean)
         w, mass, inside = draw_inside(mean, root, points, top)
         scale, w = (w[..., 0], w[..., 1:]) if self.scale_unknown else (size[:, None, None], w)
-        log = mass + self._prior(w) - math.log(draws) + self._volume(scale)
+        freedom = len(self.b) - 1 - int(self.scale_unknown)
+        element = freedom * scale.log()  # of volume, for labels at a distance ``|t|`` from ``p``
+        log = mass + self._prior(w) - math.log(draws) + element
         log = log + (volume - misfit / 2)[..., None]
         return Points(log, w, scale.expand(log.shape), misfit, inside)
 
     def _whitened(self, root: Tensor, target: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Return every simplex's directions (S, P, d, n) and the target (S, P, n), seen from its
-        first corner, in units of the noise with this root (S, C − 1, C − 1).
+        """Return every simplex's directions (S, P, d, n) and the target (S, P, n).
 
+        They are seen from its first corner, in units of the noise with this root (S, C − 1, C − 1).
         Simplices share corners, and each is whitened once. With more classes than vectors, these
         are seen in a basis of their own, since only their lengths and angles count.
         """
@@ -351,11 +323,6 @@ class Posterior:
             columns = torch.cat([along, columns], 2)
         return columns, target - first
 
-    def _volume(self, size: Tensor) -> Tensor:
-        """Return the logarithm of the volume element of labels at a distance ``|t|`` from ``p``."""
-        freedom = len(self.b) - 1 - int(self.scale_unknown)
-        return freedom * size.log()
-
     def _prior(self, w: Tensor) -> Tensor:
         """Return the log density (…) of weights (…, d): Dirichlet, all simplices equally likely."""
         alpha = self.simplices.concentration[: w.shape[-1] + 1].to(w)
@@ -367,17 +334,13 @@ class Posterior:
 
 # How the probabilities of a label are found.
 PROBABILITIES_STEPS = 4  # fixed-point steps, each extrapolated from the one before
-# The largest change of probabilities, as a length, that the last of them may leave.
-PROBABILITIES_SETTLED = 1e-4
+PROBABILITIES_SETTLED = 1e-4  # the largest change, as a length, that the last of them may leave
 PROBABILITIES_DAMPED = 15  # damped steps instead, where it leaves more
 PROBABILITIES_FARTHEST = 3.0  # how many steps an extrapolation may go back or ahead
 PROBABILITIES_GRID = 128  # scalars at which the evidence of other layers is evaluated
 PROBABILITIES_SMALLEST = 1e-12  # the smallest ``|p − y|``, and the smallest scalar
-# The number of probabilities that are handled together: as many as a cache holds.
-PROBABILITIES_TOGETHER = 2**17
-# The number of probabilities up to which all steps are taken in float64. With more of them all but
-# the last are taken in float32.
-PROBABILITIES_DOUBLE = 2**22
+PROBABILITIES_TOGETHER = 2**17  # probabilities handled together: as many as a cache holds
+PROBABILITIES_DOUBLE = 2**22  # with more, all steps but the last are taken in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -405,10 +368,7 @@ class NoisyLogits:
         return cls(omega, quantiles[order].to(posterior.b))
 
     def part(self, first: int, labels: int, each: int) -> NoisyLogits:
-        """Return draws (labels, each, C) and (labels, each), different ones for every label.
-
-        Label after label takes the next of them, from the draw number ``first`` on.
-        """
+        """Return draws (labels, each, C) and (labels, each), different ones for every label."""
         at = torch.arange(first, first + labels * each).view(labels, each) % self.count
         return NoisyLogits(self.omega[at], self.lengths[at])
 
@@ -417,17 +377,10 @@ class NoisyLogits:
         return NoisyLogits(self.omega.to(dtype), self.lengths.to(dtype))
 
 
-@dataclass(frozen=True, eq=False)
-class Weighed:
-    """Labels with m draws of noise each: log likelihoods, scalars τ and sizes |t|, all (R, m)."""
-
-    log: Tensor
-    tau: Tensor
-    size: Tensor
-
-
-def weigh(posterior: Posterior, labels: Tensor, noise: NoisyLogits, each: int) -> Weighed:
-    """Return how likely the gradient makes labels (R, C), with ``each`` draws of noise a label."""
+def weigh(
+    posterior: Posterior, labels: Tensor, noise: NoisyLogits, each: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log likelihoods, scalars τ and sizes |t|, all (R, m), with m draws for each label."""
     entries = labels.numel() * each
     dtype = torch.double if entries <= PROBABILITIES_DOUBLE else torch.float
     rows = max(PROBABILITIES_TOGETHER // (each * labels.shape[1]), 1)
@@ -437,7 +390,7 @@ def weigh(posterior: Posterior, labels: Tensor, noise: NoisyLogits, each: int) -
         parts.append(_weigh(posterior, some[:, None], part, dtype))
         first += len(some) * each
     log, tau, size = (torch.cat(field) for field in zip(*parts, strict=True))
-    return Weighed(log + _evidence(posterior, tau), tau, size)
+    return log + _evidence(posterior, tau), tau, size
 
 
 def _weigh(
@@ -463,7 +416,7 @@ def agreeing_probabilities(posterior: Posterior, labels: Tensor, noise: NoisyLog
     (Anderson's acceleration with a memory of one). If that does not settle, damped steps from the
     start are taken instead.
     """
-    step = _Step.of(posterior, labels, noise)
+    step = partial(_step, posterior, labels, noise)
     start = torch.full_like(noise.omega, 1 / labels.shape[-1])
     p, change = start, step(start) - start
     ahead = change / 2
@@ -480,41 +433,19 @@ def agreeing_probabilities(posterior: Posterior, labels: Tensor, noise: NoisyLog
     p = (p + ahead).clamp_min_(0.0)
     restless = (change.norm(dim=-1) > PROBABILITIES_SETTLED).nonzero(as_tuple=True)
     if len(restless[0]):
-        p[restless] = step.take(restless).damped(start[restless])
+        rest = NoisyLogits(noise.omega[restless], noise.lengths[restless])
+        own, damped = labels.expand_as(noise.omega)[restless], start[restless]
+        for _ in range(PROBABILITIES_DAMPED):
+            damped = _step(posterior, own, rest, damped).add_(damped).div_(2)
+        p[restless] = damped
     return p
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """A step from probabilities to those that their logits give, of labels (…, C) with noise."""
-
-    posterior: Posterior
-    labels: Tensor
-    noise: NoisyLogits
-    response: Tensor
-    b: Tensor
-
-    @classmethod
-    def of(cls, posterior: Posterior, labels: Tensor, noise: NoisyLogits) -> _Step:
-        return cls(
-            posterior, labels, noise, posterior.signal.response.T.to(labels), posterior.b.to(labels)
-        )
-
-    def __call__(self, p: Tensor) -> Tensor:
-        u, _, tau = _direction(self.posterior, p - self.labels, self.noise.lengths)
-        logits = (u @ self.response).add_(self.noise.omega).div_(tau).add_(self.b)
-        return torch.softmax(logits, -1)
-
-    def take(self, rows: tuple[Tensor, ...]) -> _Step:
-        """Return the steps of some labels and draws, in one list."""
-        noise = NoisyLogits(self.noise.omega[rows], self.noise.lengths[rows])
-        return replace(self, labels=self.labels.expand_as(self.noise.omega)[rows], noise=noise)
-
-    def damped(self, p: Tensor) -> Tensor:
-        """Return where damped steps lead from here."""
-        for _ in range(PROBABILITIES_DAMPED):
-            p = self(p).add_(p).div_(2)
-        return p
+def _step(posterior: Posterior, labels: Tensor, noise: NoisyLogits, p: Tensor) -> Tensor:
+    """Return the probabilities that the logits of ``p`` give, of labels (…, C) with noise."""
+    u, _, tau = _direction(posterior, p - labels, noise.lengths)
+    response, b = posterior.signal.response.T.to(labels), posterior.b.to(labels)
+    return torch.softmax((u @ response).add_(noise.omega).div_(tau).add_(b), -1)
 
 
 def _direction(

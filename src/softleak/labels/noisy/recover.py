@@ -56,17 +56,12 @@ def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
     blur = signal.x_variance * len(signal.x) / signal.sigma**2
     return Recovery(
         Status.PROBABLE if spectrum.even and confidence >= ANSWER_SURE else Status.GUESS,
-        _message(spectrum, index, confidence),
-        label=label,
-        feature=signal.x / tau,
-        scalar=size if tau > 0 else -size,
-        error=error if spectrum.even else math.inf,
-        feature_error=(spread + blur) ** 0.5,
-        scale=abs(tau) / size,
-        noise=spectrum.noise,
+        _message(spectrum, index, confidence), label=label, feature=signal.x / tau,
+        scalar=size if tau > 0 else -size, error=error if spectrum.even else math.inf,
+        feature_error=(spread + blur) ** 0.5, scale=abs(tau) / size, noise=spectrum.noise,
         confidence=confidence if spectrum.even else None,
         interval=interval if spectrum.even else None,
-    )
+    )  # fmt: skip
 
 
 def _to_the_edge(label: Tensor, interval: Tensor) -> float:
@@ -111,37 +106,25 @@ def _message(spectrum: Spectrum, index: int, confidence: float) -> str:
 
 
 # Which scalars and labels are looked at behind noise.
-# The smallest |t|; a smaller one changes no label by as much as noise does.
-BEHIND_NOISE_SMALLEST_T = 1e-4
-# The squared length of the mean of ``u`` from which its neighbourhood is small enough to be
-# Gaussian.
-BEHIND_NOISE_KNOWN = 0.95
-# The same if |t| has to be estimated too, since a small one hides in the noise of ``p``.
-BEHIND_NOISE_KNOWN_SCALED = 0.999
+BEHIND_NOISE_SMALLEST_T = 1e-4  # a smaller |t| changes no label by as much as noise does
+BEHIND_NOISE_KNOWN = 0.95  # squared length of the mean of ``u`` whose neighbourhood is Gaussian
+BEHIND_NOISE_KNOWN_SCALED = 0.999  # the same if |t| is unknown too: it hides in the noise of ``p``
 BEHIND_NOISE_LABELS = 32  # draws of labels at every scalar
 BEHIND_NOISE_EVERY = 12  # the number of classes up to which all of them may be in the label
-# With more classes, how many are taken from each of the orders that suggest one.
-BEHIND_NOISE_LEADING = 4
-# The smallest |τ| of an unknown scale, relative to the logits, if nothing else is known.
-BEHIND_NOISE_DEEPEST = 1e-2
+BEHIND_NOISE_LEADING = 4  # with more, as many are taken from each of the orders that suggest one
+BEHIND_NOISE_DEEPEST = 1e-2  # of the logits: the smallest |τ| of an unknown scale, if all is open
 BEHIND_NOISE_FLATTEST = 1e4  # the largest |τ| likewise
-# Standard deviations of the typical length that τ of an unknown scale may be off.
-BEHIND_NOISE_WIDTHS = 8.0
+BEHIND_NOISE_WIDTHS = 8.0  # standard deviations of the typical length that such a τ may be off
 
 
 def recover_noisy(
     subject: Subject, knowledge: Knowledge, share: GradientShare, G: Tensor, spectrum: Spectrum
 ) -> Recovery:
-    """Recover the most probable label behind one share, whose head gradient is noisy.
+    """Recover the most probable label behind one share, whose head gradient ``G`` (C, I) is noisy.
 
-    Args:
-        G: (C, I) the head's gradient in float64.
-        spectrum: what ``G`` says about its noise.
-
-    Returns:
-        A recovery that is PROBABLE or a GUESS, or NO_SOLUTION if noise does not explain how far
-        the family is from the gradient. A family that offers no simplices gets a GUESS without a
-        label, whose message says what to add.
+    PROBABLE or a GUESS, or NO_SOLUTION if noise does not explain how far the family is from the
+    gradient. A family that offers no simplices gets a GUESS without a label, whose message says
+    what to add.
     """
     typical = subject.once(Typical.of)
     signal = Signal.of(subject.head, *spectrum.light(G, typical.direction), typical)
@@ -155,26 +138,20 @@ def recover_noisy(
     # Other layers depend on ``Wᵀu``. Where ``u`` is hardly known they say nothing.
     known = signal.known >= BEHIND_NOISE_KNOWN
     evidence = tuple(_evidence(subject, knowledge, share, signal, spectrum)) if known else ()
-    families = (
-        (knowledge.family,) if knowledge.family else (WIDEST, *([AnyLabel()] if evidence else []))
-    )
+    families = [knowledge.family] if knowledge.family else [WIDEST, *[AnyLabel()] * bool(evidence)]
+    noise = f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient"
     for family in families:
         try:
             simplices = _simplices(family, signal)
         except LabelError as error:
-            return _not_integrable(spectrum, error)
-        posterior = Posterior(
-            signal, subject.head.b, simplices, knowledge.scale_unknown, typical, evidence
-        )
-        found = _answer(posterior, spectrum)
+            why = f"behind which a label needs a probability, and none is computed: {error}"
+            return Recovery(Status.GUESS, f"{noise}, {why}", noise=spectrum.noise)
+        b, scaled = subject.head.b, knowledge.scale_unknown
+        found = _answer(Posterior(signal, b, simplices, scaled, typical, evidence), spectrum)
         if found is not None:
             return found
-    return Recovery(
-        Status.NO_SOLUTION,
-        f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient does not explain "
-        f"how far every label of the family {families[-1]} is from it",
-        noise=spectrum.noise,
-    )
+    why = f"does not explain how far every label of the family {families[-1]} is from it"
+    return Recovery(Status.NO_SOLUTION, f"{noise} {why}", noise=spectrum.noise)
 
 
 def _answer(posterior: Posterior, spectrum: Spectrum) -> Recovery | None:
@@ -188,16 +165,6 @@ def _answer(posterior: Posterior, spectrum: Spectrum) -> Recovery | None:
     if fits(posterior, points) or (not spectrum.even and bool(points.log.isfinite().any())):
         return answer(posterior, Draws.of(posterior, points, tau, width), spectrum)
     return None
-
-
-def _not_integrable(spectrum: Spectrum, why: LabelError) -> Recovery:
-    """Return what is said of a noisy share whose family offers no simplices."""
-    return Recovery(
-        Status.GUESS,
-        f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient, behind which a "
-        f"label needs a probability, and none is computed: {why}",
-        noise=spectrum.noise,
-    )
 
 
 def _evidence(

@@ -23,18 +23,14 @@ QUADRATURE_COARSE = 160  # points of the first grid for each sign, evenly spaced
 QUADRATURE_PEAKS = 6  # the number of highest local maxima for each sign that are refined
 QUADRATURE_ZOOMS = 13  # levels of zoom onto each of them
 QUADRATURE_SECTION = 9  # points that a bracket is cut into at every level
-# A peak whose logarithm is this much lower than the highest has no weight.
-QUADRATURE_NEGLIGIBLE = 40.0
-# A peak is found once the logarithm varies by less than this across its bracket.
-QUADRATURE_LEVEL = 1e-6
-# A point of the first grid this much lower than the highest peak is left out.
-QUADRATURE_NOTHING = 60.0
-# Points on each side of a peak, evenly spaced in the logarithm of their distance, from which its
-# width is estimated.
+QUADRATURE_NEGLIGIBLE = 40.0  # a peak whose logarithm is lower than the highest by it has no weight
+QUADRATURE_LEVEL = 1e-6  # a peak is found once the logarithm varies by less across its bracket
+QUADRATURE_NOTHING = 60.0  # a point of the first grid this much below the highest peak is left out
+# Points on each side of a peak from which its width is estimated, evenly spaced in the logarithm of
+# their distance from it, and the distance of the first and the last, relative to the peak's scalar.
 QUADRATURE_SHELLS = 48
-# The distance of the first of them from the peak, relative to the peak's scalar.
 QUADRATURE_NEAREST = 1e-10
-QUADRATURE_FARTHEST = 0.5  # the distance of the last of them
+QUADRATURE_FARTHEST = 0.5
 QUADRATURE_FINE = 61  # points across each peak
 QUADRATURE_REACH = 7.0  # standard deviations that they span on each side
 
@@ -180,10 +176,8 @@ class Draws:
     def _some(self, mine: Tensor) -> Draws:
         """Return some of the draws (R,), with weights that sum to one again."""
         weight = self.weight[mine]
-        return Draws(
-            self.labels[mine], self.tau[mine], self.size[mine], weight / weight.sum(),
-            self.plain[mine],
-        )  # fmt: skip
+        tau, size, plain = self.tau[mine], self.size[mine], self.plain[mine]
+        return Draws(self.labels[mine], tau, size, weight / weight.sum(), plain)
 
     def classes(self) -> Tensor:
         """Return the probability (C,) of each class to lead the label."""
@@ -198,10 +192,7 @@ class Draws:
         return ordered[(reached < level).sum().clamp_max(len(ordered) - 1)]
 
     def interval(self, mass: float) -> Tensor:
-        """Return an interval (2, C) that holds each entry with this probability.
-
-        It holds the entries of each kind of label that the numbers leave open.
-        """
+        """Return an interval (2, C) that holds each entry with this probability."""
         each = torch.stack([kind.shortest_interval(mass) for kind in self.kinds(1 - mass)])
         return torch.stack([each[:, 0].amin(0), each[:, 1].amax(0)])
 
@@ -222,45 +213,37 @@ class Draws:
         start = width.masked_fill(~whole, torch.inf).argmin(-1, keepdim=True)
         low, high = (values.gather(-1, at)[:, 0] for at in (start, last.gather(-1, start)))
         reach = (high - low).clamp_min(DRAWN_ROUNDED)
-        return torch.stack([
-            torch.where(low <= reach, 0.0, low), torch.where(1 - high <= reach, 1.0, high)
-        ])  # fmt: skip
+        low = torch.where(low <= reach, 0.0, low)
+        return torch.stack([low, torch.where(1 - high <= reach, 1.0, high)])
 
 
 # How many labels are drawn, and with how much noise each is looked at.
 PRIOR_SAMPLING_LABELS = 64  # labels drawn in each simplex
-# The number of probabilities up to which every label meets all the noise. With more of them, labels
-# without weight are left out first, and each of the others meets as much of the noise as this
-# number allows.
+# Up to this many probabilities every label meets all the noise. With more, labels without weight
+# are left out first, and each of the others meets as much of the noise as this number allows.
 PRIOR_SAMPLING_ENTRIES = 2**23
 PRIOR_SAMPLING_GLANCE = 8  # draws of the noise that a label meets before it may be left out
-# A label is left out if its logarithm is this much lower than the highest.
-PRIOR_SAMPLING_NEGLIGIBLE = 30.0
-# A label's highest logarithm may be too low by this many times its distance from their median,.
+PRIOR_SAMPLING_NEGLIGIBLE = 30.0  # a label this much below the highest logarithm is left out
+# A label's highest logarithm may be too low by this many times its distance from their median,
 PRIOR_SAMPLING_SWING = 2.0
 PRIOR_SAMPLING_WIDEST = 100.0  # and by no more than this
 PRIOR_SAMPLING_SEED = 0  # the seed of all draws, so that equal shares give equal answers
 
 
 def draw_from_prior(posterior: Posterior) -> Draws:
-    """Return labels of the prior and their scalars, weighted by the likelihood of the gradient.
-
-    Raises:
-        ArithmeticError: if no label has a likelihood above zero.
-    """
+    """Return labels drawn from the prior, weighted; ``ArithmeticError`` if none has any."""
     labels, plain = draw_labels(posterior)
     noise = NoisyLogits.of(posterior, PRIOR_SAMPLING_SEED)
     each = noise.count
     if labels.numel() * each > PRIOR_SAMPLING_ENTRIES:
-        glance = weigh(posterior, labels, noise, PRIOR_SAMPLING_GLANCE)
-        some = _with_weight(glance.log)
+        some = _with_weight(weigh(posterior, labels, noise, PRIOR_SAMPLING_GLANCE)[0])
         labels, plain = labels[some], plain[some]
         each = max(min(PRIOR_SAMPLING_ENTRIES // labels.numel(), each), PRIOR_SAMPLING_GLANCE)
-    found = weigh(posterior, labels, noise, each)
-    if not bool(found.log.isfinite().any()):
+    log, tau, size = weigh(posterior, labels, noise, each)
+    if not bool(log.isfinite().any()):
         raise ArithmeticError("no label drawn from the prior explains the gradient")
-    weight = (found.log - found.log.max()).exp()
-    return Draws(labels, found.tau, found.size, weight / weight.sum(), plain)
+    weight = (log - log.max()).exp()
+    return Draws(labels, tau, size, weight / weight.sum(), plain)
 
 
 def _with_weight(log: Tensor) -> Tensor:
@@ -284,12 +267,9 @@ def draw_labels(posterior: Posterior) -> tuple[Tensor, Tensor]:
     simplices = posterior.simplices
     generator = torch.Generator().manual_seed(PRIOR_SAMPLING_SEED)
     count, each = len(simplices.origin), PRIOR_SAMPLING_LABELS
-    parts = [
-        torch.empty(int(alpha), count * each, dtype=torch.double)
-        .exponential_(generator=generator)
-        .sum(0)
-        for alpha in simplices.concentration
-    ]
+    whole = simplices.concentration.int().tolist()
+    blank = [torch.empty(alpha, count * each, dtype=torch.double) for alpha in whole]
+    parts = [one.exponential_(generator=generator).sum(0) for one in blank]
     weights = torch.stack(parts, -1).view(count, each, -1)
     plain = torch.zeros(count, each, dtype=torch.bool)
     plain[:, ::2] = simplices.faced  # as probable as the rest

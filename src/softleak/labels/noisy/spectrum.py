@@ -17,22 +17,14 @@ from softleak.core.head import Head
 from softleak.labels.noisy.features import Typical
 
 # The thresholds by which noise, samples and altered shares are told apart.
-# A singular value this many times the largest of noise alone is that of a sample.
-SPECTRUM_EDGE = 1.5
+SPECTRUM_EDGE = 1.5  # times the largest singular value of noise alone: that of a sample
 SPECTRUM_UNSURE = 3.0  # standard errors by which the noise's variance may be underestimated
-# The leading singular value is not noise alone from this many times its edge on.
-SPECTRUM_CLEAR = 1.1
-# The ratio of variances up to which two parts of the noise count as equally large.
-SPECTRUM_EVEN = 3.0
-# The part of zero entries, in rows and columns that are not zero, from which a share counts as
-# pruned or as rounded to zero.
-SPECTRUM_HOLES = 0.01
-# The kurtosis from which tails count as those of Laplace's distribution. The normal distribution
-# has 3 and Laplace's has 6.
-SPECTRUM_HEAVY = 4.2
+SPECTRUM_CLEAR = 1.1  # times the edge: a leading singular value that is not noise alone
+SPECTRUM_EVEN = 3.0  # ratio of variances up to which two parts of the noise count as equally large
+SPECTRUM_HOLES = 0.01  # part of entries rounded or pruned to zero, in rows and columns that are not
+SPECTRUM_HEAVY = 4.2  # kurtosis of tails like Laplace's, which has 6; the normal one has 3
 SPECTRUM_FAR = 2.0  # standard deviations at which heavy tails are cut off
-# The part of a row that may be left unexplained when a noisy row is repaired.
-SPECTRUM_REPAIRED = 1e-3
+SPECTRUM_REPAIRED = 1e-3  # part of a row that may be left unexplained when it is repaired
 SPECTRUM_SMALLEST = 1e-300  # the smallest divisor
 
 
@@ -42,9 +34,7 @@ class Spectrum:
 
     noise: float  # the standard deviation of the noise on one entry
     samples: int  # the number of singular values above the noise, at least one
-    # Whether the noise is equally large everywhere. Independent noise is; what pruning leaves out
-    # is not.
-    even: bool
+    even: bool  # whether it is equally large everywhere: independent noise is, pruning is not
     heavy: bool  # whether the noise has tails like those of Laplace's distribution
     clear: bool  # whether the leading singular pair stands out of the noise
 
@@ -65,7 +55,7 @@ class Spectrum:
         above = int((values > edge).sum())
         clear = float(values[0]) > edge * (SPECTRUM_CLEAR / SPECTRUM_EDGE) ** 2
         heavy = _kurtosis(G - sums / classes) > SPECTRUM_HEAVY
-        if _holes(G) > SPECTRUM_HOLES:
+        if holes(G) > SPECTRUM_HOLES:
             return cls(math.sqrt(noise), 1, False, heavy, clear)
         even = freedom == 0 or beside / SPECTRUM_EVEN <= rest / freedom <= beside * SPECTRUM_EVEN
         return cls(math.sqrt(noise), max(above, 1), even, heavy, clear)
@@ -108,7 +98,7 @@ def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
     repaired = G.clone()
     repaired[row] -= noise
     empty = float((G[row] == 0).double().mean())
-    pruned = _holes(repaired) > SPECTRUM_HOLES or empty > SPECTRUM_HOLES
+    pruned = holes(repaired) > SPECTRUM_HOLES or empty > SPECTRUM_HOLES
     if not found or pruned or int(across.any(1).sum()) <= 2:
         return None
     return repaired, row
@@ -121,7 +111,7 @@ def _kurtosis(G: Tensor) -> float:
     return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(SPECTRUM_SMALLEST))
 
 
-def _holes(G: Tensor) -> float:
+def holes(G: Tensor) -> float:
     """Return the part of entries that are zero, in rows and columns that are not."""
     seen = G != 0
     inner = seen[seen.any(1)][:, seen.any(0)]
@@ -130,11 +120,8 @@ def _holes(G: Tensor) -> float:
 
 # How the signal is separated from the noise.
 SIGNAL_ROUNDS = 4  # fixed-point steps for the part of the gradient that stands out of the noise
-# Draws of the direction ``u``, from which its mean and covariance are estimated.
-SIGNAL_DRAWS = 4096
-# One draw in this many has to lie on the sphere; with fewer, draws are taken from the whole sphere
-# and weighted instead.
-SIGNAL_ACCEPTED = 16
+SIGNAL_DRAWS = 4096  # of the direction ``u``, which give its mean and covariance
+SIGNAL_ACCEPTED = 16  # one draw in as many has to lie on the sphere, or all of it is drawn from
 SIGNAL_SEED = 0  # the seed of the draws, so that equal shares give equal answers
 SIGNAL_SMALLEST = 1e-300  # the smallest divisor
 
@@ -143,19 +130,16 @@ SIGNAL_SMALLEST = 1e-300  # the smallest divisor
 class Signal:
     """What noise leaves of the factors of ``G = σ u vᵀ``."""
 
-    # (C,) the mean of the unit vector ``u``; it is shorter than one if ``u`` is uncertain.
-    u: Tensor
+    u: Tensor  # (C,) the mean of the unit vector ``u``, shorter than one if ``u`` is uncertain
     u_covariance: Tensor  # (C, C) the covariance of ``u``
     x: Tensor  # (I,) the estimate of ``σ v``
     x_variance: float  # the variance of each entry of ``x``
     a: Tensor  # (C,) the estimate of ``a = σ W v``
-    # (C, C) a root of its covariance: its noise is ``a_root`` times normal variables.
-    a_root: Tensor
+    a_root: Tensor  # (C, C) a root of its covariance
     noise: float  # the standard deviation s of the noise on an entry of the gradient
     along: float  # the length of ``σ v`` in the usual direction of features
     mean: Tensor  # (C,) the gradient ``G`` in that direction
-    # (C, C) the matrix K; the density of ``u`` is proportional to ``exp(uᵀ K u / 2s²)``.
-    gram: Tensor
+    gram: Tensor  # (C, C) the matrix K: the density of ``u`` is that of ``exp(uᵀ K u / 2s²)``
     response: Tensor  # (C, C) the matrix for which ``a = response u``
 
     @property

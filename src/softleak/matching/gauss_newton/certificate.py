@@ -4,54 +4,218 @@ Four things are asked, none of which knows the truth. The gradients of the solut
 the share in every layer by no more than the rounding and the noise that the layer carries. The
 Jacobian must determine every entry. The equations must behave as their Jacobian says as far as the
 predicted error reaches. And no shifted, mirrored or exchanged input may send the same, nor may one
-with another value of an entry.
+with another value of an entry, which functions such as ``x exp(−x)`` cannot tell from its own.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import torch
 from torch import Tensor
 
-from softleak.matching.gauss_newton.descent import Walk
+from softleak.matching.gauss_newton.descent import Walk, root_mean_square
 from softleak.matching.gauss_newton.equations import BatchFunction, ShareEquations
 from softleak.matching.gauss_newton.model import NormalEquations
 from softleak.matching.gauss_newton.products import TangentProducts
-from softleak.matching.gauss_newton.rivals import EntrySearch, find_look_alike
 from softleak.matching.reconstruction import Certificate
+
+IMAGE_BATCH = 4  # dimensions of (B, C, H, W)
+
+
+def changed_inputs(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield inputs (B, …) that a network may take for the same, with what was done to them."""
+    yield from _with_other_signs(x)
+    for axis in range(1, x.ndim):
+        if x.shape[axis] > 1:
+            yield "mirrored", x.flip(axis)
+        for shift in range(1, x.shape[axis]):
+            yield "shifted", x.roll(shift, axis)
+    if x.ndim >= IMAGE_BATCH:
+        yield from _turned(x)
+    for block in _blocks(x.shape[1:]):
+        yield from _exchanged(x, block)
+
+
+def _with_other_signs(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield inputs that are negated: all of them, one channel, or one entry."""
+    yield "negated", -x
+    for channel in range(x.shape[1]):
+        changed = x.clone()
+        changed[:, channel] *= -1
+        yield "with a part of it negated", changed
+    changed = x.clone().flatten(1)
+    changed[:, int(changed[0].abs().argmax())] *= -1
+    yield "with one entry negated", changed.view_as(x)
+
+
+def _turned(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield images turned by multiples of a right angle, and transposed."""
+    yield "turned upside down", x.rot90(2, (-2, -1))
+    if x.shape[-1] == x.shape[-2]:
+        yield "transposed", x.transpose(-2, -1)
+        for quarters in (1, 3):
+            yield "turned by a right angle", x.rot90(quarters, (-2, -1))
+
+
+def _blocks(shape: torch.Size) -> Iterator[tuple[int, ...]]:
+    """Yield shapes of parts of an input: slices along each axis, and patches through all channels.
+
+    A network that does not see the order of patches does not see that of twice as large ones
+    either, so that small patches need not be tried. Large ones are told from each other better.
+    """
+    for axis, length in enumerate(shape):
+        for size in _sizes(length, length // 2):
+            yield (*shape[:axis], size, *shape[axis + 1 :])
+    if len(shape) < IMAGE_BATCH - 1:
+        return
+    *before, high, wide = shape
+    frames = [before[-1], *_sizes(before[-1], before[-1] // 2)] if len(before) > 1 else before[-1:]
+    for depth, rows, columns in product(frames, _sizes(high, high), _sizes(wide, wide)):
+        if 2 * rows <= high or 2 * columns <= wide:
+            yield (*before[:-1], depth, rows, columns)
+
+
+def _sizes(length: int, largest: int) -> range:
+    """Return the sizes of parts of an axis that are tried: more than a quarter of it."""
+    return range(length // 4 + 1, largest + 1)
+
+
+def _exchanged(x: Tensor, block: tuple[int, ...]) -> Iterator[tuple[str, Tensor]]:
+    """Yield inputs of which two neighbouring blocks change places, or blocks of two samples.
+
+    Blocks lie on a grid. The neighbours that differ most are taken, along each axis that holds two.
+    """
+    for axis, size in enumerate(block):
+        if 2 * size <= x.shape[axis + 1]:
+            here = _most_different(x, block, axis)
+            there = list(here)
+            there[axis] = slice(here[axis].start + size, here[axis].stop + size)
+            one, other = (slice(None), *here), (slice(None), *there)
+            swapped = x.clone()
+            swapped[one], swapped[other] = x[other], x[one]
+            yield "with two parts of it exchanged", swapped
+    if len(x) > 1:
+        corner = (slice(None), *(slice(0, size) for size in block))
+        between = x.clone()
+        between[corner] = x[corner].roll(1, 0)
+        yield "exchanged in part between samples", between
+
+
+def _most_different(x: Tensor, block: tuple[int, ...], axis: int) -> tuple[slice, ...]:
+    """Return where the block lies that differs most from its neighbour along an axis."""
+    size = block[axis]
+    rest = x.shape[axis + 1] - size
+    off = (x.narrow(axis + 1, size, rest) - x.narrow(axis + 1, 0, rest)).square().sum(0)
+    for dim, step in enumerate(block):
+        off = off.unfold(dim, step, step).sum(-1)
+    best = torch.unravel_index(off.argmax(), off.shape)
+    places = zip(map(int, best), block, strict=True)
+    return tuple(slice(at * step, at * step + step) for at, step in places)
+
+
+def find_look_alike(equations: ShareEquations, z: Tensor, error: Tensor, margin: float) -> str:
+    """Return what could be done to the inputs without changing what they send, or nothing.
+
+    Other inputs, further off than the standard ``error`` of each entry, send the same if their
+    misfit is below ``margin``.
+    """
+    function = equations.function
+    x, y = function.inputs(z), function.labels(z)
+    for what, other in changed_inputs(x):
+        if not bool(((other - x).abs() > 10 * error).any()):
+            continue
+        if root_mean_square(equations.residual(function.pack(other, y))) < margin:
+            return what
+    return ""
+
+
+GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True)
+class EntrySearch:
+    """Search for other values of some entries of an input, one entry at a time."""
+
+    entries: int = 7  # how many entries are tried, from the smallest to the largest
+    points: int = 96  # values of an entry that are tried near those of the input, and far away
+    beyond: float = 32.0  # how far values reach beyond those of the input, at least by its range
+    narrowings: int = 80  # how often the interval around a smallest misfit is narrowed
+
+    def __call__(self, equations: ShareEquations, z: Tensor, error: Tensor, margin: float) -> bool:
+        """Return whether another value of an entry explains the share, as ``find_look_alike``."""
+        flat = z[: equations.function.pixels]
+        order = flat.argsort().tolist()
+        places = torch.linspace(0, len(order) - 1, self.entries).round().long().tolist()
+        low, high = float(flat.min()), float(flat.max())
+        span = high - low
+        near = torch.linspace(low - span, high + span, self.points).tolist()
+        reach = max(self.beyond, span)
+        values = sorted(near + torch.linspace(low - reach, high + reach, self.points).tolist())
+        return any(
+            self._other(equations, z, at, values, 10 * float(error.flatten()[at]), margin)
+            for at in dict.fromkeys(order[place] for place in places)
+        )
+
+    def _other(
+        self, equations: ShareEquations, z: Tensor, at: int, values: list[float], near: float,
+        margin: float,
+    ) -> bool:  # fmt: skip
+        """Return whether a value that is not near the entry's own one leaves no misfit."""
+
+        def misfit(value: float) -> float:
+            changed = z.clone()
+            changed[at] = value
+            size = root_mean_square(equations.residual(changed))
+            return size if math.isfinite(size) else math.inf
+
+        own, sizes = float(z[at]), [misfit(value) for value in values]
+        for k in range(1, len(values) - 1):
+            lowest = sizes[k] <= min(sizes[k - 1], sizes[k + 1])
+            if lowest and not values[k - 1] <= own <= values[k + 1]:
+                value = self._narrowed(misfit, values[k - 1], values[k + 1])
+                if misfit(value) < margin and abs(value - own) > near:
+                    return True
+        return False
+
+    def _narrowed(self, misfit: Callable[[float], float], low: float, high: float) -> float:
+        """Return where a function of one number is least within an interval, by golden sections."""
+        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+        one, other = misfit(left), misfit(right)
+        for _ in range(self.narrowings):
+            if one < other:
+                high, right, other = right, left, one
+                left = high - GOLDEN * (high - low)
+                one = misfit(left)
+            else:
+                low, left, one = left, right, other
+                right = low + GOLDEN * (high - low)
+                other = misfit(right)
+        return (low + high) / 2
+
 
 BLIND = 1e-9  # the part of an entry in directions of which nothing is known, beyond rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """How errors of the share move the inputs.
+    """How errors of the share move the inputs."""
 
-    Attributes:
-        error: the standard error of each pixel, (pixels,); infinite if it is not determined.
-        spectrum: the standard errors along the principal directions, increasing; infinite along a
-            direction of which the share says nothing.
-        directions: the principal directions (pixels, pixels), in columns, in the same order.
-        label_error: the largest standard error of a label's entry.
-    """
-
-    error: Tensor
-    spectrum: Tensor
-    directions: Tensor
-    label_error: float
+    error: Tensor  # the standard error of each pixel, (pixels,); infinite if it is not determined
+    spectrum: Tensor  # along the principal directions, increasing; infinite where nothing is known
+    directions: Tensor  # the principal directions (pixels, pixels), in columns, in the same order
+    label_error: float  # the largest standard error of a label's entry
 
 
 def spread_of(normal: NormalEquations, pushed: Tensor, pixels: int) -> Spread:
     """Return how errors move the inputs, with the labels left free.
 
     The covariance of independent errors of one standard error is the inverse of the normal matrix.
-    Its shape is kept and its size is set by what drawn errors do, which are correlated.
-
-    Args:
-        normal: the normal equations at the solution.
-        pushed: what the Jacobian makes of drawn errors, ``Jᵀe`` (K, n).
-        pixels: how many of the n unknowns are pixels.
+    Its shape is kept and its size is set by what drawn errors do, which are correlated: the
+    Jacobian makes ``Jᵀe`` (K, n) of them. The first unknowns are ``pixels``.
     """
     h, rest = normal.matrix, normal.matrix[pixels:, pixels:]
     across = torch.linalg.solve(rest, h[pixels:, :pixels])
@@ -72,29 +236,19 @@ def spread_of(normal: NormalEquations, pushed: Tensor, pixels: int) -> Spread:
 
 
 def draw_errors(
-    equations: ShareEquations,
-    client: BatchFunction,
-    z: Tensor,
-    count: int = 6,
-    jitter: float = 1e-3,
-    seed: int = 0,
-) -> Tensor:
+    equations: ShareEquations, client: BatchFunction, z: Tensor,
+    count: int = 6, jitter: float = 1e-3,
+) -> Tensor:  # fmt: skip
     """Return errors (count, R) that a share of these inputs may carry, in standard errors.
 
     The client's own arithmetic is repeated near the inputs and compared with float64: rounding
     errors of neighbouring entries are correlated, as no formula says. What a format or noise adds
     is drawn independently. Rows that are known otherwise have errors of their own size.
 
-    Args:
-        equations: the equations, in float64.
-        client: the same function in the dtype in which the client computes.
-        z: unknowns (n,) near the truth.
-        count: how many errors are drawn.
-        jitter: how far from ``z`` the arithmetic is repeated, relative to the inputs' spread, so
-            that every draw rounds otherwise.
-        seed: the seed of all draws.
+    Every draw rounds otherwise, because it is made off ``z`` (n,), which is near the truth, by the
+    part ``jitter`` of the inputs' spread.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     exact, dtype = equations.function, client.model.like.dtype
     spread = float(z[: exact.pixels].std())
     drawn = []
@@ -113,77 +267,53 @@ def draw_errors(
 
 def _sent(equations: ShareEquations, rows: Tensor) -> Tensor:
     """Return rows (R,) as they arrive: gradients rounded to the dtype they were sent in."""
-    sizes = equations.function.sizes
-    parts = zip(sizes, rows.split_with_sizes(list(sizes.values())), strict=True)
+    parts = equations.parted(rows).items()
     return torch.cat(
         [part.to(equations.sent.get(name, torch.float64)).double() for name, part in parts]
     )
 
 
 def _independent(equations: ShareEquations, least: float, generator: torch.Generator) -> Tensor:
-    """Return errors (R,) that no simulation shows: noise, a coarse format, and rounding of at
-    least a part of the standard error.
-    """
-    sizes = equations.function.sizes
-    ends = torch.tensor([0, *sizes.values()]).cumsum(0).tolist()
-    size = torch.zeros_like(equations.deviation)
-    for name, low, high in zip(sizes, ends[:-1], ends[1:], strict=True):
-        own = equations.deviation[low:high]
-        said = equations.noise.get(name, 0.0) > 0 or equations.coarse.get(name, 0.0) > 0
-        whole = said or name not in equations.sent  # else most of it is simulated
-        size[low:high] = torch.where(own.isfinite(), own if whole else own * least, 0.0)
+    """Return errors (R,) that no simulation shows: noise, formats, and a ``least`` of rounding."""
+    unseen = [
+        own if name not in equations.sent or name in equations.unseen
+        else own * least  # most of it is simulated
+        for name, own in equations.parted(equations.deviation).items()
+    ]  # fmt: skip
+    size = torch.cat(unseen)
+    size = torch.where(size.isfinite(), size, 0.0)
     return size * torch.randn(len(size), generator=generator, dtype=torch.double)
 
 
 @dataclass(frozen=True)
 class ProofSettings:
-    """What a proof asks for.
+    """What a proof asks for."""
 
-    Attributes:
-        largest_misfit: the largest misfit of a layer, in units of the error it is expected to
-            carry.
-        undetermined: a direction is undetermined if its predicted error is larger than this part
-            of the spread of the inputs.
-        reach: as far as so many predicted errors the equations must be linear.
-        bend: the largest deviation from linearity, relative to the change.
-        excess: how many independent numbers there must be for each unknown.
-        negative: a label may be below zero by so many of its errors.
-        entries: how other values of single entries are searched for.
-    """
-
-    largest_misfit: float = 5.0
-    undetermined: float = 0.1
-    reach: float = 3.0
-    bend: float = 0.3
-    excess: float = 2.0
-    negative: float = 10.0
-    entries: EntrySearch = field(default_factory=EntrySearch)
+    largest_misfit: float = 5.0  # of a layer, in units of the error it is expected to carry
+    undetermined: float = 0.1  # the error of a direction that counts as such, in inputs' spreads
+    reach: float = 3.0  # as far as so many predicted errors the equations must be linear
+    bend: float = 0.3  # the largest deviation from linearity, relative to the change
+    excess: float = 2.0  # how many independent numbers there must be for each unknown
+    negative: float = 10.0  # a label may be below zero by so many of its errors
+    entries: EntrySearch = field(default_factory=EntrySearch)  # finds other values of an entry
 
 
 @dataclass(frozen=True, eq=False)
 class Certifier:
-    """Decide whether the end of a walk is proved, and predict its error.
+    """Decide whether the end of a walk is proved, and predict its error."""
 
-    Attributes:
-        equations: the equations, in float64.
-        client: the same function in the dtype in which the client computes.
-        products: products with the Jacobian, in float64.
-        kept: which rows (R,) the normal matrix was made of.
-        settings: what a proof asks for.
-    """
-
-    equations: ShareEquations
-    client: BatchFunction
-    products: TangentProducts
-    kept: Tensor
-    settings: ProofSettings
+    equations: ShareEquations  # the equations, in float64
+    client: BatchFunction  # the same function in the dtype in which the client computes
+    products: TangentProducts  # products with the Jacobian, in float64
+    kept: Tensor  # which rows (R,) the normal matrix was made of
+    settings: ProofSettings  # what a proof asks for
 
     def __call__(self, walk: Walk) -> Certificate:
         """Return what is proved of the end of a walk."""
         drawn = draw_errors(self.equations, self.client, walk.z)
         layers = self._layers(walk.r, drawn)
         found = Certificate(False, layers=layers, misfits=walk.misfits)
-        worst = max(layers, key=lambda name: layers[name])
+        worst = max(layers, key=layers.__getitem__)
         if not layers[worst] <= self.settings.largest_misfit:
             times = f"{layers[worst]:.3g} times the error that it is expected to carry"
             return replace(found, reason=f"the gradient of the image misses {worst} by {times}")
@@ -245,8 +375,8 @@ class Certifier:
         """Return how far the equations are from what their normal matrix says, relative to it.
 
         The worst determined direction is followed, the best one, and an error of the predicted
-        size. The recorded Jacobian is checked on the way, as products here are not recorded. So is
-        the normal matrix, which may be that of a place some steps before the end.
+        size. That checks the recorded Jacobian, as products here are not recorded, and the normal
+        matrix, which may be that of some steps before the end.
         """
         equations, pixels, z = self.equations, self.equations.function.pixels, walk.z
         generator = torch.Generator().manual_seed(0)

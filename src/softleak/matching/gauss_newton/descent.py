@@ -1,51 +1,48 @@
-"""Walk downhill by Levenberg–Marquardt steps, first in float32, then in float64."""
+"""Walk downhill by Levenberg–Marquardt steps, first in float32, then in float64.
+
+``DampedDescent`` holds a normal matrix; ``MatrixFree`` does without where it would be too large.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from softleak.matching.gauss_newton.equations import ShareEquations
-from softleak.matching.gauss_newton.model import NormalEquations
+from softleak.matching.gauss_newton.model import (
+    LinearisedShare,
+    NormalEquations,
+    cosine_basis,
+    roughness,
+)
+from softleak.matching.gauss_newton.products import TangentProducts
 from softleak.matching.reconstruction import Stopping
 
 
 @dataclass(frozen=True)
 class Damping:
-    """How the damping follows the success of the steps.
+    """How the damping follows the success of the steps."""
 
-    Attributes:
-        first: the damping of the first step, relative to the diagonal of the normal matrix.
-        least: the least damping.
-        raised: the factor by which it grows if a step does not lower the misfit.
-        lowered: the factor by which it falls after a step that does as the linear model promises.
-        tries: how often a step is tried before the walk counts as stuck.
-        good: the part of the promised decrease from which on the damping falls.
-        poor: the part below which it doubles.
-        smoothness: the power of the frequency by which changes of an image are damped; zero means
-            that every pixel is damped by itself.
-    """
-
-    first: float = 1e-2
-    least: float = 1e-14
-    raised: float = 10.0
-    lowered: float = 0.1
-    tries: int = 8
-    good: float = 0.5
-    poor: float = 0.25
-    smoothness: float = 2.0
+    first: float = 1e-2  # the damping of the first step, relative to the normal matrix's diagonal
+    least: float = 1e-14  # the least damping
+    raised: float = 10.0  # the factor by which it grows if a step does not lower the misfit
+    lowered: float = 0.1  # the factor by which it falls after a step that keeps the linear promise
+    tries: int = 8  # how often a step is tried before the walk counts as stuck
+    good: float = 0.5  # the part of the promised decrease from which on the damping falls
+    poor: float = 0.25  # the part below which it doubles
+    smoothness: float = 2.0  # an image is damped by this power of the frequency; 0: each pixel
 
     def cautious(self, smooth: bool) -> Damping:
         """Return the damping of a further attempt: it begins high and falls slowly.
 
-        Where rough parts of an image are let go too early they go astray and do not come back.
-
-        Args:
-            smooth: whether rough parts are damped as much as in the first attempt, or less.
+        Rough parts of an image that are let go too early go astray and do not come back. They are
+        damped as much as in the first attempt if ``smooth``, else less.
         """
         slow = replace(self, first=max(self.first, 1.0), lowered=max(self.lowered, 0.4))
         return slow if smooth else replace(slow, smoothness=self.smoothness / 2)
@@ -57,36 +54,16 @@ class Damping:
         return damping * 2 if gain < self.poor else damping
 
 
-class Linearised(Protocol):
-    """Compute the normal equations at an iterate ``z`` (n,) with residuals ``r`` (R,)."""
-
-    def __call__(self, z: Tensor, r: Tensor, dtype: torch.dtype) -> NormalEquations:
-        """Return the normal equations there, from products in a dtype."""
-
-    def moved(self, normal: NormalEquations, z: Tensor, r: Tensor) -> NormalEquations:
-        """Return the matrix of before with the slope there, which is quick to compute."""
-
-
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """Where a walk ended.
+    """Where a walk ended."""
 
-    Attributes:
-        z: the last iterate (n,).
-        r: its residuals (R,), in units of their standard errors.
-        misfits: the root mean square of the residuals at the start and after each step.
-        normal: the normal equations in float64 from which the last steps were taken, if the walk
-            came so far.
-        stuck: whether no step lowers the misfit any more.
-        steps: how often the Jacobian was computed.
-    """
-
-    z: Tensor
-    r: Tensor
-    misfits: tuple[float, ...]
-    normal: NormalEquations | None
-    stuck: bool
-    steps: int
+    z: Tensor  # the last iterate (n,)
+    r: Tensor  # its residuals (R,), in units of their standard errors
+    misfits: tuple[float, ...]  # the root mean square of the residuals at first and after each step
+    normal: NormalEquations | None  # those in float64 behind the last steps, if it came so far
+    stuck: bool  # whether no step lowers the misfit any more
+    steps: int  # how often the Jacobian was computed
 
 
 class Taken(NamedTuple):
@@ -103,32 +80,21 @@ class DampedDescent:
 
     Near the solution the Jacobian hardly changes. After each step, further ones are taken with the
     same matrix and the slope of the new place, as long as they gain much.
-
-    Attributes:
-        steps: the largest number of steps with a matrix of their own.
-        damping: how steps are damped.
-        slow: a step that leaves more than this part of the misfit is a slow one.
-        patience: how many slow steps in a row end a precision.
-        precise: the misfit, in standard errors, from which on float64 takes over.
-        again: a further step with the same matrix counts if it leaves at most this part of the
-            misfit. Far from the solution few do, and the walk goes on with a matrix of its place.
-            In float64, where matrices are dear and the solution is near, every step that is not
-            slow counts.
-        repeats: the largest number of further steps with one matrix.
-        hopeless: a walk that gets stuck in float32 with a larger misfit is given up.
     """
 
-    steps: int = 60
-    damping: Damping = field(default_factory=Damping)
-    slow: float = 0.995
-    patience: int = 3
-    precise: float = 30.0
+    steps: int = 60  # the largest number of steps with a matrix of their own
+    damping: Damping = field(default_factory=Damping)  # how steps are damped
+    slow: float = 0.995  # a step that leaves more than this part of the misfit is a slow one
+    patience: int = 3  # how many slow steps in a row end a precision
+    precise: float = 30.0  # the misfit, in standard errors, from which on float64 takes over
+    # A further step with the same matrix counts in float32 if it leaves at most this part of the
+    # misfit. In float64, where matrices are dear and the solution is near, each that is not slow.
     again: float = 0.5
-    repeats: int = 10
-    hopeless: float = math.inf
+    repeats: int = 10  # the largest number of further steps with one matrix
+    hopeless: float = math.inf  # a walk that gets stuck in float32 with a larger misfit is given up
 
     def __call__(
-        self, equations: ShareEquations, z: Tensor, linearised: Linearised, stopping: Stopping
+        self, equations: ShareEquations, z: Tensor, linearised: LinearisedShare, stopping: Stopping
     ) -> Walk:
         """Walk from unknowns ``z`` (n,) until nothing is gained, or steps or time are used."""
         here = Taken(z, equations.residual(z), self.damping.first)
@@ -163,13 +129,9 @@ class DampedDescent:
         return Walk(here.z, here.r, tuple(misfits), normal, stuck, count)
 
     def _repeated(
-        self,
-        equations: ShareEquations,
-        taken: Taken,
-        found: NormalEquations,
-        linearised: Linearised,
-        most: float,
-    ) -> tuple[list[Taken], bool]:
+        self, equations: ShareEquations, taken: Taken, found: NormalEquations,
+        linearised: LinearisedShare, most: float,
+    ) -> tuple[list[Taken], bool]:  # fmt: skip
         """Return a step and those that follow with the same matrix, and whether nothing is left.
 
         Each of them leaves at most a part ``most`` of the misfit.
@@ -179,12 +141,10 @@ class DampedDescent:
             here = path[-1]
             moved = linearised.moved(found, here.z, here.r)
             further = self._step(equations, here, moved, 1)
-            part = (
-                math.inf
-                if further is None
-                else root_mean_square(further.r) / root_mean_square(here.r)
-            )
-            if further is None or part > most:
+            if further is None:
+                return path, self._promises_little(here, moved)
+            part = root_mean_square(further.r) / root_mean_square(here.r)
+            if part > most:
                 return path, self.slow < part <= 1 or self._promises_little(here, moved)
             path.append(further)
         return path, False
@@ -219,3 +179,192 @@ def _squares(r: Tensor) -> float:
 def root_mean_square(r: Tensor) -> float:
     """Return the misfit of residuals (R,), in units of their standard errors."""
     return float(r.square().mean().sqrt())
+
+
+@dataclass(frozen=True, eq=False)
+class ImageLengths:
+    """How long a change of the unknowns (n,) is: rough changes of images are longer.
+
+    It is the metric of ``roughness_metric`` for every channel, applied by cosine transforms, and
+    one for unknowns that are not pixels.
+    """
+
+    shape: tuple[int, ...]  # the shape (B, …) of the batch, whose entries are the first unknowns
+    values: Tensor | None  # how much each frequency (H, W) counts; None means all the same
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], power: float) -> ImageLengths:
+        """Measure changes of a batch by a power of the frequency."""
+        return cls(shape, roughness(shape, power))
+
+    def scaled(self, u: Tensor, factor: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return a change (n,), each part of it times a function of how much the part counts."""
+        one = factor(torch.ones((), dtype=u.dtype))
+        if self.values is None:
+            return u * one
+        (rows, columns), pixels = self._cosines, torch.Size(self.shape).numel()
+        waves = rows @ u[:pixels].view(-1, *self.shape[2:]) @ columns.T
+        images = rows.T @ (waves * factor(self.values)) @ columns
+        return torch.cat([images.reshape(-1), u[pixels:] * one])
+
+    @cached_property
+    def _cosines(self) -> list[Tensor]:
+        return [cosine_basis(length) for length in self.shape[2:]]
+
+
+@dataclass(frozen=True, eq=False)
+class DampedProducts:
+    """The least squares ``‖r − J s‖² + μ uᵀ M u`` with ``u = S s``, at one iterate.
+
+    ``S²`` is the diagonal of the normal matrix, so that ``u`` counts every unknown in units of what
+    the share says about it, and ``M`` makes rough changes of an image longer.
+    """
+
+    along: Callable[[Tensor], Tensor]  # the weighted product ``J v`` (R,) with a change (n,)
+    back: Callable[[Tensor], Tensor]  # the weighted product ``Jᵀ r`` (n,) with residuals (R,)
+    scale: Tensor  # ``S`` (n,)
+    lengths: ImageLengths  # ``M``
+    damping: float  # ``μ``
+
+    @classmethod
+    def of(
+        cls, equations: ShareEquations, products: TangentProducts, lengths: ImageLengths, z: Tensor,
+        damping: float, scale: Tensor | None = None, probes: int = 24,
+    ) -> DampedProducts:  # fmt: skip
+        """Linearise the equations at ``z`` (n,), in the precision of the products.
+
+        The ``scale`` of a place nearby is used; without one, random ``probes`` estimate it here.
+        """
+        weight, against = equations.weight, products.against(z)
+
+        def along(v: Tensor) -> Tensor:
+            return products.along(z, v).double() * weight
+
+        def back(r: Tensor) -> Tensor:
+            return against(r * weight).double()
+
+        if scale is not None:
+            return cls(along, back, scale, lengths, damping)
+        generator = torch.Generator().manual_seed(0)
+        diagonal = torch.zeros_like(z)
+        for _ in range(probes):
+            signs = torch.randint(0, 2, weight.shape, generator=generator).double() * 2 - 1
+            diagonal += back(signs).square() / probes
+        scale = diagonal.clamp_min(float(diagonal.max()) * 1e-12).sqrt()
+        return cls(along, back, scale, lengths, damping)
+
+    def carried(self, u: Tensor) -> Tensor:
+        """Return what a scaled change (n,) does to the rows (R,)."""
+        return self.along(u / self.scale)
+
+    def slope(self, r: Tensor) -> Tensor:
+        """Return how the scaled unknowns (n,) change the size of residuals (R,)."""
+        return self.back(r) / self.scale
+
+    def cost(self, u: Tensor) -> Tensor:
+        """Return ``μ M u`` (n,)."""
+        return self.damping * self.lengths.scaled(u, lambda values: values)
+
+    def preconditioned(self, slope: Tensor) -> Tensor:
+        """Return ``(1 + μ M)⁻¹`` times a slope (n,)."""
+        return self.lengths.scaled(slope, lambda values: 1 / (1 + self.damping * values))
+
+
+class LinearStep(NamedTuple):
+    """A step ``s`` (n,) and what the linear model says is left of the residuals (R,)."""
+
+    s: Tensor
+    left: Tensor
+
+
+@dataclass(frozen=True)
+class ConjugateGradients:
+    """Find a step by preconditioned conjugate gradients on the least squares of a place."""
+
+    iterations: int = 800  # at most; some hundreds are usual, fewer where a share determines more
+    forcing: float = 1e-2  # it ends when the slope has shrunk to this part
+
+    def __call__(self, problem: DampedProducts, r: Tensor, stopping: Stopping) -> LinearStep:
+        """Return a step that lowers residuals ``r`` (R,), sooner if the time is over."""
+        u, left = torch.zeros_like(problem.scale), r
+        slope = problem.slope(left)
+        direction = turned = problem.preconditioned(slope)
+        size = float(slope @ turned)
+        goal, loss = size * self.forcing**2, torch.tensor([root_mean_square(r)])
+        for _ in range(self.iterations):
+            if size <= goal or stopping.over:
+                break
+            carried, cost = problem.carried(direction), problem.cost(direction)
+            pace = size / float(carried @ carried + direction @ cost)
+            u, left = u + pace * direction, left - pace * carried
+            slope = problem.slope(left) - problem.cost(u)
+            turned = problem.preconditioned(slope)
+            before, size = size, float(slope @ turned)
+            direction = turned + (size / before) * direction
+            stopping.tell(0, loss, 1)
+        return LinearStep(u / problem.scale, left)
+
+
+@dataclass(frozen=True)
+class MatrixFree:
+    """Minimise the weighted misfit of a share where a normal matrix would be too large."""
+
+    steps: int = 60  # the largest number of steps
+    inner: ConjugateGradients = field(default_factory=ConjugateGradients)  # how each step is found
+    # Where the equations bend, a long step spoils the few directions that the share sees best, and
+    # few iterations at the new place put them right.
+    mending: ConjugateGradients = field(default_factory=lambda: ConjugateGradients(20))
+    damping: Damping = field(default_factory=Damping)  # how steps are damped
+    slow: float = 0.95  # a step that leaves more than this part of the misfit is a slow one
+    patience: int = 5  # how many steps in a row that are slow, or lead uphill, end a precision
+    precise: float = 30.0  # the misfit, in standard errors, from which on float64 takes over
+
+    def __call__(
+        self, equations: ShareEquations, z: Tensor,
+        products: Callable[[torch.dtype], TangentProducts], stopping: Stopping,
+    ) -> Walk:  # fmt: skip
+        """Walk from unknowns ``z`` (n,) until nothing is gained, or the steps or time are used."""
+        lengths = ImageLengths.of(equations.function.shape, self.damping.smoothness)
+        r, damping, dtype = equations.residual(z), self.damping.first, torch.float32
+        misfits, slow, count, stuck = [root_mean_square(r)], 0, 0, False
+        while count < self.steps and not stopping.over and math.isfinite(misfits[-1]):
+            linearised = partial(
+                DampedProducts.of, equations, products(dtype), lengths, damping=damping
+            )
+            moved, new, promised = self._moved(equations, z, r, linearised, stopping)
+            count += 1
+            slow = slow + 1 if root_mean_square(new) >= self.slow * misfits[-1] else 0
+            if (less := _less(r, new)) > 0:
+                z, r = moved, new
+                damping = self.damping.after(damping, less / promised)
+                misfits.append(root_mean_square(r))
+            else:
+                damping *= self.damping.raised
+            stopping.tell(1, torch.tensor([misfits[-1]]), 1)
+            solved = misfits[-1] < self.precise
+            stuck = slow >= self.patience or (solved and slow > 0)
+            if dtype is torch.float64 and stuck:
+                break
+            if stuck or solved:
+                dtype, slow = torch.float64, 0
+        return Walk(z, r, tuple(misfits), None, stuck, count)
+
+    def _moved(
+        self, equations: ShareEquations, z: Tensor, r: Tensor,
+        linearised: Callable[..., DampedProducts], stopping: Stopping,
+    ) -> tuple[Tensor, Tensor, float]:  # fmt: skip
+        """Return where a step leads (n,), its residuals (R,), and the decrease that it promised."""
+        problem = linearised(z=z)
+        s, left = self.inner(problem, r, stopping)
+        moved, promised = z - s, max(_less(r, left), 1e-300)
+        new = equations.residual(moved)
+        if _less(r, new) < self.damping.good * promised:
+            near = linearised(z=moved, scale=problem.scale)
+            moved = moved - self.mending(near, new, stopping).s
+            new = equations.residual(moved)
+        return moved, new, promised
+
+
+def _less(r: Tensor, new: Tensor) -> float:
+    """Return by how much the square of the misfit falls."""
+    return float(r.square().sum() - new.square().sum())

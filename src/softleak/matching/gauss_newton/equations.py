@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from softleak.core.share import GradientShare
-from softleak.matching.gradients import DifferentiableModel, count_activations
+from softleak.matching.gradients import DifferentiableModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,16 +21,11 @@ class BatchFunction:
     The unknowns are the entries of B inputs and then of B soft labels. The rows are the gradients
     by name, then the features (B · I), then the labels themselves (B · C) and their B sums. The
     label is an unknown like the pixels: what is known of it are rows with their own precision.
-
-    Attributes:
-        model: the private copy of the network, in the dtype of the arithmetic.
-        names: the parameters whose gradients are rows.
-        shape: the shape (B, …) of the batch.
     """
 
-    model: DifferentiableModel
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
+    model: DifferentiableModel  # the private copy of the network, in the dtype of the arithmetic
+    names: tuple[str, ...]  # the parameters whose gradients are rows
+    shape: tuple[int, ...]  # the shape (B, …) of the batch
 
     @property
     def pixels(self) -> int:
@@ -44,20 +39,12 @@ class BatchFunction:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return how many rows each group has, in their order: the parameters by name, then
-        ``feature``, ``label`` and ``sum``.
-        """
+        """Return the rows of each group: parameters, then ``feature``, ``label`` and ``sum``."""
         head = self.model.head
         own = {name: self.model.parameters[name].numel() for name in self.names}
         batch = self.shape[0]
         rest = {"feature": batch * head.W.shape[1], "label": batch * head.classes, "sum": batch}
         return own | {f"({name})": size for name, size in rest.items()}
-
-    @property
-    def activations(self) -> int:
-        """Return how many entries the outputs of all layers have, for the whole batch."""
-        one = self.model.like.new_zeros(1, *self.shape[1:])
-        return self.shape[0] * count_activations(self.model, one)
 
     def pack(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the unknowns of inputs (B, …) and labels (B, C)."""
@@ -77,69 +64,42 @@ class BatchFunction:
 
     def groups(self, z: Tensor) -> list[Tensor]:
         """Return the groups of rows at the unknowns ``z``, in the order of ``sizes``."""
-        x, y = self.inputs(z), self.labels(z)
-        found, feature = self.simulate(x, y)
+        y = self.labels(z)
+        found, feature = self.model.gradient_and_feature(self.inputs(z), y)
         return [*(found[name] for name in self.names), feature, y, y.sum(1)]
-
-    def simulate(self, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the mean gradient of a batch by name, and its features (B, I)."""
-        return self.model.gradient_and_feature(x, y)
 
 
 @dataclass(frozen=True, eq=False)
 class BatchKnowledge:
-    """What is known of the samples of a batch beside the share.
+    """What is known of the samples of a batch beside the share."""
 
-    Attributes:
-        labels: the soft labels (B, C), or where to begin if nothing is known of them.
-        label_error: the error of each entry; infinite if the labels are to be found as well.
-        features: the features (B, I) that enter the head, if they were recovered.
-        feature_error: their error, relative to their size.
-    """
-
-    labels: Tensor
-    label_error: float = 0.0
-    features: Tensor | None = None
-    feature_error: float = 0.0
+    labels: Tensor  # the soft labels (B, C), or where to begin if nothing is known of them
+    label_error: float = 0.0  # of each entry; infinite if the labels are to be found as well
+    features: Tensor | None = None  # the features (B, I) that enter the head, if recovered
+    feature_error: float = 0.0  # their error, relative to their size
 
 
 @dataclass(frozen=True, eq=False)
 class ShareEquations:
-    """The equations ``rows(z) = target``, every row with its standard error.
+    """The equations ``rows(z) = target``, every row with its standard error."""
 
-    Attributes:
-        function: what the rows are functions of, in float64.
-        target: what the rows should be, (R,).
-        deviation: the standard error (R,) of each row; infinite for a row that says nothing.
-        known: what was known of the samples.
-        sent: the dtype in which each gradient was sent, by name.
-        noise: the standard deviation of noise on each gradient, by name, if it was said.
-        coarse: the relative rounding of each gradient that no simulation shows, by name.
-    """
-
-    function: BatchFunction
-    target: Tensor
-    deviation: Tensor
-    known: BatchKnowledge
-    sent: Mapping[str, torch.dtype]
-    noise: Mapping[str, float]
-    coarse: Mapping[str, float]
+    function: BatchFunction  # what the rows are functions of, in float64
+    target: Tensor  # what the rows should be, (R,)
+    deviation: Tensor  # the standard error (R,) of each row; infinite for a row that says nothing
+    known: BatchKnowledge  # what was known of the samples
+    sent: Mapping[str, torch.dtype]  # the dtype in which each gradient was sent, by name
+    unseen: frozenset[str]  # the gradients with noise, or a rounding that no simulation shows
 
     @classmethod
     def of(
-        cls,
-        function: BatchFunction,
-        share: GradientShare,
-        known: BatchKnowledge,
-        computed_in: torch.dtype,
-        floor: float = 1e-3,
-    ) -> ShareEquations:
+        cls, function: BatchFunction, share: GradientShare, known: BatchKnowledge,
+        computed_in: torch.dtype, floor: float = 1e-3,
+    ) -> ShareEquations:  # fmt: skip
         """Read a share and what is known of its samples as equations.
 
         The standard error of a gradient's entries is its rounding relative to their root mean
-        square, because the errors of sums are relative to the sum of sizes, with the noise that
-        the share is said to carry. A gradient of zeros counts as one of ``floor`` of the usual
-        size.
+        square, because the errors of sums are relative to the sum of sizes, with the noise that the
+        share is said to carry. A gradient of zeros counts as one of ``floor`` of the usual size.
         """
         kept = [share[name].double().reshape(-1) for name in function.names]
         usual = math.sqrt(float(torch.cat(kept).square().mean()))
@@ -152,17 +112,13 @@ class ShareEquations:
         for target, error in _told(function, known, computed_in):
             targets.append(target.reshape(-1))
             deviations.append(torch.full_like(targets[-1], error))
-        own = {name: share.resolution(name, computed_in) for name in function.names}
-        plain = {n: max(_ulp(share[n].dtype), _ulp(computed_in)) for n in function.names}
-        return cls(
-            function,
-            torch.cat(targets),
-            torch.cat(deviations),
-            known,
-            {name: share[name].dtype for name in function.names},
-            {name: share.noise(name) for name in function.names},
-            {name: own[name] if own[name] > plain[name] else 0.0 for name in function.names},
-        )
+        sent = {name: share[name].dtype for name in function.names}
+        plain = {name: max(_ulp(dtype), _ulp(computed_in)) for name, dtype in sent.items()}
+        unseen = frozenset(
+            name for name in sent
+            if share.noise(name) > 0 or share.resolution(name, computed_in) > plain[name]
+        )  # fmt: skip
+        return cls(function, torch.cat(targets), torch.cat(deviations), known, sent, unseen)
 
     @cached_property
     def weight(self) -> Tensor:
@@ -174,26 +130,16 @@ class ShareEquations:
         with torch.no_grad():
             return (self.function.rows(z) - self.target) * self.weight
 
+    def parted(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return rows (R,) as the groups that they consist of."""
+        sizes = self.function.sizes
+        return dict(zip(sizes, rows.split_with_sizes(list(sizes.values())), strict=True))
+
     def by_group(self, r: Tensor) -> dict[str, float]:
         """Return the root mean square of residuals (R,) for each group of rows that count."""
-        sizes = self.function.sizes
-        parts = zip(sizes, r.split_with_sizes(list(sizes.values())), self._counted, strict=True)
-        return {name: float(part.square().mean().sqrt()) for name, part, counts in parts if counts}
-
-    @property
-    def _counted(self) -> list[bool]:
-        parts = self.deviation.split_with_sizes(list(self.function.sizes.values()))
-        return [bool(part.isfinite().all()) for part in parts]
-
-    @property
-    def gradient_rows(self) -> int:
-        """Return how many rows are gradients."""
-        return sum(self.function.model.parameters[n].numel() for n in self.function.names)
-
-    @property
-    def label_free(self) -> bool:
-        """Return whether the labels are unknowns of which nothing is known."""
-        return math.isinf(self.known.label_error)
+        counted = [n for n, error in self.parted(self.deviation).items() if error.isfinite().all()]
+        parts = self.parted(r)
+        return {name: float(parts[name].square().mean().sqrt()) for name in counted}
 
 
 def _ulp(dtype: torch.dtype) -> float:

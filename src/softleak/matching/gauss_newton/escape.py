@@ -23,27 +23,18 @@ UNITS_AT_ONCE = 64  # units that are followed at once
 
 
 class _FirstFold(TorchFunctionMode):
-    """Catch the first activation that folds, and may change its slope.
-
-    Attributes:
-        change: what is added to the slope of each unit, if anything.
-        entered: what entered the activation, once it ran.
-        act: the activation, once it ran.
-    """
+    """Catch the first activation that folds, and may change its slope."""
 
     def __init__(self, change: Tensor | None = None) -> None:
         super().__init__()
-        self.change = change
-        self.entered: Tensor | None = None
-        self.act: Callable[[Tensor], Tensor] | None = None
+        self.change = change  # what is added to the slope of each unit
+        self.entered: Tensor | None = None  # what entered the activation, once it ran
+        self.act: Callable[[Tensor], Tensor] | None = None  # the activation, once it ran
 
     def __torch_function__(
-        self,
-        func: Any,  # noqa: ANN401 - torch calls it with a function
-        types: object,
-        args: tuple[Any, ...] = (),
+        self, func: Any, types: object, args: tuple[Any, ...] = (),  # noqa: ANN401 - of any kind
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the function returns
+    ) -> Any:  # fmt: skip  # noqa: ANN401 - whatever the function returns
         own = kwargs or {}
         if self.entered is not None or getattr(func, "__name__", "") not in FOLDED:
             return func(*args, **own)
@@ -58,19 +49,12 @@ class _FirstFold(TorchFunctionMode):
 
 @dataclass(frozen=True, eq=False)
 class FoldedUnits:
-    """The units of the first layer that folds, at one place.
+    """The units of the first layer that folds, at one place."""
 
-    Attributes:
-        function: what a client sends.
-        z: the unknowns (n,).
-        entered: what enters the activation of each unit, (U,).
-        act: the activation.
-    """
-
-    function: BatchFunction
-    z: Tensor
-    entered: Tensor
-    act: Callable[[Tensor], Tensor]
+    function: BatchFunction  # what a client sends
+    z: Tensor  # the unknowns (n,)
+    entered: Tensor  # what enters the activation of each unit, (U,)
+    act: Callable[[Tensor], Tensor]  # the activation
 
     @classmethod
     def of(cls, function: BatchFunction, z: Tensor) -> FoldedUnits | None:
@@ -103,11 +87,7 @@ class FoldedUnits:
         return slopes
 
     def tangents(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how the rows change with the slopes of chosen units (K,).
-
-        Returns:
-            The rows (T,) that change at all, and how they change, as (K, T).
-        """
+        """Return the rows (T,) that change with the slopes of units (K,), and how, as (K, T)."""
 
         def rows(change: Tensor) -> Tensor:
             with _FirstFold(change):
@@ -127,13 +107,10 @@ class FoldedUnits:
         return torch.zeros_like(self.entered).index_fill(0, unit, 1.0)
 
     def moves(self, chosen: Tensor, ridge: float) -> Tensor:
-        """Return the changes (K, n) of the unknowns that move one unit each by one.
+        """Return the changes (K, n) of the unknowns that move one of the units (K,) each by one.
 
-        They move the other units of the layer as little as they can.
-
-        Args:
-            chosen: the units (K,).
-            ridge: how much the length of a change counts beside what it does to other units.
+        They move the other units of the layer as little as they can. The ``ridge`` is how much the
+        length of a change counts beside that.
         """
         shape, pixels = self.function.shape, self.function.pixels
 
@@ -162,31 +139,19 @@ NORMAL_RIDGE = 1e-10  # what keeps a normal matrix of unit diagonal positive def
 class FoldEscape:
     """Move units to the other side of their activation's dip and walk on from there.
 
-    Many walks get stuck where all but a few units of the first layer are right. A unit on the wrong
-    side of the dip passes on what it should, but its slope has the wrong sign. Which units these
-    are is read from the share: with the right slope, more of what is left of the misfit could be
-    explained by pixels.
-
-    Attributes:
-        tries: how many units are tried in a round, those that explain most first.
-        rounds: how often a walk is led out of a wrong place.
-        gain: a move counts if it leaves at most this part of the misfit.
-        trial: within so many steps the misfit has to be as low; then the walk goes on.
-        nearest: units whose two inputs are nearer to each other than this are not moved, because
-            steps cross so short a way by themselves.
-        furthest: units whose two inputs are farther apart than this are not moved.
-        ridge: how much the length of a move counts beside what it does to other units.
-        damping: how steps after a move are damped.
+    Many walks get stuck where a few units of the first layer are on the wrong side of the dip: they
+    pass on what they should, but their slope has the wrong sign. The share tells which they are:
+    with the right slope, pixels could explain more of what is left of the misfit.
     """
 
-    tries: int = 4
-    rounds: int = 8
-    gain: float = 0.9
-    trial: int = 5
-    nearest: float = 0.15
-    furthest: float = 4.0
-    ridge: float = 1e-2
-    damping: Damping = field(default_factory=lambda: Damping(lowered=0.3))
+    tries: int = 4  # how many units are tried in a round, those that explain most first
+    rounds: int = 8  # how often a walk is led out of a wrong place
+    gain: float = 0.9  # a move counts if it leaves at most this part of the misfit
+    trial: int = 5  # within so many steps the misfit has to be as low; then the walk goes on
+    nearest: float = 0.15  # units whose inputs are nearer are not moved: steps do it by themselves
+    furthest: float = 4.0  # units whose two inputs are farther apart than this are not moved
+    ridge: float = 1e-2  # how much the length of a move counts beside what it does to other units
+    damping: Damping = field(default_factory=lambda: Damping(lowered=0.3))  # of steps after a move
 
     def __call__(
         self, descent: DampedDescent, walk: Walk, linearised: LinearisedShare, stopping: Stopping
@@ -246,14 +211,9 @@ class FoldEscape:
 def explained(walk: Walk, linearised: LinearisedShare, touched: Tensor, changes: Tensor) -> Tensor:
     """Return by how much each change of some rows lowers the squared misfit that pixels leave.
 
-    Args:
-        walk: where the walk ended, with residuals ``r`` (R,).
-        linearised: the normal equations of the share.
-        touched: the rows (T,) that change.
-        changes: their changes ``v`` (K, T), not weighted.
-
-    Returns:
-        ``‖P r‖² − ‖P (r + v)‖²`` (K,), where ``P`` takes away what a change of the unknowns can do.
+    It is ``‖P r‖² − ‖P (r + v)‖²`` (K,) for the residuals ``r`` at the end of the walk, where ``P``
+    takes away what a change of the unknowns can do. The rows ``touched`` (T,) change by ``changes``
+    (K, T), not weighted.
     """
     weight = linearised.equations.weight * linearised.used
     normal = linearised(walk.z, walk.r, torch.float64)

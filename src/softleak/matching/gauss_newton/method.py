@@ -16,10 +16,9 @@ from softleak.core.errors import OptionError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.certificate import Certifier, ProofSettings
-from softleak.matching.gauss_newton.descent import DampedDescent, Walk
+from softleak.matching.gauss_newton.descent import DampedDescent, MatrixFree, Walk
 from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge, ShareEquations
 from softleak.matching.gauss_newton.escape import FoldEscape
-from softleak.matching.gauss_newton.matrix_free import MatrixFree
 from softleak.matching.gauss_newton.model import IMAGE_AXES, LinearisedShare, NewtonModel
 from softleak.matching.gauss_newton.smoothness import SmoothnessProbe
 from softleak.matching.reconstruction import Certificate, MatchStatus, Reconstruction, Stopping
@@ -29,21 +28,13 @@ COLOURED = 3  # the largest number of channels whose levels are tried in every c
 
 @dataclass(frozen=True)
 class FlatSearch:
-    """Look for the flat colour of each image that leaves the least misfit.
+    """Look for the flat colour of each image that leaves the least misfit."""
 
-    Attributes:
-        levels: the values that are tried in each channel, in units of the input. If there are more
-            than three channels, all of them have the same value.
-    """
-
+    # The values of each channel, in units of the input; more than three channels have the same one.
     levels: tuple[float, ...] = (-2.0, -1.2, -0.5, 0.0, 0.5, 1.2, 2.0)
 
     def __call__(self, equations: ShareEquations, start: Tensor, stopping: Stopping) -> Tensor:
-        """Return flat images (B, …), or the start itself if the inputs are not images.
-
-        Images of a batch keep what the start has beside the colour. If two of them were alike, each
-        step would treat them alike.
-        """
+        """Return flat images (B, …), or the start itself if the inputs are not images."""
         if start.ndim != IMAGE_AXES:
             return start
         start = start if len(start) > 1 else torch.zeros_like(start)
@@ -75,79 +66,58 @@ def misfit(equations: ShareEquations, x: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class NewtonSolution:
-    """What Gauss–Newton found for a batch.
+    """What Gauss–Newton found for a batch."""
 
-    Attributes:
-        inputs: the inputs (B, …), in float64.
-        labels: the labels (B, C).
-        certificate: what is proved of them.
-        misfit: what remains of the gradient, relative to its size.
-        steps: how many steps were taken.
-        stuck: whether no step lowers the misfit any more.
-    """
+    inputs: Tensor  # the inputs (B, …), in float64
+    labels: Tensor  # the labels (B, C)
+    certificate: Certificate  # what is proved of them
+    misfit: float  # what remains of the gradient, relative to its size
+    steps: int  # how many steps were taken
+    stuck: bool  # whether no step lowers the misfit any more
 
-    inputs: Tensor
-    labels: Tensor
-    certificate: Certificate
-    misfit: float
-    steps: int
-    stuck: bool
+    @property
+    def explained(self) -> bool:
+        """Return whether every layer of the share is explained to within its rounding."""
+        return self.certificate.explained
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the share is explained, and the errors could be predicted."""
+        return self.explained and self.certificate.error is not None
 
 
 @dataclass(frozen=True)
 class SecondLook:
-    """Settings that say from where and for how long a second solution is looked for.
+    """From where and for how long a second solution is looked for."""
 
-    Attributes:
-        looks: the number of starts.
-        looks_in_part: their number if the share lacks parameters, or if the network has constants
-            of its own. Whatever a frozen layer hides can be exchanged behind it.
-        small: inputs of at most so many unknowns are looked at from every start, which is cheap.
-        least: each walk takes as many steps as the first solution took, but so many at least.
-        most: and so many at most.
-        most_of_small: the steps of each walk for small inputs.
-        apart: two solutions differ if an entry does by more than so many of its predicted errors.
-        seed: the seed of the starts.
-    """
-
-    looks: int = 2
-    looks_in_part: int = 4
-    small: int = 256
-    least: int = 12
-    most: int = 25
-    most_of_small: int = 60
-    apart: float = 1e3
-    seed: int = 0
+    looks: int = 2  # the number of starts
+    looks_in_part: int = 4  # their number if layers are frozen: what they hide can be exchanged
+    small: int = 256  # inputs of at most so many unknowns are looked at from every start
+    least: int = 12  # a walk takes as many steps as the first solution, but so many at least
+    most: int = 25  # and so many at most
+    most_of_small: int = 60  # the steps of each walk for small inputs
+    apart: float = 1e3  # two solutions differ if an entry does by more than so many of its errors
+    seed: int = 0  # the seed of the starts
 
     def __call__(
-        self,
-        method: GaussNewton,
-        model: NewtonModel,
-        share: GradientShare,
-        known: BatchKnowledge,
+        self, method: GaussNewton, model: NewtonModel, share: GradientShare, known: BatchKnowledge,
         found: NewtonSolution,
-    ) -> str:
+    ) -> str:  # fmt: skip
         """Return that another solution was found from far away, or nothing if none was."""
         if (error := found.certificate.error) is None:
             return ""
         small = model.exact.unknowns <= self.small
         steps = self.most_of_small if small else min(max(found.steps, self.least), self.most)
-        descent = replace(method.descent, steps=steps, hopeless=method.descent.precise)
-        brief = replace(method, descent=descent, escape=None)
+        brief = method.brief(steps)
         looks = self.looks if _whole(model.exact) else self.looks_in_part
         for start in self.starts(found.inputs, None if small else looks):
             other = brief.run(model, share, known, start, Stopping(steps))
-            if other.certificate.explained and self.differs(other.inputs, found.inputs, error):
+            if other.explained and self.differs(other.inputs, found.inputs, error):
                 return "solved for again from elsewhere, other inputs explain the share as well"
         return ""
 
     def starts(self, x: Tensor, count: int | None) -> Iterator[Tensor]:
-        """Yield starts (B, …) that have nothing of inputs (B, …) but how bright they are, or less.
-
-        Args:
-            x: the inputs that were found.
-            count: how many of the starts are wanted; None means all.
-        """
+        """Yield starts (B, …) that keep nothing of inputs ``x`` but their brightness, or less."""
         generator = torch.Generator().manual_seed(self.seed)
         flat = x.flatten(1)
         mean, spread = float(flat.mean()), max(float(flat.std(correction=0)), 1e-6)
@@ -163,31 +133,21 @@ class SecondLook:
         yield from every[:count]
 
     def differs(self, one: Tensor, other: Tensor, error: Tensor) -> bool:
-        """Return whether two solutions (B, …) are further apart than errors explain.
-
-        The order of the samples of a batch does not count.
-        """
+        """Return whether solutions (B, …), in any order, differ by more than errors explain."""
         limit = self.apart * error
         nearest = [min(float(((own - each).abs() / limit).max()) for each in other) for own in one]
         return max(nearest) > 1
 
 
 def _whole(function: BatchFunction) -> bool:
-    """Return whether everything that acts on an input has sent its gradient.
-
-    Constants of the network send none. Those of BatchNorm are not counted: they act on channels.
-    """
-    modules = [
-        module for module in function.model.model.modules()
+    """Return whether everything that acts on an input has sent its gradient."""
+    constants = any(
+        buffer.is_floating_point()
+        for module in function.model.model.modules()
         if not isinstance(module, nn.modules.batchnorm._BatchNorm)
-    ]  # fmt: skip
-    constants = (
-        buffer for module in modules for buffer in module.buffers(recurse=False)
-        if buffer.is_floating_point()
-    )  # fmt: skip
-    return len(function.names) == len(function.model.parameters) and not any(
-        True for _ in constants
+        for buffer in module.buffers(recurse=False)
     )
+    return len(function.names) == len(function.model.parameters) and not constants
 
 
 @dataclass(frozen=True)
@@ -197,37 +157,22 @@ class GaussNewton:
     The network has to be smooth. Its Jacobian is the certificate: an input that explains every
     layer to within rounding, and that the share determines, is ``PROVED``.
 
-    Attributes:
-        descent: how steps are taken and damped.
-        proof: what a proof asks for.
-        probe: how the network is probed for smoothness.
-        dense: the largest number of unknowns whose normal matrix is held. Beyond it steps are
-            found without a matrix, and nothing is proved.
-        memory: the bytes that the Jacobian and its products may take.
-        seconds: the time after which the best input so far is returned; None means no limit.
-        escape: how a walk that got stuck is led on; None means that it is not.
-        contrast: the size of the noise that a search begins with, if no start is near. Small
-            noise is nearly grey.
-        flat: how the colour of the whole image is looked for; None means that it is not.
-        second_look: how a second solution is looked for before anything is called proved; None
-            means that it is not.
-
     Example:
         >>> from softleak.matching import GaussNewton
         >>> GaussNewton(seconds=60).dense
         4096
     """
 
-    descent: DampedDescent = field(default_factory=DampedDescent)
-    proof: ProofSettings = field(default_factory=ProofSettings)
-    probe: SmoothnessProbe = field(default_factory=SmoothnessProbe)
-    dense: int = 4096
-    memory: int = 2 << 30
-    seconds: float | None = None
-    escape: FoldEscape | None = field(default_factory=FoldEscape)
-    contrast: float = 0.05
-    flat: FlatSearch | None = field(default_factory=FlatSearch)
-    second_look: SecondLook | None = field(default_factory=SecondLook)
+    descent: DampedDescent = field(default_factory=DampedDescent)  # how steps are taken and damped
+    proof: ProofSettings = field(default_factory=ProofSettings)  # what a proof asks for
+    probe: SmoothnessProbe = field(default_factory=SmoothnessProbe)  # for a smooth network
+    dense: int = 4096  # the most unknowns whose normal matrix is held; beyond it nothing is proved
+    memory: int = 2 << 30  # the bytes that the Jacobian and its products may take
+    seconds: float | None = None  # the time limit, after which the best input so far is returned
+    escape: FoldEscape | None = field(default_factory=FoldEscape)  # leads a stuck walk on
+    contrast: float = 0.05  # of the noise that a search begins with; small noise is nearly grey
+    flat: FlatSearch | None = field(default_factory=FlatSearch)  # for the colour of the image
+    second_look: SecondLook | None = field(default_factory=SecondLook)  # for a second solution
 
     def __post_init__(self) -> None:
         if self.dense < 1 or self.memory < 1:
@@ -244,18 +189,15 @@ class GaussNewton:
     def attempt(self, number: int) -> GaussNewton:
         """Return the method of an attempt: the first one is brisk, those that follow are cautious.
 
-        Those with even numbers damp rough parts of an image less, because attempts that go the same
-        way end in the same wrong place.
+        Those with even numbers damp rough parts less, or all would end in the same wrong place.
         """
         if number == 0:
             return self
         descent = replace(self.descent, damping=self.descent.damping.cautious(number % 2 == 1))
         return replace(self, descent=descent)
 
-    @property
-    def brief(self) -> GaussNewton:
+    def brief(self, steps: int) -> GaussNewton:
         """Return the method for a first look: few steps, and none after it got stuck in float32."""
-        steps = max(1, self.descent.steps // 3)
         descent = replace(self.descent, steps=steps, hopeless=self.descent.precise)
         return replace(self, descent=descent, escape=None)
 
@@ -277,13 +219,9 @@ class GaussNewton:
         return made[key]
 
     def flat_start(
-        self,
-        subject: Subject,
-        share: GradientShare,
-        known: BatchKnowledge,
-        start: Tensor,
+        self, subject: Subject, share: GradientShare, known: BatchKnowledge, start: Tensor,
         stopping: Stopping,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Return images (B, …) of the flat colours that explain the share best."""
         if self.flat is None:
             return start
@@ -297,13 +235,9 @@ class GaussNewton:
         return self.model(subject, names, tuple(start.shape))
 
     def run(
-        self,
-        model: NewtonModel,
-        share: GradientShare,
-        known: BatchKnowledge,
-        start: Tensor,
+        self, model: NewtonModel, share: GradientShare, known: BatchKnowledge, start: Tensor,
         stopping: Stopping,
-    ) -> NewtonSolution:
+    ) -> NewtonSolution:  # fmt: skip
         """Return where the walk from inputs ``start`` (B, …) ends, and what is proved of it."""
         began = time.perf_counter()
         exact, dtype = model.exact, model.client.model.like.dtype
@@ -312,7 +246,7 @@ class GaussNewton:
         # Fused attention kernels cannot be differentiated twice; the plain one can.
         with sdpa_kernel(SDPBackend.MATH):
             walk, certificate = self._walked(model, equations, z, stopping)
-        r, rows = walk.r * equations.deviation, equations.gradient_rows
+        r, rows = walk.r * equations.deviation, sum(exact.sizes[name] for name in exact.names)
         misfit = float(r[:rows].norm() / equations.target[:rows].norm())
         certificate = replace(certificate, seconds=time.perf_counter() - began)
         return NewtonSolution(
@@ -344,22 +278,10 @@ class GaussNewton:
         return walk, replace(found, proved=False, reason=reason)
 
     def solve(
-        self,
-        subject: Subject,
-        share: GradientShare,
-        known: BatchKnowledge,
-        start: Tensor,
+        self, subject: Subject, share: GradientShare, known: BatchKnowledge, start: Tensor,
         stopping: Stopping | None = None,
-    ) -> NewtonSolution:
-        """Solve for the inputs of a batch from one start.
-
-        Args:
-            subject: the model made ready.
-            share: what was sent, at the scale of the loss.
-            known: the labels (B, C) and, if they were recovered, the features (B, I).
-            start: the first iterate (B, …).
-            stopping: what may end the run, beside the steps and ``seconds``.
-        """
+    ) -> NewtonSolution:  # fmt: skip
+        """Solve from one start (B, …) for a batch whose share is at the scale of the loss."""
         model = self._sent_model(subject, share, start)
         ending = stopping or Stopping(self.evaluations, self.seconds)
         found = self.run(model, share, known, start, ending)
@@ -386,27 +308,21 @@ FLAT = 2  # the number of the attempt that begins at a flat colour
 
 
 def solve_from_starts(
-    method: GaussNewton,
-    subject: Subject,
-    share: GradientShare,
-    known: BatchKnowledge,
-    starts: Sequence[Tensor],
-    stopping: Stopping,
-    near: bool = False,
-) -> NewtonSolution:
+    method: GaussNewton, subject: Subject, share: GradientShare, known: BatchKnowledge,
+    starts: Sequence[Tensor], stopping: Stopping, near: bool = False,
+) -> NewtonSolution:  # fmt: skip
     """Return the solution of least misfit over starts (B, …), tried until one explains the share.
 
-    Each start is an attempt of its own. There has to be one start at least. If the first of several
-    attempts gets stuck or takes long, it is given up and taken up again last of all: a cautious
-    attempt more often finds the way, and sooner. If it explains the share already and only lacks
-    its errors, it is taken up at once. Unless the starts are near, the third attempt begins at the
-    flat colour that explains the share best.
+    If the first of several attempts gets stuck or takes long, it is taken up again last of all: a
+    cautious attempt more often finds the way, and sooner. If it explains the share already and only
+    lacks its errors, it is taken up at once. Unless the starts are near, the third attempt begins
+    at the flat colour that explains the share best.
     """
-    first = method.brief if len(starts) > 1 else method
+    first = method.brief(max(1, method.descent.steps // 3)) if len(starts) > 1 else method
     found = [first.solve(subject, share, known, starts[0], stopping)]
 
     def further() -> Iterator[tuple[GaussNewton, Tensor]]:
-        if explains(found[0]):
+        if found[0].explained:
             yield method, found[0].inputs
         for attempt, start in enumerate(starts[1:], 1):
             flat = attempt == FLAT and not near
@@ -415,32 +331,20 @@ def solve_from_starts(
         if len(starts) > 1:
             yield method, found[0].inputs
 
+    def best() -> NewtonSolution:
+        return min(found, key=lambda one: (not one.finished, one.misfit))
+
     ways = further()
-    while not (_finished(_best(found)) or stopping.over) and (way := next(ways, None)):
+    while not (best().finished or stopping.over) and (way := next(ways, None)):
         found.append(way[0].solve(subject, share, known, way[1], stopping))
-    return _best(found)
-
-
-def _best(found: list[NewtonSolution]) -> NewtonSolution:
-    """Return the solution of least misfit; one that explains the share with its errors wins."""
-    return min(found, key=lambda one: (not _finished(one), one.misfit))
-
-
-def _finished(found: NewtonSolution) -> bool:
-    """Return whether a solution explains the share, and its errors could be predicted."""
-    return explains(found) and found.certificate.error is not None
-
-
-def explains(found: NewtonSolution) -> bool:
-    """Return whether a solution explains every layer of the share to within its rounding."""
-    return found.certificate.explained
+    return best()
 
 
 def described(found: NewtonSolution, stopping: Stopping) -> Reconstruction:
     """Return a solution for the inputs (B, …) as the answer of gradient matching."""
     certificate = found.certificate
     status = MatchStatus.CONVERGED if found.stuck else stopping.ended
-    if explains(found) and status is MatchStatus.EXHAUSTED:
+    if found.explained and status is MatchStatus.EXHAUSTED:
         status = MatchStatus.CONVERGED
     return Reconstruction(
         MatchStatus.PROVED if certificate.proved else status, found.inputs, found.labels,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -42,14 +43,8 @@ def roughness(shape: tuple[int, ...], power: float) -> Tensor | None:
     """Return how much a change at each frequency (H, W) of a channel counts.
 
     It is ``(1 + |f|)^(2·power)``, divided by its mean. Natural images have amplitudes of about
-    ``1/|f|``, so with a power of one all parts of an image are equally far away.
-
-    Args:
-        shape: the shape (B, …) of a batch.
-        power: how fast it grows with the frequency; zero means not at all.
-
-    Returns:
-        None if the inputs are not images, or the power is zero.
+    ``1/|f|``, so with a power of one all parts of an image are equally far away. There is None if
+    a batch of this ``shape`` (B, …) does not hold images, or the power is zero.
     """
     if len(shape) != IMAGE_AXES or not power or shape[2] * shape[3] == 1:
         return None
@@ -58,18 +53,12 @@ def roughness(shape: tuple[int, ...], power: float) -> Tensor | None:
 
 
 def roughness_metric(shape: tuple[int, ...], power: float) -> Tensor | None:
-    """Return the matrix (HW, HW) whose quadratic form is large for rough changes of a channel.
-
-    Its eigenvectors are cosines, its eigenvalues are what ``roughness`` says.
-    """
+    """Return the matrix (HW, HW) with eigenvalues ``roughness``, and cosines as eigenvectors."""
     values = roughness(shape, power)
     if values is None:
         return None
     both = image_basis(*shape[2:])
     return both.T @ (both * values.reshape(-1, 1))
-
-
-ONE_IMAGE_AXES = 3  # (C, H, W)
 
 
 @dataclass(frozen=True)
@@ -78,18 +67,14 @@ class ImagePrior:
 
     The amplitude of a cosine of frequency ``f`` is taken to be proportional to ``1/(1 + |f|)``, as
     in photographs. Inputs that are not images have independent entries.
-
-    Attributes:
-        contrast: the standard deviation of a pixel of range one.
-        colours: the correlation between the colours of a pixel.
     """
 
-    contrast: float = 0.25
-    colours: float = 0.9
+    contrast: float = 0.25  # the standard deviation of a pixel of range one
+    colours: float = 0.9  # the correlation between the colours of a pixel
 
     def precision(self, shape: tuple[int, ...]) -> Tensor:
         """Return the inverse covariance (n, n) of the n entries of an input of this shape."""
-        if len(shape) != ONE_IMAGE_AXES:
+        if len(shape) != IMAGE_AXES - 1:
             entries = int(torch.Size(shape).numel())
             return torch.eye(entries, dtype=torch.double) / self.contrast**2
         channels, height, width = shape
@@ -97,34 +82,24 @@ class ImagePrior:
         smooth = basis.T @ (basis * (power.mean() / power))
         alike = torch.full((channels, channels), self.colours, dtype=torch.double)
         alike.fill_diagonal_(1.0)
-        return (
-            torch.kron(torch.linalg.inv(alike).contiguous(), smooth.contiguous()) / self.contrast**2
-        )
+        whole = torch.kron(torch.linalg.inv(alike).contiguous(), smooth.contiguous())
+        return whole / self.contrast**2
 
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """``JᵀJ`` (n, n) and ``Jᵀr`` (n,) in float64, at one iterate.
+    """``JᵀJ`` (n, n) and ``Jᵀr`` (n,) in float64, at one iterate."""
 
-    Attributes:
-        matrix: ``JᵀJ``.
-        slope: ``Jᵀr``.
-        metric: how long a change of one channel is, (HW, HW), if the first unknowns are images;
-            None means that every unknown is measured by its own entry of the diagonal.
-        pixels: how many unknowns are pixels.
-    """
-
-    matrix: Tensor
-    slope: Tensor
+    matrix: Tensor  # ``JᵀJ``
+    slope: Tensor  # ``Jᵀr``
+    # How long a change of one channel is, (HW, HW), if the first unknowns are images; with None
+    # every unknown is measured by its own entry of the diagonal.
     metric: Tensor | None = None
-    pixels: int = 0
+    pixels: int = 0  # how many unknowns are pixels
 
     @classmethod
     def of(cls, jacobian: Tensor, r: Tensor, blocks: int = 6) -> NormalEquations:
-        """Multiply a transposed Jacobian (n, R) with itself and with residuals (R,).
-
-        Only the blocks on and below the diagonal are multiplied, which spares nearly half.
-        """
+        """Multiply a transposed Jacobian (n, R) with itself, by half, and with residuals (R,)."""
         n = len(jacobian)
         matrix = jacobian.new_empty(n, n, dtype=torch.double)
         edges = [round(n * k / blocks) for k in range(blocks + 1)]
@@ -133,10 +108,6 @@ class NormalEquations:
             matrix[low:high, :high] = found
             matrix[:high, low:high] = found.T
         return cls(matrix, (jacobian @ r.to(jacobian.dtype)).double())
-
-    def measured_by(self, metric: Tensor | None, pixels: int) -> NormalEquations:
-        """Return the same equations, their steps damped by the metric (HW, HW) of a channel."""
-        return replace(self, metric=metric, pixels=pixels)
 
     def step(self, damping: float) -> tuple[Tensor, float] | None:
         """Return the damped step (n,) and the decrease of ``‖r‖²`` that it promises.
@@ -170,30 +141,19 @@ class NormalEquations:
 
 @dataclass(eq=False)
 class NewtonModel:
-    """A network in both precisions, for batches of one shape, with recorded products.
+    """A network in both precisions, for batches of one shape, with recorded products."""
 
-    Attributes:
-        exact: the batch function in float64.
-        quick: the batch function in float32.
-        client: the batch function in the dtype in which clients compute.
-        memory: the bytes that products and the Jacobian may take together.
-    """
-
-    exact: BatchFunction
-    quick: BatchFunction
-    client: BatchFunction
-    memory: int
+    exact: BatchFunction  # the batch function in float64
+    quick: BatchFunction  # the batch function in float32
+    client: BatchFunction  # the batch function in the dtype in which clients compute
+    memory: int  # the bytes that products and the Jacobian may take together
     _products: dict[torch.dtype, TangentProducts] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
         cls, subject: Subject, names: tuple[str, ...], shape: tuple[int, ...], memory: int
     ) -> NewtonModel:
-        """Copy the model of a subject for batches of shape (B, …).
-
-        Raises:
-            ModelError: if a dropout layer is in train mode.
-        """
+        """Copy the model of a subject for batches of shape (B, …)."""
 
         def copied(dtype: torch.dtype) -> BatchFunction:
             model = DifferentiableModel.of(subject.model, subject.head, dtype)
@@ -211,25 +171,20 @@ class NewtonModel:
             self._products[dtype] = TangentProducts(function, self.memory // 4)
         return self._products[dtype]
 
-    def kept(self, seed: int = 0) -> Tensor | None:
-        """Return the indices of rows for which a Jacobian fits in memory; None means all.
-
-        Small layers are kept whole. Of large ones as many entries are drawn as fit.
-        """
+    def kept(self) -> Tensor | None:
+        """Return the indices of rows for which a Jacobian fits in memory; None means all."""
         sizes = list(self.exact.sizes.values())
         room = self.memory // 2 // (8 * self.exact.unknowns)
         if sum(sizes) <= room:
             return None
-        low, high = 1, max(sizes)
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = sum(min(size, middle) for size in sizes) <= room
-            low, high = (middle, high) if fits else (low, middle - 1)
-        generator = torch.Generator().manual_seed(seed)
+        fewer = range(2, max(sizes) + 1)
+        most = 1 + bisect_right(fewer, room, key=lambda m: sum(min(size, m) for size in sizes))
+        generator = torch.Generator().manual_seed(0)
         chosen, begin = [], 0
         for size in sizes:
-            order = torch.randperm(size, generator=generator)[:low] if size > low else None
-            own = torch.arange(size) if order is None else order.sort().values
+            own = torch.arange(size)
+            if size > most:
+                own = torch.randperm(size, generator=generator)[:most].sort().values
             chosen.append(own + begin)
             begin += size
         return torch.cat(chosen)
@@ -237,17 +192,11 @@ class NewtonModel:
 
 @dataclass(eq=False)
 class LinearisedShare:
-    """Compute the normal equations of a share at an iterate, and hold one Jacobian at most.
+    """Compute the normal equations of a share at an iterate, and hold one Jacobian at most."""
 
-    Attributes:
-        model: the network.
-        equations: the equations of the share, in float64.
-        smoothness: the power of the frequency by which changes of an image are damped.
-    """
-
-    model: NewtonModel
-    equations: ShareEquations
-    smoothness: float
+    model: NewtonModel  # the network
+    equations: ShareEquations  # the equations of the share, in float64
+    smoothness: float  # the power of the frequency by which changes of an image are damped
     _held: dict[torch.dtype, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, z: Tensor, r: Tensor, dtype: torch.dtype) -> NormalEquations:
@@ -260,8 +209,8 @@ class LinearisedShare:
         else:
             jacobian, r = products.jacobian(z, weight, self._kept, out), r[self._kept]
         self._held[dtype] = jacobian
-        found = NormalEquations.of(jacobian, r)
-        return found.measured_by(self._metric, self.model.exact.pixels)
+        pixels = self.model.exact.pixels
+        return replace(NormalEquations.of(jacobian, r), metric=self._metric, pixels=pixels)
 
     def moved(self, normal: NormalEquations, z: Tensor, r: Tensor) -> NormalEquations:
         """Return the matrix of before with the slope ``Jᵀr`` at ``z``, in float64."""

@@ -7,8 +7,8 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -17,7 +17,8 @@ from torch.func import functionalize, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from softleak.matching.gauss_newton.equations import BatchFunction
-from softleak.numerics.jacobian.operations import (
+from softleak.matching.gradients import count_activations
+from softleak.numerics.operations import (
     CONSTANT,
     RULES,
     Carry,
@@ -41,66 +42,44 @@ Factor = Tensor | float
 def record_operations(rows: Callable[[Tensor], Sequence[Tensor]], z: Tensor) -> fx.Graph:
     """Return the operations that lead from unknowns (n,) to parts of the rows.
 
-    Raises:
-        Exception: of any kind, if the operations depend on the values.
+    An exception of any kind says that the operations depend on the values.
     """
-
-    def plain(z: Tensor) -> list[Tensor]:
-        return list(rows(z))
 
     apart: Any = get_decompositions(TAKEN_APART)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        recorded = make_fx(functionalize(plain), decomposition_table=apart)(z)
+        recorded = make_fx(functionalize(lambda z: list(rows(z))), decomposition_table=apart)(z)
     recorded.graph.eliminate_dead_code()
     graph: fx.Graph = recorded.graph
     return graph
 
 
-@dataclass(frozen=True, eq=False)
-class TangentStep:
-    """Compute the tangents of one node from those of others, and let go of some.
+class TangentStep(NamedTuple):
+    """How the tangents of one node follow from those of others."""
 
-    Attributes:
-        node: the node whose tangents are computed.
-        sources: the nodes whose tangents it needs.
-        carry: how they are computed.
-    """
-
-    node: fx.Node
-    sources: tuple[fx.Node, ...]
-    carry: Carry
+    node: fx.Node  # the node whose tangents are computed
+    sources: tuple[fx.Node, ...]  # the nodes whose tangents it needs
+    carry: Carry  # how they are computed
 
 
 @dataclass(eq=False)
 class LinearRows:
-    """The linear map from tangents of the unknowns to tangents of the rows, at an iterate.
+    """The linear map from tangents of the unknowns to tangents of the rows, at an iterate."""
 
-    Attributes:
-        source: the node of the unknowns.
-        steps: what is computed, in order.
-        parts: the nodes of the parts of the rows; None for a part that is constant.
-        thin: the parts that are written in a basis of fewer rows, by number.
-    """
-
-    source: fx.Node
-    steps: list[TangentStep] = field(default_factory=list)
-    parts: list[fx.Node | None] = field(default_factory=list)
-    thin: dict[int, FactoredRows] = field(default_factory=dict)
+    source: fx.Node  # the node of the unknowns
+    steps: list[TangentStep] = field(default_factory=list)  # what is computed, in order
+    parts: list[fx.Node | None] = field(default_factory=list)  # None for one that is constant
+    thin: dict[int, FactoredRows] = field(default_factory=dict)  # parts in a basis of fewer rows
 
     def __call__(self, tangents: Tensor) -> list[Tensor | None]:
         """Return the tangents (K, …) of every part of the rows, for tangents (K, n)."""
         held: dict[fx.Node, Any] = {self.source: tangents}
-        needed: dict[fx.Node, int] = {}
-        for index, step in enumerate(self.steps):
-            needed.update(dict.fromkeys(step.sources, index))
-        needed.update({part: len(self.steps) for part in self.parts if part is not None})
-        for index, step in enumerate(self.steps):
-            given = [held[source] for source in step.sources]
-            held[step.node] = step.carry(*given)
+        last = {source: step for step in self.steps for source in step.sources}
+        for step in self.steps:
+            held[step.node] = step.carry(*(held[source] for source in step.sources))
             for source in step.sources:
-                if needed[source] == index:
-                    held.pop(source, None)
+                if last[source] is step and source not in self.parts:
+                    held.pop(source, None)  # nothing needs it any more
         return [None if part is None else held[part] for part in self.parts]
 
 
@@ -108,12 +87,8 @@ class Linearisation:
     """Walk over recorded operations at an iterate, and collect what tangents pass through.
 
     A pointwise operation is not a step. Its tangents are a sum of factors times tangents of nodes
-    before it, the blend. The sum is only computed where another operation needs it.
-
-    Args:
-        graph: the recorded operations.
-        z: the iterate (n,).
-        thin: whether gradients that are products of thin matrices are written with fewer rows.
+    before it, the blend. The sum is only computed where another operation needs it. If ``thin``,
+    gradients that are products of thin matrices are written with fewer rows.
     """
 
     def __init__(self, graph: fx.Graph, z: Tensor, thin: bool = False) -> None:
@@ -151,8 +126,10 @@ class Linearisation:
         if torch.Tag.pointwise in getattr(node.target, "tags", ()):
             self._blend(operation)
             return
-        taken = node.target is operator.getitem
-        carry = _taken(operation) if taken else RULES.get(name, carry_by_jvp)(operation)
+        if node.target is operator.getitem:
+            carry: Carry = operator.itemgetter(node.args[1])
+        else:
+            carry = RULES.get(name, carry_by_jvp)(operation)
         whole = tuple(self._whole(source) for source in sources)
         self.rows.steps.append(TangentStep(node, whole, carry))
         self.blends[node] = {node: 1.0}
@@ -180,11 +157,6 @@ def _differentiable(value: object) -> bool:
     if isinstance(value, Tensor):
         return value.is_floating_point()
     return isinstance(value, (tuple, list))
-
-
-def _taken(operation: Operation) -> Carry:
-    index = operation.node.args[1]
-    return lambda tangents: tangents[index]
 
 
 def _blended(factors: Sequence[Factor], shape: torch.Size) -> Carry:
@@ -215,25 +187,16 @@ class TangentProducts:
     """Multiply with the Jacobian of a batch function, and with its transpose.
 
     The operations of the function are recorded once, and chunks of tangents pass through what is
-    linear of them at an iterate. The recording is compared with ``jvp`` of the function itself. If
-    it cannot be made or is not the same, tangents go through ``jvp`` under ``vmap``.
-
-    Attributes:
-        function: the batch function, in the dtype of the products.
-        memory: the bytes that a chunk may take.
-        most: the largest number of tangents in a chunk; beyond it a chunk is not faster.
-        copies: how many times its rows and the outputs of all layers a tangent holds while it is
-            carried through the network.
-        alike: how far the recording may be from ``jvp``, in roundings.
-        floor: the part of the usual size that a group of smaller tangents counts as.
+    linear of them at an iterate. Where the recording fails, or is not the same as ``jvp`` of the
+    function itself, tangents go through ``jvp`` under ``vmap``.
     """
 
-    function: BatchFunction
-    memory: int
-    most: int = 256
-    copies: int = 6
-    alike: float = 1e4
-    floor: float = 0.1
+    function: BatchFunction  # the batch function, in the dtype of the products
+    memory: int  # the bytes that a chunk may take
+    most: int = 256  # the largest number of tangents in a chunk; beyond it a chunk is not faster
+    copies: int = 6  # of its rows and all layers' outputs that a tangent on its way holds
+    alike: float = 1e4  # how far the recording may be from ``jvp``, in roundings
+    floor: float = 0.1  # the part of the usual size that a group of smaller tangents counts as
     _recorded: fx.Graph | None = field(default=None, init=False, repr=False)
     _tried: bool = field(default=False, init=False, repr=False)
 
@@ -241,7 +204,9 @@ class TangentProducts:
     def chunk(self) -> int:
         """Return how many tangents are carried at once."""
         like = self.function.model.like
-        entries = sum(self.function.sizes.values()) + self.function.activations
+        batch, *shape = self.function.shape
+        activations = batch * count_activations(self.function.model, like.new_zeros(1, *shape))
+        entries = sum(self.function.sizes.values()) + activations
         room = self.memory // (self.copies * entries * like.element_size())
         n = self.function.unknowns
         count = math.ceil(n / max(1, min(self.most, room, n)))
@@ -255,13 +220,10 @@ class TangentProducts:
     def jacobian(
         self, z: Tensor, weight: Tensor, kept: Tensor | None, out: Tensor | None = None
     ) -> Tensor:
-        """Return the transposed Jacobian (n, R'), each row of the equations times its weight.
+        """Return the transposed Jacobian (n, R'), each row of the equations times its weight (R,).
 
-        Args:
-            z: the unknowns (n,).
-            weight: the weight (R,) of each row.
-            kept: the indices (R',) of the rows to keep; None means all.
-            out: a Jacobian (n, R') of before whose memory is used again, if there is one.
+        The rows of the indices ``kept`` (R',) are kept; None means all. ``out`` is a Jacobian of
+        before, whose memory is used again.
         """
         like = self.function.model.like
         groups = list(self._groups(weight.to(like), kept))
@@ -272,13 +234,8 @@ class TangentProducts:
     ) -> tuple[Tensor, Tensor]:
         """Return a transposed Jacobian (n, R') and residuals (R',) with the same normal equations.
 
-        Gradients that are products of thin matrices are written in a basis of fewer rows.
-
-        Args:
-            z: the unknowns (n,).
-            r: the weighted residuals (R,) there.
-            weight: the weight (R,) of each row, the same for all entries of a gradient.
-            out: a Jacobian of before whose memory is used again, if there is one.
+        Gradients that are products of thin matrices are written in a basis of fewer rows. The
+        residuals ``r`` (R,) are weighted, and all entries of a gradient have the same weight.
         """
         like = self.function.model.like
         product, thin = self._at(z.to(like), thin=True)
@@ -290,10 +247,7 @@ class TangentProducts:
         return self._filled(product, groups, out), torch.cat(parts)
 
     def _filled(
-        self,
-        product: Product,
-        groups: Sequence[tuple[Tensor, Tensor | None]],
-        out: Tensor | None,
+        self, product: Product, groups: Sequence[tuple[Tensor, Tensor | None]], out: Tensor | None
     ) -> Tensor:
         """Return the transposed Jacobian (n, R') of groups of rows, chunk by chunk."""
         like, n, chunk = self.function.model.like, self.function.unknowns, self.chunk
@@ -344,8 +298,8 @@ class TangentProducts:
     def independent_rows(self, z: Tensor) -> int:
         """Return how many numbers the gradients hold at most that do not follow from each other.
 
-        A gradient that is a product of thin matrices has fewer than it has entries, and the
-        gradient of the head's bias is a factor of the gradient of its weight.
+        A product of thin matrices holds fewer than its entries; the gradient of the head's bias is
+        a factor of that of its weight.
         """
         sizes, names, head = self.function.sizes, self.function.names, self.function.model.head
         thin = self._at(z.to(self.function.model.like), thin=True)[1]
@@ -356,10 +310,7 @@ class TangentProducts:
         return sum(counts.values())
 
     def _at(self, z: Tensor, thin: bool = False) -> tuple[Product, Mapping[int, FactoredRows]]:
-        """Return the product of chunks of tangents (K, n) with the Jacobian, group by group.
-
-        The groups whose number is in the second result are written in a basis of fewer rows.
-        """
+        """Return how tangents (K, n) pass, and the bases of groups in fewer rows, by number."""
         if not self._tried:
             self._tried, self._recorded = True, self._record(z)
         if self._recorded is not None:
@@ -387,24 +338,21 @@ class TangentProducts:
         return graph
 
     def _vectorised(self, z: Tensor, tangents: Tensor) -> list[Tensor | None]:
-        def one(v: Tensor) -> list[Tensor]:
-            carried: list[Tensor] = jvp(self.function.groups, (z,), (v,))[1]
-            return carried
-
+        """Return the tangents of every group by ``jvp``, at once or one after the other."""
+        along = partial(jvp, self.function.groups, (z,))
         try:
-            return list(vmap(one)(tangents))
+            return list(vmap(lambda v: along((v,))[1])(tangents))
         except Exception:  # control flow by data, an operation without a batched form
-            each = [one(v) for v in tangents]
+            each = [along((v,))[1] for v in tangents]
             return [torch.stack(group) for group in zip(*each, strict=True)]
 
 
 def keep_freed_memory(size: int = 31 << 20) -> None:
     """Have the allocator keep the memory of one chunk for the next one.
 
-    Otherwise glibc returns it to the system after every chunk, and a tenth of the time of a
-    Jacobian is spent on getting it back page by page. It keeps twice the size of the largest block
-    that was freed, if that block was smaller than 32 MiB. This block is never written, so that it
-    costs nothing. With other allocators nothing changes.
+    Otherwise glibc returns it after every chunk, and a tenth of the time of a Jacobian goes into
+    getting it back. It keeps twice the size of the largest block that was freed, if that was below
+    32 MiB. This block is never written, so that it costs nothing.
     """
     torch.empty(size, dtype=torch.uint8)
 

@@ -21,7 +21,7 @@ from softleak.core.errors import ModelError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.model import ImagePrior, NewtonModel
-from softleak.numerics.gram import WeightedGrams, inverse_trace
+from softleak.numerics.least_squares import WeightedGrams, inverse_trace
 
 UNCHANGED = 1e-6  # an error of no more than this part of its gradient's size is none
 # The smallest error that an entry is taken to have, relative to the size of its gradient. Smaller
@@ -36,12 +36,8 @@ MEMORY = 1 << 30  # bytes of the Jacobian and its making; Gram matrices take a q
 def sent_errors(rows: Mapping[str, Tensor], true: GradientShare, sent: GradientShare) -> Tensor:
     """Return the error (R,) of some entries of a gradient; infinite for one that is not sent.
 
-    A factor on the whole of what is sent is no error.
-
-    Args:
-        rows: which entries of each gradient are measured, by name.
-        true: the gradient of the sample.
-        sent: what is sent instead of it.
+    A factor on the whole of what is sent is no error. ``rows`` says which entries of each gradient
+    are measured, by name.
     """
     every = list(_errors_by_tensor(rows, true, sent, _factor(true, sent)))
     errors, counts = (torch.cat(list(part)) for part in zip(*every, strict=True))
@@ -96,22 +92,13 @@ def _pooled(errors: Tensor, counts: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class NoiseReach:
-    """How good an image may be that is estimated from a changed gradient.
+    """How good an image may be that is estimated from a changed gradient; old answers are known."""
 
-    Attributes:
-        jacobian: how the gradients change with the pixels, (n, R).
-        rows: which entries of each gradient the R columns are, by name.
-        counts: how many entries each of the R columns stands for.
-        precision: the inverse covariance (n, n) of pixels beforehand.
-        memory: the bytes that the Jacobian may take.
-        known: the weights (R,) of entries that were asked for, and the PSNR for each.
-    """
-
-    jacobian: Tensor
-    rows: dict[str, Tensor]
-    counts: Tensor
-    precision: Tensor
-    memory: int = MEMORY
+    jacobian: Tensor  # how the gradients change with the pixels, (n, R)
+    rows: dict[str, Tensor]  # which entries of each gradient the R columns are
+    counts: Tensor  # how many entries each of the R columns stands for
+    precision: Tensor  # the inverse covariance (n, n) of pixels beforehand
+    memory: int = MEMORY  # the bytes that the Jacobian may take
     known: list[tuple[Tensor, float]] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -119,21 +106,12 @@ class NoiseReach:
         cls, subject: Subject, share: GradientShare, x: Tensor, y: Tensor, scale: Tensor,
         memory: int = MEMORY, unknowns: int = MOST_UNKNOWNS, prior: ImagePrior = PRIOR,
     ) -> NoiseReach:  # fmt: skip
-        """Linearise the gradient of one sample.
+        """Linearise the gradient of one sample with input ``x`` and soft label ``y`` (C,).
 
-        Args:
-            subject: the model made ready.
-            share: the gradient of the sample.
-            x: the input of the sample.
-            y: its soft label (C,).
-            scale: the size of a pixel of range one is that of the input times this.
-            memory: the bytes that the Jacobian and its making may take. Of large layers as many
-                gradients are drawn as fit, each of which then counts as several.
-            unknowns: the largest number of entries of an input.
-            prior: what an attacker knows of images.
-
-        Raises:
-            ModelError: if the input has more entries than ``unknowns``.
+        The size of a pixel of range one is that of the input times ``scale``. If the Jacobian of a
+        large layer does not fit into ``memory`` bytes, some of its gradients are drawn, each of
+        which counts as several. Raises ``ModelError`` of an input with more than ``unknowns``
+        entries.
         """
         if x.numel() > unknowns:
             raise ModelError(f"expected an input of at most {unknowns} entries")
@@ -157,8 +135,7 @@ class NoiseReach:
     def exceeds(self, true: GradientShare, sent: GradientShare, level: float) -> bool:
         """Return whether an attacker may reach a PSNR of ``level`` dB or more.
 
-        The PSNR grows with every weight. Where no entry weighs more than in a case that is known
-        not to reach the level, or none less than in one that does, nothing is computed.
+        The PSNR grows with every weight, so that weights on one side of known ones need no search.
         """
         weight = self._weight(true, sent)
         for other, psnr in self.known:
@@ -191,12 +168,9 @@ def _drawn(
     kept, found, counts, begin = model.kept(), {}, [], 0
     for name in names:
         size = model.quick.sizes[name]
-        own = torch.arange(size) if kept is None else _within(kept, begin, size)
+        every = torch.arange(size)
+        own = every if kept is None else every[torch.isin(every + begin, kept)]
         found[name] = (own, begin)
         counts.append(torch.full((len(own),), size / max(len(own), 1), dtype=torch.double))
         begin += size
     return found, torch.cat(counts)
-
-
-def _within(kept: Tensor, begin: int, size: int) -> Tensor:
-    return kept[(kept >= begin) & (kept < begin + size)] - begin

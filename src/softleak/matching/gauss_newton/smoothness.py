@@ -16,57 +16,43 @@ from softleak.matching.gauss_newton.equations import BatchFunction
 
 # Operations of torch that are smooth wherever they are defined. Those that pick or move entries are
 # among them: they are linear unless indices depend on the input, which other operations betray.
-SMOOTH = frozenset(
-    (
-        "add", "sub", "rsub", "mul", "div", "neg", "reciprocal", "square", "pow", "sqrt", "rsqrt",
-        "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "tanh",
-        "sinh", "cosh", "atan", "asinh", "sigmoid", "silu", "gelu", "mish", "softplus",
-        "log_sigmoid_forward", "erf", "erfc", "addcmul", "addcdiv", "lerp", "mm", "bmm", "mv",
-        "dot", "addmm", "addmv", "baddbmm", "addbmm", "linear", "matmul", "einsum", "convolution",
-        "mkldnn_convolution", "mkldnn_linear", "native_batch_norm", "cudnn_batch_norm",
-        "batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
-        "native_layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm", "_softmax",
-        "_safe_softmax", "_log_softmax", "logsumexp", "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_attention_math", "mean", "sum", "var", "var_mean", "std", "std_mean",
-        "cumsum", "prod", "linalg_vector_norm", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d",
-        "_adaptive_avg_pool3d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_nearest2d",
-        "upsample_nearest1d", "upsample_linear1d", "_upsample_bilinear2d_aa",
-        "_upsample_bicubic2d_aa", "view", "_unsafe_view", "reshape", "_reshape_alias", "permute",
-        "transpose", "t", "expand", "unsqueeze", "squeeze", "select", "slice", "split",
-        "split_with_sizes", "unbind", "cat", "stack", "clone", "detach", "alias", "as_strided",
-        "roll", "flip", "rot90", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d",
-        "replication_pad1d", "replication_pad2d", "unfold", "im2col", "col2im", "index",
-        "index_select", "index_put", "gather", "scatter", "scatter_add", "index_add", "embedding",
-        "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "tril", "triu", "diagonal",
-        "repeat", "where", "masked_fill", "_to_copy", "copy", "lift_fresh", "native_dropout",
-        "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty",
-        "new_full",
-    )
-)  # fmt: skip
+NAMES = """
+    add sub rsub mul div neg reciprocal square pow sqrt rsqrt exp exp2 expm1 log log1p log2
+    log10 sin cos tan tanh sinh cosh atan asinh sigmoid silu gelu mish softplus
+    log_sigmoid_forward erf erfc addcmul addcdiv lerp mm bmm mv dot addmm addmv baddbmm addbmm
+    linear matmul einsum convolution mkldnn_convolution mkldnn_linear native_batch_norm
+    cudnn_batch_norm batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
+    native_layer_norm native_group_norm _fused_rms_norm rms_norm _softmax _safe_softmax
+    _log_softmax logsumexp _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
+    _scaled_dot_product_attention_math mean sum var var_mean std std_mean cumsum prod
+    linalg_vector_norm avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
+    upsample_bilinear2d upsample_bicubic2d upsample_nearest2d upsample_nearest1d
+    upsample_linear1d _upsample_bilinear2d_aa _upsample_bicubic2d_aa view _unsafe_view reshape
+    _reshape_alias permute transpose t expand unsqueeze squeeze select slice split
+    split_with_sizes unbind cat stack clone detach alias as_strided roll flip rot90
+    constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d unfold
+    im2col col2im index index_select index_put gather scatter scatter_add index_add embedding
+    pixel_shuffle pixel_unshuffle channel_shuffle tril triu diagonal repeat where masked_fill
+    _to_copy copy lift_fresh native_dropout zeros_like ones_like empty_like full_like new_zeros
+    new_ones new_empty new_full
+"""
+SMOOTH = frozenset(NAMES.split())
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remember the names of the operations that the input passes through.
-
-    Attributes:
-        names: the names of these operations.
-        held: every tensor that depends on the input, by its identity. They are held so that no
-            other tensor has their identity.
-    """
+    """Remember the names of the operations that the input passes through."""
 
     def __init__(self, x: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: set[str] = set()
+        # What depends on the input, by its identity; held, so that nothing else has that identity.
         self.held: dict[int, Tensor] = {id(x): x}
 
     def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 - torch calls it with an operation
-        types: object,
-        args: tuple[object, ...] = (),
+        self, func: Any, types: object, args: tuple[object, ...] = (),  # noqa: ANN401 - of any kind
         kwargs: dict[str, object] | None = None,
-    ) -> object:
+    ) -> object:  # fmt: skip
         out = func(*args, **(kwargs or {}))
         if any(id(one) in self.held for one in tree_leaves((args, kwargs))):
             name = func.overloadpacket.__name__
@@ -84,20 +70,13 @@ class SmoothnessProbe:
 
     ``‖g(x + hv) − 2 g(x) + g(x − hv)‖`` shrinks like ``h²`` where the gradient is smooth. Where
     units switch, it shrinks more slowly: their number grows like ``h``, and each switch is a jump.
-
-    Attributes:
-        distances: the distances ``h``, from large to small, relative to inputs of size one.
-        directions: along how many random directions the gradient is probed.
-        least_order: the order of shrinking from which on the gradient counts as smooth.
-        noise: a second difference below this part of the gradient is rounding.
-        seed: the seed of inputs and directions.
     """
 
-    distances: tuple[float, ...] = (0.03, 0.01, 0.003, 0.001)
-    directions: int = 3
-    least_order: float = 1.75
-    noise: float = 1e-12
-    seed: int = 0
+    distances: tuple[float, ...] = (0.03, 0.01, 0.003, 0.001)  # ``h``, for inputs of size one
+    directions: int = 3  # along how many random directions the gradient is probed
+    least_order: float = 1.75  # the order of shrinking from which on the gradient counts as smooth
+    noise: float = 1e-12  # a second difference below this part of the gradient is rounding
+    seed: int = 0  # the seed of inputs and directions
 
     def __call__(self, function: BatchFunction) -> str:
         """Return why the network is not smooth, or nothing if it is."""
@@ -132,10 +111,9 @@ class SmoothnessProbe:
                 for h in self.distances
             ]
         floor = self.noise * float(here.norm())
-        pairs = list(zip(self.distances, bends, strict=True))
-        orders = [
+        orders = (
             math.log(b / d) / math.log(h / k)
-            for (h, b), (k, d) in itertools.pairwise(pairs)
+            for (h, b), (k, d) in itertools.pairwise(zip(self.distances, bends, strict=True))
             if b > floor and d > floor
-        ]
+        )
         return min(orders, default=math.inf)

@@ -1,9 +1,8 @@
 """Images, sentences, labels and the samples made of them."""
 
 from softleak.core.input_spec import CIFAR10_NORM, IMAGENET_NORM, Normalisation
-from softleak.paper.data.cifar import Split, load_cifar
 from softleak.paper.data.imageset import ImageSet, load_pack
-from softleak.paper.data.load import embedded, load, load_folder, verses
+from softleak.paper.data.load import Split, embedded, load, load_cifar, load_folder, verses
 from softleak.paper.data.samples import (
     Augmentation,
     Dirichlet,
@@ -21,28 +20,8 @@ from softleak.paper.data.samples import (
 )
 
 __all__ = [
-    "CIFAR10_NORM",
-    "IMAGENET_NORM",
-    "Augmentation",
-    "Dirichlet",
-    "Hard",
-    "ImageSet",
-    "Mixup",
-    "Normalisation",
-    "Sample",
-    "SmoothedMixup",
-    "Smoothing",
-    "Split",
-    "embedded",
-    "load",
-    "load_cifar",
-    "load_folder",
-    "load_pack",
-    "mixup",
-    "nth_sample",
-    "numbered_generator",
-    "one_hot",
-    "samples",
-    "smooth",
-    "verses",
-]
+    "CIFAR10_NORM", "IMAGENET_NORM", "Augmentation", "Dirichlet", "Hard", "ImageSet", "Mixup",
+    "Normalisation", "Sample", "SmoothedMixup", "Smoothing", "Split", "embedded", "load",
+    "load_cifar", "load_folder", "load_pack", "mixup", "nth_sample", "numbered_generator",
+    "one_hot", "samples", "smooth", "verses",
+]  # fmt: skip

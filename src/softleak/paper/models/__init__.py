@@ -12,16 +12,7 @@ import safetensors.torch
 from torch import nn
 
 from softleak.io.weights import copy_state, load_weights
-from softleak.paper.models.networks import (
-    LeNet,
-    alexnet,
-    fcn4,
-    kaiming_,
-    lenet,
-    mlp,
-    uniform_,
-    vgg,
-)
+from softleak.paper.models.networks import LeNet, alexnet, fcn4, kaiming_, lenet, mlp, uniform_, vgg
 from softleak.paper.models.resnet import (
     resnet18,
     resnet18_cifar,
@@ -34,26 +25,10 @@ from softleak.paper.models.resnet import (
 from softleak.paper.models.vit import vit
 
 __all__ = [
-    "MODELS",
-    "ModelSpec",
-    "alexnet",
-    "fcn4",
-    "kaiming_",
-    "lenet",
-    "load_weights",
-    "mlp",
-    "resnet18",
-    "resnet18_cifar",
-    "resnet20",
-    "resnet32",
-    "resnet50",
-    "resnet50_cifar",
-    "resnet56",
-    "trained_lenet",
-    "uniform_",
-    "vgg",
-    "vit",
-]
+    "MODELS", "ModelSpec", "alexnet", "fcn4", "kaiming_", "lenet", "load_weights", "mlp",
+    "resnet18", "resnet18_cifar", "resnet20", "resnet32", "resnet50", "resnet50_cifar",
+    "resnet56", "trained_lenet", "uniform_", "vgg", "vit",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

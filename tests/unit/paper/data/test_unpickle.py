@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softleak.core.errors import DataError
-from softleak.paper.data.cifar import unpickle
+from softleak.paper.data.load import unpickle
 
 DATA = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
 

@@ -62,7 +62,7 @@ def test_a_cluster_that_is_not_there_is_said(monkeypatch):
         raise ConnectionError("Could not find any running Ray instance")
 
     absent = SimpleNamespace(is_initialized=lambda: False, init=init)
-    monkeypatch.setattr(sweep, "_ray", lambda: absent)
+    monkeypatch.setattr(sweep, "import_extra", lambda *_: absent)
     with pytest.raises(OptionError, match="no Ray cluster at auto"):
         list(Cluster("auto").run(Sums(), pieces(1)))
 

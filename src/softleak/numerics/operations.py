@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,26 +23,17 @@ KERNEL = 1  # the place of the kernel's gradient among what a convolution's grad
 
 @dataclass(frozen=True, eq=False)
 class FactoredRows:
-    """An orthonormal basis of the tangents of a product ``D Aᵀ``.
+    """An orthonormal basis of the tangents of a product ``D Aᵀ``."""
 
-    Attributes:
-        span: an orthonormal basis (out, M) of what ``D`` spans.
-        rest: an orthonormal basis (out, out − M) of what it does not.
-        right: an orthonormal basis (in, M) of what ``A`` spans.
-    """
-
-    span: Tensor
-    rest: Tensor
-    right: Tensor
+    span: Tensor  # an orthonormal basis (out, M) of what ``D`` spans
+    rest: Tensor  # an orthonormal basis (out, out − M) of what it does not
+    right: Tensor  # an orthonormal basis (in, M) of what ``A`` spans
 
     @classmethod
     def of(cls, d: Tensor, a: Tensor, worth: float = 0.8) -> FactoredRows | None:
         """Return the basis at ``D`` (out, M) and ``A`` (in, M), if it has fewer rows.
 
-        Args:
-            d: the sensitivities.
-            a: the inputs.
-            worth: a basis that has more than this part of all entries is not worth its while.
+        One that has more than the part ``worth`` of all entries is not worth its while.
         """
         out, places, entries = len(d), d.shape[1], len(a)
         rows = places * (out + entries - places)
@@ -76,11 +67,7 @@ class FactoredRows:
 
 
 def factored_parts(graph: fx.Graph) -> dict[fx.Node, int]:
-    """Return the operations whose product is a part of the rows and nothing else.
-
-    Returns:
-        Matrix products and gradients of convolutions, each with the number of its part.
-    """
+    """Return the operations whose product is a part of the rows and nothing else."""
     output = next(node for node in graph.nodes if node.op == "output")
     found = {}
     for number, part in enumerate(output.args[0]):
@@ -117,20 +104,13 @@ SLOPES: dict[object, Callable[..., tuple[Tensor | float, Tensor | float]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One recorded operation at one iterate.
+    """One recorded operation at one iterate."""
 
-    Attributes:
-        node: the operation as it was recorded.
-        values: what every node before it is at the iterate.
-        value: what the operation returns there.
-        sources: the nodes among its arguments that have tangents.
-        thin: the basis in which the product that it computes is wanted; None means all entries.
-    """
-
-    node: fx.Node
-    values: Mapping[fx.Node, Any]
-    value: Any
-    sources: tuple[fx.Node, ...]
+    node: fx.Node  # the operation as it was recorded
+    values: Mapping[fx.Node, Any]  # what every node before it is at the iterate
+    value: Any  # what the operation returns there
+    sources: tuple[fx.Node, ...]  # the nodes among its arguments that have tangents
+    # in which the product that it computes is wanted; None: all entries
     thin: FactoredRows | None = None
 
     @property
@@ -157,10 +137,7 @@ class Operation:
         return target(*fx.map_arg(self.node.args, value), **fx.map_arg(self.node.kwargs, value))
 
     def slopes(self) -> Sequence[Tensor | float]:
-        """Return the derivative of a pointwise operation by each source, entry by entry.
-
-        A derivative may have fewer entries than the operation's value if it is broadcast to it.
-        """
+        """Return the derivative of a pointwise operation by each source, entry by entry."""
         quick = SLOPES.get(self.node.target)
         places = [self.source_at(position) for position in range(min(2, len(self.node.args)))]
         if quick is not None and len(set(places)) == len(places):
@@ -204,28 +181,18 @@ PLANE = 2  # spatial dimensions of an image
 
 @dataclass(frozen=True)
 class KernelShape:
-    """How the kernel of a two-dimensional convolution moves over an image.
+    """How the kernel of a two-dimensional convolution moves over an image."""
 
-    Attributes:
-        size: the height and width of the kernel.
-        stride: the distance between its places.
-        padding: the zeros that are added on each side.
-        dilation: the distance between its entries.
-        groups: into how many groups the channels are split that do not see each other.
-    """
-
-    size: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    groups: int = 1
+    size: tuple[int, int]  # the height and width of the kernel
+    stride: tuple[int, int]  # the distance between its places
+    padding: tuple[int, int]  # the zeros that are added on each side
+    dilation: tuple[int, int]  # the distance between its entries
+    groups: int = 1  # into how many groups the channels are split that do not see each other
 
     def of_delta(self, delta: Tensor, x: Tensor) -> Tensor:
         """Return the kernel's gradients (K, out, in / groups, h, w) for K sensitivities ``δ``.
 
-        Args:
-            delta: the sensitivities of the outputs, (K, B, out, H', W').
-            x: the input (B, in, H, W) that all have in common.
+        These are (K, B, out, H', W'), and all have one input ``x`` (B, in, H, W) in common.
         """
         right = self.patches(x)
         found = self.side_by_side(delta) @ right
@@ -235,9 +202,7 @@ class KernelShape:
     def of_input(self, x: Tensor, delta: Tensor) -> Tensor:
         """Return the kernel's gradients (K, out, in / groups, h, w) for K inputs.
 
-        Args:
-            x: the inputs (K, B, in, H, W).
-            delta: the sensitivity (B, out, H', W') that all have in common.
+        These are (K, B, in, H, W), and all have one sensitivity ``δ`` (B, out, H', W') in common.
         """
         patches = self._patches_around(delta, (x.shape[3], x.shape[4]))
         places = patches.shape[-1]
@@ -250,8 +215,7 @@ class KernelShape:
     def patches(self, x: Tensor) -> Tensor:
         """Return what the kernel sees of inputs (B, in, H, W) at each place.
 
-        Returns:
-            One matrix (B · places, in / groups · h · w) for each group.
+        For each group there is one matrix (B · places, in / groups · h · w).
         """
         found = F.unfold(x, self.size, self.dilation, self.padding, self.stride)
         found = found.view(len(x), self.groups, -1, found.shape[2]).permute(1, 0, 3, 2)
@@ -264,9 +228,7 @@ class KernelShape:
         return places.permute(2, 0, 3, 1, 4).reshape(self.groups, -1, batch * places.shape[-1])
 
     def _patches_around(self, delta: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return for each place of the input which sensitivity each entry of the kernel carries to
-        it, as (B, out, h, w, H · W).
-        """
+        """Return the sensitivities that the kernel carries to each place, (B, out, h, w, H · W)."""
         apart = delta
         if self.stride != (1, 1):
             down, right = self.stride
@@ -283,11 +245,10 @@ class KernelShape:
 
 
 def kernel_shape(weight: Tensor, settings: list[object]) -> KernelShape | None:
-    """Return the kernel of a two-dimensional convolution, or None if it is another one.
+    """Return the kernel of a two-dimensional convolution with weights (out, in / groups, h, w).
 
-    Args:
-        weight: its weights (out, in / groups, h, w).
-        settings: stride, padding, dilation, whether it is transposed, output padding and groups.
+    The settings are stride, padding, dilation, whether it is transposed, output padding and groups.
+    None means that it is another convolution.
     """
     stride, padding, dilation, transposed, _, groups = settings
     if weight.dim() != 2 + PLANE or transposed or not isinstance(groups, int):
@@ -342,9 +303,10 @@ def _carry_to_kernel(
     """Return how tangents of the sensitivity and of the input pass to the kernel's gradient."""
 
     def whole(of_delta: Tensor | None, of_input: Tensor | None, delta: Tensor = delta) -> Tensor:
-        parts = [] if of_delta is None else [kernel.of_delta(of_delta, x)]
-        parts += [] if of_input is None else [kernel.of_input(of_input, delta)]
-        return parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
+        return _summed(
+            None if of_delta is None else kernel.of_delta(of_delta, x),
+            None if of_input is None else kernel.of_input(of_input, delta),
+        )
 
     if thin is None:
         return whole
@@ -394,9 +356,7 @@ def _carry_to_input(
 
 def carry_linear(operation: Operation) -> Carry:
     """Return how tangents pass through an operation that is linear in its only source."""
-    if len(operation.sources) > 1:
-        return carry_by_jvp(operation)
-    return vmap(operation.run)
+    return carry_by_jvp(operation) if len(operation.sources) > 1 else vmap(operation.run)
 
 
 def carry_summed(operation: Operation) -> Carry:
@@ -471,8 +431,14 @@ def carry_product(operation: Operation) -> Carry:
 
 def _product_rule(of_a: Tensor | None, b: Tensor, a: Tensor, of_b: Tensor | None) -> Tensor:
     """Return ``ΔA B + A ΔB`` for tangents (K, m, k) and (K, k, n), one of which may be missing."""
-    parts = ([] if of_a is None else [_times(of_a, b)]) + ([] if of_b is None else [a @ of_b])
-    return parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
+    return _summed(None if of_a is None else _times(of_a, b), None if of_b is None else a @ of_b)
+
+
+def _summed(one: Tensor | None, other: Tensor | None) -> Tensor:
+    """Return the sum of two tensors, one of which may be missing; the first may be written over."""
+    if one is None or other is None:
+        return cast(Tensor, other if one is None else one)
+    return one.add_(other)
 
 
 def _times(many: Tensor, one: Tensor) -> Tensor:
@@ -489,9 +455,10 @@ def carry_products(operation: Operation) -> Carry:
     left, right = operation.source_at(0), operation.source_at(1)
 
     def carry(*tangents: Tensor) -> Tensor:
-        parts: list[Tensor] = [] if left is None else [tangents[left] @ b]
-        parts += [] if right is None else [a @ tangents[right]]
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        return _summed(
+            None if left is None else tangents[left] @ b,
+            None if right is None else a @ tangents[right],
+        )
 
     return carry
 

@@ -1,11 +1,14 @@
-"""The sentences of an audit's findings."""
+"""The sentence of every reason: a table from kinds of reasons to words.
+
+A row is a text whose braces name the reason's fields, or a function of these fields.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from softleak.core.results import Why
+from softleak.core.results import Reason, Why
 
 LISTED_LAYERS = 3  # layers with dropout that are named
 
@@ -23,10 +26,6 @@ def _solved(several: bool) -> str:
     return (
         f"the equations of all layers determine every pixel, and {fulfil} them to within rounding"
     )
-
-
-def _not_run(name: str, error: str) -> str:
-    return f"{name} could not be carried out: {error}"
 
 
 def _otherwise(classes: tuple[int, ...]) -> str:
@@ -57,7 +56,7 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     Why.ONLY_SIGNS: "the update is a pattern of signs, not a gradient",
     Why.SEVERAL_MIXED: "the update mixes several samples or steps",
     Why.NO_FEATURE: "no feature was recovered to start from",
-    Why.NOT_RUN: _not_run,
+    Why.NOT_RUN: "{name} could not be carried out: {error}",
     Why.OFFERS_NOTHING: "the model or the update offers nothing to it",
     Why.STRONGER_SUCCEEDED: "a stronger attack had recovered the input already",
     Why.NOT_REAL_VALUED: "words are not real numbers",
@@ -99,3 +98,11 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     Why.DECAY_SHOWS: "what no cross-entropy explains of the head's gradient is parallel to the "
     "head's weights, as weight decay of {decay:.2g} leaves it",
 }
+
+
+def sentence(reason: Reason) -> str:
+    """Return a reason in words, with its further remarks."""
+    words = SENTENCES[reason.kind]
+    fields = dict(reason.fields)
+    said = words.format(**fields) if isinstance(words, str) else words(**fields)
+    return "; ".join([said, *map(str, reason.notes)])

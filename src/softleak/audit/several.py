@@ -1,0 +1,421 @@
+"""Attack updates of several samples or steps: their classes, each sample, and their inputs."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import fields, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from softleak.audit.findings import (
+    Attempt,
+    CompositionFinding,
+    Counts,
+    InputFinding,
+    Method,
+    PixelMap,
+    SamplesFinding,
+)
+from softleak.audit.input_attacks import (
+    EMBEDDINGS,
+    MATCHING,
+    Attack,
+    agreement_of,
+    not_run,
+    search_input,
+    text_finding,
+)
+from softleak.audit.options import Options
+from softleak.batches.recover import read_batch
+from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
+from softleak.core.client import Client
+from softleak.core.errors import SoftleakError, in_a_line
+from softleak.core.fit import NOT_FITTED, Explanation, Fit, Hypothesis, Topic
+from softleak.core.input_spec import InputSpec
+from softleak.core.knowledge import Knowledge
+from softleak.core.results import BatchRecovery, Status, Told, Why, because
+from softleak.core.share import GradientShare, LocalTraining
+from softleak.core.subject import Subject
+from softleak.inversion.texts.read import read_bag
+from softleak.labels.certify import describe_family
+from softleak.labels.composition import Batch, BatchReader
+from softleak.labels.local.proportions import ProportionReader, StandIns
+from softleak.labels.otherwise import is_sign_pattern, without_decay
+from softleak.matching.unrolled import UnrolledMatching
+
+# What contradicts an update so that negative sums of its head say nothing of classes.
+MEANINGLESS = frozenset({
+    Explanation.OTHER_LOSS, Explanation.MSE, Explanation.SWAPPED, Explanation.OTHER_STEPS,
+})  # fmt: skip
+TINY = 1e-300  # the error of entries that pruning left
+SIGN_PART = 0.1  # of the largest entry: a sign of less is not that of a gradient
+COUNT_SLACK = 1e-3  # of a sample: what rounding may add to a bound
+SPARE_CLASSES = 2  # a head of C classes tells fewer than C − 1 samples from each other
+
+
+def read_composition(
+    subject: Subject, share: GradientShare, knowledge: Knowledge, fit: Fit = NOT_FITTED
+) -> CompositionFinding:
+    """Return what a share of several samples says; counts if the number of samples is known.
+
+    Whoever says that number says that the share is the mean gradient of one step on them. Weight
+    decay is undone with the model's own parameters. Where the numbers contradict the loss or the
+    sign, negative sums mean nothing; where they contradict no more than one plain step, signs do.
+    """
+    reader, samples = subject.once(BatchReader.of), knowledge.samples
+    signs = fit.explanations & {Explanation.SIGNS, Explanation.ADAPTIVE}
+    if signs or is_sign_pattern(share[reader.head.weight_name]):
+        return _by_signs(reader, share)
+    left = fit.explanations & {Explanation.PRUNED, Explanation.GRID}
+    if left:
+        return _of_what_is_left(reader, share, fit[Topic.COMPRESSION])
+    against = [h for h in fit.contradicted if h.explanation in MEANINGLESS]
+    if against:
+        return CompositionFinding(reasons=tuple(h.sentence for h in against))
+    whole = None if knowledge.scale_unknown else samples
+    share, batch = _read(subject, reader, share, whole)
+    counts, doubt = _bounded(reader, share, batch, whole)
+    declared = knowledge.is_gradient or knowledge.scale is not None
+    flipped = () if declared or not batch.raised else reader.read(share.scaled(-1)).raised
+    said: list[Told] = [batch.message, *([doubt] if doubt else [])]
+    if samples is not None and whole is None:
+        said.append(because(Why.SCALE_UNKNOWN))
+    if flipped:
+        said.append(because(Why.OTHERWISE, classes=flipped))
+    attacked = bool(batch.raised) or _could_prove(reader, share)
+    if not attacked:
+        said.insert(0, because(Why.NO_SIGN_ATTACK))
+    return CompositionFinding(
+        batch.gradients, batch.present, counts, tuple(said), attacked, flipped, raised=batch.raised
+    )  # fmt: skip
+
+
+def _of_what_is_left(
+    reader: BatchReader, share: GradientShare, compression: Hypothesis
+) -> CompositionFinding:
+    """Return the classes of an update of which entries were removed or rounded to a grid.
+
+    An entry that is left after pruning is exact; one on a grid is off by a step at most.
+    """
+    step = compression.number if compression.explanation is Explanation.GRID else 0.0
+    batch = reader.read(share, left=step or TINY)
+    attacked = bool(batch.raised) or _could_prove(reader, share)
+    return CompositionFinding(
+        batch.gradients, batch.present, None, (batch.message,), attacked, raised=batch.raised
+    )  # fmt: skip
+
+
+def _read(
+    subject: Subject, reader: BatchReader, share: GradientShare, samples: int | None
+) -> tuple[GradientShare, Batch]:
+    """Return the share without weight decay, and the classes that every way to undo it proves."""
+    undone = list(without_decay(subject, share))
+    if not undone:
+        return share, reader.read(share, samples)
+    batches = [reader.read(tried, samples) for tried, _ in undone]
+    present = set.intersection(*(set(batch.present) for batch in batches))
+    raised = set.intersection(*(set(batch.raised) for batch in batches))
+    told = because(Why.DECAY_UNDONE, decay=undone[0][1], message=batches[0].message)
+    first = replace(
+        batches[0], message=str(told),
+        present=tuple(sorted(present)), raised=tuple(sorted(raised)),
+    )  # fmt: skip
+    return undone[0][0], first
+
+
+def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
+    """Return the classes for which ``p − y`` is negative: steps of Adam keep signs.
+
+    A class of no sample is lowered in every step. What is far smaller than the largest entry is
+    what a decoupled weight decay moves.
+    """
+    head = reader.head
+    negative = torch.zeros(head.classes, dtype=torch.bool)
+    name = head.weight_name
+    if head.has_bias and head.bias_name in share:
+        name = head.bias_name
+        negative = share[name].cpu() < -SIGN_PART * share.largest(name)
+    elif reader.never_negative:
+        negative = (share[name].cpu() < -SIGN_PART * share.largest(name)).any(1)
+    raised = tuple(negative.nonzero()[:, 0].tolist())
+    attacked = _could_prove(reader, share)
+    reasons = [] if attacked else [because(Why.NO_SIGN_ATTACK_ON_SIGNS)]
+    reasons.append(because(Why.SIGNS_PROVE, classes=len(raised)))
+    return CompositionFinding(1, raised, None, tuple(reasons), attacked, signs=True, raised=raised)
+
+
+def counted(
+    subject: Subject, share: GradientShare, found: CompositionFinding, samples: int
+) -> CompositionFinding:
+    """Return a finding with the number of samples of each class.
+
+    Args:
+        subject: the model the gradients were computed with.
+        share: the mean gradient of one plain step on all samples, which somebody has to know.
+        found: the classes that were proved to be behind it.
+        samples: how many samples there are.
+    """
+    if found.signs:
+        return found
+    reader = subject.once(BatchReader.of)
+    estimated = reader.counts(share, found.raised, samples)
+    batch = Batch(found.samples, found.present, estimated, found.message, found.raised)
+    counts, doubt = _bounded(reader, share, batch, samples)
+    return replace(found.because(doubt), counts=counts)
+
+
+def _bounded(
+    reader: BatchReader, share: GradientShare, batch: Batch, samples: int | None
+) -> tuple[Counts | None, Told]:
+    """Return the counts, or why none are claimed.
+
+    A class that is raised by more than smoothing may do has ``n_c ≥ −B·δ_c`` samples, whatever the
+    smoothing, and one at least.
+    """
+    if batch.counts is None or samples is None:
+        return None, ""
+    if batch.gradients > samples:
+        return None, because(Why.NOT_ONE_STEP, samples=samples)
+    head, estimated = reader.head, batch.counts.tolist()
+    if not head.has_bias or head.bias_name not in share:
+        return Counts(tuple(estimated)), because(Why.COUNTS_ESTIMATED)
+    bounds = enumerate((-samples * share[head.bias_name].double()).tolist())
+    floor = samples / head.classes  # smoothing moves a label towards this, from either side
+    low = [
+        max(math.ceil(bound - COUNT_SLACK) if bound > floor else 0, int(i in batch.present))
+        for i, bound in bounds
+    ]
+    spare = samples - sum(low)
+    if spare < 0:
+        return None, because(Why.TOO_FEW_SAMPLES, least=sum(low), samples=samples)
+    high = [least + spare for least in low]
+    within = [min(max(n, a), b) for n, a, b in zip(estimated, low, high, strict=True)]
+    return Counts(tuple(within), tuple(low), tuple(high)), ""
+
+
+def _could_prove(reader: BatchReader, share: GradientShare) -> bool:
+    """Return whether signs say anything of classes: by the head's bias, or by the features.
+
+    Features that are never negative leave the sign of ``p − y`` in the gradient of the weight.
+    """
+    return (reader.head.has_bias and reader.head.bias_name in share) or reader.never_negative
+
+
+Readers: TypeAlias = dict[tuple[LocalTraining, int, int], ProportionReader]
+PARTS_LEAST = 0.01  # the smallest estimate of a class's part that is listed
+PARTS_MOST = 10  # the largest number of classes that are listed
+
+
+def parts_of_classes(
+    subject: Subject, share: GradientShare, samples: int | None, stand_ins: StandIns | None
+) -> Told:
+    """Return how large a part of a client's data each class is, with intervals, or nothing.
+
+    The client's local training is run on images that stand in for its data. Without such images
+    there is no interval to rely on, and nothing is said.
+
+    Args:
+        subject: the model the client started from.
+        share: ``before − after``, with the client in ``made_by``.
+        samples: how many samples the client has.
+        stand_ins: images with their classes that stand in for the client's.
+    """
+    training = share.made_by
+    if stand_ins is None or training is None or samples is None or samples < 2:
+        return ""
+    if training.unknowns or not training.trains:
+        return ""
+    made = subject.once(_readers)
+    key = (training, samples, id(stand_ins))
+    try:
+        if key not in made:
+            settings = {f.name: getattr(training, f.name) for f in fields(LocalTraining)}
+            made[key] = ProportionReader.of(subject, Client(**settings), samples, stand_ins)
+    except SoftleakError as error:
+        return because(Why.PARTS_NOT_ESTIMATED, error=in_a_line(error))
+    found = made[key].read(share)
+    mean, (low, high) = found.mean.tolist(), found.interval.tolist()
+    order = found.mean.argsort(descending=True).tolist()[:PARTS_MOST]
+    parts = tuple((i, mean[i], low[i], high[i]) for i in order if mean[i] >= PARTS_LEAST)
+    return because(Why.PARTS, parts=parts, message=found.message)
+
+
+def _readers(_: Subject) -> Readers:
+    """Return where a subject keeps its readers, one for each way to train."""
+    return {}
+
+
+def read_samples(
+    subject: Subject, share: GradientShare, composition: CompositionFinding, options: Options
+) -> SamplesFinding:
+    """Attack every sample behind the gradient of several.
+
+    Args:
+        subject: the model made ready.
+        share: the gradient of one step on all samples.
+        composition: what is known of the update as a whole.
+        options: what is asked for, and what is known beforehand.
+    """
+    if composition.signs:
+        return SamplesFinding(reason=because(Why.SIGNS_OF_SEVERAL))
+    knowledge, start = options.knowledge.of(share), time.perf_counter()
+    try:
+        found = _with_inputs(subject, share, knowledge, read_batch(subject, share, knowledge))
+    except Exception as error:  # the attack runs the model, and its code may raise anything
+        return SamplesFinding(reason=in_a_line(error))
+    seconds = time.perf_counter() - start
+    if not found.samples and found.size + SPARE_CLASSES > subject.head.classes:
+        return SamplesFinding(reason=found.message, seconds=seconds)
+    pictures: tuple[Tensor, ...] = ()
+    if options.inputs and found.inputs is not None and found.inputs.ndim >= 2:
+        pictures = tuple(PixelMap.of(x, options.normalisation)(x) for x in found.inputs)
+    return SamplesFinding(found, found.message, _assumed(knowledge), pictures, seconds)
+
+
+def _with_inputs(
+    subject: Subject, share: GradientShare, knowledge: Knowledge, found: BatchRecovery
+) -> BatchRecovery:
+    """Return the samples with their inputs, if the first layer tells them.
+
+    The first layer alone does not prove labels of a share whose scale nobody states. If the last
+    layer proved all of them, it proved the scale as well, and the first layer is asked again.
+    """
+    if found.status is not Status.UNIQUE or found.inputs is not None or knowledge.scale_unknown:
+        return found
+    again = recover_by_inputs(subject, share, replace(knowledge, scale="known"))
+    if again is None or again.status is not Status.UNIQUE or not _same_labels(found, again):
+        return found
+    return again
+
+
+def _same_labels(one: BatchRecovery, other: BatchRecovery) -> bool:
+    """Return whether two recoveries hold the same labels, in whatever order."""
+    left = [(sample.label, sample.error) for sample in other.proved]
+    for sample in one.proved:
+        near = [
+            pair
+            for pair in left
+            if sample.label is not None
+            and pair[0] is not None
+            and float((sample.label - pair[0]).abs().sum()) <= sample.error + pair[1]
+        ]
+        if not near:
+            return False
+        left = [pair for pair in left if pair is not near[0]]
+    return not left
+
+
+def _assumed(knowledge: Knowledge) -> str:
+    """Return what the attack on single samples rests on beside what every attack does."""
+    said = (
+        f"{knowledge.samples} samples, as was said" if knowledge.samples is not None
+        else "as many samples as its head's gradient shows, no two of them with the same feature"
+    )  # fmt: skip
+    labels = "one-hot, smoothed or mixed of two classes, or any where ReLU layers tell them"
+    named = labels if knowledge.family is None else describe_family(knowledge.family)
+    return f"The update is one step on {said}; their labels are {named}."
+
+
+def batch_input(
+    subject: Subject, share: GradientShare, samples: SamplesFinding, options: Options
+) -> InputFinding:
+    """Search for all inputs of an update of several samples, if one of its labels is proved.
+
+    Each sample has its own label and feature as targets. The finding holds the first input, and
+    all of them as its ``batch``.
+    """
+    if samples.found is None or not samples.proved or samples.pictures:
+        return InputFinding(Method.NONE, because(Why.SEVERAL_MIXED))
+    start = time.perf_counter()
+    try:
+        found = search_input(subject, share, samples.found, options)
+    except Exception as error:  # the model's own code and torch may raise anything
+        return not_run(MATCHING.name, error)
+    if found is None:
+        return InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
+    attempts = found.attempts
+    if found.attacked:
+        attempts += (Attempt(MATCHING.id, found.outcome, found.told),)
+    return replace(found, seconds=time.perf_counter() - start, attempts=attempts)
+
+
+FIRST_LAYER = Method("FIRST_LAYER", "closed form, from the first layer's update", exact=True)
+LOCAL_FIRST_LAYER = Attack(
+    "input-local-first-layer", "Inputs behind local training, from the first layer",
+    "The update of a fully connected first layer is a sum over inputs that never change; its "
+    "sparse vectors separate them.",
+)  # fmt: skip
+LOCAL_MATCHING = Attack(
+    "input-local-matching", "Input behind local training, by matching",
+    "The declared client is run on guesses that follow what its update leaves.",
+)  # fmt: skip
+# The attack that a finding of each method behind local training comes from.
+_TRAINED = {
+    Method.TEXT: EMBEDDINGS, FIRST_LAYER: LOCAL_FIRST_LAYER, Method.MATCHING: LOCAL_MATCHING
+}  # fmt: skip
+
+
+def trained_input(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
+    """Return the inputs behind an update of several steps, or why they were not attacked.
+
+    Of several inputs the finding holds the first, and says how many there are.
+    """
+    if not options.inputs:
+        return InputFinding(Method.NONE, because(Why.NOT_ASKED), asked=False)
+    start = time.perf_counter()
+    try:
+        found = _trained(subject, share, options)
+    except Exception as error:  # the model's own code and torch may raise anything
+        return not_run("the attack on local training", error)
+    run = _TRAINED.get(found.method)
+    ended = () if run is None else (Attempt(run.id, found.outcome, found.told),)
+    return replace(found, seconds=time.perf_counter() - start, attempts=ended)
+
+
+def _trained(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
+    """Return the inputs by the attack that applies: words of texts, or what the first layer tells.
+
+    Rows of a word table that no text uses do not move in any step, unless weights decay.
+    """
+    if isinstance(subject.input_shape, InputSpec):
+        return text_finding(read_bag(subject, share, "the update is one of several steps"))
+    found = recover_trained_batch(subject, share, options.knowledge.of(share))
+    if found.inputs is None:
+        return _matched(subject, share, options, found)
+    first = found.inputs[0]
+    pixels = PixelMap.of(first, options.normalisation)
+    off = found.input_error * float(pixels.scale.max())
+    predicted = math.inf if off == 0 else -20 * math.log10(off)
+    return InputFinding(
+        FIRST_LAYER, found.message, pixels(first), predicted, determined=True, to_pixels=pixels
+    )  # fmt: skip
+
+
+def _matched(
+    subject: Subject, share: GradientShare, options: Options, found: BatchRecovery
+) -> InputFinding:
+    """Match the unrolled client where one sample was declared; else say what was not attacked."""
+    if found.size > 1:  # patterns were found, but not all of them
+        return InputFinding(FIRST_LAYER, found.message)
+    training, samples = share.made_by, options.knowledge.samples
+    runs = training is not None and not training.unknowns and subject.tensor_shape is not None
+    if samples != 1 or not runs or options.seconds <= 0:
+        hint = because(Why.SAY_ONE_SAMPLE, message=found.message)
+        return InputFinding(Method.NONE, found.message if samples else hint)
+    try:
+        tries = [
+            UnrolledMatching(seconds=options.seconds / 2, seed=seed)(subject, share)
+            for seed in (0, 1)
+        ]
+    except Exception as error:  # the model's own code and torch may raise anything
+        return not_run(MATCHING.name, error)
+    best, other = sorted(tries, key=lambda one: one.misfit)
+    pixels = PixelMap.of(best.input, options.normalisation)
+    return InputFinding(
+        Method.MATCHING, because(Why.UNROLLED),
+        pixels(best.input), to_pixels=pixels, misfit=best.misfit,
+        agreement=agreement_of(pixels(best.input), pixels(other.input)),
+    )  # fmt: skip

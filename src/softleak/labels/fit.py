@@ -1,0 +1,428 @@
+"""Ask whether an update bears out what is assumed of it, before its label is claimed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from softleak.core.factors import Factors, factor, numerical_rank
+from softleak.core.families import KNOWN_FAMILIES, Binary, Family
+from softleak.core.fit import Bearing, Explanation, Fit, Hypothesis, Topic
+from softleak.core.knowledge import Knowledge
+from softleak.core.loss import BinaryCrossEntropy, CrossEntropy
+from softleak.core.results import Evidence, Reading, Recovery, Status
+from softleak.core.share import GradientShare
+from softleak.core.subject import Subject
+from softleak.labels.binary import recover_binary
+from softleak.labels.composition import LOPSIDED, entry_error
+from softleak.labels.evidence.combine import combine
+from softleak.labels.evidence.probes import evidence_for
+from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
+from softleak.labels.otherwise import is_sign_pattern
+from softleak.labels.positive import never_negative
+from softleak.labels.residual import (
+    LOGIT_ROUNDINGS,
+    SAME_FACTOR,
+    LossReading,
+    Residual,
+    simple_readings,
+    temperature_of,
+)
+
+GRID_LEAST, GRID_MOST = 8, 600  # levels of a grid that rounding to 8 bits leaves
+GRID_OFF = 0.04  # of a step: how far values may lie beside a grid
+GRID_REPEATS = 4  # times as many values as levels
+# Entries that were cut off: the part of zeros, and the smallest of the others beside their median.
+CUT_ZEROS, CUT = 0.1, 0.2
+ABSENT = 0.5  # of the smallest singular value that noise leaves: less means that it is not there
+ZEROS = 0.01  # the part of entries that noise would have to leave exactly zero
+FEWEST_ENTRIES, MOST_ENTRIES = 64, 1 << 22  # of a matrix whose singular values show noise
+COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree by it
+PARALLEL = 0.99  # the cosine from which sums are those of weight decay
+# Adaptive steps: entries of a tensor that shows them, how far apart the largest of tensors may be,
+# what counts as nearly the largest, and the part of entries that is.
+FEWEST_MOVED, ALIKE, NEARLY, MANY = 64, 2.0, 0.8, 0.05
+UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
+# The fit of a label of a simple kind, which chance alone would not leave.
+BORNE_OUT = Fit.of([Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)], Bearing.HOLDS)
+OF_ANY_SCALE = BORNE_OUT.saying(Hypothesis(Topic.SCALE, Bearing.OPEN))
+NAMED = {"ce": Explanation.NONE, "bce": Explanation.BCE, "mse": Explanation.MSE}
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """What the numbers of a gradient say, and the label that they mean.
+
+    Attributes:
+        fit: what they say of every assumption.
+        seen: the head's residual, if one sample is behind it and something tells its size.
+        reading: the loss, sign and factor at which the residual means a label of a simple kind.
+        pieces: what other layers say.
+    """
+
+    fit: Fit
+    seen: Residual | None = None
+    reading: LossReading | None = None
+    pieces: tuple[Evidence, ...] = ()
+
+
+def fitted(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, answer: Recovery
+) -> Recovery:
+    """Return an answer with its fit; it claims nothing on an assumption that is contradicted."""
+    head = subject.head
+    if answer.status is Status.UNIQUE and answer.family in KNOWN_FAMILIES:
+        fit = OF_ANY_SCALE if knowledge.scale_unknown else BORNE_OUT
+        return replace(answer, fit=_stated(fit, knowledge, share))
+    if answer.status is Status.ZERO_GRADIENT or head.weight_name not in share:
+        return answer
+    found = examine(subject, share, knowledge)
+    answer = replace(answer, fit=_stated(found.fit, knowledge, share))
+    if found.reading is not None and found.seen is not None:
+        return _read_as(answer, found.reading, found.seen, share, found.pieces)
+    if answer.status is Status.UNIQUE:
+        return _doubted(answer)
+    several = _binary(subject, knowledge, share, answer)
+    if several is not None:
+        return several
+    return _contradicted(answer, found, subject, share)
+
+
+def _stated(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
+    """Return the fit beside what the caller stated of noise."""
+    if not knowledge.noise or (share.rounding and max(share.rounding.values()) >= knowledge.noise):
+        return fit
+    absent = Hypothesis(Topic.NOISE, Bearing.CONTRADICTED, Explanation.ABSENT, knowledge.noise)
+    return fit.saying(absent)
+
+
+def _read_as(
+    answer: Recovery, reading: LossReading, seen: Residual, share: GradientShare,
+    pieces: tuple[Evidence, ...],
+) -> Recovery:  # fmt: skip
+    """Return the answer under the loss, sign and factor that make a simple label of the numbers."""
+    plain = reading.factor > 0
+    same = abs(reading.factor - 1) <= SAME_FACTOR
+    if isinstance(reading.loss, CrossEntropy) and plain and (same or share.scale != "known"):
+        return answer  # which was searched under this loss, and may be doubted for good reasons
+    sentences = " ".join(h.sentence for h in answer.fit.hypotheses if h.explanation.value)
+    family = _family(reading)
+    if isinstance(reading.loss, CrossEntropy) or not plain or not (same or share.scale != "known"):
+        other = Reading(reading.label, 1 / reading.factor, family)
+        reason = f"read as it was stated, the update means no label of a simple kind. {sentences}"
+        return replace(
+            answer, status=Status.AMBIGUOUS, reason=reason, complete=False, readings=(other,),
+            label=reading.label if answer.label is None else answer.label, noise=0.0,
+        )  # fmt: skip
+    return Recovery(
+        Status.UNIQUE, sentences, reading.label, seen.feature, seen.t * reading.factor,
+        reading.error, seen.relative, 1 / reading.factor, difference=seen.delta, family=family,
+        evidence=pieces, complete=True, loss=reading.loss, fit=answer.fit,
+    )  # fmt: skip
+
+
+def _family(reading: LossReading) -> Family:
+    """Return the simplest family of a reading's label."""
+    if isinstance(reading.loss, BinaryCrossEntropy):
+        return Binary()
+    return KNOWN_FAMILIES[0] if float(reading.label.max()) == 1 else KNOWN_FAMILIES[1]
+
+
+def _doubted(answer: Recovery) -> Recovery:
+    """Return a label of no simple kind, doubted where a temperature makes a simple one of it."""
+    loss = answer.fit[Topic.LOSS]
+    if loss.explanation is not Explanation.TEMPERATURE:
+        return answer
+    return replace(answer, status=Status.AMBIGUOUS, reason=loss.sentence, complete=False)
+
+
+def _binary(
+    subject: Subject, knowledge: Knowledge, share: GradientShare, answer: Recovery
+) -> Recovery | None:
+    """Return several labels of one sample, if the head alone tells them and it is no cross-entropy.
+
+    Without a bias there is an exact twin of the other sign, which features of one sign rule out.
+    """
+    factors = factor(subject.head, [share])
+    loss = answer.fit[Topic.LOSS]
+    product = bool(factors.rank_one & ~factors.zero)
+    compressed = answer.fit[Topic.COMPRESSION].bearing is Bearing.CONTRADICTED
+    if not product or compressed or loss.bearing is not Bearing.CONTRADICTED:
+        return None
+    family = knowledge.family if isinstance(knowledge.family, Binary) else None
+    positive = subject.once(never_negative)
+    for one in (BinaryCrossEntropy(), BinaryCrossEntropy("sum")):
+        found = recover_binary(subject.head, factors, family, one, positive)
+        if found.label is not None and found.complete:
+            bce = Hypothesis(Topic.LOSS, Bearing.HOLDS, Explanation.BCE, loss.number)
+            return replace(found, fit=answer.fit.saying(bce))
+    return None
+
+
+def _lopsided(answer: Recovery, share: GradientShare, subject: Subject) -> bool:
+    """Return whether nearly every class is raised, which a gradient does to few."""
+    name = subject.head.bias_name
+    told = name in share and subject.head.has_bias and not answer.noise
+    if not told or answer.fit[Topic.LOSS].bearing is Bearing.CONTRADICTED:
+        return False
+    delta = share[name].double()
+    error = LOGIT_ROUNDINGS * entry_error(share, name, subject.head.dtype)
+    raised, lowered = int((delta < -error).sum()), int((delta > error).sum())
+    return raised > 2 and raised >= LOPSIDED * lowered
+
+
+def _contradicted(
+    answer: Recovery, found: Examined, subject: Subject, share: GradientShare
+) -> Recovery:
+    """Return an answer that claims no label, if the numbers contradict an assumption."""
+    if _lopsided(answer, share, subject):
+        sign = Hypothesis(Topic.SIGN, Bearing.CONTRADICTED, Explanation.SWAPPED)
+        answer = replace(answer, fit=answer.fit.saying(sign))
+    if answer.status is Status.NO_SOLUTION and answer.fit.holds:
+        weights = Hypothesis(Topic.WEIGHTS, Bearing.CONTRADICTED, Explanation.OTHER_WEIGHTS)
+        answer = replace(answer, fit=answer.fit.saying(weights))
+    against = {h.topic: h for h in answer.fit.contradicted}
+    against.pop(Topic.NOISE, None)  # the declaration is wrong, and was left out
+    if not against or answer.status is Status.NOT_SINGLE or _narrowed(answer):
+        return answer
+    if against.keys() == {Topic.COMPRESSION} and not _pruned(against[Topic.COMPRESSION]):
+        return answer  # which was read as noise of that size, or as signs
+    if answer.status is not Status.NO_SOLUTION:
+        reason = " ".join(h.sentence for h in against.values())
+        answer = Recovery(Status.NO_SOLUTION, reason, fit=answer.fit, evidence=found.pieces)
+    seen = found.seen
+    if seen is None or Topic.LOSS not in against:
+        return answer
+    # Where another layer agrees, the feature is that of the sample whatever the loss.
+    agree = sum(piece.agrees for piece in found.pieces) > 1
+    error = seen.relative if agree else math.inf
+    return replace(
+        answer, feature=seen.feature, scalar=seen.t, feature_error=error, difference=seen.delta
+    )
+
+
+def _narrowed(answer: Recovery) -> bool:
+    """Return whether an answer names labels that fit, as proved or as readings."""
+    return answer.status is Status.AMBIGUOUS and bool(answer.readings or answer.solutions)
+
+
+def _pruned(compression: Hypothesis) -> bool:
+    return compression.explanation is Explanation.PRUNED
+
+
+def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Examined:
+    """Return what the numbers of a gradient say of every assumption."""
+    head = subject.head
+    G = share[head.weight_name].to(head.W.device).double()
+    compression = _compression(share, G)
+    if compression.bearing is Bearing.CONTRADICTED:
+        return Examined(Fit.of([compression]))
+    factors = factor(head, [share])
+    verdict = combine(evidence_for(subject, knowledge), [share], head, factors)
+    pieces = verdict.pieces[0]
+    seen = Residual.of(head, share, factors, verdict)
+    if seen is not None:
+        reading = next(simple_readings(seen), None)
+        said = [compression, *_of_one(seen, reading, share), *_of_layers(subject, pieces, factors)]
+        if reading is None and (swapped := _swapped(seen, knowledge, share)) is not None:
+            reading, said = swapped, [*said, *_of_one(seen, swapped, share)]
+        return Examined(Fit.of(said), seen, reading, pieces)
+    said = list(_of_many(subject, share, G, factors))
+    refuted = [piece.misfit for piece in pieces if piece.refutes and not piece.holds]
+    clean = bool(factors.rank_one) and float(factors.explained[0]) <= COARSE
+    if clean and refuted and all(one.bearing is not Bearing.CONTRADICTED for one in said):
+        said.append(_contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, max(refuted)))
+    return Examined(Fit.of([compression, *said]), pieces=pieces)
+
+
+def _contradiction(topic: Topic, why: Explanation, number: float | None = None) -> Hypothesis:
+    return Hypothesis(topic, Bearing.CONTRADICTED, why, number)
+
+
+def _of_one(
+    seen: Residual, reading: LossReading | None, share: GradientShare
+) -> Iterator[Hypothesis]:
+    """Yield what one sample's residual says of loss, weights, sign, scale, steps and noise."""
+    yield Hypothesis(Topic.STEPS, Bearing.HOLDS)
+    yield Hypothesis(Topic.NOISE, Bearing.HOLDS, number=0.0)
+    if reading is None:
+        yield from _unread(seen, share)
+        return
+    yield Hypothesis(Topic.WEIGHTS, Bearing.HOLDS, number=reading.misfit)
+    yield Hypothesis(Topic.LOSS, Bearing.HOLDS, NAMED[reading.loss.name], reading.misfit)
+    if reading.factor < 0:
+        yield _contradiction(Topic.SIGN, Explanation.SWAPPED, reading.misfit)
+    else:
+        yield Hypothesis(Topic.SIGN, Bearing.HOLDS)
+    if abs(abs(reading.factor) - 1) <= SAME_FACTOR:
+        yield Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)
+        return
+    impossible = share.scale == "known" and _below_zero(seen) > LOGIT_ROUNDINGS
+    bearing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
+    yield Hypothesis(Topic.SCALE, bearing, Explanation.OTHER_SCALE, 1 / abs(reading.factor))
+
+
+def _below_zero(seen: Residual) -> float:
+    """Return how far the label of the cross-entropy is below zero, in errors."""
+    loss = CrossEntropy()
+    return float((-loss.label(seen.z, seen.delta) / seen.errors(loss, 1.0)).max())
+
+
+def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
+    """Yield what a residual without a simple label says: it may be of any label, or of none."""
+    error, total = seen.errors(CrossEntropy(), 1.0), float(seen.delta.sum())
+    off = total / float(seen.delta.abs().sum())
+    if _is_margin(seen.delta, seen.relative):
+        yield _contradiction(Topic.LOSS, Explanation.MARGIN, off)
+        return
+    if abs(total) > 4 * float(error.sum()):
+        yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
+        return
+    warm = temperature_of(seen)
+    impossible = _below_zero(seen) > LOGIT_ROUNDINGS and share.scale != "unknown"
+    if warm is not None:
+        bearing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
+        yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm)
+    elif impossible:
+        yield _contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, _below_zero(seen))
+
+
+def _is_margin(delta: Tensor, relative: float) -> bool:
+    """Return whether a residual is that of a margin: one size where it is violated, else zero."""
+    largest = float(delta.abs().max())
+    above = delta[delta > 1e-3 * largest]
+    below = delta[delta < -1e-3 * largest]
+    if len(below) != 1 or len(above) < 3:
+        return False
+    return bool((above / above.mean() - 1).abs().max() <= LOGIT_ROUNDINGS * relative + 1e-6)
+
+
+def _of_many(
+    subject: Subject, share: GradientShare, G: Tensor, factors: Factors
+) -> Iterator[Hypothesis]:
+    """Yield what a head's gradient says that is not known to be one sample's."""
+    head = subject.head
+    relative = share.resolution(head.weight_name, head.dtype)
+    sums = float(G.sum(0).norm())
+    rounding = LOGIT_ROUNDINGS * relative * float(G.abs().sum(0).norm())
+    rounding += LOGIT_ROUNDINGS * share.noise(head.weight_name) * G.numel() ** 0.5
+    off = sums / max(float(G.norm()), 1e-300)
+    rank = numerical_rank(head, share, relative)
+    if not bool(factors.rank_one) and rank < min(G.shape):
+        yield Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.SEVERAL, float(rank))
+    own = head.column_sums
+    if sums <= rounding:
+        yield Hypothesis(Topic.LOSS, Bearing.HOLDS, number=off)
+    elif bool(own.any()) and float(torch.cosine_similarity(G.sum(0), own, 0).abs()) > PARALLEL:
+        yield Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.DECAY, off)
+    elif (adaptive := _of_steps(share)) is not None:
+        yield adaptive
+    elif rank < min(G.shape) - 1:
+        yield Hypothesis(Topic.NOISE, Bearing.HOLDS, number=0.0)
+        yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
+    else:
+        yield _of_noise(G, sums, off)
+
+
+def _of_steps(share: GradientShare) -> Hypothesis | None:
+    """Return that all parameters moved by about the same amount, if steps of Adam left them so."""
+    sizes = [g.double().abs().flatten() for g in share.values() if g.numel() >= FEWEST_MOVED]
+    largest = [float(size.max()) for size in sizes]
+    if len(largest) < 2 or max(largest) > ALIKE * min(largest):
+        return None
+    near = [(s > NEARLY * top).double().mean() for s, top in zip(sizes, largest, strict=True)]
+    if float(min(near)) < MANY:
+        return None
+    return _contradiction(Topic.STEPS, Explanation.ADAPTIVE)
+
+
+def _of_noise(G: Tensor, sums: float, off: float) -> Hypothesis:
+    """Return whether what stands beside the samples is noise: as large in the sums as elsewhere."""
+    noise = Spectrum.of(G).noise
+    if sums <= UNEVEN * noise * G.numel() ** 0.5:
+        return Hypothesis(Topic.NOISE, Bearing.HOLDS, Explanation.MEASURED, noise)
+    return _contradiction(Topic.STEPS, Explanation.OTHER_STEPS, off)
+
+
+def _of_layers(
+    subject: Subject, pieces: tuple[Evidence, ...], factors: Factors
+) -> Iterator[Hypothesis]:
+    """Yield what layers that contradict each other say: of the mode, or of factors per tensor."""
+    against = [piece for piece in pieces if piece.refutes]
+    if not against or float(factors.explained[0]) > COARSE:
+        return
+    if any(
+        isinstance(module, nn.modules.dropout._DropoutNd) and module.p and not module.training
+        for module in subject.model.modules()
+    ):
+        yield _contradiction(Topic.MODE, Explanation.DROPOUT)
+    elif all(piece.holds for piece in against):
+        yield _contradiction(Topic.SCALE, Explanation.TENSOR_FACTORS)
+
+
+def _swapped(seen: Residual, knowledge: Knowledge, share: GradientShare) -> LossReading | None:
+    """Return the reading of swapped checkpoints: the true weights are those after the step back."""
+    if not share.rounding:
+        return None  # it is no difference of checkpoints
+    before = seen.stepped_back(knowledge.lr or 1.0)
+    return next((one for one in simple_readings(before) if one.factor < 0), None)
+
+
+def _compression(share: GradientShare, G: Tensor) -> Hypothesis:
+    """Return whether entries were removed, or rounded to a grid, or left as signs."""
+    if is_sign_pattern(G):
+        return _contradiction(Topic.COMPRESSION, Explanation.SIGNS)
+    step, empty = grid_step(G), holes(G)
+    if step is not None:
+        return _contradiction(Topic.COMPRESSION, Explanation.GRID, step)
+    if empty > SPECTRUM_HOLES:
+        return _contradiction(Topic.COMPRESSION, Explanation.PRUNED, empty)
+    cut = [_is_cut(g) for g in share.values() if g.numel() >= FEWEST_ENTRIES]
+    if cut and all(cut):
+        return _contradiction(
+            Topic.COMPRESSION, Explanation.PRUNED, float((G == 0).double().mean())
+        )
+    return Hypothesis(Topic.COMPRESSION, Bearing.HOLDS)
+
+
+def _is_cut(gradient: Tensor) -> bool:
+    """Return whether small entries are missing: the sizes of a gradient come down to zero."""
+    sizes = gradient[gradient != 0].double().abs()
+    zeros = 1 - len(sizes) / gradient.numel()
+    return zeros > CUT_ZEROS and float(sizes.min()) > CUT * float(sizes.median())
+
+
+def grid_step(G: Tensor) -> float | None:
+    """Return the spacing of the grid that all values lie on; None if they lie on no coarse one."""
+    levels: Tensor = torch.unique(G.flatten()[: 1 << 20])
+    if not GRID_LEAST <= len(levels) <= min(GRID_MOST, G.numel() // GRID_REPEATS):
+        return None
+    step = float(levels.diff().min())
+    if float(levels[-1] - levels[0]) > GRID_MOST * step:
+        return None
+    steps = (levels - levels[0]) / step
+    return step if bool(((steps - steps.round()).abs() <= GRID_OFF).all()) else None
+
+
+def noise_is_absent(share: GradientShare, noise: float) -> bool:
+    """Return whether the numbers contradict independent noise of this size on every entry.
+
+    The smallest singular value of a matrix (m, n) that carries it is about ``σ (√n − √m)`` at
+    least, whatever else is in the matrix. And no entry of it is exactly zero.
+    """
+    for gradient in share.values():
+        if gradient.ndim < 2 or not FEWEST_ENTRIES <= gradient.numel() <= MOST_ENTRIES:
+            continue
+        M = gradient.detach().double().flatten(1)
+        if float((M == 0).double().mean()) > ZEROS:
+            return True
+        m, n = min(M.shape), max(M.shape)
+        if n < 2 * m:
+            continue
+        if float(torch.linalg.svdvals(M)[-1]) < ABSENT * noise * (n**0.5 - m**0.5):
+            return True
+    return False

@@ -1,0 +1,387 @@
+"""Files for machines: ``audit.json``, JUnit XML and SARIF 2.1.0, with a case and a rule per leak.
+
+Numbers that are not finite become null in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from torch import Tensor
+
+from softleak._version import __version__
+from softleak.audit.findings import (
+    CompositionFinding,
+    InputFinding,
+    LabelFinding,
+    SamplesFinding,
+)
+from softleak.audit.leaks import Leak, Severity
+from softleak.audit.report import Audit, AuditReport
+from softleak.audit.sweeps import Point, WhatIf
+from softleak.core.fit import Fit
+from softleak.core.vocabulary import State
+from softleak.inversion.results import Text
+from softleak.io.atomic import write_text
+from softleak.matching.reconstruction import Certificate
+from softleak.present.advice import advice, severity_of_audit
+from softleak.present.catalogue import attempts
+from softleak.present.words import headline, summary
+
+FORMAT = 2  # raised when a field changes its meaning
+SCORED = ("label_error", "set_distance", "psnr", "tokens_right")  # what is told of a score
+
+
+def as_data(audit: Audit) -> dict[str, Any]:
+    """Return an audit as plain data: everything but the pictures."""
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "verdict": summary(audit),
+        "severity": severity_of_audit(audit).value,
+        "advice": list(advice(audit)),
+        "counts": {leak.value: audit.count(leak) for leak in Leak},
+        "not_attacked": {leak.value: audit.untried(leak) for leak in Leak},
+        "shares": len(audit.reports),
+        "model": audit.model,
+        "evidence": list(audit.evidence),
+        "class_names": list(audit.class_names),
+        "remarks": list(audit.remarks),
+        "reports": [_report(report) for report in audit.reports],
+        "refused": [asdict(refusal) for refusal in audit.refused],
+        "provenance": asdict(audit.provenance),
+        "what_if": None if audit.what_if is None else _what_if(audit.what_if),
+    }
+    return {key: finite(value) for key, value in data.items()}
+
+
+def write_json(path: Path, audit: Audit) -> None:
+    """Write an audit as JSON, whole or not at all."""
+    write_text(path, json.dumps(as_data(audit), indent=1, allow_nan=False) + "\n")
+
+
+def _report(report: AuditReport) -> dict[str, Any]:
+    score = report.score
+    return {
+        "name": report.name,
+        "sha256": report.fingerprint or None,
+        "verdict": headline(report),
+        "leaks": [leak.value for leak in Leak if leak in report.leaks],
+        "states": {leak.value: state.value for leak, state in report.states.items()},
+        "fit": _fit(report.fit),
+        "notes": list(report.notes),
+        "attacks": [
+            {"attack": a.attack, "outcome": a.outcome.value, "why": a.why} for a in attempts(report)
+        ],
+        "label": _label(report.label),
+        "feature": asdict(report.feature),
+        "input": {"leaked": report.shows_input, **_input(report.input)},
+        "composition": _composition(report.composition),
+        "samples": _samples(report.samples),
+        "assumptions": list(report.assumptions),
+        "seconds": report.seconds,
+        "score": score and {name: getattr(score, name) for name in SCORED},
+    }
+
+
+def _fit(fit: Fit) -> dict[str, Any]:
+    """Return what the numbers say of every assumption."""
+    hypotheses = [
+        {
+            "name": one.topic.value, "state": one.bearing.value,
+            "explanation": one.explanation.value, "number": one.number, "sentence": one.sentence,
+        }
+        for one in fit.hypotheses
+    ]  # fmt: skip
+    return {"holds": fit.holds, "hypotheses": hypotheses}
+
+
+def _what_if(tried: WhatIf) -> dict[str, Any]:
+    defences = [
+        {
+            "name": response.name,
+            "setting": response.unit or None,
+            "points": [_point(point) for point in response.points],
+            "did_not_succeed_from": {leak.value: s for leak, s in response.stops.items()},
+            "left_there": {leak.value: asdict(u) for leak, u in response.left.items()},
+            "labels_unclaimed": response.unclaimed,
+        }
+        for response in tried.responses
+    ]
+    return {"shares": tried.shares, "seeds": tried.seeds, "defences": defences}
+
+
+def _point(point: Point) -> dict[str, Any]:
+    rates = {leak.value: [rate.hits, rate.trials] for leak, rate in point.rates.items()}
+    left = {} if point.utility is None else {"left": asdict(point.utility)}
+    return {"setting": point.setting, **rates, **left, "labels_unclaimed": point.unclaimed}
+
+
+def _label(finding: LabelFinding) -> dict[str, Any]:
+    recovery = finding.recovery
+    return {
+        "proved": finding.proved,
+        "status": recovery.status.name,
+        "message": recovery.message,
+        "label": numbers(recovery.label),
+        "error": recovery.error,
+        "class_index": finding.class_index,
+        "scalar": recovery.scalar,
+        "scale": recovery.scale,
+        "samples": recovery.samples,
+        "noise": recovery.noise,
+        "confidence": recovery.confidence,
+        "family": repr(recovery.family) if recovery.family else None,
+        "solutions": [
+            {"scalar": c.scalar, "low": c.low, "high": c.high, "label": numbers(c.label)}
+            for c in recovery.solutions
+        ],
+        "evidence": [asdict(piece) for piece in recovery.evidence],
+        "seconds": finding.seconds,
+    }
+
+
+def _input(finding: InputFinding) -> dict[str, Any]:
+    return {
+        "method": finding.method.name,
+        "message": finding.message,
+        "psnr_predicted": finding.psnr_predicted,
+        "determined": finding.determined,
+        "misfit": finding.misfit,
+        "agreement": finding.agreement,
+        "shape": None if finding.pixels is None else list(finding.pixels.shape),
+        "layers": [asdict(layer) for layer in finding.layers],
+        "seconds": finding.seconds,
+        "text": None if finding.text is None else _text(finding.text),
+        "certificate": None if finding.certificate is None else _certificate(finding.certificate),
+    }
+
+
+def _certificate(found: Certificate) -> dict[str, Any]:
+    """Return how Gauss–Newton went, and how well the share determines each direction."""
+    return {
+        "proved": found.proved,
+        "reason": found.reason,
+        "misfits": list(found.misfits),
+        "undetermined": found.undetermined,
+        "spectrum": numbers(found.spectrum),
+        "seconds": found.seconds,
+    }
+
+
+def _composition(finding: CompositionFinding) -> dict[str, Any]:
+    return {
+        "samples": finding.samples,
+        "present": list(finding.present),
+        "raised": list(finding.raised),
+        "counts": None if finding.counts is None else asdict(finding.counts),
+        "message": finding.message,
+        "attacked": finding.attacked,
+        "otherwise": list(finding.otherwise),
+        "signs": finding.signs,
+    }
+
+
+def _samples(finding: SamplesFinding) -> dict[str, Any]:
+    """Return every sample of an update of several."""
+    return {
+        "attacked": finding.attacked,
+        "message": finding.message,
+        "size": finding.size or None,
+        "proved": len(finding.proved),
+        "inputs": finding.inputs,
+        "seconds": finding.seconds,
+        "each": [
+            {
+                "status": one.status.name,
+                "message": one.message,
+                "label": numbers(one.label),
+                "error": one.error,
+                "feature_error": one.feature_error,
+            }
+            for one in finding.samples
+        ],
+    }
+
+
+def _text(text: Text) -> dict[str, Any]:
+    return {
+        "method": text.method,
+        "explained": text.explained,
+        "words": list(text.words),
+        "tokens": [
+            {"position": p.position, "token": p.token, "certainty": p.certainty.name}
+            for p in text.places
+        ],
+    }
+
+
+def numbers(tensor: Tensor | None) -> list[float] | None:
+    """Return the entries of a vector."""
+    return None if tensor is None else [float(entry) for entry in tensor]
+
+
+def finite(data: Any) -> Any:  # noqa: ANN401
+    """Return the same data with None in place of numbers that JSON cannot say."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML has none
+
+
+def write_junit(path: Path, audit: Audit, gates: frozenset[Leak]) -> None:
+    """Write the findings as JUnit XML, whole or not at all.
+
+    Args:
+        path: the file to write.
+        audit: what was found.
+        gates: the kinds of leak that ``--fail-on`` names; if there are none, every kind is a test
+            and what was not attacked is skipped.
+    """
+    write_text(path, junit(audit, gates))
+
+
+def junit(audit: Audit, gates: frozenset[Leak] = frozenset()) -> str:
+    """Return the findings as JUnit XML."""
+    kinds = [leak for leak in Leak if leak in gates or not gates]
+    cases = [_case(r, leak, bool(gates)) for r in audit.reports for leak in kinds]
+    cases += [_refused(refusal.name, refusal.reason) for refusal in audit.refused]
+    counts = {name: str(sum(c.find(tag) is not None for c in cases)) for name, tag in _TAGS.items()}
+    time = f"{sum(report.seconds for report in audit.reports):.3f}"
+    totals = {"name": "softleak audit", "tests": str(len(cases)), **counts, "time": time}
+    root = ET.Element("testsuites", totals)
+    stamp = {"timestamp": audit.provenance.date[:19]} if audit.provenance.date else {}
+    suite = ET.SubElement(root, "testsuite", {**totals, **stamp})
+    suite.extend(cases)
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+_TAGS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+
+
+def _case(report: AuditReport, leak: Leak, gated: bool) -> ET.Element:
+    """Return one test case; what a gate names and was not attacked is an error, as exit code 5."""
+    case = ET.Element("testcase", {"classname": _printable(report.name), "name": leak.value})
+    case.set("time", f"{report.seconds if leak is Leak.LABEL else 0:.3f}")
+    state, words = report.states[leak], _printable(headline(report))
+    if state is State.LEAKED:
+        kind = leak.severity.value
+        made = ET.SubElement(case, "failure", {"message": f"{leak.value} leaked", "type": kind})
+        made.text = words
+    elif not state.attacked and gated:
+        ET.SubElement(case, "error", {"message": state.value, "type": "not attacked"})
+    elif not state.attacked:
+        ET.SubElement(case, "skipped", {"message": "not attacked: nothing is known"})
+    return case
+
+
+def _refused(name: str, reason: str) -> ET.Element:
+    case = ET.Element("testcase", {"classname": _printable(name), "name": "read", "time": "0"})
+    ET.SubElement(case, "error", {"message": _printable(reason), "type": "refused"})
+    return case
+
+
+def _printable(text: str) -> str:
+    return UNPRINTABLE.sub("�", text)
+
+
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+LEVELS = {
+    Severity.CRITICAL: "error", Severity.HIGH: "error", Severity.MEDIUM: "warning",
+    Severity.LOW: "note",
+}  # fmt: skip
+SCORES = {
+    Severity.CRITICAL: "9.5", Severity.HIGH: "8.0", Severity.MEDIUM: "5.5", Severity.LOW: "2.0",
+}  # fmt: skip
+# In SARIF "open" says that nobody can tell, which is not "pass".
+KIND_OF_STATE = {
+    State.LEAKED: "fail", State.NO_SUCCESS: "pass",
+    State.NOT_ATTACKED: "open", State.CONTRADICTED: "open",
+}  # fmt: skip
+
+
+def write_sarif(path: Path, audit: Audit) -> None:
+    """Write the findings as SARIF, whole or not at all.
+
+    Args:
+        path: the file to write.
+        audit: what was found.
+    """
+    write_text(path, json.dumps(sarif(audit), indent=1, allow_nan=False) + "\n")
+
+
+def sarif(audit: Audit) -> dict[str, Any]:
+    """Return the findings as a SARIF log of one run."""
+    invocation: dict[str, Any] = {"executionSuccessful": not audit.refused}
+    if audit.provenance.command:
+        invocation["commandLine"] = audit.provenance.command
+    if audit.provenance.date:
+        invocation["endTimeUtc"] = audit.provenance.date.replace("+00:00", "Z")
+    if audit.refused:
+        invocation["toolExecutionNotifications"] = [
+            {
+                "level": "error",
+                "message": {"text": f"{refusal.name}: {refusal.reason}"},
+                "locations": [_location(refusal.name)],
+            }
+            for refusal in audit.refused
+        ]
+    driver = {
+        "name": "softleak",
+        "version": __version__,
+        "semanticVersion": __version__,
+        "rules": [_rule(leak) for leak in Leak],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [invocation],
+        "columnKind": "unicodeCodePoints",
+        "results": [result for report in audit.reports for result in _results(report)],
+    }
+    return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rule(leak: Leak) -> dict[str, Any]:
+    severity = leak.severity
+    return {
+        "id": f"softleak/{leak.value}",
+        "name": f"{leak.value.capitalize()}Leak",
+        "shortDescription": {"text": f"An update gives away its {leak.short}."},
+        "fullDescription": {"text": f"It counts as leaked if: {leak.counts_if}."},
+        "defaultConfiguration": {"level": LEVELS[severity]},
+        "properties": {"security-severity": SCORES[severity], "tags": ["security", "privacy"]},
+    }
+
+
+def _results(report: AuditReport) -> Iterator[dict[str, Any]]:
+    for index, leak in enumerate(Leak):
+        state = report.states[leak]
+        kind = KIND_OF_STATE[state]
+        level = LEVELS[leak.severity] if kind == "fail" else "none"
+        result: dict[str, Any] = {
+            "ruleId": f"softleak/{leak.value}",
+            "ruleIndex": index,
+            "kind": kind,
+            "level": level,
+            "message": {"text": f"{report.name}: {leak.value} {state.value}. {headline(report)}"},
+            "locations": [_location(report.name)],
+        }
+        if report.fingerprint:
+            result["partialFingerprints"] = {"update/v1": f"{report.fingerprint}:{leak.value}"}
+        yield result
+
+
+def _location(name: str) -> dict[str, Any]:
+    return {"physicalLocation": {"artifactLocation": {"uri": quote(name, safe="/")}}}

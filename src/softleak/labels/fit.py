@@ -108,11 +108,13 @@ def _read_as(
     """Return the answer under the loss, sign and factor that make a simple label of the numbers."""
     plain = reading.factor > 0
     same = abs(reading.factor - 1) <= SAME_FACTOR
-    if isinstance(reading.loss, CrossEntropy) and plain and (same or share.scale != "known"):
+    open_ = same or share.scale != "known"
+    found = answer.status is not Status.NO_SOLUTION
+    if isinstance(reading.loss, CrossEntropy) and plain and open_ and found:
         return answer  # which was searched under this loss, and may be doubted for good reasons
     sentences = " ".join(h.sentence for h in answer.fit.hypotheses if h.explanation.value)
     family = _family(reading)
-    if isinstance(reading.loss, CrossEntropy) or not plain or not (same or share.scale != "known"):
+    if isinstance(reading.loss, CrossEntropy) or not plain or not open_:
         other = Reading(reading.label, 1 / reading.factor, family)
         reason = f"read as it was stated, the update means no label of a simple kind. {sentences}"
         return replace(

@@ -277,7 +277,7 @@ def _composition(found: CompositionFinding) -> dict[str, Any]:
 
 
 def announce(audit: RoundAudit) -> None:
-    """Log a round in numbers, and warn of updates that prove classes, do not fit or were refused."""
+    """Log a round in numbers, and warn of what proves classes, does not fit or was not audited."""
     counts = ", ".join(f"{k.removeprefix('softleak-')} {v:.3g}" for k, v in audit.metrics().items())
     LOGGER.info("round %d: %s", audit.number, counts)
     for client in audit.clients:

@@ -259,8 +259,7 @@ def _trades(
 def _hits(y: Tensor, difference: Tensor, supports: Supports) -> tuple[Tensor, Tensor, Tensor]:
     """Return where the line ``y − t difference`` (C,) comes nearest to each of N flats.
 
-    Returns:
-        ``t`` (N,), the labels (N, C) on the flats, and how far off the line they are (N,), in L1.
+    That is ``t`` (N,), the labels (N, C) on the flats, and how far they are off it (N,), in L1.
     """
     T = supports.directions
     columns = torch.cat([difference.expand(len(T), -1)[..., None], T], -1)

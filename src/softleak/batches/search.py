@@ -145,15 +145,9 @@ def starts_of_round(number: int, kinds: int) -> int:
 
 
 def explore(
-    space: HeadSpace,
-    supports: Supports,
-    features: Tensor,
-    known: Tensor,
-    generator: torch.Generator,
-    starts: int,
-    *,
-    scaled: bool = True,
-) -> FoundSamples:
+    space: HeadSpace, supports: Supports, features: Tensor, known: Tensor,
+    generator: torch.Generator, starts: int, *, scaled: bool = True,
+) -> FoundSamples:  # fmt: skip
     """Return samples of one family that fit the head's gradient, the best first.
 
     The search has so many ``starts`` per set of classes, around usual ``features`` (n, I). Only
@@ -274,13 +268,9 @@ def biorthogonal(space: HeadSpace, at: SamplePoints, *, scaled: bool = True) -> 
 
 
 def likely_sets(
-    space: HeadSpace,
-    supports: Supports,
-    pool: FoundSamples,
-    *,
-    scaled: bool = True,
+    space: HeadSpace, supports: Supports, pool: FoundSamples, *, scaled: bool = True,
     alike: bool = True,
-) -> list[list[int]]:
+) -> list[list[int]]:  # fmt: skip
     """Return the sets of R solutions that explain the gradient best together.
 
     If so asked, further ones with two samples of one class, ``alike``, follow.
@@ -307,12 +297,9 @@ def likely_sets(
 
 
 def unexplained(
-    space: HeadSpace,
-    supports: Supports,
-    whole: SamplePoints,
-    kind: Tensor,
+    space: HeadSpace, supports: Supports, whole: SamplePoints, kind: Tensor,
     errors: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Return what labels of these kinds (…, R) do not explain of samples (…, R, R), squared.
 
     Residuals are divided by their ``errors`` (…, R, C), or by the lengths of ``a`` without them.
@@ -544,13 +531,9 @@ def solve_jointly(
 
 
 def _solved(
-    space: HeadSpace,
-    supports: Supports,
-    found: FoundSamples,
-    *,
-    scaled: bool,
+    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool,
     solver: Levenberg = POLISH,
-) -> Whole:
+) -> Whole:  # fmt: skip
     """Return the solution of the joint system that a local search from these samples finds.
 
     A point that rounding explains need not be the solution yet, and errors are those of a solution:

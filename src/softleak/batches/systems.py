@@ -250,9 +250,8 @@ class SampleSystem:
 def beyond(space: HeadSpace, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return what flats of labels with directions (N, C, K) hold beyond the span of ``U``.
 
-    Returns:
-        Orthonormal directions (N, C, K) of what is left of the flats, times ``rows``; how much of
-        each is left (N, K), the most first; and the labels' directions (N, C, K) that leave it.
+    These are orthonormal directions (N, C, K) of what is left of the flats, times ``rows``; how
+    much of each is left (N, K), the most first; and the labels' directions (N, C, K) that leave it.
     """
     T = space.rows[:, None] * directions
     lengths = T.norm(dim=1, keepdim=True).clamp_min(SHORTEST_VECTOR)
@@ -414,13 +413,9 @@ class JointSystem:
 
 
 def polish(
-    space: HeadSpace,
-    supports: Supports,
-    found: SamplePoints,
-    *,
-    scaled: bool = True,
+    space: HeadSpace, supports: Supports, found: SamplePoints, *, scaled: bool = True,
     solver: Levenberg = POLISH,
-) -> tuple[JointSystem, Tensor]:
+) -> tuple[JointSystem, Tensor]:  # fmt: skip
     """Solve for all samples together from where each was found; return the system and its point."""
     T, label = supports.directions, found.p - found.a @ space.spread.T
     c = torch.linalg.pinv(T) @ (label - supports.origin)[..., None]

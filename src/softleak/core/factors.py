@@ -203,12 +203,9 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
             residual[noisy] = _left(product[noisy], v[noisy], probes, seen[noisy])
         sigma = torch.linalg.vector_norm(product, dim=-1)
     return (
-        product / sigma.clamp_min(SMALLEST_NORMAL)[:, None],
-        sigma,
-        v,
-        residual / sigma.clamp_min(SMALLEST_NORMAL),
-        sums,
-    )
+        product / sigma.clamp_min(SMALLEST_NORMAL)[:, None], sigma, v,
+        residual / sigma.clamp_min(SMALLEST_NORMAL), sums,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4)

@@ -178,14 +178,8 @@ def least_misfit_of(family: Family, y: Tensor, error: Tensor, classes: int) -> T
 def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplices:
     """Return the simplices whose union is the family, by which a label behind noise is integrated.
 
-    Args:
-        family: a family that has ``simplices``.
-        classes: the number of classes C.
-        likely: the classes that may lead the label. Simplices of other classes may be left out;
-            with few classes all of them are likely.
-
-    Raises:
-        LabelError: if the family does not offer them, or offers them for another number of classes.
+    Simplices of classes that are not ``likely`` to lead may be left out; with few classes all are.
+    Raises ``LabelError`` if the family offers none, or for another number of classes.
     """
     if not hasattr(family, "simplices"):
         raise LabelError(

@@ -48,13 +48,11 @@ class Optimiser(Protocol):
         """Return this optimiser limited to its evaluations from one fraction to another."""
 
     def minimise(self, problems: MatchingProblems, start: Tensor, stopping: Stopping) -> Minimum:
-        """Minimise every problem by itself.
+        """Minimise each of P problems by itself, from its first iterate ``start`` (P, n).
 
-        Args:
-            problems: P problems. ``problems.evaluator()`` maps unknowns (P, n) to losses (P,) and
-                their gradients (P, n); ``problems.select(rows)`` gives some of the problems.
-            start: the first iterates (P, n).
-            stopping: it is told of every evaluation and asked whether to go on.
+        ``problems.evaluator()`` maps unknowns (P, n) to losses (P,) and their gradients (P, n), and
+        ``problems.select(rows)`` gives some of the problems. ``stopping`` is told of every
+        evaluation and asked whether to go on.
         """
 
 

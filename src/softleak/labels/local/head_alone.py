@@ -135,12 +135,8 @@ def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
     """Return the labels (N, S, C) at the scalars ``t`` (N, S), ordered in every row.
 
     A search cuts brackets again and again. Each time its scalars lie between those before, whose
-    labels are the best to begin with, and whose derivative still serves: the curve remembers the
-    narrow bracket that was solved ``last``.
-
-    Args:
-        t: the scalars.
-        start: labels (N, S, C) to begin with. A label that is not found is ``outside``.
+    labels are the best to begin with (``start``), and whose derivative still serves: the curve
+    remembers the narrow bracket that was solved ``last``. A label that is not found is ``outside``.
     """
     count, classes = t.shape[1], start.shape[-1]
     if not t.numel():
@@ -179,12 +175,10 @@ def _solve_within(curve: RecursionCurve, t: Tensor, start: Tensor, bracket: Brac
 def _solve_near(
     curve: RecursionCurve, t: Tensor, begin: Tensor, near: Tensor, back: Tensor, unsolvable: Tensor
 ) -> Tensor:
-    """Return the labels (N, S, C) of scalars (N, S), with matrices taken over where they serve.
+    """Return the labels (N, S, C) of scalars (N, S), beginning ``near`` enough or not (N, S).
 
-    Args:
-        begin: labels to begin with, ``near`` enough (N, S) for a matrix to serve or not.
-        back: inverse derivatives (N, K, C, C) at K scalars that are spread over every row.
-        unsolvable: (N, S) where no label is looked for.
+    ``back`` holds inverse derivatives (N, K, C, C) at K scalars that are spread over every row;
+    no label is looked for where it is ``unsolvable`` (N, S).
     """
     count, knots, classes = t.shape[1], back.shape[1], begin.shape[-1]
     row = torch.arange(len(t), device=t.device).repeat_interleave(count)
@@ -404,9 +398,7 @@ def recover_head_alone(
 ) -> list[Recovery | None]:
     """Recover N clients that took the steps of one recipe, on one sample each.
 
-    Returns:
-        A recovery for each share; None where the update, less its weight decay, is not a product
-        as that of one sample is.
+    None where the update, less its weight decay, is not a product as that of one sample is.
     """
     head = subject.head
     ready = [mean_of_head(subject, share, recipe) for share in shares]
@@ -534,9 +526,6 @@ def by_rounding(
     t = t[:, None]
     label = on_simplex(family.project(curve.labels(t)[0])[0, 0]).to(answer.label)
     return replace(
-        answer,
-        label=label,
-        feature=(factors.v[0] * factors.sigma / t[0]).to(answer.feature),
-        scalar=float(t),
-        error=answer.error + float((label - answer.label).abs().sum()),
-    )
+        answer, label=label, feature=(factors.v[0] * factors.sigma / t[0]).to(answer.feature),
+        scalar=float(t), error=answer.error + float((label - answer.label).abs().sum()),
+    )  # fmt: skip

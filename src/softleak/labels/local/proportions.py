@@ -117,8 +117,7 @@ class ProportionReader:
 def statistic(subject: Subject, share: GradientShare, along: Tensor | None) -> Tensor:
     """Return (C,) the mean of ``p − y`` over all steps, as far as the head's update tells.
 
-    Args:
-        along: (I,) a direction along which features have length one, as the input of a bias has.
+    Features have length one along ``along`` (I,), as the input of a bias has.
     """
     gradient = as_gradient(subject, share)
     head = subject.head

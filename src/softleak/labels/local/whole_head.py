@@ -199,9 +199,8 @@ def recover_by_head(
 ) -> Recovery | None:
     """Recover the label of one sample on which all layers were trained, from the head's update.
 
-    Returns:
-        The recovery, never UNIQUE: the search is local, and no input is known that the client could
-        be run on again. None if the update cannot be one sample's.
+    Never UNIQUE: the search is local, and no input is known that the client could be run on again.
+    None if the update cannot be one sample's.
     """
     if knowledge.samples is not None and knowledge.samples > 1:
         return None

@@ -236,8 +236,7 @@ PRIOR_SAMPLING_SEED = 0  # the seed of all draws, so that equal shares give equa
 def draw_from_prior(posterior: Posterior) -> Draws:
     """Return labels of the prior and their scalars, weighted by the likelihood of the gradient.
 
-    Raises:
-        ArithmeticError: if no label has a likelihood above zero.
+    Raises ``ArithmeticError`` if no label has a likelihood above zero.
     """
     labels, plain = draw_labels(posterior)
     noise = NoisyLogits.of(posterior, PRIOR_SAMPLING_SEED)

@@ -100,9 +100,8 @@ class ShareEquations:
         """Read a share and what is known of its samples as equations.
 
         The standard error of a gradient's entries is its rounding relative to their root mean
-        square, because the errors of sums are relative to the sum of sizes, with the noise that
-        the share is said to carry. A gradient of zeros counts as one of ``floor`` of the usual
-        size.
+        square, because the errors of sums are relative to the sum of sizes, with the noise that the
+        share is said to carry. A gradient of zeros counts as one of ``floor`` of the usual size.
         """
         kept = [share[name].double().reshape(-1) for name in function.names]
         usual = math.sqrt(float(torch.cat(kept).square().mean()))

@@ -428,10 +428,7 @@ def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
 
 
 def _balanced(space: HeadSpace, subject: Subject) -> bool:
-    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do.
-
-    The probabilities of a sample sum to one up to their rounding, however small ``δ`` is.
-    """
+    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do."""
     sums = space.gradient.sum(0).abs()
     sizes = space.gradient.abs().sum(0)
     usual = space.widened(subject.once(features_of_noise).to(sums.device)).abs().mean()

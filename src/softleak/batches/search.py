@@ -95,10 +95,7 @@ def joined(one: FoundSamples, other: FoundSamples) -> FoundSamples:
 
 
 def compatible(pool: FoundSamples, most: int) -> list[list[int]]:
-    """Return sets of solutions that can stand together, the largest first.
-
-    Of two samples of one batch ``a_i·b_j`` and ``a_j·b_i`` both vanish.
-    """
+    """Return sets of solutions with ``a_i·b_j = a_j·b_i = 0`` for any two, the largest first."""
     pool = pool.take(list(range(min(len(pool), SELECT_KEPT))))
     products = pool.at.a @ pool.at.b.mT
     own = torch.diagonal(products).abs().sqrt()
@@ -225,10 +222,7 @@ SETS_SINGULAR = 1e-9  # sets whose ``a`` are closer to dependence than this are 
 
 
 def saturated_samples(space: HeadSpace, supports: Supports) -> FoundSamples:
-    """Return a sample for each flat of labels with a direction in the span of ``U``.
-
-    There ``p`` is one-hot and ``δ = p − y`` has the direction of the flat, in either sense.
-    """
+    """Return a sample with one-hot ``p`` for each flat of labels with a direction in span ``U``."""
     T = supports.directions
     kinds, deltas = [], []
     own = (T.abs().sum(1) > 0).sum(-1)  # how many directions a flat has; the others are zero
@@ -271,10 +265,7 @@ def likely_sets(
     space: HeadSpace, supports: Supports, pool: FoundSamples, *, scaled: bool = True,
     alike: bool = True,
 ) -> list[list[int]]:  # fmt: skip
-    """Return the sets of R solutions that explain the gradient best together.
-
-    If so asked, further ones with two samples of one class, ``alike``, follow.
-    """
+    """Return the sets of R solutions that explain the gradient best together."""
     R, most = space.rank, len(pool)
     while math.comb(most, R) > SETS_LOOKED_AT:
         most -= 1
@@ -347,10 +338,7 @@ def _alike(found: FoundSamples) -> Tensor:
 def _best_shares(
     space: HeadSpace, supports: Supports, found: FoundSamples, row: int, *, scaled: bool
 ) -> list[FoundSamples]:
-    """Return the samples with those coefficients of one label that explain the gradient best.
-
-    Residuals count by their rounding: the small probabilities of a sure sample tell most.
-    """
+    """Return the samples with those coefficients of one label that explain the gradient best."""
     at, kind = found.at, found.kind
     T = supports.directions[kind[row]][:, -1]
     c = torch.linspace(0, 1, SHARES, dtype=T.dtype, device=T.device)

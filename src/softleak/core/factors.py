@@ -226,11 +226,7 @@ def _products(G: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _left(product: Tensor, v: Tensor, probes: Tensor, seen: Tensor) -> Tensor:
-    """Return the norm (N,) of what ``v`` (N, I) leaves of ``G``, of which ``product`` is ``G v``.
-
-    It is estimated from products ``seen`` (N, P, C) with random directions (P, I), which cost less
-    than the matrix.
-    """
+    """Estimate the norm (N,) of what ``v`` leaves of ``G`` from random directions (P, I)."""
     along = v @ probes.double().T
     rests = seen - along[..., None] * product[:, None]
     return rests.square().sum((1, 2)).div(RANK.probes).sqrt()
@@ -242,10 +238,7 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def numerical_rank(head: Head, share: GradientShare, relative: float) -> int:
-    """Return how many singular values of ``G`` stand above rounding: a bound on the samples.
-
-    The rounding is that of the gradient itself, and that of a difference of weights.
-    """
+    """Return how many singular values of ``G`` stand above rounding: a bound on the samples."""
     G = share[head.weight_name].double()
     values = torch.linalg.svdvals(G)
     edge = sum(side**0.5 for side in G.shape) * share.noise(head.weight_name)

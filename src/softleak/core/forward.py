@@ -186,10 +186,7 @@ def tables_of(lookups: Lookups, batched: Inputs) -> dict[str, int]:
 
 
 def tables_read(lookups: Lookups, tensor: Tensor) -> list[tuple[str, int]]:
-    """Return the name and the number of rows of each table that a tensor went into.
-
-    The tensor is known again by its memory, else by its values.
-    """
+    """Return the name and the number of rows of each table that a tensor went into."""
     place = tensor.data_ptr()
     pairs = [(name, rows) for name, rows, seen in lookups if seen.data_ptr() == place]
     if not pairs and not bool((tensor == tensor.flatten()[:1]).all()):  # as a mask of ones is
@@ -270,10 +267,7 @@ def _images_of(features: int) -> Iterator[tuple[int, ...]]:
 
 
 def random_input(layout: Layout, index: int, generator: torch.Generator) -> Inputs:
-    """Return random tokens, or noise, fine or coarse in turn.
-
-    Coarse noise looks more like a picture to a convolution.
-    """
+    """Return random tokens, or noise, fine or coarse in turn."""
     if isinstance(layout, InputSpec):
         return random_tokens(layout, index, generator)
     return random_tensor(layout, index, generator)

@@ -18,7 +18,7 @@ from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
-from softleak.labels.composition import LOPSIDED
+from softleak.labels.composition import LOPSIDED, entry_error
 from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
@@ -45,7 +45,7 @@ COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree 
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 # Adaptive steps: entries of a tensor that shows them, how far apart the largest of tensors may be,
 # what counts as nearly the largest, and the part of entries that is.
-FEWEST_MOVED, ALIKE, NEARLY, MANY = 8, 2.0, 0.5, 0.02
+FEWEST_MOVED, ALIKE, NEARLY, MANY = 64, 2.0, 0.8, 0.05
 UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
 NAMED = {"ce": Explanation.NONE, "bce": Explanation.BCE, "mse": Explanation.MSE}
 
@@ -170,10 +170,12 @@ def _binary(
 def _lopsided(answer: Recovery, share: GradientShare, subject: Subject) -> bool:
     """Return whether nearly every class is raised, which a gradient does to few."""
     name = subject.head.bias_name
-    delta = share[name] if name in share and subject.head.has_bias else answer.difference
-    if delta is None or answer.fit[Topic.LOSS].bearing is Bearing.CONTRADICTED:
+    told = name in share and subject.head.has_bias and not answer.noise
+    if not told or answer.fit[Topic.LOSS].bearing is Bearing.CONTRADICTED:
         return False
-    raised, lowered = int((delta < 0).sum()), int((delta > 0).sum())
+    delta = share[name].double()
+    error = LOGIT_ROUNDINGS * entry_error(share, name, subject.head.dtype)
+    raised, lowered = int((delta < -error).sum()), int((delta > error).sum())
     return raised > 2 and raised >= LOPSIDED * lowered
 
 

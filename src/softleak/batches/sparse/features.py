@@ -130,10 +130,7 @@ class FeatureProblem:
 
 
 def _switched(behind: Tensor, back: Tensor, left: Tensor, scales: Tensor, near: Tensor) -> Tensor:
-    """Return ``behind`` (B, I) with those few units switched that explain what is left (I,).
-
-    Only a feature that is zero within its error (``near``) can be switched.
-    """
+    """Return ``behind`` (B, I) with those few units switched that explain what is left (I,)."""
     worst = left.abs().topk(min(MOST_SWITCHED, len(left))).indices
     out = behind.clone()
     for j in worst:
@@ -159,10 +156,7 @@ class TailInputs(NamedTuple):
 def resimulate_tail(
     subject: Subject, share: GradientShare, problem: FeatureProblem, fit: FeatureFit, labels: Tensor
 ) -> Resimulation | None:
-    """Compare every gradient of the fully connected tail with what the client would send.
-
-    It is None if the share does not hold the gradient of the weight before the head.
-    """
+    """Compare every gradient of the fully connected tail with what the client would send."""
     found = tail_inputs(subject, share, problem, fit)
     if found is None:
         return None

@@ -295,10 +295,7 @@ def _solved(puzzle: _Puzzle) -> tuple[Tensor, Tensor]:
 
 
 def _lines(puzzle: _Puzzle, noise: float) -> Tensor:
-    """Return the largest root mean square (T,) of a row that errors alone explain.
-
-    Of d entries of noise it is known to a relative 1/√(2d), while rounding is only bounded.
-    """
+    """Return the largest root mean square (T,) of a row that errors alone explain."""
     spread = 1 + PLACES_SIGMAS / math.sqrt(2 * puzzle.D.shape[1])
     drawn = spread * (puzzle.variance + noise**2).sqrt()
     return (PLACES_SIGMAS * puzzle.errors).hypot(drawn)

@@ -277,10 +277,7 @@ def nearest_tokens(
     layer: FirstLayer, share: GradientShare, words: Sequence[int], length: int,
     kept: int = SPAN_KEPT,
 ) -> Nearest | None:  # fmt: skip
-    """Return the tokens whose vectors lie nearest to the span of the layer's gradient.
-
-    It is None if the layer sent no gradient.
-    """
+    """Return the tokens whose vectors lie nearest to the span of the layer's gradient."""
     basis = span_of(layer, share)
     if basis is None:
         return None

@@ -161,10 +161,7 @@ def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
 
 
 def _solve_within(curve: RecursionCurve, t: Tensor, start: Tensor, bracket: Bracket) -> Bracket:
-    """Return the labels at scalars (N, S) within a bracket that is solved.
-
-    Between two scalars without a label none is looked for: all of their row has none then.
-    """
+    """Return the labels at scalars (N, S) within a bracket that is solved."""
     line, both, one = _between(bracket.t, bracket.y, t)
     usable = (bracket.back != 0).any(-1).any(-1)
     begin = torch.where(both[..., None], line, start)
@@ -334,10 +331,7 @@ class RecursionCurve:
         return Run(self._sum(steps).T - y, ended.contiguous(), most, curved)
 
     def _predictions(self, t: Tensor, y: Tensor) -> list[Tensor]:
-        """Return softmax(z_k) (C, N) before every step, at one scalar (N,) and label (N, C) each.
-
-        Classes come first: a softmax over the first dimension is several times as fast.
-        """
+        """Return softmax(z_k) (C, N) before every step, at a scalar (N,) and label (N, C) each."""
         length = self.squared / t.square() + float(self.bias_trained)
         product, bias = (self.pseudo.a.T / t).contiguous(), self.pseudo.b[:, None]
         y = y.T.contiguous()
@@ -356,10 +350,7 @@ class RecursionCurve:
         return torch.stack([step * (weight / total) for step, weight in weighed]).sum(0)
 
     def _errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return what rounding of the update and of every step leaves in the label.
-
-        It is the rounding of the mean gradient, carried back by the recursion's derivative.
-        """
+        """Return what rounding of the update and of every step leaves in the label."""
         each = max(t[:1].numel() * y.shape[-1] ** 2, 1)
         everyone = torch.arange(len(t), device=t.device)
         rows = torch.split(everyone, max(ENTRIES_AT_ONCE // each, 1))
@@ -396,10 +387,7 @@ def trains_bias(subject: Subject, share: GradientShare) -> bool:
 def recover_head_alone(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], recipe: SgdSteps
 ) -> list[Recovery | None]:
-    """Recover N clients that took the steps of one recipe, on one sample each.
-
-    None where the update, less its weight decay, is not a product as that of one sample is.
-    """
+    """Recover N clients that took these steps on one sample each; None for any other update."""
     head = subject.head
     ready = [mean_of_head(subject, share, recipe) for share in shares]
     factors = factor(head, ready)
@@ -477,11 +465,7 @@ class RoundedUpdate:
         return cls(gradient - error, gradient + error)
 
     def factors(self, first: Factors) -> Factors | None:
-        """Return the factors (1, …) in the middle of what all intervals allow.
-
-        None if they have nothing in common: the update is then not a product, or its weights were
-        rounded more often than it is said.
-        """
+        """Return the factors (1, …) in the middle of all intervals, if these have a common part."""
         delta = first.u[0]
         for _ in range(ROUNDED_ROUNDS):
             before = delta

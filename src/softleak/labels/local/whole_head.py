@@ -266,10 +266,7 @@ def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _progress(equations: MovingHead, z: Tensor) -> Tensor:
-    """Return (B, K) the part of its way that a feature has gone before each step.
-
-    It moves with the head's weights, and their own way is that of a feature that stays.
-    """
+    """Return (B, K) the part of its way that a feature has gone before each step."""
     found, (classes, rank) = [], equations.sizes
     for one in z:
         y, first, _ = torch.split(one, [classes, rank, rank])

@@ -368,10 +368,7 @@ class NoisyLogits:
         return cls(omega, quantiles[order].to(posterior.b))
 
     def part(self, first: int, labels: int, each: int) -> NoisyLogits:
-        """Return draws (labels, each, C) and (labels, each), different ones for every label.
-
-        Label after label takes the next of them, from the draw number ``first`` on.
-        """
+        """Return draws (labels, each, C) and (labels, each), different ones for every label."""
         at = torch.arange(first, first + labels * each).view(labels, each) % self.count
         return NoisyLogits(self.omega[at], self.lengths[at])
 
@@ -383,10 +380,7 @@ class NoisyLogits:
 def weigh(
     posterior: Posterior, labels: Tensor, noise: NoisyLogits, each: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log likelihoods, scalars τ and sizes |t|, all (R, m), of the labels (R, C).
-
-    Each label is weighed with m = ``each`` draws of noise.
-    """
+    """Return log likelihoods, scalars τ and sizes |t|, all (R, m), with m draws for each label."""
     entries = labels.numel() * each
     dtype = torch.double if entries <= PROBABILITIES_DOUBLE else torch.float
     rows = max(PROBABILITIES_TOGETHER // (each * labels.shape[1]), 1)

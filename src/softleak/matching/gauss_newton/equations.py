@@ -39,9 +39,7 @@ class BatchFunction:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return how many rows each group has, in their order: the parameters by name, then
-        ``feature``, ``label`` and ``sum``.
-        """
+        """Return the rows of each group: parameters, then ``feature``, ``label`` and ``sum``."""
         head = self.model.head
         own = {name: self.model.parameters[name].numel() for name in self.names}
         batch = self.shape[0]

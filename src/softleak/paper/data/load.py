@@ -336,10 +336,7 @@ _SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff",
 
 
 def load_folder(path: str | PathLike[str], size: int | None = None) -> ImageSet:
-    """Read every image of every subfolder, in name order, one subfolder per class.
-
-    ``size`` makes all images square; without it they must have one size.
-    """
+    """Read the images of each class's subfolder in name order, made square if ``size`` is given."""
     root = Path(path)
     if not root.is_dir():
         raise DataError(f"No folder at {root}.")

@@ -158,10 +158,7 @@ def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> VGG:
 def uniform_(
     model: nn.Module, bound: float = 0.5, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """Fill every parameter, norm layers included, from U(-bound, bound), in place.
-
-    The paper's untrained LeNet, AlexNet and ResNet-50 are made so.
-    """
+    """Fill every parameter from U(-bound, bound), in place: the paper's untrained ones."""
     if not bound > 0:
         raise ModelError(f"bound must be positive, got {bound}.")
     with torch.no_grad():

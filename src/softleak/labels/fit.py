@@ -44,8 +44,8 @@ FEWEST_ENTRIES, MOST_ENTRIES = 64, 1 << 22  # of a matrix whose singular values 
 COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree by it
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 # Adaptive steps: entries of a tensor that shows them, how far apart the largest of tensors may be,
-# what counts as nearly the largest, and the part of entries that is.
-FEWEST_MOVED, ALIKE, NEARLY, MANY = 64, 2.0, 0.8, 0.05
+# what decay alone moves, and the kurtosis half-way from even sizes (1.8) to those of noise (3).
+FEWEST_MOVED, ALIKE, BARELY, LIGHT = 8, 2.0, 0.01, 2.4
 UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
 NAMED = {"ce": Explanation.NONE, "bce": Explanation.BCE, "mse": Explanation.MSE}
 
@@ -333,13 +333,17 @@ def _of_many(
 
 
 def _of_steps(share: GradientShare) -> Hypothesis | None:
-    """Return that all parameters moved by about the same amount, if steps of Adam left them so."""
+    """Return that all parameters moved by about the same amount, if steps of Adam left them so.
+
+    The tails of what they leave are lighter than those of noise, by three standard errors at least.
+    """
     sizes = [g.double().abs().flatten() for g in share.values() if g.numel() >= FEWEST_MOVED]
     largest = [float(size.max()) for size in sizes]
     if len(largest) < 2 or max(largest) > ALIKE * min(largest):
         return None
-    near = [(s > NEARLY * top).double().mean() for s, top in zip(sizes, largest, strict=True)]
-    if float(min(near)) < MANY:
+    moved = torch.cat([size[size > BARELY * max(largest)] for size in sizes])
+    kurtosis = float(moved.pow(4).mean() / moved.square().mean().square())
+    if not kurtosis + 3 * math.sqrt(24 / len(moved)) < LIGHT:
         return None
     return _contradiction(Topic.STEPS, Explanation.ADAPTIVE)
 
@@ -385,7 +389,7 @@ def _compression(share: GradientShare, G: Tensor) -> Hypothesis:
         return _contradiction(Topic.COMPRESSION, Explanation.GRID, step)
     if empty > SPECTRUM_HOLES:
         return _contradiction(Topic.COMPRESSION, Explanation.PRUNED, empty)
-    cut = [_is_cut(g) for g in share.values() if g.numel() >= FEWEST_ENTRIES]
+    cut = [_is_cut(g) for g in share.values() if g.numel() >= FEWEST_ENTRIES and g.any()]
     if cut and all(cut):
         return _contradiction(
             Topic.COMPRESSION, Explanation.PRUNED, float((G == 0).double().mean())

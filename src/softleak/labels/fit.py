@@ -47,6 +47,9 @@ PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 # what decay alone moves, and the kurtosis half-way from even sizes (1.8) to those of noise (3).
 FEWEST_MOVED, ALIKE, BARELY, LIGHT = 8, 2.0, 0.01, 2.4
 UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
+# The fit of a label of a simple kind, which chance alone would not leave.
+BORNE_OUT = Fit.of([Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)], Bearing.HOLDS)
+OF_ANY_SCALE = BORNE_OUT.saying(Hypothesis(Topic.SCALE, Bearing.OPEN))
 NAMED = {"ce": Explanation.NONE, "bce": Explanation.BCE, "mse": Explanation.MSE}
 
 
@@ -73,7 +76,8 @@ def fitted(
     """Return an answer with its fit; it claims nothing on an assumption that is contradicted."""
     head = subject.head
     if answer.status is Status.UNIQUE and answer.family in KNOWN_FAMILIES:
-        return replace(answer, fit=_stated(_borne_out(answer, knowledge), knowledge, share))
+        fit = OF_ANY_SCALE if knowledge.scale_unknown else BORNE_OUT
+        return replace(answer, fit=_stated(fit, knowledge, share))
     if answer.status is Status.ZERO_GRADIENT or head.weight_name not in share:
         return answer
     found = examine(subject, share, knowledge)
@@ -86,14 +90,6 @@ def fitted(
     if several is not None:
         return several
     return _contradicted(answer, found, subject, share)
-
-
-def _borne_out(answer: Recovery, knowledge: Knowledge) -> Fit:
-    """Return the fit of a label of a simple kind, which chance alone would not leave."""
-    scale = Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)
-    if knowledge.scale_unknown:
-        scale = Hypothesis(Topic.SCALE, Bearing.OPEN)
-    return Fit.of([scale], otherwise=Bearing.HOLDS)
 
 
 def _stated(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
@@ -161,7 +157,7 @@ def _binary(
     positive = subject.once(never_negative)
     for one in (BinaryCrossEntropy(), BinaryCrossEntropy("sum")):
         found = recover_binary(subject.head, factors, family, one, positive)
-        if found.label is not None:
+        if found.label is not None and found.complete:
             bce = Hypothesis(Topic.LOSS, Bearing.HOLDS, Explanation.BCE, loss.number)
             return replace(found, fit=answer.fit.saying(bce))
     return None

@@ -192,7 +192,7 @@ class UpdateGuard:
         report, share, acts = found.report, update.share, policy.action is not Action.WARN
         if leaking and policy.action is Action.REFUSE:
             return GuardOutcome(found, refusal=f"the update gives away: {named(leaking)}")
-        if found.contradicted and acts:
+        if report is not None and found.contradicted and acts:
             why = f"the update contradicts what was stated: {contradiction(report)}"
             return GuardOutcome(found, refusal=why)
         if unknown and policy.refuse_unattacked:

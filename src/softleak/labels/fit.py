@@ -388,7 +388,7 @@ def _compression(share: GradientShare, G: Tensor) -> Hypothesis:
     if empty > SPECTRUM_HOLES:
         return _contradiction(Topic.COMPRESSION, Explanation.PRUNED, empty)
     cut = [_is_cut(g) for g in share.values() if g.numel() >= FEWEST_ENTRIES and g.any()]
-    if cut and all(cut):
+    if cut and all(cut) and bool(G.any()):
         return _contradiction(
             Topic.COMPRESSION, Explanation.PRUNED, float((G == 0).double().mean())
         )
@@ -399,7 +399,8 @@ def _is_cut(gradient: Tensor) -> bool:
     """Return whether small entries are missing: the sizes of a gradient come down to zero."""
     sizes = gradient[gradient != 0].double().abs()
     zeros = 1 - len(sizes) / gradient.numel()
-    return zeros > CUT_ZEROS and float(sizes.min()) > CUT * float(sizes.median())
+    nothing = not len(sizes)
+    return nothing or (zeros > CUT_ZEROS and float(sizes.min()) > CUT * float(sizes.median()))
 
 
 def grid_step(G: Tensor) -> float | None:

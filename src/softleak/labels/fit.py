@@ -19,8 +19,8 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
 from softleak.labels.composition import LOPSIDED, entry_error
-from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.probes import evidence_for
+from softleak.labels.evidence.relation import combine
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.positive import never_negative

@@ -25,12 +25,12 @@ from softleak.batches.sparse.labels import (
     status_of,
 )
 from softleak.batches.sparse.layer import first_layer, is_homogeneous, run_through
+from softleak.core.client import SgdSteps, mean_gradient
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.update import SgdSteps, mean_gradient
 from softleak.labels.recover import recover
 from softleak.resimulation import exact_copy, resimulate
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd, vmap
 
+from softleak.core.client import SgdSteps, mean_of_head
 from softleak.core.factors import factor
 from softleak.core.families import AnyLabel, Family
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.update import SgdSteps, mean_of_head
 from softleak.labels.certify import simplest_family
 from softleak.labels.curve import on_simplex, spread_of
 from softleak.labels.local.head_alone import LABEL_EQUATIONS_OUTSIDE, RecursionCurve, trains_bias

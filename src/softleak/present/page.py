@@ -33,6 +33,7 @@ from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit, severity_of_share
 from softleak.present.catalogue import every_attack
+from softleak.present.fit import fit_rows, fit_words
 from softleak.present.machine import finite
 from softleak.present.words import (
     class_name,
@@ -92,6 +93,7 @@ def tiles(count: Callable[[Leak, State], int], total: int) -> list[dict[str, Any
             "what": leak.short,
             "note": leak.counts_if,
             "untried": sum(count(leak, state) for state in State if not state.attacked),
+            "contradicted": count(leak, State.CONTRADICTED),
         }
         for leak in Leak
     ]
@@ -183,6 +185,8 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> dict[str,
         "gain": gain,
         "scalar": _scalar(report, names),
         "words": _words(report),
+        "fit": fit_rows(report.fit),
+        "fit_words": fit_words(report.fit),
         "cards": sample_cards(report.samples, names),
         "curves": curves(report.input.certificate),
     }
@@ -411,6 +415,7 @@ PAGE_PARTS: list[PagePart] = [
 # What is told of each share, in this order. Templates see the share as s and its report as r.
 SHARE_PARTS: list[str] = [
     "share/verdict.html",
+    "share/fit.html",
     "share/samples.html",
     "share/findings.html",
     "share/scalar.html",

@@ -199,7 +199,7 @@ def attacker_knowledge(
 def _unless(fit: Fit, topic: Topic) -> str:
     """Return a remark on what was stated, if the update contradicts it."""
     broken = fit[topic].standing is Bearing.CONTRADICTED
-    return f", which the update contradicts ({fit[topic].explanation.value})" if broken else ""
+    return f"; the update contradicts this ({fit[topic].explanation.value})" if broken else ""
 
 
 def _scale(knowledge: Knowledge) -> str:

@@ -38,7 +38,7 @@ EXPLAINED: Mapping[Explanation, str] = {
     Explanation.OTHER_LOSS: "The update is not that of a softmax cross-entropy: the rows of the "
     "head's gradient do not add up to zero.",
     Explanation.OTHER_WEIGHTS: "The update was not computed at these weights: at them it means no "
-    "label. Give the weights that the client was sent, in the mode it used.",
+    "label.",
     Explanation.SWAPPED: "The sign is the opposite of a gradient's: before and after are swapped, "
     "or a difference of weights was taken for a gradient.",
     Explanation.OTHER_SCALE: "The update is the gradient times {number:.4g}: a clipped, averaged "
@@ -79,7 +79,7 @@ TOPICS: Mapping[Topic, str] = {
     Topic.SCALE: "the scale",
     Topic.STEPS: "one sample and one step",
     Topic.NOISE: "the noise",
-    Topic.COMPRESSION: "nothing removed or rounded",
+    Topic.COMPRESSION: "no compression",
     Topic.MODE: "the mode of the model",
 }
 NAMES = {Bearing.CONTRADICTED: "contradicted", Bearing.OPEN: "left open", Bearing.HOLDS: "holds"}
@@ -132,6 +132,12 @@ def fit_data(fit: Fit) -> dict[str, Any]:
     return {"holds": fit.holds, "hypotheses": hypotheses}
 
 
+def _briefly(one: Hypothesis) -> str:
+    if one.explanation is Explanation.ABSENT:
+        return "declared noise absent"
+    return one.explanation.value or one.topic.value
+
+
 def fit_words(fit: Fit) -> str:
     """Return in a sentence how many assumptions a fit contradicts, leaves open and bears out."""
     count = {one: sum(h.standing is one for h in fit.hypotheses) for one in Bearing}
@@ -141,7 +147,7 @@ def fit_words(fit: Fit) -> str:
 
 def in_a_word(fit: Fit) -> str:
     """Return what a fit contradicts, or what explains the update, for a cell of a table."""
-    against = [h.explanation.value or h.topic.value for h in fit.contradicted]
+    against = [_briefly(one) for one in fit.contradicted]
     return ", ".join(against or sorted(e.value for e in fit.explanations))
 
 
@@ -214,10 +220,10 @@ def _of_gradient(recovery: Recovery, several: bool, against: set[Topic]) -> Iter
     """Yield what is assumed of loss, sample, model, weights, mode and sign."""
     name = LOSS_NAMES.get(recovery.loss.name, recovery.loss.name)
     which = "cross-entropy" if recovery.loss.name == "ce" else name
-    loss = "a loss that is not known" if Topic.LOSS in against else f"the {which}"
+    loss = "" if Topic.LOSS in against else f"the {which} of "
     steps = "several samples or steps" if several or Topic.STEPS in against else "one sample"
     weights = "" if Topic.WEIGHTS in against else " and these weights"
-    said = f"The gradient is that of {loss} of {steps}, with this model{weights}"
+    said = f"The gradient is that of {loss}{steps}, with this model{weights}"
     if Topic.SIGN in against:
         yield f"{said}."
     elif several:
@@ -227,7 +233,7 @@ def _of_gradient(recovery: Recovery, several: bool, against: set[Topic]) -> Iter
         yield f"{said}{'' if mode else ', in the mode it was audited in'}."
     if against:
         names = [TOPICS[topic] for topic in Topic if topic in against]
-        yield f"Not assumed, since the update contradicts it: {', '.join(names)}."
+        yield f"The update contradicts what would else be assumed: {', '.join(names)}."
 
 
 def _of_scale(knowledge: Knowledge, recovery: Recovery) -> str:

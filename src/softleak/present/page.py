@@ -210,7 +210,7 @@ def _bars(report: AuditReport, names: Sequence[str]) -> tuple[list[dict[str, Any
     bars = [
         {
             "name": class_name(i, names),
-            "value": float(recovery.label[i]),
+            "value": round(float(recovery.label[i]), 6) + 0.0,  # never a zero below zero
             "low": float(low[i]),
             "high": float(high[i]),
             "true": None if true is None else float(true[i]),

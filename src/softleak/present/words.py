@@ -324,7 +324,7 @@ def headline(report: AuditReport) -> str:
         count = report.composition.samples
         said = f"This update of at least {count} samples or steps gives away {listed(parts)}."
     else:
-        said = f"This share gives away {listed(parts)}."
+        said = f"{'This' if report.fit.holds else 'Even so this'} share gives away {listed(parts)}."
     untried = [leak.short for leak in Leak if leak in report.unattacked]
     grey = [f"Not attacked: {listed(untried)}."] if untried else []
     against = [] if report.fit.holds else [contradiction(report)]
@@ -354,7 +354,8 @@ def _worth_saying(report: AuditReport) -> list[Leak]:
     """Return what leaked, without what follows from something said already."""
     known = report.label.known or bool(report.samples.proved)
     implied = {Leak.CLASS} if known else set()
-    if report.label.class_index is not None or known:
+    only = Leak.CLASS in report.leaks and not report.several
+    if only or report.label.class_index is not None or known:
         implied |= {Leak.COMPOSITION}
     return [leak for leak in Leak if leak in report.leaks - implied]
 

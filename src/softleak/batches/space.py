@@ -143,10 +143,7 @@ class HeadSpace:
 
     @cached_property
     def indistinct(self) -> float:
-        """Return the distance from the span of ``U`` below which directions count as within it.
-
-        Rounding turns the last singular vector by the ratio of the singular values.
-        """
+        """Return the distance from the span of ``U`` below which directions count as within it."""
         return max(INDISTINCT, self.relative * float(self.S[0] / self.S[-1]))
 
     @cached_property

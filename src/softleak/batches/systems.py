@@ -54,10 +54,7 @@ class Supports:
 
 
 def supports_of(family: Family, count: int, likely: Sequence[int]) -> Supports | None:
-    """Return the flats of a known family of labels of ``count`` classes, or None if it has none.
-
-    ``likely`` are the classes that may stand out of a label.
-    """
+    """Return the flats of a family of labels, of which only the ``likely`` classes stand out."""
     mixed, smoothed = {
         OneHot(): (1, False), Smoothed(): (1, True), Mixed(1): (1, False), Mixed(2): (2, False),
         SmoothedMixed(1): (1, True), SmoothedMixed(2): (2, True),
@@ -154,10 +151,7 @@ class SampleSystem:
 
     @cached_property
     def _flats(self) -> tuple[Tensor, Tensor]:
-        """Return orthonormal directions (N, C, K) of what remains of each flat, and their labels.
-
-        The second tensor (N, C, K) holds the labels' directions that leave them.
-        """
+        """Return orthonormal directions (N, C, K) left of each flat, and those of their labels."""
         T = self.supports.directions
         if not T.shape[-1]:
             return T, T
@@ -174,10 +168,7 @@ class SampleSystem:
 
     @cached_property
     def open_flats(self) -> Tensor:
-        """Return whether the equations leave a coefficient of each flat (N,) open.
-
-        Then the label is known up to a direction, and so is the length of ``a``.
-        """
+        """Return whether the equations leave a coefficient of each flat (N,) open."""
         own = (self.supports.directions.abs().sum(1) > 0).sum(-1)
         return (self._flats[0].abs().sum(1) > 0).sum(-1) < own
 
@@ -250,9 +241,8 @@ class SampleSystem:
 def beyond(space: HeadSpace, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return what flats of labels with directions (N, C, K) hold beyond the span of ``U``.
 
-    Returns:
-        Orthonormal directions (N, C, K) of what is left of the flats, times ``rows``; how much of
-        each is left (N, K), the most first; and the labels' directions (N, C, K) that leave it.
+    These are orthonormal directions (N, C, K) of what is left of the flats, times ``rows``; how
+    much of each is left (N, K), the most first; and the labels' directions (N, C, K) that leave it.
     """
     T = space.rows[:, None] * directions
     lengths = T.norm(dim=1, keepdim=True).clamp_min(SHORTEST_VECTOR)
@@ -280,10 +270,7 @@ ROUNDING_LEAST = 1.0  # the smallest error of a number near one, in roundings of
 
 
 def as_sent(space: HeadSpace, at: SamplePoints) -> Tensor:
-    """Return the sizes (N, C) of the differences that the client multiplied with features.
-
-    It had rounded them: a difference far below the rounding of its label may have been zero.
-    """
+    """Return the sizes (N, C) of the differences as the client had rounded them."""
     return torch.minimum((at.p - at.label).abs(), (at.a @ space.spread.T).abs())
 
 
@@ -414,13 +401,9 @@ class JointSystem:
 
 
 def polish(
-    space: HeadSpace,
-    supports: Supports,
-    found: SamplePoints,
-    *,
-    scaled: bool = True,
+    space: HeadSpace, supports: Supports, found: SamplePoints, *, scaled: bool = True,
     solver: Levenberg = POLISH,
-) -> tuple[JointSystem, Tensor]:
+) -> tuple[JointSystem, Tensor]:  # fmt: skip
     """Solve for all samples together from where each was found; return the system and its point."""
     T, label = supports.directions, found.p - found.a @ space.spread.T
     c = torch.linalg.pinv(T) @ (label - supports.origin)[..., None]

@@ -481,9 +481,14 @@ def exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
         return Exit.MISTAKE
     if any(report.leaks & fail_on for report in found.reports):
         return Exit.LEAK
-    if any(report.unattacked & fail_on or not report.fit.holds for report in found.reports):
+    if any(report.unattacked & fail_on or not _attacked(report) for report in found.reports):
         return Exit.UNATTACKED
     return Exit.INCOMPLETE if found.refused else Exit.DONE
+
+
+def _attacked(report: AuditReport) -> bool:
+    """Return whether an update was attacked: its fit holds, and something was tried."""
+    return report.fit.holds and any(state.attacked for state in report.states.values())
 
 
 def _write(request: Request, found: Audit) -> None:

@@ -148,10 +148,7 @@ class OuterProducts:
 
     @classmethod
     def of(cls, model: DifferentiableModel, shape: tuple[int, ...]) -> OuterProducts:
-        """Return a model with the large linear layers whose gradients are outer products.
-
-        A layer that acts twice, or whose weight is used elsewhere, shows on random input.
-        """
+        """Return a model with the large linear layers whose gradients are outer products."""
         large = tuple(
             name
             for name, module in model.model.named_modules()

@@ -75,10 +75,7 @@ class Prover:
         return answer
 
     def polish(self, job: Job, matched: Reconstruction) -> Reconstruction:
-        """Return the solution near a matched input if it is proved, else the matched input.
-
-        Nothing is tried if the network is not smooth or has too many unknowns.
-        """
+        """Return the solution near a matched input if it is proved, else the matched input."""
         if matched.input is None or math.prod(job.shape) > self.method.dense:
             return matched
         try:
@@ -246,10 +243,7 @@ class BatchMatcher:
         )  # fmt: skip
 
     def _outer(self, jobs: Sequence[Job]) -> tuple[OuterProducts | None, dict[str, Tensor]]:
-        """Return the layers whose gradients are outer products, and the factors of what was sent.
-
-        There are none for a batch of samples, nor for an objective that looks at single entries.
-        """
+        """Return the layers whose gradients are outer products, and the factors of those sent."""
         unfit = bool(jobs[0].batch) or bool(self.objective.beta) or self.compiled
         if unfit or type(self.objective) not in (L2, Cosine):
             return None, {}

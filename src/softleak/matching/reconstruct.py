@@ -309,16 +309,10 @@ def _subject(
 
 
 def reconstruct_batch(
-    model: nn.Module,
-    share: GradientShare,
-    labels: Tensor,
-    features: Tensor | None = None,
-    *,
-    label_error: float = 0.0,
-    method: GaussNewton | None = None,
-    start: Start | None = None,
+    model: nn.Module, share: GradientShare, labels: Tensor, features: Tensor | None = None, *,
+    label_error: float = 0.0, method: GaussNewton | None = None, start: Start | None = None,
     restarts: int = 0,
-) -> Reconstruction:
+) -> Reconstruction:  # fmt: skip
     """Solve for all inputs of a batch together, by Gauss–Newton on its share.
 
     Args:

@@ -313,10 +313,7 @@ def targets(
     jobs: Sequence[Job], names: Sequence[str], model: DifferentiableModel,
     factors: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Targets:  # fmt: skip
-    """Return the targets of jobs of one kind, in the model's dtype and on its device.
-
-    ``factors`` replace the gradients of these names.
-    """
+    """Return the targets of jobs of one kind, in the model's dtype and on its device."""
 
     def stacked(each: Iterable[Tensor]) -> Tensor:
         return torch.stack([one.to(model.like) for one in each])

@@ -15,21 +15,15 @@ from torch import Tensor
 
 
 def conjugate_gradients(
-    normal: Callable[[Tensor], Tensor],
-    right: Tensor,
-    inverse: Callable[[Tensor], Tensor],
-    steps: int,
-    tolerance: float = 0.0,
-) -> Tensor:
+    normal: Callable[[Tensor], Tensor], right: Tensor, inverse: Callable[[Tensor], Tensor],
+    steps: int, tolerance: float = 0.0,
+) -> Tensor:  # fmt: skip
     """Return an approximate solution (n,) of ``N x = right``, starting from zero.
 
-    Args:
-        normal: The product of N, symmetric and positive definite, with a vector (n,).
-        right: The right side (n,).
-        inverse: The product of an approximate inverse of N with a vector (n,).
-        steps: How many steps to take at most.
-        tolerance: The squared error ``rᵀ N⁻¹ r`` of the residual r at which to stop. If N is the
-            inverse covariance of x, this is the squared distance in standard errors.
+    ``normal`` and ``inverse`` give the products of a vector (n,) with N, symmetric and positive
+    definite, and with an approximate inverse of it. At most ``steps`` are taken, until the squared
+    error ``rᵀ N⁻¹ r`` of the residual r is below ``tolerance``: if N is the inverse covariance of
+    x, this is the squared distance in standard errors.
     """
     x, rest = torch.zeros_like(right), right
     pre = inverse(rest)

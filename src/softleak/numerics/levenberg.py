@@ -41,8 +41,7 @@ class Levenberg:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Lower the sum of squares of every problem from its start ``x`` (N, K).
 
-        Returns:
-            The points (M, K), their costs (M,) and kinds (M,), of the problems that were kept.
+        Returns the points (M, K), their costs (M,) and kinds (M,), of the problems that were kept.
         """
         damping = torch.full_like(x[:, 0], self.damping) if x.shape[1] else x.new_zeros(len(x))
         cost = _cost(residuals.values(x, kind))

@@ -198,7 +198,7 @@ def attacker_knowledge(
 
 def _unless(fit: Fit, topic: Topic) -> str:
     """Return a remark on what was stated, if the update contradicts it."""
-    broken = fit[topic].standing is Bearing.CONTRADICTED
+    broken = fit[topic].bearing is Bearing.CONTRADICTED
     return f"; the update contradicts this ({fit[topic].explanation.value})" if broken else ""
 
 

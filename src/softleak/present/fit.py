@@ -67,7 +67,7 @@ def fitting(one: Hypothesis) -> str:
     """Return a hypothesis in one sentence."""
     if one.explanation is not Explanation.NONE:
         return EXPLAINED[one.explanation].format(number=one.number or 0.0)
-    if one.standing is Bearing.HOLDS:
+    if one.bearing is Bearing.HOLDS:
         return HOLDS[one.topic]
     return OPEN[one.topic]
 
@@ -97,13 +97,13 @@ NUMBERS: Mapping[Topic | Explanation, str] = {
 
 def fit_rows(fit: Fit) -> list[dict[str, str]]:
     """Return a fit as rows of a table: what is contradicted first, what holds last."""
-    ranked = sorted(fit.hypotheses, key=lambda one: SHOWN_FIRST.index(one.standing))
+    ranked = sorted(fit.hypotheses, key=lambda one: SHOWN_FIRST.index(one.bearing))
     return [
         {
             "topic": one.topic.value,
             "assumed": TOPICS[one.topic],
-            "bearing": NAMES[one.standing],
-            "slug": one.standing.name.lower(),
+            "bearing": NAMES[one.bearing],
+            "slug": one.bearing.name.lower(),
             "instead": one.explanation.value,
             "number": _number(one),
             "sentence": one.sentence,
@@ -124,7 +124,7 @@ def fit_data(fit: Fit) -> dict[str, Any]:
     """Return what the numbers say of every assumption, as data."""
     hypotheses = [
         {
-            "name": one.topic.value, "state": one.standing.value,
+            "name": one.topic.value, "state": one.bearing.value,
             "explanation": one.explanation.value, "number": one.number, "sentence": one.sentence,
         }
         for one in fit.hypotheses
@@ -140,7 +140,7 @@ def _briefly(one: Hypothesis) -> str:
 
 def fit_words(fit: Fit) -> str:
     """Return in a sentence how many assumptions a fit contradicts, leaves open and bears out."""
-    count = {one: sum(h.standing is one for h in fit.hypotheses) for one in Bearing}
+    count = {one: sum(h.bearing is one for h in fit.hypotheses) for one in Bearing}
     parts = [f"{n} {NAMES[one]}" for one in SHOWN_FIRST if (n := count[one])]
     return f"The fit of the update to what is assumed of it: {', '.join(parts)}."
 
@@ -192,9 +192,9 @@ LOSS_NAMES: Mapping[str, str] = {
 def loss_known(recovery: Recovery) -> str:
     """Return which loss the attacker takes for granted, and whether the numbers bear it out."""
     name, one = LOSS_NAMES.get(recovery.loss.name, recovery.loss.name), recovery.fit[Topic.LOSS]
-    if one.standing is Bearing.CONTRADICTED:
+    if one.bearing is Bearing.CONTRADICTED:
         return f"taken for {name}, which the update contradicts ({one.explanation.value})"
-    if one.standing is Bearing.OPEN:
+    if one.bearing is Bearing.OPEN:
         return f"taken for {name}; the numbers do not tell"
     return (
         f"{name}, {'as the numbers show' if one.explanation.value else 'borne out by the update'}"

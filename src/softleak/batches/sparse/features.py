@@ -63,13 +63,9 @@ class FeatureProblem:
 
     @classmethod
     def of(
-        cls,
-        subject: Subject,
-        share: GradientShare,
-        space: GradientSpace,
-        zeros: Tensor,
+        cls, subject: Subject, share: GradientShare, space: GradientSpace, zeros: Tensor,
         before: str,
-    ) -> FeatureProblem:
+    ) -> FeatureProblem:  # fmt: skip
         """Gather the equations of a share, ``before`` being the name of the layer before."""
         name = f"{before}.bias"
         relative = share.resolution(name, subject.head.dtype)
@@ -134,10 +130,7 @@ class FeatureProblem:
 
 
 def _switched(behind: Tensor, back: Tensor, left: Tensor, scales: Tensor, near: Tensor) -> Tensor:
-    """Return ``behind`` (B, I) with those few units switched that explain what is left (I,).
-
-    Only a feature that is zero within its error (``near``) can be switched.
-    """
+    """Return ``behind`` (B, I) with those few units switched that explain what is left (I,)."""
     worst = left.abs().topk(min(MOST_SWITCHED, len(left))).indices
     out = behind.clone()
     for j in worst:
@@ -163,10 +156,7 @@ class TailInputs(NamedTuple):
 def resimulate_tail(
     subject: Subject, share: GradientShare, problem: FeatureProblem, fit: FeatureFit, labels: Tensor
 ) -> Resimulation | None:
-    """Compare every gradient of the fully connected tail with what the client would send.
-
-    It is None if the share does not hold the gradient of the weight before the head.
-    """
+    """Compare every gradient of the fully connected tail with what the client would send."""
     found = tail_inputs(subject, share, problem, fit)
     if found is None:
         return None
@@ -210,12 +200,9 @@ MOVED_SEED = 0  # their seed
 
 
 def judge_features(
-    subject: Subject,
-    share: GradientShare,
-    knowledge: Knowledge,
-    problem: FeatureProblem,
+    subject: Subject, share: GradientShare, knowledge: Knowledge, problem: FeatureProblem,
     size: int | None,
-) -> BatchRecovery:
+) -> BatchRecovery:  # fmt: skip
     """Return labels and features with what is proved of them."""
     generator = torch.Generator().manual_seed(MOVED_SEED)
     fit = problem.solve()
@@ -289,11 +276,7 @@ def _problems(
 def recover_by_features(
     subject: Subject, share: GradientShare, knowledge: Knowledge, size: int | None = None
 ) -> BatchRecovery | None:
-    """Recover the label and the feature of every sample from the last two layers.
-
-    Returns:
-        The samples without inputs, or None if the model or the share is not of this kind.
-    """
+    """Recover label and feature of every sample from the last two layers, where those allow it."""
     head, layers = subject.head, subject.once(layers_before_head)
     size = knowledge.samples if size is None else size
     if not layers or knowledge.head_only or head.weight_name not in share:

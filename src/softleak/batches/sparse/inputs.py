@@ -38,13 +38,9 @@ OWN_ROUNDINGS = 4.0  # what the walk through the model adds to the error of a sa
 
 
 def recover_without_scale(
-    subject: Subject,
-    share: GradientShare,
-    knowledge: Knowledge,
-    space: GradientSpace,
-    found: Directions,
-    size: int | None,
-) -> BatchRecovery:
+    subject: Subject, share: GradientShare, knowledge: Knowledge, space: GradientSpace,
+    found: Directions, size: int | None,
+) -> BatchRecovery:  # fmt: skip
     """Recover the samples whose sparse vectors were found, where no bias tells their scales."""
     rank = space.rank
     if not subject.once(is_homogeneous):
@@ -74,13 +70,9 @@ def recover_without_scale(
     # An error of a label is one of its scale, and so of its input.
     error = max((r.error for r in samples), default=torch.inf) * float(x.abs().max())
     return BatchRecovery(
-        status_of(samples),
-        message,
-        size or rank,
-        samples,
-        x if known else None,
+        status_of(samples), message, size or rank, samples, x if known else None,
         error if sure else torch.inf,
-    )
+    )  # fmt: skip
 
 
 def _signed(
@@ -145,11 +137,7 @@ def _message(rank: int, proved: int, known: bool, agrees: bool) -> str:
 def recover_by_inputs(
     subject: Subject, share: GradientShare, knowledge: Knowledge, size: int | None = None
 ) -> BatchRecovery | None:
-    """Recover every sample behind a share from the gradient of a fully connected first layer.
-
-    Returns:
-        The samples with their inputs, or None if the model or the share is not of this kind.
-    """
+    """Recover every sample with its input by a fully connected first layer, if there is one."""
     layer = subject.once(first_layer)
     size = knowledge.samples if size is None else size
     if layer is None or f"{layer}.weight" not in share or knowledge.head_only:
@@ -240,12 +228,11 @@ LARGEST_BIAS_MISFIT = 32.0  # what the samples' scales may leave of the bias's u
 def recover_trained_batch(
     subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery:
-    """Recover the inputs of all samples behind an update of local training.
+    """Recover the inputs of all samples behind an update of local training by SGD.
 
-    Returns:
-        The inputs, where the first layer is fully connected, has a bias and a ReLU, and the client
-        took steps of SGD. They are AMBIGUOUS: no label was read, and without labels the client
-        cannot be run again. A sample that is there twice is found once.
+    Needs a fully connected first layer with a bias and a ReLU. Inputs are AMBIGUOUS: no label was
+    read, and without labels the client cannot be run again. A sample that is there twice is found
+    once.
     """
     layer = subject.once(first_layer)
     if layer is None or f"{layer}.weight" not in share or f"{layer}.bias" not in share:

@@ -118,14 +118,10 @@ class Weighing(NamedTuple):
 
 
 def weigh(p: Tensor, delta: Tensor, errors: Tensor, size: int | None, stated: bool) -> Weighing:
-    """Return the weight of each sample.
+    """Return the weight of each sample from its prediction (N, C) and its part ``δ'`` in the share.
 
-    Args:
-        p: the predictions (N, C).
-        delta: their part ``δ'`` (N, C) in the share.
-        errors: a bound (N,) of the error of an entry of ``δ'``.
-        size: the size of the batch, if it was said.
-        stated: whether the caller states the scale of the share.
+    ``errors`` (N,) bound the error of an entry of ``δ'``; ``size`` is that of the batch, if it was
+    said, and ``stated`` says whether the scale of the share is.
     """
     found = len(p)
     weight = 1 / max(size or found, found)
@@ -238,14 +234,9 @@ def status_of(samples: Sequence[Recovery]) -> Status:
 
 
 def judged(
-    labels: Tensor,
-    features: Tensor,
-    errors: Tensor,
-    feature_errors: Sequence[float],
-    sound: bool,
-    tolerance: float,
-    beside: str,
-) -> tuple[Recovery, ...]:
+    labels: Tensor, features: Tensor, errors: Tensor, feature_errors: Sequence[float], sound: bool,
+    tolerance: float, beside: str,
+) -> tuple[Recovery, ...]:  # fmt: skip
     """Return the samples: where all is sound, those are proved whose label error is tolerable.
 
     Labels (N, C) and what entered the head (N, I) come with bounds (N,) of the labels' errors in L1

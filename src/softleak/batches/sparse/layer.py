@@ -84,10 +84,7 @@ def run_layers(model: nn.Module, names: Iterable[str], x: Tensor) -> Mapping[str
 
 
 def first_layer(subject: Subject) -> str | None:
-    """Return the name of a fully connected layer that reads the input itself, before a ReLU.
-
-    It is None if there is none, or if the samples of a batch do not pass the network apart.
-    """
+    """Return the name of a fully connected layer that reads the input itself, before a ReLU."""
     return next((name for name in _linears(subject) if _is_first(subject, name)), None)
 
 

@@ -113,10 +113,7 @@ def recover_trained(
 def answer_trained(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
 ) -> list[Answer]:
-    """Return the answers, and the steps each rests on; None if there are none to doubt.
-
-    The arguments are those of ``recover_trained``. No other client is looked for.
-    """
+    """Return the answers, and the steps each rests on; None if there are none to doubt."""
     found: dict[int, Answer] = {}
     for places in _trained_alike(subject, shares):
         same = [shares[i] for i in places]

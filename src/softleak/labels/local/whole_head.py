@@ -199,9 +199,8 @@ def recover_by_head(
 ) -> Recovery | None:
     """Recover the label of one sample on which all layers were trained, from the head's update.
 
-    Returns:
-        The recovery, never UNIQUE: the search is local, and no input is known that the client could
-        be run on again. None if the update cannot be one sample's.
+    Never UNIQUE: the search is local, and no input is known that the client could be run on again.
+    None if the update cannot be one sample's.
     """
     if knowledge.samples is not None and knowledge.samples > 1:
         return None
@@ -267,10 +266,7 @@ def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _progress(equations: MovingHead, z: Tensor) -> Tensor:
-    """Return (B, K) the part of its way that a feature has gone before each step.
-
-    It moves with the head's weights, and their own way is that of a feature that stays.
-    """
+    """Return (B, K) the part of its way that a feature has gone before each step."""
     found, (classes, rank) = [], equations.sizes
     for one in z:
         y, first, _ = torch.split(one, [classes, rank, rank])

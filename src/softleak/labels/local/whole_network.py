@@ -98,9 +98,7 @@ Residual = Callable[[Tensor], Tensor]  # from a label (C,) to how far its update
 def nearest_simple(residual: Residual, start: Tensor) -> list[Tensor]:
     """Return smoothed and mixed labels (C,) that come near an update, the nearest first.
 
-    Args:
-        residual: how far a run on a label is from the update, in units of its error.
-        start: what one step would mean; its largest entries are the classes that may be mixed.
+    The largest entries of ``start``, what one step would mean, are the classes that may be mixed.
     """
     ends = _lines(start)
     part = torch.linspace(0, 1, SIMPLE_POINTS, dtype=start.dtype, device=start.device)
@@ -204,9 +202,8 @@ def recover_whole(
 ) -> Recovery | None:
     """Recover the label of one sample on which all layers were trained.
 
-    Returns:
-        The recovery, UNIQUE only if a run of the client on it gives the update of every layer;
-        None if the first layer does not give the input of one sample.
+    UNIQUE only if a run of the client on it gives the update of every layer; None if the first
+    layer does not give the input of one sample.
     """
     if subject.once(first_linear) is None:
         return None

@@ -34,10 +34,7 @@ class FlatSearch:
     levels: tuple[float, ...] = (-2.0, -1.2, -0.5, 0.0, 0.5, 1.2, 2.0)
 
     def __call__(self, equations: ShareEquations, start: Tensor, stopping: Stopping) -> Tensor:
-        """Return flat images (B, …), or the start itself if the inputs are not images.
-
-        Images of a batch keep what the start has beside the colour, so that no two are alike.
-        """
+        """Return flat images (B, …), or the start itself if the inputs are not images."""
         if start.ndim != IMAGE_AXES:
             return start
         start = start if len(start) > 1 else torch.zeros_like(start)
@@ -120,10 +117,7 @@ class SecondLook:
         return ""
 
     def starts(self, x: Tensor, count: int | None) -> Iterator[Tensor]:
-        """Yield starts (B, …) that have nothing of inputs ``x`` but how bright they are, or less.
-
-        The first ``count`` are wanted; None means all.
-        """
+        """Yield starts (B, …) that keep nothing of inputs ``x`` but their brightness, or less."""
         generator = torch.Generator().manual_seed(self.seed)
         flat = x.flatten(1)
         mean, spread = float(flat.mean()), max(float(flat.std(correction=0)), 1e-6)
@@ -139,20 +133,14 @@ class SecondLook:
         yield from every[:count]
 
     def differs(self, one: Tensor, other: Tensor, error: Tensor) -> bool:
-        """Return whether two solutions (B, …) are further apart than errors explain.
-
-        The order of the samples of a batch does not count.
-        """
+        """Return whether solutions (B, …), in any order, differ by more than errors explain."""
         limit = self.apart * error
         nearest = [min(float(((own - each).abs() / limit).max()) for each in other) for own in one]
         return max(nearest) > 1
 
 
 def _whole(function: BatchFunction) -> bool:
-    """Return whether everything that acts on an input has sent its gradient.
-
-    Constants of the network send none. Those of BatchNorm are not counted: they act on channels.
-    """
+    """Return whether everything that acts on an input has sent its gradient."""
     constants = any(
         buffer.is_floating_point()
         for module in function.model.model.modules()
@@ -293,11 +281,7 @@ class GaussNewton:
         self, subject: Subject, share: GradientShare, known: BatchKnowledge, start: Tensor,
         stopping: Stopping | None = None,
     ) -> NewtonSolution:  # fmt: skip
-        """Solve for the inputs of a batch from one start (B, …).
-
-        The share is at the scale of the loss. ``stopping`` may end the run, beside the steps and
-        ``seconds``.
-        """
+        """Solve from one start (B, …) for a batch whose share is at the scale of the loss."""
         model = self._sent_model(subject, share, start)
         ending = stopping or Stopping(self.evaluations, self.seconds)
         found = self.run(model, share, known, start, ending)

@@ -273,12 +273,7 @@ _PICKLE_START = b"\x80"
 
 
 def load_cifar(path: str | PathLike[str], split: Split = Split.TEST) -> ImageSet:
-    """Read one split of CIFAR.
-
-    Args:
-        path: a folder, a tar archive, or a single file, which is read whatever the split.
-        split: the part that is read.
-    """
+    """Read one split of CIFAR: a folder, a tar archive, or a single file, whatever the split."""
     place = Path(path)
     if place.is_dir():
         return _assemble(read_folder(_home(place), _wanted(split)), split, place)
@@ -341,12 +336,7 @@ _SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff",
 
 
 def load_folder(path: str | PathLike[str], size: int | None = None) -> ImageSet:
-    """Read every image of every subfolder, in name order.
-
-    Args:
-        path: the folder with one subfolder per class.
-        size: makes all images square, if given; without it they must have one size.
-    """
+    """Read the images of each class's subfolder in name order, made square if ``size`` is given."""
     root = Path(path)
     if not root.is_dir():
         raise DataError(f"No folder at {root}.")
@@ -397,10 +387,7 @@ _ZIP_START = b"PK"
 def load(path: str | PathLike[str], split: Split = Split.TEST, size: int | None = None) -> ImageSet:
     """Read an .npz pack, a CIFAR folder, archive or file, or a folder of class folders.
 
-    Args:
-        path: the file or folder.
-        split: the part of a CIFAR folder or archive.
-        size: makes the images square, if given.
+    ``split`` is the part of a CIFAR folder or archive; ``size`` makes the images square, if given.
     """
     place = Path(path)
     if place.is_dir() and not is_cifar_folder(place):

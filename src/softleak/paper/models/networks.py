@@ -58,13 +58,7 @@ class AlexNet(PlainClassifier):
 
 
 def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) -> AlexNet:
-    """Build AlexNet; torchvision's own weights need head_bias=True and 1000 classes.
-
-    Args:
-        classes: the number of classes.
-        dropout: the probability with which dropout zeroes an entry in train mode.
-        head_bias: whether the last layer has a bias.
-    """
+    """Build AlexNet; torchvision's own weights need head_bias=True and 1000 classes."""
     positive(classes=classes)
     probability("dropout", dropout)
     features = [
@@ -92,21 +86,10 @@ class MLP(PlainClassifier):
 
 
 def mlp(
-    features: int,
-    hidden: Sequence[int] = (256, 128),
-    classes: int = 10,
-    activation: Callable[[], nn.Module] = nn.ReLU,
-    bias: bool = True,
-) -> MLP:
-    """Build a fully connected network.
-
-    Args:
-        features: the entries of one input.
-        hidden: the width of each hidden layer.
-        classes: the number of classes.
-        activation: makes the activation after each hidden layer.
-        bias: whether hidden layers have a bias; the head never has one.
-    """
+    features: int, hidden: Sequence[int] = (256, 128), classes: int = 10,
+    activation: Callable[[], nn.Module] = nn.ReLU, bias: bool = True,
+) -> MLP:  # fmt: skip
+    """Build a fully connected network of these hidden widths; the head never has a bias."""
     positive(features=features, classes=classes)
     layers: list[nn.Module] = []
     for width in hidden:
@@ -122,14 +105,7 @@ def fcn4(
     bias: bool = False,
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> MLP:
-    """Build the paper's FCN-4 for square RGB images.
-
-    Args:
-        classes: the number of classes.
-        image: the pixels per side.
-        bias: whether hidden layers have a bias; the head never has one.
-        activation: makes the activation after each hidden layer.
-    """
+    """Build the paper's FCN-4 for square RGB images; the head never has a bias."""
     positive(image=image)
     return mlp(3 * image * image, (4096, 1024, 256), classes, activation, bias)
 
@@ -144,14 +120,7 @@ def lenet(
     image: int = 32,
     activation: Callable[[], nn.Module] = nn.Sigmoid,
 ) -> LeNet:
-    """Build the paper's LeNet for square images.
-
-    Args:
-        classes: the number of classes.
-        in_channels: the channels of an image.
-        image: the pixels per side.
-        activation: makes the activation after each convolution.
-    """
+    """Build the paper's LeNet for square images of so many pixels per side."""
     positive(classes=classes, in_channels=in_channels, image=image)
     layers: list[nn.Module] = []
     channels, side = in_channels, image
@@ -170,13 +139,7 @@ class VGG(PlainClassifier):
 
 
 def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> VGG:
-    """Build the small VGG for square images.
-
-    Args:
-        classes: the number of classes.
-        image: the pixels per side, a multiple of 8.
-        dropout: the probability with which dropout zeroes an entry in train mode.
-    """
+    """Build the small VGG for square images, whose pixels per side are a multiple of 8."""
     positive(classes=classes)
     divisible("image", image, "the total pooling", 2 ** len(_VGG_WIDTHS))
     probability("dropout", dropout)
@@ -195,15 +158,7 @@ def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> VGG:
 def uniform_(
     model: nn.Module, bound: float = 0.5, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """Fill every parameter, norm layers included, from U(-bound, bound), in place.
-
-    This makes the paper's untrained LeNet, AlexNet and ResNet-50.
-
-    Args:
-        model: the network to fill.
-        bound: the largest absolute value.
-        generator: draws the values; PyTorch's global one if it is not given.
-    """
+    """Fill every parameter from U(-bound, bound), in place: the paper's untrained ones."""
     if not bound > 0:
         raise ModelError(f"bound must be positive, got {bound}.")
     with torch.no_grad():

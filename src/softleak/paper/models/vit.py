@@ -102,24 +102,13 @@ class ViT(nn.Module):
 
 
 def vit(
-    classes: int = 10,
-    image: int = 32,
-    patch: int = 4,
-    width: int = 96,
-    depth: int = 4,
-    heads: int = 4,
-    dropout: float = 0.0,
-) -> ViT:
+    classes: int = 10, image: int = 32, patch: int = 4, width: int = 96, depth: int = 4,
+    heads: int = 4, dropout: float = 0.0,
+) -> ViT:  # fmt: skip
     """Build a vision transformer for square images.
 
-    Args:
-        classes: the number of classes.
-        image: the pixels per side, a multiple of ``patch``.
-        patch: the pixels per side of a patch.
-        width: the entries of a token, a multiple of ``heads``.
-        depth: the number of blocks.
-        heads: the attention heads per block.
-        dropout: the probability with which dropout zeroes an entry in train mode.
+    ``image`` and ``patch`` are pixels per side, the first a multiple of the second; ``width``, the
+    entries of a token, is a multiple of ``heads``, the attention heads per block.
     """
     positive(classes=classes, depth=depth)
     divisible("image", image, "patch", patch)

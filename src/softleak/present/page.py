@@ -45,6 +45,7 @@ from softleak.present.words import (
     input_words,
     known_words,
     label_words,
+    reread,
     sample_words,
     summary,
 )
@@ -203,14 +204,18 @@ def _bars(report: AuditReport, names: Sequence[str]) -> tuple[list[dict[str, Any
     fitting = [c.labels for c in recovery.solutions]
     if recovery.interval is not None:
         fitting.append(recovery.interval)
-    every = torch.cat([*fitting, recovery.label[None]]).clamp(0, 1)
+    read = reread(report)
+    label = recovery.label if read is None else read
+    every = label[None].clamp(0, 1)
+    if read is None:
+        every = torch.cat([*fitting, every]).clamp(0, 1)
     low, high = every.amin(0), every.amax(0)
     true = None if report.score is None else report.score.label_true
     order = range(len(high)) if len(high) <= MOST_BARS else high.topk(MOST_BARS).indices.tolist()
     bars = [
         {
             "name": class_name(i, names),
-            "value": round(float(recovery.label[i]), 6) + 0.0,  # never a zero below zero
+            "value": round(float(label[i]), 6) + 0.0,  # never a zero below zero
             "low": float(low[i]),
             "high": float(high[i]),
             "true": None if true is None else float(true[i]),

@@ -142,6 +142,12 @@ def inputs_words(found: SamplesFinding) -> str:
 WITHOUT_TRUTH = ", proved without the truth"
 
 
+def reread(report: AuditReport) -> Tensor | None:
+    """Return the label that the numbers mean if they are not what was stated, but what fits."""
+    readings = report.label.recovery.readings
+    return readings[0].label if readings and not report.fit.holds else None
+
+
 def worded(one: Recovery, names: Sequence[str], say: Callable[[Tensor, Sequence[str]], str]) -> str:
     """Return the label of one sample in the words of ``say``; several labels are listed."""
     if one.label is None:
@@ -176,6 +182,8 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
             f"carries noise of standard deviation {written(recovery.noise)}; the likeliest label "
             f"is {describe(recovery.label, names)}"
         )
+    if (read := reread(report)) is not None:
+        return f"{describe(read, names)}, if the update is read otherwise: {recovery.message}"
     if proved == "AMBIGUOUS":
         return f"one of a set of labels: {recovery.message}"
     if not report.states[Leak.LABEL].attacked:
@@ -190,6 +198,8 @@ def in_brief(
     recovery = report.label.recovery
     if report.label.proved == "UNIQUE" and recovery.label is not None:
         return worded(recovery, names, say)
+    if (read := reread(report)) is not None:
+        return f"{say(read, names)}, if {in_a_word(report.fit)}"
     if report.label.class_index is not None:
         return class_name(report.label.class_index, names)
     if report.samples.proved:

@@ -107,11 +107,13 @@ def _read_as(
     """Return the answer under the loss, sign and factor that make a simple label of the numbers."""
     plain = reading.factor > 0
     same = abs(reading.factor - 1) <= SAME_FACTOR
-    if isinstance(reading.loss, CrossEntropy) and plain and (same or share.scale != "known"):
+    open_ = same or share.scale != "known"
+    found = answer.status is not Status.NO_SOLUTION
+    if isinstance(reading.loss, CrossEntropy) and plain and open_ and found:
         return answer  # which was searched under this loss, and may be doubted for good reasons
     sentences = " ".join(h.sentence for h in answer.fit.hypotheses if h.explanation.value)
     family = _family(reading)
-    if isinstance(reading.loss, CrossEntropy) or not plain or not (same or share.scale != "known"):
+    if isinstance(reading.loss, CrossEntropy) or not plain or not open_:
         other = Reading(reading.label, 1 / reading.factor, family)
         reason = f"read as it was stated, the update means no label of a simple kind. {sentences}"
         return replace(
@@ -386,7 +388,7 @@ def _compression(share: GradientShare, G: Tensor) -> Hypothesis:
     if empty > SPECTRUM_HOLES:
         return _contradiction(Topic.COMPRESSION, Explanation.PRUNED, empty)
     cut = [_is_cut(g) for g in share.values() if g.numel() >= FEWEST_ENTRIES and g.any()]
-    if cut and all(cut):
+    if cut and all(cut) and bool(G.any()):
         return _contradiction(
             Topic.COMPRESSION, Explanation.PRUNED, float((G == 0).double().mean())
         )
@@ -397,7 +399,8 @@ def _is_cut(gradient: Tensor) -> bool:
     """Return whether small entries are missing: the sizes of a gradient come down to zero."""
     sizes = gradient[gradient != 0].double().abs()
     zeros = 1 - len(sizes) / gradient.numel()
-    return zeros > CUT_ZEROS and float(sizes.min()) > CUT * float(sizes.median())
+    nothing = not len(sizes)
+    return nothing or (zeros > CUT_ZEROS and float(sizes.min()) > CUT * float(sizes.median()))
 
 
 def grid_step(G: Tensor) -> float | None:

@@ -182,10 +182,12 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
             f"carries noise of standard deviation {written(recovery.noise)}; the likeliest label "
             f"is {describe(recovery.label, names)}"
         )
-    if (read := reread(report)) is not None:
-        return f"{describe(read, names)}, if the update is read otherwise: {recovery.message}"
     if proved == "AMBIGUOUS":
-        return f"one of a set of labels: {recovery.message}"
+        read = reread(report)
+        kind = (
+            "one of a set of labels" if read is None else f"{describe(read, names)}, read otherwise"
+        )
+        return f"{kind}: {recovery.message}"
     if not report.states[Leak.LABEL].attacked:
         return f"not attacked: {report.why}"
     return f"no label: {report.why}; {FAILED}"

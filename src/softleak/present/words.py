@@ -183,11 +183,9 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
             f"is {describe(recovery.label, names)}"
         )
     if proved == "AMBIGUOUS":
-        read = reread(report)
-        kind = (
-            "one of a set of labels" if read is None else f"{describe(read, names)}, read otherwise"
-        )
-        return f"{kind}: {recovery.message}"
+        if (read := reread(report)) is not None:
+            return f"{describe(read, names)}, read otherwise: {recovery.message}"
+        return f"one of a set of labels: {recovery.message}"
     if not report.states[Leak.LABEL].attacked:
         return f"not attacked: {report.why}"
     return f"no label: {report.why}; {FAILED}"

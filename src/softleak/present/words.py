@@ -183,12 +183,15 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
             f"is {describe(recovery.label, names)}"
         )
     if proved == "AMBIGUOUS":
-        if (read := reread(report)) is not None:
-            return f"{describe(read, names)}, read otherwise: {recovery.message}"
-        return f"one of a set of labels: {recovery.message}"
+        return f"{_one_of(report, names)}: {recovery.message}"
     if not report.states[Leak.LABEL].attacked:
         return f"not attacked: {report.why}"
     return f"no label: {report.why}; {FAILED}"
+
+
+def _one_of(report: AuditReport, names: Sequence[str]) -> str:
+    read = reread(report)
+    return "one of a set of labels" if read is None else f"{describe(read, names)}, read otherwise"
 
 
 def in_brief(

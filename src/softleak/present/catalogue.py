@@ -111,9 +111,7 @@ def _evidence(report: AuditReport) -> Ending:
     if agreed and report.label.known:
         return Outcome.SUCCEEDED, f"the missing number follows from {', '.join(agreed)}"
     if agreed:
-        words = (
-            f"the missing number follows from {', '.join(agreed)}, and still no label is certain"
-        )
+        words = f"the missing number follows from {', '.join(agreed)}, but no label is certain"
         return Outcome.NO_SUCCESS, words
     return Outcome.NO_SUCCESS, "other layers contradict each other or say nothing"
 

@@ -16,11 +16,14 @@ from softleak.batches.certificate import (
     without_traded,
 )
 from softleak.batches.search import Whole, find_batch
-from softleak.batches.space import HeadSpace
-from softleak.batches.sparse.features import recover_by_features
-from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
+from softleak.batches.sparse.attacks import (
+    recover_by_features,
+    recover_by_inputs,
+    recover_trained_batch,
+)
 from softleak.batches.systems import (
     FoundSamples,
+    HeadSpace,
     SamplePoints,
     Supports,
     joined_supports,
@@ -28,7 +31,7 @@ from softleak.batches.systems import (
 )
 from softleak.core.errors import LabelError
 from softleak.core.families import Family, Mixed, Smoothed, SmoothedMixed
-from softleak.core.head import Head
+from softleak.core.head import Head, with_precision
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare, Scale
@@ -38,7 +41,6 @@ from softleak.labels.evidence.relation import Relation
 from softleak.labels.noisy.features import features_of_noise
 from softleak.labels.otherwise import without_decay
 from softleak.labels.recover import check_share, make_subject, recover
-from softleak.numerics.rounding import with_precision
 
 # Families that are tried in turn if none is named, each beside those before it.
 USUAL: tuple[Family, ...] = (Smoothed(), Mixed(2), SmoothedMixed(2))

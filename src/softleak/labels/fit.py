@@ -19,8 +19,8 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
 from softleak.labels.composition import LOPSIDED, entry_error
-from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.probes import evidence_for
+from softleak.labels.evidence.relation import combine
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.positive import never_negative
@@ -29,8 +29,8 @@ from softleak.labels.residual import (
     SAME_FACTOR,
     LossReading,
     Residual,
+    at_temperature,
     simple_readings,
-    temperature_of,
 )
 
 GRID_LEAST, GRID_MOST = 8, 600  # levels of a grid that rounding to 8 bits leaves
@@ -44,9 +44,12 @@ FEWEST_ENTRIES, MOST_ENTRIES = 64, 1 << 22  # of a matrix whose singular values 
 COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree by it
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 # Adaptive steps: entries of a tensor that shows them, how far apart the largest of tensors may be,
-# what counts as nearly the largest, and the part of entries that is.
-FEWEST_MOVED, ALIKE, NEARLY, MANY = 64, 2.0, 0.8, 0.05
+# what decay alone moves, and the kurtosis half-way from even sizes (1.8) to those of noise (3).
+FEWEST_MOVED, ALIKE, BARELY, LIGHT = 8, 2.0, 0.01, 2.4
 UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
+# The fit of a label of a simple kind, which chance alone would not leave.
+BORNE_OUT = Fit.of([Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)], Bearing.HOLDS)
+OF_ANY_SCALE = BORNE_OUT.saying(Hypothesis(Topic.SCALE, Bearing.OPEN))
 NAMED = {"ce": Explanation.NONE, "bce": Explanation.BCE, "mse": Explanation.MSE}
 
 
@@ -73,7 +76,8 @@ def fitted(
     """Return an answer with its fit; it claims nothing on an assumption that is contradicted."""
     head = subject.head
     if answer.status is Status.UNIQUE and answer.family in KNOWN_FAMILIES:
-        return replace(answer, fit=_stated(_borne_out(answer, knowledge), knowledge, share))
+        fit = OF_ANY_SCALE if knowledge.scale_unknown else BORNE_OUT
+        return replace(answer, fit=_stated(fit, knowledge, share))
     if answer.status is Status.ZERO_GRADIENT or head.weight_name not in share:
         return answer
     found = examine(subject, share, knowledge)
@@ -81,19 +85,11 @@ def fitted(
     if found.reading is not None and found.seen is not None:
         return _read_as(answer, found.reading, found.seen, share, found.pieces)
     if answer.status is Status.UNIQUE:
-        return _doubted(answer)
+        return _doubted(answer, found)
     several = _binary(subject, knowledge, share, answer)
     if several is not None:
         return several
     return _contradicted(answer, found, subject, share)
-
-
-def _borne_out(answer: Recovery, knowledge: Knowledge) -> Fit:
-    """Return the fit of a label of a simple kind, which chance alone would not leave."""
-    scale = Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)
-    if knowledge.scale_unknown:
-        scale = Hypothesis(Topic.SCALE, Bearing.OPEN)
-    return Fit.of([scale], otherwise=Bearing.HOLDS)
 
 
 def _stated(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
@@ -111,11 +107,13 @@ def _read_as(
     """Return the answer under the loss, sign and factor that make a simple label of the numbers."""
     plain = reading.factor > 0
     same = abs(reading.factor - 1) <= SAME_FACTOR
-    if isinstance(reading.loss, CrossEntropy) and plain and (same or share.scale != "known"):
+    open_ = same or share.scale != "known"
+    found = answer.status is not Status.NO_SOLUTION
+    if isinstance(reading.loss, CrossEntropy) and plain and open_ and found:
         return answer  # which was searched under this loss, and may be doubted for good reasons
     sentences = " ".join(h.sentence for h in answer.fit.hypotheses if h.explanation.value)
     family = _family(reading)
-    if isinstance(reading.loss, CrossEntropy) or not plain or not (same or share.scale != "known"):
+    if isinstance(reading.loss, CrossEntropy) or not plain or not open_:
         other = Reading(reading.label, 1 / reading.factor, family)
         reason = f"read as it was stated, the update means no label of a simple kind. {sentences}"
         return replace(
@@ -136,12 +134,18 @@ def _family(reading: LossReading) -> Family:
     return KNOWN_FAMILIES[0] if float(reading.label.max()) == 1 else KNOWN_FAMILIES[1]
 
 
-def _doubted(answer: Recovery) -> Recovery:
+def _doubted(answer: Recovery, found: Examined) -> Recovery:
     """Return a label of no simple kind, doubted where a temperature makes a simple one of it."""
-    loss = answer.fit[Topic.LOSS]
-    if loss.explanation is not Explanation.TEMPERATURE:
+    told = None if found.seen is None else at_temperature(found.seen)
+    if told is None:
         return answer
-    return replace(answer, status=Status.AMBIGUOUS, reason=loss.sentence, complete=False)
+    warm, reading = told
+    other = Reading(reading.label, 1 / reading.factor, KNOWN_FAMILIES[1], warm)
+    words = answer.fit[Topic.LOSS].sentence
+    return replace(
+        answer, status=Status.AMBIGUOUS, reason=words, complete=False, readings=(other,),
+        error=math.inf,
+    )  # fmt: skip
 
 
 def _binary(
@@ -161,7 +165,7 @@ def _binary(
     positive = subject.once(never_negative)
     for one in (BinaryCrossEntropy(), BinaryCrossEntropy("sum")):
         found = recover_binary(subject.head, factors, family, one, positive)
-        if found.label is not None:
+        if found.label is not None and found.complete:
             bce = Hypothesis(Topic.LOSS, Bearing.HOLDS, Explanation.BCE, loss.number)
             return replace(found, fit=answer.fit.saying(bce))
     return None
@@ -286,11 +290,11 @@ def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
     if abs(total) > 4 * float(error.sum()):
         yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
         return
-    warm = temperature_of(seen)
+    warm = at_temperature(seen)
     impossible = _below_zero(seen) > LOGIT_ROUNDINGS and share.scale != "unknown"
     if warm is not None:
         bearing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
-        yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm)
+        yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm[0])
     elif impossible:
         yield _contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, _below_zero(seen))
 
@@ -333,13 +337,17 @@ def _of_many(
 
 
 def _of_steps(share: GradientShare) -> Hypothesis | None:
-    """Return that all parameters moved by about the same amount, if steps of Adam left them so."""
+    """Return that all parameters moved by about the same amount, if steps of Adam left them so.
+
+    The tails of what they leave are lighter than those of noise, by three standard errors at least.
+    """
     sizes = [g.double().abs().flatten() for g in share.values() if g.numel() >= FEWEST_MOVED]
     largest = [float(size.max()) for size in sizes]
     if len(largest) < 2 or max(largest) > ALIKE * min(largest):
         return None
-    near = [(s > NEARLY * top).double().mean() for s, top in zip(sizes, largest, strict=True)]
-    if float(min(near)) < MANY:
+    moved = torch.cat([size[size > BARELY * max(largest)] for size in sizes])
+    kurtosis = float(moved.pow(4).mean() / moved.square().mean().square())
+    if not kurtosis + 3 * math.sqrt(24 / len(moved)) < LIGHT:
         return None
     return _contradiction(Topic.STEPS, Explanation.ADAPTIVE)
 
@@ -385,8 +393,8 @@ def _compression(share: GradientShare, G: Tensor) -> Hypothesis:
         return _contradiction(Topic.COMPRESSION, Explanation.GRID, step)
     if empty > SPECTRUM_HOLES:
         return _contradiction(Topic.COMPRESSION, Explanation.PRUNED, empty)
-    cut = [_is_cut(g) for g in share.values() if g.numel() >= FEWEST_ENTRIES]
-    if cut and all(cut):
+    cut = [_is_cut(g) for g in share.values() if g.numel() >= FEWEST_ENTRIES and g.any()]
+    if cut and all(cut) and bool(G.any()):
         return _contradiction(
             Topic.COMPRESSION, Explanation.PRUNED, float((G == 0).double().mean())
         )
@@ -397,7 +405,8 @@ def _is_cut(gradient: Tensor) -> bool:
     """Return whether small entries are missing: the sizes of a gradient come down to zero."""
     sizes = gradient[gradient != 0].double().abs()
     zeros = 1 - len(sizes) / gradient.numel()
-    return zeros > CUT_ZEROS and float(sizes.min()) > CUT * float(sizes.median())
+    nothing = not len(sizes)
+    return nothing or (zeros > CUT_ZEROS and float(sizes.min()) > CUT * float(sizes.median()))
 
 
 def grid_step(G: Tensor) -> float | None:

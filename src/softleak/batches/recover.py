@@ -38,7 +38,7 @@ from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
 from softleak.labels.certify import Doubt, describe_family, is_flat
 from softleak.labels.evidence.relation import Relation
-from softleak.labels.noisy.features import features_of_noise
+from softleak.labels.noisy.spectrum import features_of_noise
 from softleak.labels.otherwise import without_decay
 from softleak.labels.recover import check_share, make_subject, recover
 from softleak.numerics.rounding import with_precision
@@ -47,7 +47,6 @@ from softleak.numerics.rounding import with_precision
 USUAL: tuple[Family, ...] = (Smoothed(), Mixed(2), SmoothedMixed(2))
 
 
-# What bounds the classes that are tried.
 NARROW_ALL_CLASSES = 20  # up to this number of classes, all of them are tried
 NARROW_PER_SAMPLE = 3  # beyond, this many per sample are tried, those that the gradient raises most
 NARROW_AT_LEAST = 12  # and no fewer than this

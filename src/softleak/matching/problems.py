@@ -375,11 +375,7 @@ class Targets:
 
 @dataclass(frozen=True, eq=False)
 class MatchingProblems:
-    """P independent problems over rows of unknowns.
-
-    A row holds the entries of an input and then the logits of its label, n numbers in all. The
-    inputs and labels of a batch are one row.
-    """
+    """P independent problems over rows: the entries of inputs, then the logits of their labels."""
 
     model: DifferentiableModel  # the function from input and label to gradient
     names: tuple[str, ...]  # the parameters whose gradients are matched

@@ -221,10 +221,7 @@ class WeightedGrams:
 
 @dataclass(frozen=True, eq=False)
 class _GroupGram:
-    """The Gram matrix (n, n) of some columns (n, K), divided by ``unit``.
-
-    The unit is the size of the largest entry: the squares of small gradients would vanish.
-    """
+    """The Gram matrix (n, n) of columns (n, K), in units of the largest entry, lest small vanish."""
 
     columns: Tensor
     unit: float

@@ -28,10 +28,7 @@ from softleak.paper.data.samples import Augmentation, Sample
 
 @dataclass(frozen=True)
 class Seeds:
-    """The seeds of all random numbers in an experiment.
-
-    A repetition adds its number to the seeds of samples and noise; the weights stay the same.
-    """
+    """The seeds of an experiment; a repetition adds its number to those of samples and noise."""
 
     samples: int = 1  # the seed of the images and labels of the first repetition
     weights: int = 0  # the seed of the initial weights of a network
@@ -79,10 +76,7 @@ _hash = cache(fingerprint)  # files are assumed not to change during a run
 
 @dataclass(frozen=True)
 class Shelf:
-    """Folders of data packs and of trained weights, either of which may be missing.
-
-    What was opened travels with the shelf, so that a worker on another machine needs no folders.
-    """
+    """Folders of data packs and trained weights, if any; what was opened travels with the shelf."""
 
     data: Path | None = None  # the folder of data packs
     weights: Path | None = None  # the folder of trained weights

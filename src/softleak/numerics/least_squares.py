@@ -221,7 +221,7 @@ class WeightedGrams:
 
 @dataclass(frozen=True, eq=False)
 class _GroupGram:
-    """The Gram matrix (n, n) of columns (n, K), in units of the largest entry, lest small vanish."""
+    """The Gram matrix (n, n) of columns (n, K), in units of the largest entry, or small vanish."""
 
     columns: Tensor
     unit: float

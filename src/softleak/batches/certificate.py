@@ -53,7 +53,6 @@ class BatchCertificate:
     regular: Tensor  # (R,) whether errors are small beside the samples, of all or of each
 
     def take(self, rows: Tensor) -> BatchCertificate:
-        """Return what is proved of some of the samples."""
         return BatchCertificate(
             self.bits[rows], self.label_errors[rows], self.feature_errors[rows], self.regular[rows]
         )

@@ -155,7 +155,6 @@ WHOLE_SAMPLES = 1e-3  # relative: a number this near to a whole one may be a num
 def _said(
     reading: HeadReading, samples: Sequence[Recovery], size: int, knowledge: Knowledge
 ) -> str:
-    """Return what was found of a batch."""
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
     said = [
         f"{len(samples)} of {size} samples found, {proved} of them proved",
@@ -181,7 +180,6 @@ def _kind_of_labels(knowledge: Knowledge) -> str:
 
 
 def _said_of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
-    """Return what the scale that was found means."""
     times = reading.scale * size
     if knowledge.scale_unknown:
         return f"the share is {1 / reading.scale:.4g} times the mean gradient of {size} samples"
@@ -194,7 +192,6 @@ def _said_of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str
 
 
 def _said_of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> str:
-    """Return what is said of one sample."""
     if proved:
         return f"one label explains this sample's part of the gradient, to within {error:.1g}"
     if knowledge.samples is None:
@@ -370,7 +367,6 @@ def _tells_apart(reading: HeadReading, knowledge: Knowledge) -> bool:
 
 
 def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
-    """Return a recovery for each sample of a reading."""
     proof, at = reading.certificate, reading.at
     features = reading.space.features(at.b)
     valid = (at.label.amin(-1) >= -(proof.label_errors + reading.space.relative)).tolist()

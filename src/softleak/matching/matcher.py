@@ -95,7 +95,6 @@ class Prover:
         return start if job.batch else start[None]
 
     def _answer(self, found: NewtonSolution, job: Job) -> Reconstruction:
-        """Return a solution as the answer of gradient matching."""
         answer = described(found, self.stopping)
         if job.batch:
             return answer
@@ -255,7 +254,6 @@ class BatchMatcher:
         return (replace(able, layers=layers) if layers else None), factors
 
     def _begun(self, problems: MatchingProblems, jobs: Sequence[Job]) -> dict[int, Reconstruction]:
-        """Return the starts as if they were answers."""
         start = _starts(problems, jobs, 0)
         losses, _ = replace(problems, compiled=False).evaluator()(start)
         told = zip(jobs, problems.labels(start), losses, problems.misfits(start), strict=True)
@@ -290,7 +288,6 @@ def _starts(problems: MatchingProblems, jobs: Sequence[Job], attempt: int) -> Te
 
 
 def _results(problems: MatchingProblems, minimum: Minimum) -> list[Reconstruction]:
-    """Return what an optimiser found as reconstructions."""
     labels = problems.labels(minimum.unknowns)
     inputs, missed = problems.inputs(minimum.unknowns), problems.misfits(minimum.unknowns)
     return [
@@ -303,5 +300,4 @@ def _results(problems: MatchingProblems, minimum: Minimum) -> list[Reconstructio
 
 
 def _finite(value: Tensor | float) -> float:
-    """Return a number, or infinity in place of NaN."""
     return float(value) if math.isfinite(value) else math.inf

@@ -368,7 +368,6 @@ class Targets:
     free: Tensor  # whether each label is optimised with its input, (P,) or (P, B)
 
     def select(self, rows: Tensor) -> Targets:
-        """Return the targets of some problems, given by index or mask."""
         gradients = tuple(g[rows] for g in self.gradients)
         return Targets(gradients, self.feature[rows], self.label[rows], self.free[rows])
 
@@ -392,7 +391,6 @@ class MatchingProblems:
         return frozenset() if self.outer is None else self.outer.weights
 
     def select(self, rows: Tensor) -> MatchingProblems:
-        """Return some of the problems, given by index or mask."""
         return replace(self, targets=self.targets.select(rows))
 
     def pack(self, inputs: Tensor, logits: Tensor) -> Tensor:
@@ -400,7 +398,6 @@ class MatchingProblems:
         return torch.cat([inputs.flatten(1), logits.flatten(1)], 1)
 
     def inputs(self, unknowns: Tensor) -> Tensor:
-        """Return the inputs (P, …) that unknowns (P, n) hold."""
         flat = unknowns[:, : -self.targets.label[0].numel()]
         return flat.reshape(len(unknowns), *self.input_shape)
 

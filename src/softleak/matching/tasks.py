@@ -201,7 +201,6 @@ class Job:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Return the shape of one input."""
         return self.shape[len(self.batch) :]
 
     @property

@@ -111,7 +111,6 @@ class Factored:
         return cls(normal, scale, factor, torch.zeros_like(scale))
 
     def inverse(self, right: Tensor) -> Tensor:
-        """Return ``N⁻¹ right`` (n,)."""
         return self._scaled_step(right) * self.scale
 
     def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:

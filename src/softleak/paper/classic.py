@@ -262,7 +262,6 @@ class Skip:
     agreement: float = 1e-3  # losses agree if they differ by less than this part of their mean
 
     def due(self, losses: list[float]) -> bool:
-        """Return whether the last three losses form a plateau."""
         last = losses[-3:]
         return len(last) == 3 and max(last) - min(last) < self.agreement * sum(last) / 3
 
@@ -365,7 +364,6 @@ class Swarm:
         return Best(float(best_x[first]), float(best[first]), looked)
 
     def _draw(self, generator: torch.Generator) -> Tensor:
-        """Return one uniform number per particle."""
         return torch.rand(self.particles, generator=generator, dtype=torch.double)
 
 

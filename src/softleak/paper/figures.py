@@ -76,7 +76,6 @@ class Drawing:
         return fmean(values) if values else None
 
     def save(self, figure: Figure) -> None:
-        """Write the picture, whole or not at all."""
         with replacing(self.path) as temporary:
             figure.savefig(temporary, dpi=110, format="png")
         pyplot().close(figure)

@@ -62,7 +62,6 @@ class DataSet:
 
     @property
     def embedded(self) -> bool:
-        """Whether some of its images come with the package."""
         return self == CIFAR10
 
 
@@ -96,7 +95,6 @@ class Shelf:
         return self.opened[source.file]
 
     def tensors(self, name: str) -> Mapping[str, Tensor]:
-        """Return the weights in a file on the shelf."""
         if name not in self.read:
             path = self.path(name)
             if path is None:
@@ -239,12 +237,10 @@ class AttackedNetwork:
 
     @property
     def model(self) -> nn.Module:
-        """The model whose clients' shares are attacked."""
         return self.subject.model
 
     @property
     def head(self) -> Head:
-        """Return the last linear layer of the model."""
         return self.subject.head
 
     @property

@@ -110,7 +110,6 @@ class ProportionReader:
         return cls(subject, samples, along, weights, missed, stand_ins is None)
 
     def read(self, share: GradientShare) -> Proportions:
-        """Return the proportions behind one update."""
         seen = F.pad(statistic(self.subject, share, self.along)[None], (0, 1), value=1.0)
         mean = _whole(seen @ self.weights, self.samples)[0]
         half = self.spread * mean.clamp_min(PROPORTIONS.floor).sqrt()

@@ -231,7 +231,6 @@ class Posterior:
 
     @cached_property
     def _logits(self) -> Tensor:
-        """Draws (M, C) of ``a``, with its noise."""
         return self.signal.a + normal_draws(len(self.b)).to(self.b) @ self.signal.a_root.T
 
     @cached_property
@@ -352,7 +351,6 @@ class NoisyLogits:
 
     @property
     def count(self) -> int:
-        """Return the number M of draws."""
         return len(self.lengths)
 
     @classmethod
@@ -370,7 +368,6 @@ class NoisyLogits:
         return NoisyLogits(self.omega[at], self.lengths[at])
 
     def to(self, dtype: torch.dtype) -> NoisyLogits:
-        """Return these draws in another precision."""
         return NoisyLogits(self.omega.to(dtype), self.lengths.to(dtype))
 
 

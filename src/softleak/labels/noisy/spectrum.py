@@ -256,7 +256,6 @@ class Signal:
 
     @property
     def sigma(self) -> float:
-        """Return the singular value σ."""
         return float(self.x.norm())
 
     @classmethod

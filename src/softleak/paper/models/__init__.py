@@ -46,7 +46,6 @@ class ModelSpec:
     input_shape: tuple[int, int, int] = (3, 32, 32)
 
     def __call__(self, *args: object, **options: object) -> nn.Module:
-        """Build the model."""
         return self.factory(*args, **options)
 
 

@@ -44,9 +44,7 @@ class Prover:
 
     method: GaussNewton  # how the equations are solved
     subject: Subject  # the model made ready
-    attempts: (
-        int  # at each job, until one explains the share; the first three begin at a near start
-    )
+    attempts: int  # at each job, until one explains the share; three begin at a near start
     stopping: Stopping  # what may end the run
 
     def run(self, job: Job) -> Reconstruction:

@@ -24,14 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softleak.core.client import Client
+from softleak.core.client import Client, as_gradient
 from softleak.core.errors import DataError
 from softleak.core.forward import forward_batch, random_tensor
 from softleak.core.head import Head
 from softleak.core.input_spec import Layout
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.update import as_gradient
 from softleak.labels.composition import BatchReader, entry_error
 from softleak.labels.noisy.spectrum import features_of
 

@@ -152,7 +152,7 @@ def _like_a_bias(
 
 
 def _whole(raw: Tensor, samples: int) -> Tensor:
-    """Return parts (N, C) that are whole numbers of samples, nearest to estimates, and sum to one."""
+    """Return parts (N, C) that are whole numbers of samples nearest to estimates and sum to one."""
     kept = raw.clamp_min(torch.finfo(raw.dtype).eps)
     counts = samples * kept / kept.sum(1, keepdim=True)
     down = counts.floor()

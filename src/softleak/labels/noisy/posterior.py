@@ -54,7 +54,7 @@ def draw_inside(
 
 
 def _truncated(low: Tensor, high: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log mass of a standard normal variable between two bounds, and a draw from there."""
+    """Return the log mass of a standard normal variable between two bounds, and a draw."""
     mirrored = low > 0
     left, right = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
     top, bottom = log_ndtr(right), log_ndtr(left)

@@ -16,11 +16,14 @@ from softleak.batches.certificate import (
     without_traded,
 )
 from softleak.batches.search import Whole, find_batch
-from softleak.batches.space import HeadSpace
-from softleak.batches.sparse.features import recover_by_features
-from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
+from softleak.batches.sparse.attacks import (
+    recover_by_features,
+    recover_by_inputs,
+    recover_trained_batch,
+)
 from softleak.batches.systems import (
     FoundSamples,
+    HeadSpace,
     SamplePoints,
     Supports,
     joined_supports,

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from softleak.batches.certificate import certify
-from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.systems import (
     NO_KIND,
     POLISH,
+    SHORTEST_VECTOR,
     THOROUGH,
     FoundSamples,
+    HeadSpace,
     JointSystem,
     SamplePoints,
     SampleSystem,
@@ -34,7 +35,7 @@ from softleak.batches.systems import (
     polish,
     row_errors,
 )
-from softleak.numerics.levenberg import Levenberg, promise
+from softleak.numerics.least_squares import Levenberg, promise
 
 HALVINGS = 60  # of the interval that holds the length of a step; the last bit of a double is 52
 LONGEST_STEP = 1e4  # in units of a step that raises one logit by one

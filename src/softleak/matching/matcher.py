@@ -19,20 +19,18 @@ from softleak.matching.gauss_newton.method import (
     described,
     solve_from_starts,
 )
-from softleak.matching.gradients import (
-    DifferentiableModel,
-    OuterProducts,
-    count_activations,
-    factored,
-)
 from softleak.matching.optimisers import AttemptSettings, Minimum, Optimiser
 from softleak.matching.problems import (
     L2,
     Cosine,
+    DifferentiableModel,
     MatchingProblems,
     Objective,
+    OuterProducts,
     Prior,
     TotalVariation,
+    count_activations,
+    factored,
 )
 from softleak.matching.reconstruction import MatchStatus, Reconstruction, Stopping
 from softleak.matching.tasks import Image, Job, targets

@@ -16,8 +16,7 @@ from softleak.core.head import Head
 from softleak.core.results import BatchRecovery, Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.matching.gradients import DifferentiableModel
-from softleak.matching.problems import Objective, Targets
+from softleak.matching.problems import DifferentiableModel, Objective, Targets
 from softleak.matching.reconstruction import MatchStatus, Reconstruction
 
 

@@ -22,7 +22,7 @@ from softleak.io.weights import copy_weights
 from softleak.labels.evidence.probes import evidence_of
 from softleak.labels.evidence.relation import Relation
 from softleak.paper import data, models
-from softleak.paper.data.imageset import ImageSet
+from softleak.paper.data.load import ImageSet
 from softleak.paper.data.samples import Augmentation, Sample
 
 

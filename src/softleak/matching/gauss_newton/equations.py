@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from softleak.core.share import GradientShare
-from softleak.matching.gradients import DifferentiableModel
+from softleak.matching.problems import DifferentiableModel
 
 
 @dataclass(frozen=True, eq=False)

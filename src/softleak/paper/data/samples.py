@@ -12,7 +12,7 @@ from torch import Tensor
 
 from softleak.core.errors import DataError
 from softleak.core.input_spec import Normalisation
-from softleak.paper.data.imageset import ImageSet, resize
+from softleak.paper.data.load import ImageSet, resize
 
 
 @dataclass(frozen=True, eq=False)

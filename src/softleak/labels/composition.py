@@ -94,7 +94,7 @@ class BatchReader:
         relative = share.resolution(self.head.weight_name, self.head.dtype)
         least = max(numerical_rank(self.head, share, relative), 1)
         raised, lowered = self._moved(share, G, error)
-        if len(raised) > 2 and len(raised) >= LOPSIDED * lowered:
+        if is_lopsided(len(raised), lowered, least, G):
             return Batch(least, (), None, "nearly every class is raised: the sign may be wrong")
         present = self._present(share, G, raised)
         counts = None if samples is None or left else self.counts(share, raised, samples)
@@ -162,6 +162,15 @@ class BatchReader:
         if self.head.has_bias and self.head.bias_name in share:
             return share[self.head.bias_name].double()
         return None if self.like_a_bias is None else G @ self.like_a_bias
+
+
+def is_lopsided(raised: int, lowered: int, rank: int, G: Tensor) -> bool:
+    """Return whether more classes are raised than samples of a gradient (C, I) of this rank raise.
+
+    A gradient of full rank may be of any number of samples.
+    """
+    full = rank >= min(len(G) - 1, G.shape[1])
+    return not full and raised > max(rank, 2) and raised >= LOPSIDED * lowered
 
 
 def _class_features(G: Tensor, delta: Tensor) -> Tensor:

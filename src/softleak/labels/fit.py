@@ -18,7 +18,7 @@ from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
-from softleak.labels.composition import entry_error, is_lopsided
+from softleak.labels.composition import BatchReader, entry_error
 from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
@@ -175,9 +175,7 @@ def _lopsided(answer: Recovery, share: GradientShare, subject: Subject) -> bool:
     delta = share[name].double()
     error = LOGIT_ROUNDINGS * entry_error(share, name, subject.head.dtype)
     raised, lowered = int((delta < -error).sum()), int((delta > error).sum())
-    relative = share.resolution(subject.head.weight_name, subject.head.dtype)
-    rank = numerical_rank(subject.head, share, relative)
-    return is_lopsided(raised, lowered, rank, share[subject.head.weight_name])
+    return subject.once(BatchReader.of).is_lopsided(share, raised, lowered)
 
 
 def _contradicted(

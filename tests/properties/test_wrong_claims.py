@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from softleak.audit.composition import CompositionFinding, read_composition
+from softleak.audit.findings import CompositionFinding
+from softleak.audit.several import read_composition
 from torch import Tensor, nn
 
 import softleak as sl

@@ -68,7 +68,7 @@ def read_head(
     family: Family | None,
     *,
     scales: tuple[bool, ...] = (True, False),
-    said: bool = True,
+    stated: bool = True,
 ) -> HeadReading | None:
     """Return the samples behind a head's gradient, or None if none was found.
 
@@ -77,8 +77,9 @@ def read_head(
         features: (n, I) usual features, from which the search starts.
         family: the family of every label; None tries the usual ones in turn.
         scales: whether the scale is taken as known, in the order in which that is tried.
-        said: whether the number of samples is stated. Otherwise the scale must follow from
-            the numbers as well, since the labels of saturated samples move with it.
+        stated: whether the scale is: the number of samples, and that the share is the gradient of
+            their mean loss. Otherwise it must follow from the numbers as well, since the labels of
+            saturated samples move with it.
     """
     likely = _likely(space, features)
     best: HeadReading | None = None
@@ -87,7 +88,7 @@ def read_head(
             if 1 + supports.unknowns + space.rank > space.classes:
                 continue  # There are not more equations than unknowns.
             whole, part = find_batch(space, supports, features, scaled=scaled)
-            reading = _reading(space, supports, whole, part, tried, scaled, said)
+            reading = _reading(space, supports, whole, part, tried, scaled, stated)
             if reading is not None and reading.whole:
                 return reading
             if best is None or (reading and len(reading.at.a) > len(best.at.a)):
@@ -134,12 +135,12 @@ def _reading(
     part: FoundSamples,
     family: Family,
     scaled: bool,
-    said: bool,
+    stated: bool,
 ) -> HeadReading | None:
     if whole is not None and whole.explained:
         at = whole.system.point(whole.x)
         system, x = whole.system, whole.x
-        if scaled and not said:
+        if scaled and not stated:
             system, x = replace(system, scaled=False), torch.cat([x, torch.zeros_like(x[:1])])
         proof = without_traded(certify(system, x, whole.misfit), system, x, supports)
         scale = float(whole.system.unpack(whole.x)[2])
@@ -147,7 +148,7 @@ def _reading(
     if not len(part) or not scaled:
         return None
     own = supports.opened() if space.is_levelled else supports
-    proof, misfits = certify_alone(space, own, part)
+    proof, misfits = certify_alone(space, own, part, scaled=stated)
     proof = without_other_labels(proof, space, own, part)
     rows = (misfits <= 4.0).nonzero()[:, 0]
     if not len(rows):
@@ -349,9 +350,9 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
         return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
     features = subject.once(features_of_noise).to(space.U.device)
     scales = (False,) if knowledge.scale_unknown else (True, False)
-    said = knowledge.samples is not None
+    stated = knowledge.samples is not None and knowledge.scale == "known"
     reading = read_head(
-        space.times(float(size)), features, knowledge.family, scales=scales, said=said
+        space.times(float(size)), features, knowledge.family, scales=scales, stated=stated
     )
     if reading is None:
         return BatchRecovery(Status.NOT_SINGLE, _unsolvable(space, size, knowledge), size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,7 +27,7 @@ from softleak.batches.systems import (
     joined_supports,
     supports_of,
 )
-from softleak.core.errors import LabelError
+from softleak.core.errors import LabelError, in_a_line
 from softleak.core.families import Family, Mixed, Smoothed, SmoothedMixed
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
@@ -36,7 +37,7 @@ from softleak.core.subject import Subject
 from softleak.labels.certify import Doubt, describe_family, is_flat
 from softleak.labels.evidence.relation import Relation
 from softleak.labels.noisy.features import features_of_noise
-from softleak.labels.otherwise import without_decay
+from softleak.labels.otherwise import BROKEN, without_decay
 from softleak.labels.recover import check_share, make_subject, recover
 from softleak.numerics.rounding import with_precision
 
@@ -241,6 +242,10 @@ UNBALANCED = (
     "The columns of the head's gradient do not sum to zero, as those of a cross-entropy do: it "
     "carries noise, or was altered."
 )
+SINGULAR = (
+    "the equations of the batch are singular to within rounding ({}): the network is so sure of its "
+    "samples that nothing tells them apart; no label is claimed"
+)
 BALANCED_ROUNDINGS = 16.0  # the columns of a clean gradient sum to zero up to this many roundings
 
 
@@ -286,6 +291,14 @@ def recover_batch(
 
 def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
     """Recover every sample behind one share; ``knowledge.samples`` is the size of the batch."""
+    try:
+        return _read_batch(subject, share, knowledge)
+    except (ArithmeticError, BROKEN) as error:
+        words = SINGULAR.format(in_a_line(error))
+        return BatchRecovery(Status.NO_SOLUTION, words, knowledge.samples or 1)
+
+
+def _read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
     share, knowledge = with_precision(share, subject.head), knowledge.of(share)
     if share.made_by is not None:
         trained = recover_trained_batch(subject, share, knowledge)
@@ -328,8 +341,10 @@ def _by_layers(
     subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery | None:
     """Read a batch from fully connected ReLU layers, whose labels may be any."""
-    attacks = (recover_by_inputs, recover_by_features)
-    found = (attack(subject, share, knowledge, knowledge.samples) for attack in attacks)
+    found = []
+    for attack in (recover_by_inputs, recover_by_features):
+        with suppress(ArithmeticError, BROKEN):
+            found.append(attack(subject, share, knowledge, knowledge.samples))
     return max(filter(None, found), key=lambda one: len(one.proved), default=None)
 
 
@@ -351,9 +366,12 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
     features = subject.once(features_of_noise).to(space.U.device)
     scales = (False,) if knowledge.scale_unknown else (True, False)
     stated = knowledge.samples is not None and knowledge.scale == "known"
-    reading = read_head(
-        space.times(float(size)), features, knowledge.family, scales=scales, stated=stated
-    )
+    try:
+        reading = read_head(
+            space.times(float(size)), features, knowledge.family, scales=scales, stated=stated
+        )
+    except (ArithmeticError, BROKEN) as error:
+        return BatchRecovery(Status.NOT_SINGLE, SINGULAR.format(in_a_line(error)), size)
     if reading is None:
         return BatchRecovery(Status.NOT_SINGLE, _unsolvable(space, size, knowledge), size)
     samples = tuple(_samples(reading, knowledge))

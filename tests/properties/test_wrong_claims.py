@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from softleak.audit.findings import CompositionFinding
-from softleak.audit.several import read_composition
 from torch import Tensor, nn
 
 import softleak as sl
 from softleak.audit import Options, Truth
+from softleak.audit.findings import CompositionFinding
+from softleak.audit.several import read_composition
 from softleak.batches.recover import read_batch
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject

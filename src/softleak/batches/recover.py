@@ -243,8 +243,8 @@ UNBALANCED = (
     "carries noise, or was altered."
 )
 SINGULAR = (
-    "the equations of the batch are singular to within rounding ({}): the network is so sure of its "
-    "samples that nothing tells them apart; no label is claimed"
+    "the equations of the batch are singular to within rounding ({}): the network is so sure of "
+    "its samples that nothing tells them apart; no label is claimed"
 )
 BALANCED_ROUNDINGS = 16.0  # the columns of a clean gradient sum to zero up to this many roundings
 

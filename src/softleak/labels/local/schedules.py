@@ -40,14 +40,14 @@ def schedules_of(steps: int) -> Tensor:
     """Return changes (S, steps) of the rate of mean zero, each at most as large as the rate."""
     along = torch.linspace(-1, 1, steps, dtype=torch.double)
     powers = torch.stack([along**k for k in range(min(SCHEDULE_DEGREES, steps - 1) + 1)], 1)
-    basis = torch.linalg.qr(powers).Q[:, 1:].T
+    basis: Tensor = torch.linalg.qr(powers).Q[:, 1:].T
     return basis / basis.abs().amax(1, keepdim=True)
 
 
 def allow_for_schedules(
     curve: CurveOfSteps, family: Family, knowledge: Knowledge, answer: Recovery
 ) -> Recovery:
-    """Return the answer for one client, UNIQUE only if no change of its rate moves the label far."""
+    """Return the answer for one client, UNIQUE only if no change of its rate moves it far."""
     simple = not isinstance(family, AnyLabel) and not isinstance(answer.family, AnyLabel)
     known = answer.status is Status.UNIQUE and answer.scalar is not None
     if curve.steps == 1 or not simple or not known:

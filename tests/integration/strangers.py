@@ -302,6 +302,11 @@ class Found:
         held = self.report["fit"]["hypotheses"]
         return {h["name"]: h["explanation"] for h in held if h["state"] == "contradicted"}
 
+    @property
+    def explained(self) -> dict[str, str]:
+        """What explains the numbers, of every assumption."""
+        return {h["name"]: h["explanation"] for h in self.report["fit"]["hypotheses"]}
+
 
 class Files:
     """A folder with the files of one client, and audits of them by the command line."""

@@ -48,7 +48,7 @@ def honest(found: Found, classes: set[int]) -> None:
     assert found.audit["severity"] != "none found"
     assert not found.green & {"label", "class", "feature"}
     assert found.code != 0 or found.leaks
-    assert not found.report["fit"]["holds"]
+    assert not found.report["fit"]["holds"] or "label" in found.leaks
     if "input" in found.leaks:
         assert found.psnr >= 20
         predicted = found.report["input"]["psnr_predicted"]
@@ -63,7 +63,7 @@ def test_several_tags_are_in_the_signs_of_the_bias(tmp_path, factory, kind):
     found = files.share(s.gradient(files.model, files.x, y, s.bce), *kind, *FAIL_ON_ANY)
     assert found.named == set(y[0].nonzero()[:, 0].tolist())
     assert found.code == 3
-    assert found.contradicted["loss"] == "bce"
+    assert found.explained["loss"] == "bce"
     assert found.report["label"]["noise"] == 0
     honest(found, set(y[0].nonzero()[:, 0].tolist()))
 
@@ -73,10 +73,11 @@ def test_several_tags_are_in_the_signs_of_the_bias(tmp_path, factory, kind):
 def test_a_squared_error_is_named_and_is_no_noise(tmp_path, factory, y):
     files = Files(tmp_path, factory)
     found = files.share(s.gradient(files.model, files.x, y, s.mse))
-    assert found.contradicted["loss"] == "mse"
+    one_hot = y.max() == 1
+    assert found.explained["loss"] == ("mse" if one_hot else "another loss")
     assert found.report["label"]["noise"] == 0
-    assert found.report["label"]["proved"] == "NOTHING"
-    honest(found, {3} if y.max() == 1 else set())
+    assert found.report["label"]["proved"] == ("UNIQUE" if one_hot else "NOTHING")
+    honest(found, {3} if one_hot else set())
 
 
 @pytest.mark.parametrize("factory", [s.classifier, s.cnn], ids=["records", "images"])
@@ -191,7 +192,9 @@ def test_swapped_checkpoints_are_named_and_prove_no_class(tmp_path, factory, lr,
     found = files.audited("--before", after, "--after", files.weights, *lr)
     assert found.code in (2, 5)
     honest(found, {3})
-    assert found.code == 2 or found.contradicted["sign"] == "swapped"
+    assert found.code == 2 or {"sign", "weights"} & found.contradicted.keys()
+    if factory is not s.bare:  # whose evidence holds at the right weights alone
+        assert found.code == 2 or found.contradicted["sign"] == "swapped"
 
 
 def test_swapped_checkpoints_of_a_batch_prove_no_class(tmp_path):

@@ -30,7 +30,7 @@ from softleak.audit.input_attacks import (
 )
 from softleak.audit.options import Options
 from softleak.batches.recover import read_batch
-from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
+from softleak.batches.sparse.attacks import recover_by_inputs, recover_trained_batch
 from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
 from softleak.core.fit import NOT_FITTED, Explanation, Fit, Hypothesis, Topic

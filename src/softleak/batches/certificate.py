@@ -16,11 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.systems import (
     NO_KIND,
+    SHORTEST_VECTOR,
     THOROUGH,
     FoundSamples,
+    HeadSpace,
     JointSystem,
     SamplePoints,
     SampleSystem,
@@ -144,10 +145,7 @@ def excess_bits(told: Tensor, redundant: int) -> float:
 
 
 def _sizes(system: JointSystem, at: SamplePoints, unknowns: int) -> Tensor:
-    """Return the own size (U,) of every unknown: that of a sample's ``b``, else one.
-
-    A step of that size moves the feature by its own length.
-    """
+    """Return the size (U,) of every unknown: a step of it moves the feature by its own length."""
     R = system.space.rank
     own = (at.b * system.space.S).norm(dim=-1, keepdim=True) / system.space.S
     return torch.cat([own.flatten(), own.new_ones(unknowns - R * R)])
@@ -165,11 +163,7 @@ def _covariance(told: Tensor) -> Tensor:
 
 
 def _logit_errors(space: HeadSpace, p: Tensor, covariances: Tensor) -> Tensor:
-    """Return the largest standard error (N,) of a logit beside that of the class that leads.
-
-    Where rows are levelled, small probabilities are the evidence: they follow a linear error of the
-    feature only as long as their logits hardly move.
-    """
+    """Return the largest standard error (N,) of a logit beside that of the class that leads."""
     beside = space.logit_map - space.logit_map[p.argmax(-1)][:, None]
     variances = torch.einsum("ncr,nrs,ncs->nc", beside, covariances, beside)
     return variances.clamp_min(0).amax(-1).sqrt()
@@ -220,10 +214,7 @@ def without_traded(
 def without_other_labels(
     proof: BatchCertificate, space: HeadSpace, supports: Supports, found: FoundSamples
 ) -> BatchCertificate:
-    """Return a certificate in which no label counts as proved beside another with its feature.
-
-    Where not all samples are known, nothing says whether the others can pay for such a label.
-    """
+    """Return a certificate in which no label counts as proved beside another with its feature."""
     system = SampleSystem.whole(space, supports, scaled=False)
     at, regular = found.at, proof.regular.clone()
     errors = equation_errors(space, row_errors(space), at.a, at.b, at.p) * space.rows
@@ -259,8 +250,7 @@ def _trades(
 def _hits(y: Tensor, difference: Tensor, supports: Supports) -> tuple[Tensor, Tensor, Tensor]:
     """Return where the line ``y − t difference`` (C,) comes nearest to each of N flats.
 
-    Returns:
-        ``t`` (N,), the labels (N, C) on the flats, and how far off the line they are (N,), in L1.
+    That is ``t`` (N,), the labels (N, C) on the flats, and how far they are off it (N,), in L1.
     """
     T = supports.directions
     columns = torch.cat([difference.expand(len(T), -1)[..., None], T], -1)

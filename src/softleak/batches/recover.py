@@ -17,11 +17,14 @@ from softleak.batches.certificate import (
     without_traded,
 )
 from softleak.batches.search import Whole, find_batch
-from softleak.batches.space import HeadSpace
-from softleak.batches.sparse.features import recover_by_features
-from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
+from softleak.batches.sparse.attacks import (
+    recover_by_features,
+    recover_by_inputs,
+    recover_trained_batch,
+)
 from softleak.batches.systems import (
     FoundSamples,
+    HeadSpace,
     SamplePoints,
     Supports,
     joined_supports,
@@ -64,13 +67,9 @@ class HeadReading:
 
 
 def read_head(
-    space: HeadSpace,
-    features: Tensor,
-    family: Family | None,
-    *,
-    scales: tuple[bool, ...] = (True, False),
-    stated: bool = True,
-) -> HeadReading | None:
+    space: HeadSpace, features: Tensor, family: Family | None, *,
+    scales: tuple[bool, ...] = (True, False), stated: bool = True,
+) -> HeadReading | None:  # fmt: skip
     """Return the samples behind a head's gradient, or None if none was found.
 
     Args:
@@ -130,14 +129,9 @@ def _families(
 
 
 def _reading(
-    space: HeadSpace,
-    supports: Supports,
-    whole: Whole | None,
-    part: FoundSamples,
-    family: Family,
-    scaled: bool,
-    stated: bool,
-) -> HeadReading | None:
+    space: HeadSpace, supports: Supports, whole: Whole | None, part: FoundSamples, family: Family,
+    scaled: bool, stated: bool,
+) -> HeadReading | None:  # fmt: skip
     if whole is not None and whole.explained:
         at = whole.system.point(whole.x)
         system, x = whole.system, whole.x
@@ -456,10 +450,7 @@ def _undecayed(subject: Subject, share: GradientShare, knowledge: Knowledge) -> 
 
 
 def _balanced(space: HeadSpace, subject: Subject) -> bool:
-    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do.
-
-    The probabilities of a sample sum to one up to their rounding, however small ``δ`` is.
-    """
+    """Return whether the columns of the gradient sum to zero, as those of ``Σ δ xᵀ`` do."""
     sums = space.gradient.sum(0).abs()
     sizes = space.gradient.abs().sum(0)
     usual = space.widened(subject.once(features_of_noise).to(sums.device)).abs().mean()

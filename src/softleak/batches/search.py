@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from softleak.batches.certificate import certify
-from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.systems import (
     NO_KIND,
     POLISH,
+    SHORTEST_VECTOR,
     THOROUGH,
     FoundSamples,
+    HeadSpace,
     JointSystem,
     SamplePoints,
     SampleSystem,
@@ -34,7 +35,7 @@ from softleak.batches.systems import (
     polish,
     row_errors,
 )
-from softleak.numerics.levenberg import Levenberg, promise
+from softleak.numerics.least_squares import Levenberg, promise
 
 HALVINGS = 60  # of the interval that holds the length of a step; the last bit of a double is 52
 LONGEST_STEP = 1e4  # in units of a step that raises one logit by one
@@ -95,10 +96,7 @@ def joined(one: FoundSamples, other: FoundSamples) -> FoundSamples:
 
 
 def compatible(pool: FoundSamples, most: int) -> list[list[int]]:
-    """Return sets of solutions that can stand together, the largest first.
-
-    Of two samples of one batch ``a_i·b_j`` and ``a_j·b_i`` both vanish.
-    """
+    """Return sets of solutions with ``a_i·b_j = a_j·b_i = 0`` for any two, the largest first."""
     pool = pool.take(list(range(min(len(pool), SELECT_KEPT))))
     products = pool.at.a @ pool.at.b.mT
     own = torch.diagonal(products).abs().sqrt()
@@ -145,15 +143,9 @@ def starts_of_round(number: int, kinds: int) -> int:
 
 
 def explore(
-    space: HeadSpace,
-    supports: Supports,
-    features: Tensor,
-    known: Tensor,
-    generator: torch.Generator,
-    starts: int,
-    *,
-    scaled: bool = True,
-) -> FoundSamples:
+    space: HeadSpace, supports: Supports, features: Tensor, known: Tensor,
+    generator: torch.Generator, starts: int, *, scaled: bool = True,
+) -> FoundSamples:  # fmt: skip
     """Return samples of one family that fit the head's gradient, the best first.
 
     The search has so many ``starts`` per set of classes, around usual ``features`` (n, I). Only
@@ -231,10 +223,7 @@ SETS_SINGULAR = 1e-9  # sets whose ``a`` are closer to dependence than this are 
 
 
 def saturated_samples(space: HeadSpace, supports: Supports) -> FoundSamples:
-    """Return a sample for each flat of labels with a direction in the span of ``U``.
-
-    There ``p`` is one-hot and ``δ = p − y`` has the direction of the flat, in either sense.
-    """
+    """Return a sample with one-hot ``p`` for each flat of labels with a direction in span ``U``."""
     T = supports.directions
     kinds, deltas = [], []
     own = (T.abs().sum(1) > 0).sum(-1)  # how many directions a flat has; the others are zero
@@ -274,17 +263,10 @@ def biorthogonal(space: HeadSpace, at: SamplePoints, *, scaled: bool = True) -> 
 
 
 def likely_sets(
-    space: HeadSpace,
-    supports: Supports,
-    pool: FoundSamples,
-    *,
-    scaled: bool = True,
+    space: HeadSpace, supports: Supports, pool: FoundSamples, *, scaled: bool = True,
     alike: bool = True,
-) -> list[list[int]]:
-    """Return the sets of R solutions that explain the gradient best together.
-
-    If so asked, further ones with two samples of one class, ``alike``, follow.
-    """
+) -> list[list[int]]:  # fmt: skip
+    """Return the sets of R solutions that explain the gradient best together."""
     R, most = space.rank, len(pool)
     while math.comb(most, R) > SETS_LOOKED_AT:
         most -= 1
@@ -307,12 +289,9 @@ def likely_sets(
 
 
 def unexplained(
-    space: HeadSpace,
-    supports: Supports,
-    whole: SamplePoints,
-    kind: Tensor,
+    space: HeadSpace, supports: Supports, whole: SamplePoints, kind: Tensor,
     errors: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Return what labels of these kinds (…, R) do not explain of samples (…, R, R), squared.
 
     Residuals are divided by their ``errors`` (…, R, C), or by the lengths of ``a`` without them.
@@ -360,10 +339,7 @@ def _alike(found: FoundSamples) -> Tensor:
 def _best_shares(
     space: HeadSpace, supports: Supports, found: FoundSamples, row: int, *, scaled: bool
 ) -> list[FoundSamples]:
-    """Return the samples with those coefficients of one label that explain the gradient best.
-
-    Residuals count by their rounding: the small probabilities of a sure sample tell most.
-    """
+    """Return the samples with those coefficients of one label that explain the gradient best."""
     at, kind = found.at, found.kind
     T = supports.directions[kind[row]][:, -1]
     c = torch.linspace(0, 1, SHARES, dtype=T.dtype, device=T.device)
@@ -544,13 +520,9 @@ def solve_jointly(
 
 
 def _solved(
-    space: HeadSpace,
-    supports: Supports,
-    found: FoundSamples,
-    *,
-    scaled: bool,
+    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool,
     solver: Levenberg = POLISH,
-) -> Whole:
+) -> Whole:  # fmt: skip
     """Return the solution of the joint system that a local search from these samples finds.
 
     A point that rounding explains need not be the solution yet, and errors are those of a solution:

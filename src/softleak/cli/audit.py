@@ -59,8 +59,7 @@ from softleak.io.untrusted import check_file, shown
 from softleak.io.weights import copy_weights, match, own_weights
 from softleak.labels.evidence.probes import evidence_of
 from softleak.paper import data, models
-from softleak.paper.data.imageset import LARGEST_CLASS_COUNT
-from softleak.paper.data.load import embedded
+from softleak.paper.data.load import LARGEST_CLASS_COUNT, embedded
 from softleak.paper.sample import NORMALISATION, sample_shares, tensor_digest
 from softleak.present.dossier import write_dossier
 from softleak.present.machine import as_data, write_json, write_junit, write_sarif
@@ -481,9 +480,14 @@ def exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
         return Exit.MISTAKE
     if any(report.leaks & fail_on for report in found.reports):
         return Exit.LEAK
-    if any(report.unattacked & fail_on or not report.fit.holds for report in found.reports):
+    if any(report.unattacked & fail_on or not _attacked(report) for report in found.reports):
         return Exit.UNATTACKED
     return Exit.INCOMPLETE if found.refused else Exit.DONE
+
+
+def _attacked(report: AuditReport) -> bool:
+    """Return whether an update was attacked: its fit holds, and something was tried."""
+    return report.fit.holds and any(state.attacked for state in report.states.values())
 
 
 def _write(request: Request, found: Audit) -> None:

@@ -212,10 +212,7 @@ class Client(LocalTraining):
         return GradientShare(sent, layout, scale="known" if len(logits) == 1 else None)
 
     def _shown(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
-        """Return the samples that show which parameters take part: a first batch, or all.
-
-        A client that trains on many samples would else run them all once more than it has to.
-        """
+        """Return the samples that show which parameters take part: a first batch, or all."""
         size = self.batch_size
         if not self.trains or size is None or not isinstance(x, Tensor):
             return x, y
@@ -305,10 +302,7 @@ def _label(given: Tensor, logits: Tensor) -> Tensor:
 
 
 def _inputs(model: nn.Module, x: object) -> Inputs:
-    """Return the input as a tensor, or as tensors by keyword.
-
-    Real numbers alone, under the keyword of the model's first argument, are one tensor as well.
-    """
+    """Return the input as a tensor, or as tensors by keyword if it is more than real numbers."""
     if not isinstance(x, Mapping):
         return _tensor(x, "the input", DataError)
     if not x or not all(isinstance(keyword, str) and keyword for keyword in x):

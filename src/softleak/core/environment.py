@@ -35,10 +35,7 @@ def now() -> str:
 def versions() -> tuple[tuple[str, str], ...]:
     """Return name and version of everything that computes. It does not import torch."""
     return (
-        ("softleak", __version__),
-        ("torch", version("torch")),
-        ("numpy", version("numpy")),
-        ("safetensors", version("safetensors")),
-        ("Python", platform.python_version()),
+        ("softleak", __version__), ("torch", version("torch")), ("numpy", version("numpy")),
+        ("safetensors", version("safetensors")), ("Python", platform.python_version()),
         ("system", f"{platform.system()} {platform.machine()}"),
-    )
+    )  # fmt: skip

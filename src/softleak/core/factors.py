@@ -203,12 +203,9 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
             residual[noisy] = _left(product[noisy], v[noisy], probes, seen[noisy])
         sigma = torch.linalg.vector_norm(product, dim=-1)
     return (
-        product / sigma.clamp_min(SMALLEST_NORMAL)[:, None],
-        sigma,
-        v,
-        residual / sigma.clamp_min(SMALLEST_NORMAL),
-        sums,
-    )
+        product / sigma.clamp_min(SMALLEST_NORMAL)[:, None], sigma, v,
+        residual / sigma.clamp_min(SMALLEST_NORMAL), sums,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4)
@@ -229,11 +226,7 @@ def _products(G: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _left(product: Tensor, v: Tensor, probes: Tensor, seen: Tensor) -> Tensor:
-    """Return the norm (N,) of what ``v`` (N, I) leaves of ``G``, of which ``product`` is ``G v``.
-
-    It is estimated from products ``seen`` (N, P, C) with random directions (P, I), which cost less
-    than the matrix.
-    """
+    """Estimate the norm (N,) of what ``v`` leaves of ``G`` from random directions (P, I)."""
     along = v @ probes.double().T
     rests = seen - along[..., None] * product[:, None]
     return rests.square().sum((1, 2)).div(RANK.probes).sqrt()
@@ -245,10 +238,7 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def numerical_rank(head: Head, share: GradientShare, relative: float) -> int:
-    """Return how many singular values of ``G`` stand above rounding: a bound on the samples.
-
-    The rounding is that of the gradient itself, and that of a difference of weights.
-    """
+    """Return how many singular values of ``G`` stand above rounding: a bound on the samples."""
     G = share[head.weight_name].double()
     values = torch.linalg.svdvals(G)
     edge = sum(side**0.5 for side in G.shape) * share.noise(head.weight_name)

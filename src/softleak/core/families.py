@@ -121,10 +121,7 @@ class Family(Protocol):
 
 
 def simpler_of(family: Family) -> Family | None:
-    """Return the simpler family, if any, that some members come arbitrarily close to.
-
-    Labels near it are searched around solutions.
-    """
+    """Return the simpler family, if any, that some members come arbitrarily close to."""
     found: Family | None = getattr(family, "simpler", None)
     return found
 
@@ -178,14 +175,8 @@ def least_misfit_of(family: Family, y: Tensor, error: Tensor, classes: int) -> T
 def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplices:
     """Return the simplices whose union is the family, by which a label behind noise is integrated.
 
-    Args:
-        family: a family that has ``simplices``.
-        classes: the number of classes C.
-        likely: the classes that may lead the label. Simplices of other classes may be left out;
-            with few classes all of them are likely.
-
-    Raises:
-        LabelError: if the family does not offer them, or offers them for another number of classes.
+    Simplices of classes that are not ``likely`` to lead may be left out; with few classes all are.
+    Raises ``LabelError`` if the family offers none, or for another number of classes.
     """
     if not hasattr(family, "simplices"):
         raise LabelError(
@@ -215,10 +206,7 @@ class _Floored:
         raise NotImplementedError
 
     def project(self, y: Tensor) -> Tensor:
-        """Return ``y`` (…, C) with all but its top ``k`` entries set to their mean.
-
-        The mean is at least zero.
-        """
+        """Return ``y`` (…, C), its entries below the top ``k`` set to their mean, at least zero."""
         _, rest = below_top(y, self.k)
         count = rest.sum(-1, keepdim=True).clamp_min_(1.0)  # Ties leave more than k entries free.
         floor = (y * rest).sum(-1, keepdim=True).div_(count).clamp_min_(0.0)
@@ -238,10 +226,7 @@ class _Floored:
         return member, torch.where(free, 0.0, best / total.sqrt())
 
     def misfit(self, y: Tensor, error: Tensor) -> Tensor:
-        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square.
-
-        The errors have to be above zero.
-        """
+        """Return how far ``y`` is from ``nearest`` in units of both errors, root mean square."""
         apart = self._apart(y, error)
         size: Tensor = torch.linalg.vector_norm(apart, dim=-1)
         root: Tensor = torch.linalg.vector_norm(apart.sign_(), dim=-1)  # of how many are apart
@@ -338,10 +323,7 @@ class OneHot:
     """Labels of one class that is certain."""
 
     def project(self, y: Tensor) -> Tensor:
-        """Return ``y`` (…, C) with all but its top entry set to zero.
-
-        The entries of a pseudo label sum to one, so the top entry of a member is then one.
-        """
+        """Return ``y`` (…, C), whose entries sum to one, with all but its top entry set to zero."""
         return Mixed(1).project(y)
 
     def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:

@@ -62,7 +62,7 @@ class Hypothesis:
     """What the numbers say of one assumption, with the number that decides."""
 
     topic: Topic
-    standing: Bearing
+    bearing: Bearing
     explanation: Explanation = Explanation.NONE
     number: float | None = None
 
@@ -97,7 +97,7 @@ class Fit:
     @property
     def contradicted(self) -> tuple[Hypothesis, ...]:
         """Return what the numbers contradict."""
-        return tuple(h for h in self.hypotheses if h.standing is Bearing.CONTRADICTED)
+        return tuple(h for h in self.hypotheses if h.bearing is Bearing.CONTRADICTED)
 
     @property
     def holds(self) -> bool:

@@ -44,10 +44,7 @@ def forward_one(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
     """Return the logits (1, C) of one input, and the input as a batch of one.
 
     The input, a tensor or tensors by keyword, may have a batch dimension of one. The model is in
-    the mode the client uses, and its buffers stay as they are.
-
-    Raises:
-        ModelError: if the model refuses the input, or its output is not of shape (1, C).
+    the mode the client uses, and its buffers stay as they are; it may refuse by ``ModelError``.
     """
     errors: list[str] = []
     # A batch of one may or may not have been added by the caller; only the model can tell.
@@ -76,11 +73,7 @@ def forward_batch(model: nn.Module, x: Inputs) -> Tensor:
 
 
 def run_batch(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
-    """Return the logits (B, C) of a batch of inputs (B, …), and the inputs as they were used.
-
-    Raises:
-        ModelError: if the model refuses the inputs, or its output is not of shape (B, C).
-    """
+    """Return the logits (B, C) of inputs (B, …) and the inputs as used, or raise ``ModelError``."""
     size = batch_size(x)
     reason = ""
     for batched in _ready(model, x):
@@ -193,10 +186,7 @@ def tables_of(lookups: Lookups, batched: Inputs) -> dict[str, int]:
 
 
 def tables_read(lookups: Lookups, tensor: Tensor) -> list[tuple[str, int]]:
-    """Return the name and the number of rows of each table that a tensor went into.
-
-    The tensor is known again by its memory, else by its values.
-    """
+    """Return the name and the number of rows of each table that a tensor went into."""
     place = tensor.data_ptr()
     pairs = [(name, rows) for name, rows, seen in lookups if seen.data_ptr() == place]
     if not pairs and not bool((tensor == tensor.flatten()[:1]).all()):  # as a mask of ones is
@@ -277,10 +267,7 @@ def _images_of(features: int) -> Iterator[tuple[int, ...]]:
 
 
 def random_input(layout: Layout, index: int, generator: torch.Generator) -> Inputs:
-    """Return random tokens, or noise, fine or coarse in turn.
-
-    Coarse noise looks more like a picture to a convolution.
-    """
+    """Return random tokens, or noise, fine or coarse in turn."""
     if isinstance(layout, InputSpec):
         return random_tokens(layout, index, generator)
     return random_tensor(layout, index, generator)

@@ -200,14 +200,8 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
 def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = None) -> Head:
     """Return the linear layer whose output the logits are, checked on random inputs of this shape.
 
-    Args:
-        model: the classifier, in the mode the client used.
-        name: the layer, if it is not to be found.
-        shape: the shape or specification of one input; by default the first usual one that the
-            model accepts.
-
-    Raises:
-        HeadNotFound: if no linear layer does what the attacks assume, or none can be checked.
+    By default that is the first usual shape that the model accepts. Raises ``HeadNotFound`` if no
+    linear layer (or not the named one) does what the attacks assume, or none can be checked.
     """
     linears = linear_layers(model)
     if name is not None:

@@ -47,11 +47,7 @@ class InputSpec:
 
     @property
     def tokens(self) -> InputPart:
-        """Return the part that holds the token ids: the one with the largest table.
-
-        Raises:
-            ModelError: if no part points into a table.
-        """
+        """Return the part that holds the token ids: the one with the largest table."""
         tables = [part for part in self.parts if part.below]
         if not tables:
             raise ModelError(

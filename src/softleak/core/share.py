@@ -121,12 +121,7 @@ class LocalTraining:
         return LocalTraining(**{f.name: getattr(self, f.name) for f in fields(LocalTraining)})
 
     def batches(self, samples: int, device: torch.device) -> list[Tensor]:
-        """Return the indices (B,) of the samples of every step, in the order of the steps.
-
-        Args:
-            samples: the number of samples the client has.
-            device: where the indices are needed.
-        """
+        """Return the indices (B,) of the samples of every step, in the order of the steps."""
         size = min(self.batch_size or samples, samples)
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         per_epoch = -(-samples // size)
@@ -404,13 +399,9 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
 
     @classmethod
     def from_update(
-        cls,
-        before: Checkpoint,
-        after: Checkpoint,
-        *,
-        lr: float | None = None,
+        cls, before: Checkpoint, after: Checkpoint, *, lr: float | None = None,
         client: LocalTraining | None = None,
-    ) -> GradientShare:
+    ) -> GradientShare:  # fmt: skip
         """Return the gradient behind one step of plain SGD: ``(before − after) / lr``.
 
         Without a learning rate the share is ``before − after``, and its scale is unknown. With a

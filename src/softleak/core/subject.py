@@ -40,11 +40,7 @@ class Subject:
 
     @classmethod
     def of(
-        cls,
-        model: nn.Module,
-        input_shape: Layout | None = None,
-        *,
-        head: str | Head | None = None,
+        cls, model: nn.Module, input_shape: Layout | None = None, *, head: str | Head | None = None
     ) -> Subject:
         """Find the head of a model and verify it on random inputs.
 

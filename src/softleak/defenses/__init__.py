@@ -23,19 +23,6 @@ from softleak.defenses.defense import (
 )
 
 __all__ = [
-    "Cast",
-    "Clip",
-    "Composed",
-    "Defense",
-    "GaussianNoise",
-    "Int8",
-    "LaplaceNoise",
-    "OnKept",
-    "OpenDefense",
-    "PercentileNoise",
-    "Prune",
-    "Sign",
-    "Withhold",
-    "as_known",
-    "is_random",
-]
+    "Cast", "Clip", "Composed", "Defense", "GaussianNoise", "Int8", "LaplaceNoise", "OnKept",
+    "OpenDefense", "PercentileNoise", "Prune", "Sign", "Withhold", "as_known", "is_random",
+]  # fmt: skip

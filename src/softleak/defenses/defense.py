@@ -105,10 +105,7 @@ class Clip(_Open):
         return share if norm <= self.norm else share.scaled(self.norm / norm)
 
     def public(self, sent: GradientShare) -> GradientShare:
-        """Return the share at unknown scale if it is as long as the limit, so that it was clipped.
-
-        The receiver knows the limit.
-        """
+        """Return the share at unknown scale if it is as long as the limit, and so was clipped."""
         clipped = sent.norm() >= TOUCHED * self.norm
         return replace(sent, scale="unknown") if clipped else sent
 

@@ -106,10 +106,7 @@ class PrivateTraining:
         return DPSGD(noise_multiplier, clip, generator, self.steps, self.rate, self.delta)
 
     def noise_multiplier(self, epsilon: float) -> float:
-        """Return the smallest noise multiplier that spends at most this ε, to a part in 10⁴.
-
-        ε falls as the noise grows, so it is found by bisection in the logarithm.
-        """
+        """Return the smallest noise multiplier that spends at most this ε, to a part in 10⁴."""
         positive(epsilon, "ε")
         return _multiplier(self, epsilon)
 

@@ -203,6 +203,11 @@ class ClientAudit:
         return frozenset(Leak) if self.report is None else self.report.unattacked
 
     @property
+    def contradicted(self) -> bool:
+        """Whether the update contradicts what was stated of it, so that attacks say little."""
+        return self.report is not None and not self.report.fit.holds
+
+    @property
     def single(self) -> bool:
         """Whether nothing shows that the update comes from several samples or steps."""
         return self.report is not None and not self.report.several
@@ -262,6 +267,7 @@ class RoundAudit:
                 f"softleak-{k.value}-not-attacked": float(len(self.audited) - n)
                 for k, n in tried.items()
             },
+            "softleak-contradicted": float(sum(client.contradicted for client in self.clients)),
             "softleak-audited": float(len(self.audited)),
             "softleak-refused": float(len(self.clients) - len(self.audited)),
             "softleak-several": float(sum(not client.single for client in self.audited)),

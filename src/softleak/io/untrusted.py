@@ -39,10 +39,7 @@ def check_content(path: Path) -> None:
 
 
 def check_safetensors(path: Path) -> None:
-    """Raise unless the header has the size it says, names nothing twice, and all tensors follow.
-
-    The library checks the other offsets.
-    """
+    """Raise unless the header has the size it says, names nothing twice, and all tensors follow."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

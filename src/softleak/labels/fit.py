@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from softleak.core.factors import Factors, factor, numerical_rank
 from softleak.core.families import KNOWN_FAMILIES, Binary, Family
@@ -18,6 +18,7 @@ from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
+from softleak.labels.composition import LOPSIDED, entry_error
 from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
@@ -35,15 +36,20 @@ from softleak.labels.residual import (
 GRID_LEAST, GRID_MOST = 8, 600  # levels of a grid that rounding to 8 bits leaves
 GRID_OFF = 0.04  # of a step: how far values may lie beside a grid
 GRID_REPEATS = 4  # times as many values as levels
+# Entries that were cut off: the part of zeros, and the smallest of the others beside their median.
+CUT_ZEROS, CUT = 0.1, 0.2
 ABSENT = 0.5  # of the smallest singular value that noise leaves: less means that it is not there
 ZEROS = 0.01  # the part of entries that noise would have to leave exactly zero
 FEWEST_ENTRIES, MOST_ENTRIES = 64, 1 << 22  # of a matrix whose singular values show noise
 COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree by it
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 # Adaptive steps: entries of a tensor that shows them, how far apart the largest of tensors may be,
-# what counts as nearly the largest, and the part of entries that is.
-FEWEST_MOVED, ALIKE, NEARLY, MANY = 8, 2.0, 0.5, 0.02
+# what decay alone moves, and the kurtosis half-way from even sizes (1.8) to those of noise (3).
+FEWEST_MOVED, ALIKE, BARELY, LIGHT = 8, 2.0, 0.01, 2.4
 UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
+# The fit of a label of a simple kind, which chance alone would not leave.
+BORNE_OUT = Fit.of([Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)], Bearing.HOLDS)
+OF_ANY_SCALE = BORNE_OUT.saying(Hypothesis(Topic.SCALE, Bearing.OPEN))
 NAMED = {"ce": Explanation.NONE, "bce": Explanation.BCE, "mse": Explanation.MSE}
 
 
@@ -70,7 +76,8 @@ def fitted(
     """Return an answer with its fit; it claims nothing on an assumption that is contradicted."""
     head = subject.head
     if answer.status is Status.UNIQUE and answer.family in KNOWN_FAMILIES:
-        return replace(answer, fit=_stated(_borne_out(answer, knowledge), knowledge, share))
+        fit = OF_ANY_SCALE if knowledge.scale_unknown else BORNE_OUT
+        return replace(answer, fit=_stated(fit, knowledge, share))
     if answer.status is Status.ZERO_GRADIENT or head.weight_name not in share:
         return answer
     found = examine(subject, share, knowledge)
@@ -82,15 +89,7 @@ def fitted(
     several = _binary(subject, knowledge, share, answer)
     if several is not None:
         return several
-    return _contradicted(answer, found)
-
-
-def _borne_out(answer: Recovery, knowledge: Knowledge) -> Fit:
-    """Return the fit of a label of a simple kind, which chance alone would not leave."""
-    scale = Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)
-    if knowledge.scale_unknown:
-        scale = Hypothesis(Topic.SCALE, Bearing.OPEN)
-    return Fit.of([scale], otherwise=Bearing.HOLDS)
+    return _contradicted(answer, found, subject, share)
 
 
 def _stated(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
@@ -108,11 +107,13 @@ def _read_as(
     """Return the answer under the loss, sign and factor that make a simple label of the numbers."""
     plain = reading.factor > 0
     same = abs(reading.factor - 1) <= SAME_FACTOR
-    if isinstance(reading.loss, CrossEntropy) and plain and (same or share.scale != "known"):
+    open_ = same or share.scale != "known"
+    found = answer.status is not Status.NO_SOLUTION
+    if isinstance(reading.loss, CrossEntropy) and plain and open_ and found:
         return answer  # which was searched under this loss, and may be doubted for good reasons
     sentences = " ".join(h.sentence for h in answer.fit.hypotheses if h.explanation.value)
     family = _family(reading)
-    if isinstance(reading.loss, CrossEntropy) or not plain or not (same or share.scale != "known"):
+    if isinstance(reading.loss, CrossEntropy) or not plain or not open_:
         other = Reading(reading.label, 1 / reading.factor, family)
         reason = f"read as it was stated, the update means no label of a simple kind. {sentences}"
         return replace(
@@ -151,21 +152,38 @@ def _binary(
     factors = factor(subject.head, [share])
     loss = answer.fit[Topic.LOSS]
     product = bool(factors.rank_one & ~factors.zero)
-    compressed = answer.fit[Topic.COMPRESSION].standing is Bearing.CONTRADICTED
-    if not product or compressed or loss.standing is not Bearing.CONTRADICTED:
+    compressed = answer.fit[Topic.COMPRESSION].bearing is Bearing.CONTRADICTED
+    if not product or compressed or loss.bearing is not Bearing.CONTRADICTED:
         return None
     family = knowledge.family if isinstance(knowledge.family, Binary) else None
     positive = subject.once(never_negative)
     for one in (BinaryCrossEntropy(), BinaryCrossEntropy("sum")):
         found = recover_binary(subject.head, factors, family, one, positive)
-        if found.label is not None:
+        if found.label is not None and found.complete:
             bce = Hypothesis(Topic.LOSS, Bearing.HOLDS, Explanation.BCE, loss.number)
             return replace(found, fit=answer.fit.saying(bce))
     return None
 
 
-def _contradicted(answer: Recovery, found: Examined) -> Recovery:
+def _lopsided(answer: Recovery, share: GradientShare, subject: Subject) -> bool:
+    """Return whether nearly every class is raised, which a gradient does to few."""
+    name = subject.head.bias_name
+    told = name in share and subject.head.has_bias and not answer.noise
+    if not told or answer.fit[Topic.LOSS].bearing is Bearing.CONTRADICTED:
+        return False
+    delta = share[name].double()
+    error = LOGIT_ROUNDINGS * entry_error(share, name, subject.head.dtype)
+    raised, lowered = int((delta < -error).sum()), int((delta > error).sum())
+    return raised > 2 and raised >= LOPSIDED * lowered
+
+
+def _contradicted(
+    answer: Recovery, found: Examined, subject: Subject, share: GradientShare
+) -> Recovery:
     """Return an answer that claims no label, if the numbers contradict an assumption."""
+    if _lopsided(answer, share, subject):
+        sign = Hypothesis(Topic.SIGN, Bearing.CONTRADICTED, Explanation.SWAPPED)
+        answer = replace(answer, fit=answer.fit.saying(sign))
     if answer.status is Status.NO_SOLUTION and answer.fit.holds:
         weights = Hypothesis(Topic.WEIGHTS, Bearing.CONTRADICTED, Explanation.OTHER_WEIGHTS)
         answer = replace(answer, fit=answer.fit.saying(weights))
@@ -202,8 +220,8 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
     """Return what the numbers of a gradient say of every assumption."""
     head = subject.head
     G = share[head.weight_name].to(head.W.device).double()
-    compression = _compression(G)
-    if compression.standing is Bearing.CONTRADICTED:
+    compression = _compression(share, G)
+    if compression.bearing is Bearing.CONTRADICTED:
         return Examined(Fit.of([compression]))
     factors = factor(head, [share])
     verdict = combine(evidence_for(subject, knowledge), [share], head, factors)
@@ -211,12 +229,14 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
     seen = Residual.of(head, share, factors, verdict)
     if seen is not None:
         reading = next(simple_readings(seen), None)
-        one = Fit.of([compression, *_of_one(seen, reading, share)])
-        return Examined(one, seen, reading, pieces)
+        said = [compression, *_of_one(seen, reading, share), *_of_layers(subject, pieces, factors)]
+        if reading is None and (swapped := _swapped(seen, knowledge, share)) is not None:
+            reading, said = swapped, [*said, *_of_one(seen, swapped, share)]
+        return Examined(Fit.of(said), seen, reading, pieces)
     said = list(_of_many(subject, share, G, factors))
     refuted = [piece.misfit for piece in pieces if piece.refutes and not piece.holds]
     clean = bool(factors.rank_one) and float(factors.explained[0]) <= COARSE
-    if clean and refuted and all(one.standing is not Bearing.CONTRADICTED for one in said):
+    if clean and refuted and all(one.bearing is not Bearing.CONTRADICTED for one in said):
         said.append(_contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, max(refuted)))
     return Examined(Fit.of([compression, *said]), pieces=pieces)
 
@@ -244,8 +264,8 @@ def _of_one(
         yield Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)
         return
     impossible = share.scale == "known" and _below_zero(seen) > LOGIT_ROUNDINGS
-    standing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
-    yield Hypothesis(Topic.SCALE, standing, Explanation.OTHER_SCALE, 1 / abs(reading.factor))
+    bearing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
+    yield Hypothesis(Topic.SCALE, bearing, Explanation.OTHER_SCALE, 1 / abs(reading.factor))
 
 
 def _below_zero(seen: Residual) -> float:
@@ -267,8 +287,8 @@ def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
     warm = temperature_of(seen)
     impossible = _below_zero(seen) > LOGIT_ROUNDINGS and share.scale != "unknown"
     if warm is not None:
-        standing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
-        yield Hypothesis(Topic.LOSS, standing, Explanation.TEMPERATURE, warm)
+        bearing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
+        yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm)
     elif impossible:
         yield _contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, _below_zero(seen))
 
@@ -301,21 +321,27 @@ def _of_many(
         yield Hypothesis(Topic.LOSS, Bearing.HOLDS, number=off)
     elif bool(own.any()) and float(torch.cosine_similarity(G.sum(0), own, 0).abs()) > PARALLEL:
         yield Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.DECAY, off)
+    elif (adaptive := _of_steps(share)) is not None:
+        yield adaptive
     elif rank < min(G.shape) - 1:
         yield Hypothesis(Topic.NOISE, Bearing.HOLDS, number=0.0)
         yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
     else:
-        yield _of_steps(share) or _of_noise(G, sums, off)
+        yield _of_noise(G, sums, off)
 
 
 def _of_steps(share: GradientShare) -> Hypothesis | None:
-    """Return that all parameters moved by about the same amount, if steps of Adam left them so."""
+    """Return that all parameters moved by about the same amount, if steps of Adam left them so.
+
+    The tails of what they leave are lighter than those of noise, by three standard errors at least.
+    """
     sizes = [g.double().abs().flatten() for g in share.values() if g.numel() >= FEWEST_MOVED]
     largest = [float(size.max()) for size in sizes]
     if len(largest) < 2 or max(largest) > ALIKE * min(largest):
         return None
-    near = [(s > NEARLY * top).double().mean() for s, top in zip(sizes, largest, strict=True)]
-    if float(min(near)) < MANY:
+    moved = torch.cat([size[size > BARELY * max(largest)] for size in sizes])
+    kurtosis = float(moved.pow(4).mean() / moved.square().mean().square())
+    if not kurtosis + 3 * math.sqrt(24 / len(moved)) < LIGHT:
         return None
     return _contradiction(Topic.STEPS, Explanation.ADAPTIVE)
 
@@ -328,7 +354,31 @@ def _of_noise(G: Tensor, sums: float, off: float) -> Hypothesis:
     return _contradiction(Topic.STEPS, Explanation.OTHER_STEPS, off)
 
 
-def _compression(G: Tensor) -> Hypothesis:
+def _of_layers(
+    subject: Subject, pieces: tuple[Evidence, ...], factors: Factors
+) -> Iterator[Hypothesis]:
+    """Yield what layers that contradict each other say: of the mode, or of factors per tensor."""
+    against = [piece for piece in pieces if piece.refutes]
+    if not against or float(factors.explained[0]) > COARSE:
+        return
+    if any(
+        isinstance(module, nn.modules.dropout._DropoutNd) and module.p and not module.training
+        for module in subject.model.modules()
+    ):
+        yield _contradiction(Topic.MODE, Explanation.DROPOUT)
+    elif all(piece.holds for piece in against):
+        yield _contradiction(Topic.SCALE, Explanation.TENSOR_FACTORS)
+
+
+def _swapped(seen: Residual, knowledge: Knowledge, share: GradientShare) -> LossReading | None:
+    """Return the reading of swapped checkpoints: the true weights are those after the step back."""
+    if not share.rounding:
+        return None  # it is no difference of checkpoints
+    before = seen.stepped_back(knowledge.lr or 1.0)
+    return next((one for one in simple_readings(before) if one.factor < 0), None)
+
+
+def _compression(share: GradientShare, G: Tensor) -> Hypothesis:
     """Return whether entries were removed, or rounded to a grid, or left as signs."""
     if is_sign_pattern(G):
         return _contradiction(Topic.COMPRESSION, Explanation.SIGNS)
@@ -337,7 +387,20 @@ def _compression(G: Tensor) -> Hypothesis:
         return _contradiction(Topic.COMPRESSION, Explanation.GRID, step)
     if empty > SPECTRUM_HOLES:
         return _contradiction(Topic.COMPRESSION, Explanation.PRUNED, empty)
+    cut = [_is_cut(g) for g in share.values() if g.numel() >= FEWEST_ENTRIES and g.any()]
+    if cut and all(cut) and bool(G.any()):
+        return _contradiction(
+            Topic.COMPRESSION, Explanation.PRUNED, float((G == 0).double().mean())
+        )
     return Hypothesis(Topic.COMPRESSION, Bearing.HOLDS)
+
+
+def _is_cut(gradient: Tensor) -> bool:
+    """Return whether small entries are missing: the sizes of a gradient come down to zero."""
+    sizes = gradient[gradient != 0].double().abs()
+    zeros = 1 - len(sizes) / gradient.numel()
+    nothing = not len(sizes)
+    return nothing or (zeros > CUT_ZEROS and float(sizes.min()) > CUT * float(sizes.median()))
 
 
 def grid_step(G: Tensor) -> float | None:

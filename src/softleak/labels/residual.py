@@ -51,6 +51,7 @@ class Residual:
         z_error: the error of each logit.
         relative: the relative error of ``δ``.
         absolute: the absolute error of an entry of ``δ``.
+        has_bias: whether the logits have a bias that a step moves.
     """
 
     t: float
@@ -60,6 +61,7 @@ class Residual:
     z_error: Tensor
     relative: float
     absolute: float
+    has_bias: bool = False
 
     @classmethod
     def of(
@@ -81,9 +83,13 @@ class Residual:
         z = head.logits(x[None])[0] + head.b
         terms = head.W.abs().double() @ x.abs() + head.b.abs()
         z_error = (LOGIT_ROUNDINGS * factors.relative + unsure) * terms
-        return cls(
-            t, delta, x, z, z_error, unsure, float(factors.absolute[0] / factors.sigma[0]) * abs(t)
-        )
+        absolute = float(factors.absolute[0] / factors.sigma[0]) * abs(t)
+        return cls(t, delta, x, z, z_error, unsure, absolute, head.has_bias)
+
+    def stepped_back(self, lr: float) -> Residual:
+        """Return the residual at the weights before a step that was taken with these gradients."""
+        moved = lr * self.delta * (self.feature.square().sum() + float(self.has_bias))
+        return replace(self, z=self.z - moved)
 
     def tempered(self, temperature: float) -> Residual:
         """Return the residual of a loss that divides the logits by a temperature."""

@@ -19,20 +19,18 @@ from softleak.matching.gauss_newton.method import (
     described,
     solve_from_starts,
 )
-from softleak.matching.gradients import (
-    DifferentiableModel,
-    OuterProducts,
-    count_activations,
-    factored,
-)
 from softleak.matching.optimisers import AttemptSettings, Minimum, Optimiser
 from softleak.matching.problems import (
     L2,
     Cosine,
+    DifferentiableModel,
     MatchingProblems,
     Objective,
+    OuterProducts,
     Prior,
     TotalVariation,
+    count_activations,
+    factored,
 )
 from softleak.matching.reconstruction import MatchStatus, Reconstruction, Stopping
 from softleak.matching.tasks import Image, Job, targets
@@ -75,10 +73,7 @@ class Prover:
         return answer
 
     def polish(self, job: Job, matched: Reconstruction) -> Reconstruction:
-        """Return the solution near a matched input if it is proved, else the matched input.
-
-        Nothing is tried if the network is not smooth or has too many unknowns.
-        """
+        """Return the solution near a matched input if it is proved, else the matched input."""
         if matched.input is None or math.prod(job.shape) > self.method.dense:
             return matched
         try:
@@ -246,10 +241,7 @@ class BatchMatcher:
         )  # fmt: skip
 
     def _outer(self, jobs: Sequence[Job]) -> tuple[OuterProducts | None, dict[str, Tensor]]:
-        """Return the layers whose gradients are outer products, and the factors of what was sent.
-
-        There are none for a batch of samples, nor for an objective that looks at single entries.
-        """
+        """Return the layers whose gradients are outer products, and the factors of those sent."""
         unfit = bool(jobs[0].batch) or bool(self.objective.beta) or self.compiled
         if unfit or type(self.objective) not in (L2, Cosine):
             return None, {}

@@ -48,13 +48,11 @@ class Optimiser(Protocol):
         """Return this optimiser limited to its evaluations from one fraction to another."""
 
     def minimise(self, problems: MatchingProblems, start: Tensor, stopping: Stopping) -> Minimum:
-        """Minimise every problem by itself.
+        """Minimise each of P problems by itself, from its first iterate ``start`` (P, n).
 
-        Args:
-            problems: P problems. ``problems.evaluator()`` maps unknowns (P, n) to losses (P,) and
-                their gradients (P, n); ``problems.select(rows)`` gives some of the problems.
-            start: the first iterates (P, n).
-            stopping: it is told of every evaluation and asked whether to go on.
+        ``problems.evaluator()`` maps unknowns (P, n) to losses (P,) and their gradients (P, n), and
+        ``problems.select(rows)`` gives some of the problems. ``stopping`` is told of every
+        evaluation and asked whether to go on.
         """
 
 
@@ -363,10 +361,7 @@ class LBFGS:
         self._turn(state, history, taken, lost)
 
     def _turn(self, state: Descent, history: History, taken: Tensor, lost: Tensor) -> None:
-        """Choose new directions: that of L-BFGS where a step was taken, else the steepest descent.
-
-        If no step was found along the steepest descent, the problem has converged.
-        """
+        """Choose new directions: that of L-BFGS after a step, else that of steepest descent."""
         if not bool((taken | lost).any()):
             return
         steepest = history.bare
@@ -415,10 +410,7 @@ class AttemptSettings:
         self, optimiser: Optimiser, problems: MatchingProblems, starts: Sequence[Tensor],
         stopping: Stopping,
     ) -> Minimum:  # fmt: skip
-        """Run all attempts for a while, then the best one of each problem to the end.
-
-        All of them share the evaluations of the optimiser.
-        """
+        """Run all attempts for a while, then the best one of each problem to the end."""
         count, first = len(starts), starts[0]
         if count == 1:
             return optimiser.minimise(problems, first, stopping)

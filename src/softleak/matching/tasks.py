@@ -16,8 +16,7 @@ from softleak.core.head import Head
 from softleak.core.results import BatchRecovery, Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.matching.gradients import DifferentiableModel
-from softleak.matching.problems import Objective, Targets
+from softleak.matching.problems import DifferentiableModel, Objective, Targets
 from softleak.matching.reconstruction import MatchStatus, Reconstruction
 
 
@@ -313,10 +312,7 @@ def targets(
     jobs: Sequence[Job], names: Sequence[str], model: DifferentiableModel,
     factors: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Targets:  # fmt: skip
-    """Return the targets of jobs of one kind, in the model's dtype and on its device.
-
-    ``factors`` replace the gradients of these names.
-    """
+    """Return the targets of jobs of one kind, in the model's dtype and on its device."""
 
     def stacked(each: Iterable[Tensor]) -> Tensor:
         return torch.stack([one.to(model.like) for one in each])

@@ -67,10 +67,7 @@ class FactoredRows:
 
 
 def factored_parts(graph: fx.Graph) -> dict[fx.Node, int]:
-    """Return the operations whose product is a part of the rows and nothing else.
-
-    They are matrix products and gradients of convolutions, each with the number of its part.
-    """
+    """Return the operations whose product is a part of the rows and nothing else."""
     output = next(node for node in graph.nodes if node.op == "output")
     found = {}
     for number, part in enumerate(output.args[0]):
@@ -140,10 +137,7 @@ class Operation:
         return target(*fx.map_arg(self.node.args, value), **fx.map_arg(self.node.kwargs, value))
 
     def slopes(self) -> Sequence[Tensor | float]:
-        """Return the derivative of a pointwise operation by each source, entry by entry.
-
-        A derivative may have fewer entries than the operation's value if it is broadcast to it.
-        """
+        """Return the derivative of a pointwise operation by each source, entry by entry."""
         quick = SLOPES.get(self.node.target)
         places = [self.source_at(position) for position in range(min(2, len(self.node.args)))]
         if quick is not None and len(set(places)) == len(places):

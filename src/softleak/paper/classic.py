@@ -57,13 +57,9 @@ class RowRatios:
 
     @classmethod
     def of(
-        cls,
-        model: nn.Module,
-        share: GradientShare,
-        *,
-        coefficient: float = 1.0,
+        cls, model: nn.Module, share: GradientShare, *, coefficient: float = 1.0,
         head: str | Head | None = None,
-    ) -> RowRatios | None:
+    ) -> RowRatios | None:  # fmt: skip
         """Return the row of the largest absolute sum, or None if that row is zero."""
         known, G = head_gradient(model, share, head)
         index = int(G.sum(1).abs().argmax())
@@ -244,16 +240,7 @@ class ScalarSearch(ABC):
     def __call__(
         self, model: nn.Module, share: GradientShare, *, head: str | Head | None = None
     ) -> ClassicResult:
-        """Search the label behind one share; equal seeds give equal answers.
-
-        Args:
-            model: the classifier the gradient was computed with.
-            share: what the client sent.
-            head: the name of the last linear layer, or a ``Head`` that the caller vouches for.
-
-        Returns:
-            The label and the feature if the search converged, else the best scalar it saw.
-        """
+        """Search the label behind one share, else the best scalar, equal for equal seeds."""
         row = RowRatios.of(model, share, coefficient=self.coefficient, head=head)
         if row is None:
             return ClassicResult(ClassicOutcome.ZERO_GRADIENT)
@@ -372,14 +359,7 @@ class Swarm:
     shared: float = 0.5  # the pull towards the best point that any particle has seen
 
     def minimise(self, loss: Loss, low: float, high: float, generator: torch.Generator) -> Best:
-        """Return the lowest point that the swarm finds in ``[low, high]``.
-
-        Args:
-            loss: the function to minimise; it maps points (S,) to losses (S,).
-            low: the lower end of the interval.
-            high: the upper end.
-            generator: the source of all randomness.
-        """
+        """Return the lowest point in ``[low, high]`` of a loss from points (S,) to losses (S,)."""
         x = low + (high - low) * self._draw(generator)
         v = (high - low) * (2 * self._draw(generator) - 1)
         best_x, best = x, _losses(loss, x)
@@ -462,11 +442,7 @@ class LBFGSThenPSO:
     def __call__(
         self, model: nn.Module, share: GradientShare, *, head: str | Head | None = None
     ) -> ClassicResult:
-        """Search the label behind one share, as each of the searches does.
-
-        Returns:
-            The result of the search that converged, or of the second; evaluations are of both.
-        """
+        """Return the result of the search that converged, or of the second, evaluations of both."""
         share.check_finite()
         ready = Subject.of(model, share.input_shape, head=head).head
         first = self.lbfgs(model, share, head=ready)
@@ -497,23 +473,10 @@ PUBLISHED_NOISE = PSOSearch(coefficient=1.0, widths=(4.0, 5.0), bound=10.5, thre
 def bias_ratio(
     model: nn.Module, share: GradientShare, *, head: str | Head | None = None
 ) -> ClassicResult:
-    """Read the label off the gradient of the head's bias.
+    """Read label and feature off the gradient of the head's bias; ZERO_GRADIENT if that is zero.
 
     The feature is ``x = G_r / (G_b)_r`` with r the largest entry of ``|G_b|``, and the label is
-    ``y = softmax(W x + b) − G_b``.
-
-    Args:
-        model: the classifier the gradient was computed with.
-        share: what the client sent.
-        head: the name of the last linear layer, or a ``Head`` that the caller vouches for.
-
-    Returns:
-        The label and the feature; ZERO_GRADIENT if the bias's gradient is zero.
-
-    Raises:
-        ModelError: if the head has no bias.
-        MissingGradient: if the share lacks a gradient of the head.
-        ShareError: if the gradient of the bias does not have the model's shape.
+    ``y = softmax(W x + b) − G_b``. Raises a ``SoftleakError`` if head or share have no such bias.
     """
     known, sent = head_gradient(model, share, head)
     if known.bias_name not in dict(model.named_parameters()):
@@ -545,20 +508,13 @@ def bias_ratio(
 def idlg(
     model: nn.Module, share: GradientShare, *, head: str | Head | None = None
 ) -> ClassicResult:
-    """Return the class whose row points against all other rows, as a one-hot label.
+    """Return the class whose row points against all other rows, as a one-hot label without feature.
 
     Rows are ``(p_i − y_i) x``. With a one-hot label only the row of its class has a negative
-    factor. No class is singled out if there are two rows in all (two classes, or a saturated
-    softmax: App. B.3), or if several rows point against several others. The label is assumed to be
-    one-hot: for a soft label with a single negative ``p_i − y_i`` the answer is wrong.
-
-    Args:
-        model: the classifier the gradient was computed with.
-        share: what the client sent.
-        head: the name of the last linear layer, or a ``Head`` that the caller vouches for.
-
-    Returns:
-        The one-hot label, without a feature; UNDECIDED if no class is singled out.
+    factor. UNDECIDED: no class is singled out if there are two rows in all (two classes, or a
+    saturated softmax: App. B.3), or if several rows point against several others. The label is
+    assumed to be one-hot: for a soft label with a single negative ``p_i − y_i`` the answer is
+    wrong.
     """
     known, sent = head_gradient(model, share, head)
     G = sent.double()
@@ -577,19 +533,8 @@ def idlg(
 def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:
     """Return the input of a fully connected network by Eq. 6 and 7 (§4.2), as published.
 
-    At each layer ``x = G_r / δ_r`` for the row r of the largest |δ|.
-
-    Args:
-        chain: The network prepared by ``Chain.of``.
-        share: The gradients that the client sent.
-        recovery: What ``recover_label`` found in the share.
-
-    Returns:
-        The input, in the shape of the chain's first layer.
-
-    Raises:
-        ShareError: If the recovery has no feature.
-        ModelError: If a layer is not fully connected.
+    At each layer ``x = G_r / δ_r`` for the row r of the largest |δ|. Raises ``ShareError`` if the
+    recovery has no feature, and ``ModelError`` if a layer is not fully connected.
     """
     if recovery.feature is None or recovery.label is None:
         raise ShareError(f"the recovery has no feature to start from: {recovery.message}")
@@ -621,12 +566,7 @@ def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:
 def bias_attack(model: nn.Module, share: GradientShare) -> Tensor:
     """Return the input of the first fully connected layer with a bias: ``∂L/∂W_r / ∂L/∂b_r``.
 
-    Args:
-        model: The model.
-        share: The gradients that the client sent.
-
-    Raises:
-        ShareError: If no fully connected layer of the share has a gradient of its bias.
+    Raises ``ShareError`` if no fully connected layer of the share has a gradient of its bias.
     """
     for name, layer in model.named_modules():
         complete = {f"{name}.weight", f"{name}.bias"} <= set(share.gradients)

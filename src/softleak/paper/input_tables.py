@@ -34,7 +34,7 @@ from softleak.matching.tasks import (
     RandomLabel,
     RecoveredLabel,
 )
-from softleak.paper.data.imageset import ImageSet, resize
+from softleak.paper.data.load import ImageSet, resize
 from softleak.paper.data.samples import (
     Augmentation,
     Sample,

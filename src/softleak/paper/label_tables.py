@@ -95,10 +95,7 @@ def _idlg(target: AttackedNetwork, share: GradientShare) -> int | None:
 
 
 def scored(recovery: Recovery, sample: Sample) -> Measures:
-    """Return how an answer compares with the true label of its sample.
-
-    The error counts for UNIQUE answers only, because the paper's mean error does so as well.
-    """
+    """Compare an answer with the true label. As in the paper, only UNIQUE ones have an error."""
     unique = recovery.status is Status.UNIQUE
     error = label_error(recovery, sample.y)
     return {
@@ -162,10 +159,7 @@ def read(recovery: Recovery, head: Head, row: int) -> Answer:
 
 
 def pso(target: AttackedNetwork, share: GradientShare) -> Answer:
-    """Return the answer of the paper's particle swarm with its published settings.
-
-    The answer is the best scalar of all intervals, and the label there.
-    """
+    """Return the best scalar of the paper's particle swarm as published, and the label there."""
     search = replace(PUBLISHED_NOISE, objective=Vectorised)
     best = search(target.model, share, head=target.head)
     seen = RowRatios.of(target.model, share, head=target.head)

@@ -22,7 +22,7 @@ from softleak.io.weights import copy_weights
 from softleak.labels.evidence.probes import evidence_of
 from softleak.labels.evidence.relation import Relation
 from softleak.paper import data, models
-from softleak.paper.data.imageset import ImageSet
+from softleak.paper.data.load import ImageSet
 from softleak.paper.data.samples import Augmentation, Sample
 
 
@@ -228,16 +228,10 @@ class AttackedNetwork:
         cls, network: Network, shelf: Shelf, *, evidence: bool = True, everything: bool = False,
         dtype: torch.dtype = torch.float32, training: bool = False,
     ) -> AttackedNetwork:  # fmt: skip
-        """Build a network and look for evidence in its layers.
+        """Build a network in eval mode (or train mode), and look for evidence in its layers or not.
 
-        Args:
-            network: the network to build.
-            shelf: the data packs and weights that it needs.
-            evidence: whether layers before the head are probed for evidence.
-            everything: whether shares hold the gradient of every parameter. By default they hold
-                only what the recovery of labels reads.
-            dtype: the precision of the weights, and so of the gradients.
-            training: whether the model is in train mode instead of eval mode.
+        By default shares hold only what the recovery of labels reads; ``everything`` has them hold
+        the gradient of every parameter. ``dtype`` is that of the weights, and so of the gradients.
         """
         model = network.build(shelf).to(dtype).train(training)
         subject = Subject.of(model, network.input_shape, head=Head.of(model))

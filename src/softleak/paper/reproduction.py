@@ -70,27 +70,17 @@ class Omission:
 
 
 def reproduce(
-    experiments: Sequence[Experiment],
-    size: Size,
-    shelf: Shelf,
-    records: Records,
-    engine: Engine,
-    only: str = "",
-    compiled: bool = False,
-    begin: Begin = lambda _: lambda __: None,
-) -> tuple[list[Omission], list[Piece]]:
+    experiments: Sequence[Experiment], size: Size, shelf: Shelf, records: Records, engine: Engine,
+    only: str = "", compiled: bool = False, begin: Begin = lambda _: lambda __: None,
+) -> tuple[list[Omission], list[Piece]]:  # fmt: skip
     """Run every cell whose name contains ``only`` and whose files are there.
 
     What the records hold already is not computed again. ``compiled`` gradient matching is faster
     and rounds differently. ``begin`` is told the number of pieces, and returns a listener to them.
 
-    Returns:
-        The cells that need files that are missing, and the pieces whose workers died repeatedly.
-
-    Raises:
-        OptionError: if no cell has such a name.
-        DataError: if files are missing for all of them.
-        MissingExtra: if a package that a measure needs is not installed.
+    Returns the cells that need files that are missing, and the pieces whose workers died
+    repeatedly. Raises ``OptionError`` if no cell has such a name, ``DataError`` if files are
+    missing for all of them, ``MissingExtra`` if a measure needs a package that is not installed.
     """
     chosen = _chosen(experiments, only)
     if compiled:

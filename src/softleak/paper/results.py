@@ -65,11 +65,7 @@ class Table:
 
 
 def tabulated(experiment: Experiment, records: Records) -> tuple[Table, ...]:
-    """Return the tables of an experiment, without the cells and measures that have no record.
-
-    Cells are rows and measures are columns. If the experiment lays its cells out in two dimensions,
-    there is one table per measure instead.
-    """
+    """Return an experiment's tables, one per measure if its cells are laid out in two ways."""
     rows = {
         cell.name: row
         for cell in experiment.cells

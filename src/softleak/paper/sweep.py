@@ -210,17 +210,10 @@ def missing(pieces: Iterable[Piece], records: Records) -> list[Piece]:
 
 
 def sweep(
-    compute: Compute,
-    pieces: Iterable[Piece],
-    records: Records,
-    engine: Engine,
+    compute: Compute, pieces: Iterable[Piece], records: Records, engine: Engine,
     progress: Callable[[Piece], None] = lambda _: None,
-) -> list[Piece]:
-    """Compute pieces, keep their records and tell ``progress`` of each.
-
-    Returns:
-        The pieces that were given up because their workers died.
-    """
+) -> list[Piece]:  # fmt: skip
+    """Compute and record pieces, telling ``progress`` of each; return those whose workers died."""
     lost = []
     for piece, found in engine.run(compute, pieces):
         if found is None:
@@ -263,10 +256,7 @@ class Processes:
 
 
 def _one_by_one(packed: bytes, lost: list[Piece]) -> Iterator[Done]:
-    """Compute again what was under way when a worker died: only the piece it died over has blame.
-
-    Alone in a pool of one, each death is that of the piece itself.
-    """
+    """Compute what was under way when a worker died, one by one: each death then has one cause."""
     deaths, rest = Counter(lost), iter(lost)
     while killing := (yield from _until_one_dies(1, packed, rest)):
         (piece,) = killing

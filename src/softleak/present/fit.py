@@ -63,6 +63,6 @@ def fitting(one: Hypothesis) -> str:
     """Return a hypothesis in one sentence."""
     if one.explanation is not Explanation.NONE:
         return EXPLAINED[one.explanation].format(number=one.number or 0.0)
-    if one.standing is Bearing.HOLDS:
+    if one.bearing is Bearing.HOLDS:
         return HOLDS[one.topic]
     return OPEN[one.topic]

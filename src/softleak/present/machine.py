@@ -95,7 +95,7 @@ def _fit(fit: Fit) -> dict[str, Any]:
     """Return what the numbers say of every assumption."""
     hypotheses = [
         {
-            "name": one.topic.value, "state": one.standing.value,
+            "name": one.topic.value, "state": one.bearing.value,
             "explanation": one.explanation.value, "number": one.number, "sentence": one.sentence,
         }
         for one in fit.hypotheses

@@ -108,7 +108,7 @@ def test_a_squared_error_of_a_class_is_read_as_one(kind):
 def test_a_loss_that_is_none_of_these_contradicts_the_cross_entropy(name, explanation):
     fit, reading = of_loss(name)
     assert reading is None
-    assert fit[Topic.LOSS].standing is Bearing.CONTRADICTED
+    assert fit[Topic.LOSS].bearing is Bearing.CONTRADICTED
     assert fit[Topic.LOSS].explanation is explanation
 
 
@@ -124,7 +124,7 @@ def test_swapped_files_are_named(name):
     sent = gradients(model, LOSSES[name](model(image())))
     fit, reading = asked(model, {n: -g for n, g in sent.items()})
     assert fit[Topic.SIGN].explanation is Explanation.SWAPPED
-    assert fit[Topic.SIGN].standing is Bearing.CONTRADICTED
+    assert fit[Topic.SIGN].bearing is Bearing.CONTRADICTED
     assert reading.factor < 0
 
 
@@ -132,7 +132,7 @@ def test_a_factor_contradicts_only_what_was_stated():
     model = network()
     sent = {n: 3.7 * g for n, g in gradients(model, LOSSES["ce"](model(image()))).items()}
     stated, _ = asked(model, sent)
-    assert stated[Topic.SCALE].standing is Bearing.CONTRADICTED
+    assert stated[Topic.SCALE].bearing is Bearing.CONTRADICTED
     assert stated[Topic.SCALE].number == pytest.approx(3.7, rel=1e-4)
     assert asked(model, sent, "unknown")[0].holds
 
@@ -147,7 +147,7 @@ def test_other_weights_are_named(kind, far):
     sent = gradients(other, LOSSES["ce"](other(image())))
     fit, reading = asked(model, sent)
     assert reading is None
-    assert fit[Topic.WEIGHTS].standing is Bearing.CONTRADICTED
+    assert fit[Topic.WEIGHTS].bearing is Bearing.CONTRADICTED
 
 
 @pytest.mark.parametrize("count", [3, 9])
@@ -156,7 +156,7 @@ def test_a_batch_of_another_loss_is_no_cross_entropy(count):
     tags = (torch.rand(count, OUTPUTS, generator=torch.Generator().manual_seed(3)) < 0.3).float()
     loss = F.binary_cross_entropy_with_logits(model(image(count)), tags)
     fit, _ = asked(model, gradients(model, loss))
-    assert fit[Topic.LOSS].standing is Bearing.CONTRADICTED
+    assert fit[Topic.LOSS].bearing is Bearing.CONTRADICTED
 
 
 @pytest.mark.parametrize("count", [2, 9, 40])

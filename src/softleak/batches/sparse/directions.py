@@ -262,10 +262,7 @@ def sharpen(points: Tensor, a: Tensor) -> Tensor:
 
 
 def draw(points: Tensor, a: Tensor, known: Tensor, generator: torch.Generator) -> Tensor:
-    """Return, for each vector (S, B), the best null vector of random sets of small entries.
-
-    It looks around a few of them, away from those that are known (K, B), which do not count.
-    """
+    """Return, for each vector (S, B), the best null vector of random sets of small entries."""
     a = torch.cat([a, starts(known, DRAWN_VECTORS, generator)])[:DRAWN_VECTORS]
     B, known = points.shape[1], unit_rows(known)
     count = min(max(int(POOL * B), B + MARGIN), len(points))

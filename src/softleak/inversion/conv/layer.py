@@ -195,10 +195,7 @@ def _factored(rows: Rows, around: Tensor) -> Factored:
 
 
 def solve_quickly(rows: Rows) -> SolvedRows:
-    """Return the solution with independent errors, by conjugate gradients on the rows themselves.
-
-    The rows have no precision matrix and no curvature.
-    """
+    """Return the solution with independent errors, by conjugate gradients on the rows."""
     zero = torch.zeros(rows.shape, dtype=rows.z.dtype, device=rows.z.device).flatten()
     channels, diagonal = rows.shape[0], rows.normal_diagonal()
     lifted = SINGLE_PRECISION_LIFT * diagonal.view(channels, -1).amax(0)

@@ -120,10 +120,7 @@ class Geometry:
 
 
 def _shared_positions(a: int, b: int, stride: int, size: int, count: int) -> range:
-    """Return which of ``count`` positions along one axis let two taps see the input, not padding.
-
-    ``a`` and ``b`` are where the taps look from position zero.
-    """
+    """Return which of ``count`` positions along one axis let two taps see no padding."""
     low, high = min(a, b), max(a, b)
     return range(max(0, -(low // stride)), min(count, (size - 1 - high) // stride + 1))
 
@@ -144,11 +141,7 @@ TILE = 2  # positions along a side: larger tiles multiply more zeros, smaller on
 
 
 def transposed_columns(geometry: Geometry, kernel: Tensor, columns: Tensor) -> Tensor:
-    """Return ``Tᵀ columns`` (n, R), T being the convolution's matrix (m, n).
-
-    The kernel is (Co, C, kh, kw); the columns over the outputs are (Co, Ho, Wo, R), in its
-    precision.
-    """
+    """Return ``Tᵀ columns`` (n, R) of columns (Co, Ho, Wo, R), T being the convolution's matrix."""
     (down, across), (top, left) = geometry.stride, geometry.padding
     count, (height, width) = columns.shape[-1], geometry.size
     matrix = _tile_matrix(geometry, kernel)  # (Co, TILE, TILE, C, ph, pw)
@@ -384,10 +377,7 @@ class ApproximateInverse(NamedTuple):
 
 
 def approximate_inverse(rows: Rows, ridge: Tensor) -> ApproximateInverse | None:
-    """Return the cheaper factorisation, or None if it fails in its precision.
-
-    The rows have independent errors; ``ridge`` is added to the diagonal (H·W,) of every channel.
-    """
+    """Return the cheaper factorisation with this ``ridge`` (H·W,), or None if it fails."""
     return low_rank(rows, ridge) if rows.few_outputs else single_precision(rows, ridge)
 
 

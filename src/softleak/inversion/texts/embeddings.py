@@ -248,12 +248,10 @@ def place_words(
 ) -> Placed:
     """Return which word stands at each place.
 
-    Args:
-        G: (T, d) the gradients of the words that occur.
-        D: (L, d) the gradients of the places that are used.
-        errors: (T,) the rounding of an entry of each row of G, that of its places included.
-        noise: the standard deviations of noise on each entry of G and of D.
-        padded: whether a place may hold a token that gets no gradient of its own.
+    ``G`` (T, d) are the gradients of the words that occur, ``D`` (L, d) those of the places used,
+    and ``errors`` (T,) the rounding of an entry of each row of G, its places included. ``noise`` is
+    the standard deviation on each entry of G and of D; where ``padded``, a place may hold a token
+    that gets no gradient of its own.
     """
     variance = torch.full_like(errors, noise[0] ** 2)
     puzzle = _Puzzle(G.clone(), D, errors, variance, noise[1], padded, list(range(len(D))))
@@ -297,10 +295,7 @@ def _solved(puzzle: _Puzzle) -> tuple[Tensor, Tensor]:
 
 
 def _lines(puzzle: _Puzzle, noise: float) -> Tensor:
-    """Return the largest root mean square (T,) of a row that errors alone explain.
-
-    Of d entries of noise it is known to a relative 1/√(2d), while rounding is only bounded.
-    """
+    """Return the largest root mean square (T,) of a row that errors alone explain."""
     spread = 1 + PLACES_SIGMAS / math.sqrt(2 * puzzle.D.shape[1])
     drawn = spread * (puzzle.variance + noise**2).sqrt()
     return (PLACES_SIGMAS * puzzle.errors).hypot(drawn)
@@ -393,12 +388,9 @@ def read_embeddings(plan: TextPlan, share: GradientShare) -> Text:
     dtype = share[plan.positions].dtype
     places = filled_rows(share, plan.positions, dtype, words.noise)
     placed = place_words(
-        words.value / plan.factor,
-        places.value,
-        words.errors() / abs(plan.factor),
-        (words.noise / abs(plan.factor), places.noise),
-        padded=plan.empty is not None,
-    )
+        words.value / plan.factor, places.value, words.errors() / abs(plan.factor),
+        (words.noise / abs(plan.factor), places.noise), padded=plan.empty is not None,
+    )  # fmt: skip
     noisy = bool(words.noise or places.noise)
     best = Certainty.CERTAIN if placed.explained and not noisy else Certainty.LIKELY
     found: dict[int, Place] = {}

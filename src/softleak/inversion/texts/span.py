@@ -203,12 +203,9 @@ MOST_TEXTS = 4  # of which every order of labels is tried
 
 
 def batch_misfit(
-    model: nn.Module,
-    spec: InputSpec,
-    share: GradientShare,
-    texts: Sequence[Sequence[int]],
+    model: nn.Module, spec: InputSpec, share: GradientShare, texts: Sequence[Sequence[int]],
     labels: Tensor,
-) -> float:
+) -> float:  # fmt: skip
     """Return what several texts leave of a share, with the order of labels (B, C) that fits best.
 
     It is infinite if there is not one label for each text. Shorter texts are padded as the model's
@@ -277,16 +274,10 @@ def distances(z: Tensor, basis: Tensor) -> Tensor:
 
 
 def nearest_tokens(
-    layer: FirstLayer,
-    share: GradientShare,
-    words: Sequence[int],
-    length: int,
+    layer: FirstLayer, share: GradientShare, words: Sequence[int], length: int,
     kept: int = SPAN_KEPT,
-) -> Nearest | None:
-    """Return the tokens whose vectors lie nearest to the span of the layer's gradient.
-
-    It is None if the layer sent no gradient.
-    """
+) -> Nearest | None:  # fmt: skip
+    """Return the tokens whose vectors lie nearest to the span of the layer's gradient."""
     basis = span_of(layer, share)
     if basis is None:
         return None
@@ -369,13 +360,9 @@ def _improved(tokens: Tensor, nearest: Nearest, check: Misfit) -> tuple[Tensor, 
 
 
 def _place(
-    i: int,
-    token: int,
-    nearest: Nearest,
-    explained: bool,
-    check: Misfit | None,
+    i: int, token: int, nearest: Nearest, explained: bool, check: Misfit | None,
     found: tuple[Tensor, float],
-) -> Place:
+) -> Place:  # fmt: skip
     """Return what is known of one place: certain if the share excludes every other token."""
     options = tuple(nearest.tokens[:, i].tolist())
     far = nearest.distance[:, i]

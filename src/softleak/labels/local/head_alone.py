@@ -136,12 +136,8 @@ def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
     """Return the labels (N, S, C) at the scalars ``t`` (N, S), ordered in every row.
 
     A search cuts brackets again and again. Each time its scalars lie between those before, whose
-    labels are the best to begin with, and whose derivative still serves: the curve remembers the
-    narrow bracket that was solved ``last``.
-
-    Args:
-        t: the scalars.
-        start: labels (N, S, C) to begin with. A label that is not found is ``outside``.
+    labels are the best to begin with (``start``), and whose derivative still serves: the curve
+    remembers the narrow bracket that was solved ``last``. A label that is not found is ``outside``.
     """
     count, classes = t.shape[1], start.shape[-1]
     if not t.numel():
@@ -166,10 +162,7 @@ def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
 
 
 def _solve_within(curve: RecursionCurve, t: Tensor, start: Tensor, bracket: Bracket) -> Bracket:
-    """Return the labels at scalars (N, S) within a bracket that is solved.
-
-    Between two scalars without a label none is looked for: all of their row has none then.
-    """
+    """Return the labels at scalars (N, S) within a bracket that is solved."""
     line, both, one = _between(bracket.t, bracket.y, t)
     usable = (bracket.back != 0).any(-1).any(-1)
     begin = torch.where(both[..., None], line, start)
@@ -180,12 +173,10 @@ def _solve_within(curve: RecursionCurve, t: Tensor, start: Tensor, bracket: Brac
 def _solve_near(
     curve: RecursionCurve, t: Tensor, begin: Tensor, near: Tensor, back: Tensor, unsolvable: Tensor
 ) -> Tensor:
-    """Return the labels (N, S, C) of scalars (N, S), with matrices taken over where they serve.
+    """Return the labels (N, S, C) of scalars (N, S), beginning ``near`` enough or not (N, S).
 
-    Args:
-        begin: labels to begin with, ``near`` enough (N, S) for a matrix to serve or not.
-        back: inverse derivatives (N, K, C, C) at K scalars that are spread over every row.
-        unsolvable: (N, S) where no label is looked for.
+    ``back`` holds inverse derivatives (N, K, C, C) at K scalars that are spread over every row;
+    no label is looked for where it is ``unsolvable`` (N, S).
     """
     count, knots, classes = t.shape[1], back.shape[1], begin.shape[-1]
     row = torch.arange(len(t), device=t.device).repeat_interleave(count)
@@ -348,10 +339,7 @@ class RecursionCurve:
         return Run(self._sum(steps).T - y, ended.contiguous(), most, curved)
 
     def _predictions(self, t: Tensor, y: Tensor) -> list[Tensor]:
-        """Return softmax(z_k) (C, N) before every step, at one scalar (N,) and label (N, C) each.
-
-        Classes come first: a softmax over the first dimension is several times as fast.
-        """
+        """Return softmax(z_k) (C, N) before every step, at a scalar (N,) and label (N, C) each."""
         length = self.squared / t.square() + float(self.bias_trained)
         product, bias = (self.pseudo.a.T / t).contiguous(), self.pseudo.b[:, None]
         y = y.T.contiguous()
@@ -370,10 +358,7 @@ class RecursionCurve:
         return torch.stack([step * (weight / total) for step, weight in weighed]).sum(0)
 
     def _errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return what rounding of the update and of every step leaves in the label.
-
-        It is the rounding of the mean gradient, carried back by the recursion's derivative.
-        """
+        """Return what rounding of the update and of every step leaves in the label."""
         each = max(t[:1].numel() * y.shape[-1] ** 2, 1)
         everyone = torch.arange(len(t), device=t.device)
         rows = torch.split(everyone, max(ENTRIES_AT_ONCE // each, 1))
@@ -410,12 +395,7 @@ def trains_bias(subject: Subject, share: GradientShare) -> bool:
 def recover_head_alone(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], recipe: SgdSteps
 ) -> list[Recovery | None]:
-    """Recover N clients that took the steps of one recipe, on one sample each.
-
-    Returns:
-        A recovery for each share; None where the update, less its weight decay, is not a product
-        as that of one sample is.
-    """
+    """Recover N clients that took these steps on one sample each; None for any other update."""
     head = subject.head
     ready = [mean_of_head(subject, share, recipe) for share in shares]
     factors = factor(head, ready)
@@ -494,11 +474,7 @@ class RoundedUpdate:
         return cls(gradient - error, gradient + error)
 
     def factors(self, first: Factors) -> Factors | None:
-        """Return the factors (1, …) in the middle of what all intervals allow.
-
-        None if they have nothing in common: the update is then not a product, or its weights were
-        rounded more often than it is said.
-        """
+        """Return the factors (1, …) in the middle of all intervals, if these have a common part."""
         delta = first.u[0]
         for _ in range(ROUNDED_ROUNDS):
             before = delta
@@ -543,9 +519,6 @@ def by_rounding(
     t = t[:, None]
     label = on_simplex(family.project(curve.labels(t)[0])[0, 0]).to(answer.label)
     return replace(
-        answer,
-        label=label,
-        feature=(factors.v[0] * factors.sigma / t[0]).to(answer.feature),
-        scalar=float(t),
-        error=answer.error + float((label - answer.label).abs().sum()),
-    )
+        answer, label=label, feature=(factors.v[0] * factors.sigma / t[0]).to(answer.feature),
+        scalar=float(t), error=answer.error + float((label - answer.label).abs().sum()),
+    )  # fmt: skip

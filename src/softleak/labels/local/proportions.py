@@ -82,14 +82,7 @@ class ProportionReader:
         cls, subject: Subject, client: Client, samples: int, stand_ins: StandIns | None = None,
         settings: ProportionSettings = PROPORTIONS,
     ) -> ProportionReader:  # fmt: skip
-        """Run the client on stand-ins, and fit.
-
-        Args:
-            client: how it trains.
-            samples: how many samples it has.
-            stand_ins: images with their classes, as public data offer them; by default noise.
-            settings: how many runs, and at which level intervals are stated.
-        """
+        """Run the client on stand-ins, images with their classes or by default noise, and fit."""
         random = np.random.default_rng(settings.seed)
         generator = torch.Generator().manual_seed(settings.seed)
         along = _like_a_bias(subject, stand_ins, settings, settings.runs * samples, generator)
@@ -117,8 +110,7 @@ class ProportionReader:
 def statistic(subject: Subject, share: GradientShare, along: Tensor | None) -> Tensor:
     """Return (C,) the mean of ``p − y`` over all steps, as far as the head's update tells.
 
-    Args:
-        along: (I,) a direction along which features have length one, as the input of a bias has.
+    Features have length one along ``along`` (I,), as the input of a bias has.
     """
     gradient = as_gradient(subject, share)
     head = subject.head

@@ -22,8 +22,7 @@ from softleak.core.update import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.certify import Doubt, with_note
 from softleak.labels.curve import on_simplex
 from softleak.labels.local.head_alone import by_rounding, recover_head_alone, trains_head_alone
-from softleak.labels.local.whole_head import recover_by_head, rows_seen
-from softleak.labels.local.whole_network import recover_whole
+from softleak.labels.local.whole import recover_by_head, recover_whole, rows_seen
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.pseudo import PseudoLabels, Segment, other_factors_fit
 from softleak.labels.review import doubted
@@ -113,10 +112,7 @@ def recover_trained(
 def answer_trained(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
 ) -> list[Answer]:
-    """Return the answers, and the steps each rests on; None if there are none to doubt.
-
-    The arguments are those of ``recover_trained``. No other client is looked for.
-    """
+    """Return the answers, and the steps each rests on; None if there are none to doubt."""
     found: dict[int, Answer] = {}
     for places in _trained_alike(subject, shares):
         same = [shares[i] for i in places]

@@ -69,10 +69,7 @@ class Typical:
 
 
 def features_of_noise(subject: Subject) -> Tensor:
-    """Return the features (n, I), in float64, that the model makes of random inputs.
-
-    There are no rows if it is not known which input the model takes.
-    """
+    """Return the features (n, I), in float64, of random inputs; none if no input is known."""
     shape = subject.input_shape
     if shape is None:
         return torch.zeros(0, subject.head.W.shape[1], dtype=torch.double)

@@ -29,19 +29,13 @@ LOWEST_QUANTILE = -37.0
 def draw_inside(
     mean: Tensor, root: Tensor, uniform: Tensor, top: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw from N(mean, root rootᵀ), restricted to weights that fit in a simplex.
+    """Draw K points from N(mean, root rootᵀ), restricted to weights that fit in a simplex.
 
-    Args:
-        mean: (…, d) the means.
-        root: (…, d, d) roots of the covariances, lower triangular.
-        uniform: (K, d) points of the open unit cube, one for each draw.
-        top: () an upper bound of the first entry. If it is given, that entry is not a weight of
-            the simplex but is bounded by it alone.
-
-    Returns:
-        The draws (…, K, d), with no entry negative and a sum of at most one, the logarithms (…, K)
-        of the masses that weight them, and their squared distances (…, K) from the mean, in units
-        of the covariance.
+    Means are (…, d), their lower triangular roots (…, d, d), and ``uniform`` (K, d) points of the
+    open unit cube. The first entry of a draw is at most ``top`` (), if that is given, and then is
+    not a weight of the simplex. Returns the draws (…, K, d), with no entry negative and a sum of at
+    most one, the logarithms (…, K) of the masses that weight them, and their squared distances
+    (…, K) from the mean, in units of the covariance.
     """
     shape = (*mean.shape[:-1], len(uniform))
     z, mass, room = mean.new_zeros(*shape, 0), mean.new_zeros(shape), mean.new_ones(shape)
@@ -84,15 +78,10 @@ GAUSSIAN_SEED = 0  # the seed of the draws, so that equal shares give equal answ
 
 
 def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Solve ``wᵀ A = r + noise`` for the weights ``w``, with noise of unit variance.
+    """Solve ``wᵀ A = r + noise`` for weights (…, d), with A (…, d, n) and noise of unit variance.
 
-    Args:
-        A: (…, d, n) the directions.
-        r: (…, n) the right-hand sides.
-
-    Returns:
-        The mean (…, d) of the weights, a lower triangular root (…, d, d) of their covariance, the
-        squared misfit (…) at the mean, and the logarithm (…) of ``∫ exp(−(w − mean)²/2) dw``.
+    Returns the mean (…, d) of the weights, a lower triangular root (…, d, d) of their covariance,
+    the squared misfit (…) at the mean, and the logarithm (…) of ``∫ exp(−(w − mean)²/2) dw``.
     """
     normal = A @ A.mT
     ridge = GAUSSIAN_RIDGE * _trace(normal) + GAUSSIAN_FLOOR
@@ -106,13 +95,8 @@ def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]
 def without_last_weight(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return what ``weights_given`` does for the other weights, if the last one is zero.
 
-    Args:
-        mean: (…, d) the means of the weights.
-        root: (…, d, d) a root of their covariance.
-
-    Returns:
-        The mean (…, d − 1), a lower triangular root (…, d − 1, d − 1), what is added to the squared
-        misfit (…), and the logarithm (…) of the integral over the others.
+    That is the mean (…, d − 1), a lower triangular root (…, d − 1, d − 1), what is added to the
+    squared misfit (…), and the logarithm (…) of the integral over the others.
     """
     covariance = root @ root.mT
     variance = covariance[..., -1, -1].clamp_min(GAUSSIAN_FLOOR**2)
@@ -384,10 +368,7 @@ class NoisyLogits:
         return cls(omega, quantiles[order].to(posterior.b))
 
     def part(self, first: int, labels: int, each: int) -> NoisyLogits:
-        """Return draws (labels, each, C) and (labels, each), different ones for every label.
-
-        Label after label takes the next of them, from the draw number ``first`` on.
-        """
+        """Return draws (labels, each, C) and (labels, each), different ones for every label."""
         at = torch.arange(first, first + labels * each).view(labels, each) % self.count
         return NoisyLogits(self.omega[at], self.lengths[at])
 
@@ -399,11 +380,7 @@ class NoisyLogits:
 def weigh(
     posterior: Posterior, labels: Tensor, noise: NoisyLogits, each: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how likely the gradient makes labels (R, C), with m = ``each`` draws of noise a label.
-
-    Returns:
-        Log likelihoods, scalars τ and sizes |t|, all (R, m).
-    """
+    """Return log likelihoods, scalars τ and sizes |t|, all (R, m), with m draws for each label."""
     entries = labels.numel() * each
     dtype = torch.double if entries <= PROBABILITIES_DOUBLE else torch.float
     rows = max(PROBABILITIES_TOGETHER // (each * labels.shape[1]), 1)

@@ -56,17 +56,12 @@ def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
     blur = signal.x_variance * len(signal.x) / signal.sigma**2
     return Recovery(
         Status.PROBABLE if spectrum.even and confidence >= ANSWER_SURE else Status.GUESS,
-        _message(spectrum, index, confidence),
-        label=label,
-        feature=signal.x / tau,
-        scalar=size if tau > 0 else -size,
-        error=error if spectrum.even else math.inf,
-        feature_error=(spread + blur) ** 0.5,
-        scale=abs(tau) / size,
-        noise=spectrum.noise,
+        _message(spectrum, index, confidence), label=label, feature=signal.x / tau,
+        scalar=size if tau > 0 else -size, error=error if spectrum.even else math.inf,
+        feature_error=(spread + blur) ** 0.5, scale=abs(tau) / size, noise=spectrum.noise,
         confidence=confidence if spectrum.even else None,
         interval=interval if spectrum.even else None,
-    )
+    )  # fmt: skip
 
 
 def _to_the_edge(label: Tensor, interval: Tensor) -> float:
@@ -125,16 +120,11 @@ BEHIND_NOISE_WIDTHS = 8.0  # standard deviations of the typical length that such
 def recover_noisy(
     subject: Subject, knowledge: Knowledge, share: GradientShare, G: Tensor, spectrum: Spectrum
 ) -> Recovery:
-    """Recover the most probable label behind one share, whose head gradient is noisy.
+    """Recover the most probable label behind one share, whose head gradient ``G`` (C, I) is noisy.
 
-    Args:
-        G: (C, I) the head's gradient in float64.
-        spectrum: what ``G`` says about its noise.
-
-    Returns:
-        A recovery that is PROBABLE or a GUESS, or NO_SOLUTION if noise does not explain how far
-        the family is from the gradient. A family that offers no simplices gets a GUESS without a
-        label, whose message says what to add.
+    PROBABLE or a GUESS, or NO_SOLUTION if noise does not explain how far the family is from the
+    gradient. A family that offers no simplices gets a GUESS without a label, whose message says
+    what to add.
     """
     typical = subject.once(Typical.of)
     signal = Signal.of(subject.head, *spectrum.light(G, typical.direction), typical)

@@ -192,10 +192,7 @@ class Draws:
         return ordered[(reached < level).sum().clamp_max(len(ordered) - 1)]
 
     def interval(self, mass: float) -> Tensor:
-        """Return an interval (2, C) that holds each entry with this probability.
-
-        It holds the entries of each kind of label that the numbers leave open.
-        """
+        """Return an interval (2, C) that holds each entry with this probability."""
         each = torch.stack([kind.shortest_interval(mass) for kind in self.kinds(1 - mass)])
         return torch.stack([each[:, 0].amin(0), each[:, 1].amax(0)])
 
@@ -234,11 +231,7 @@ PRIOR_SAMPLING_SEED = 0  # the seed of all draws, so that equal shares give equa
 
 
 def draw_from_prior(posterior: Posterior) -> Draws:
-    """Return labels of the prior and their scalars, weighted by the likelihood of the gradient.
-
-    Raises:
-        ArithmeticError: if no label has a likelihood above zero.
-    """
+    """Return labels drawn from the prior, weighted; ``ArithmeticError`` if none has any."""
     labels, plain = draw_labels(posterior)
     noise = NoisyLogits.of(posterior, PRIOR_SAMPLING_SEED)
     each = noise.count

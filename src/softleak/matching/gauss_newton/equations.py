@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from softleak.core.share import GradientShare
-from softleak.matching.gradients import DifferentiableModel
+from softleak.matching.problems import DifferentiableModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +39,7 @@ class BatchFunction:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return how many rows each group has, in their order: the parameters by name, then
-        ``feature``, ``label`` and ``sum``.
-        """
+        """Return the rows of each group: parameters, then ``feature``, ``label`` and ``sum``."""
         head = self.model.head
         own = {name: self.model.parameters[name].numel() for name in self.names}
         batch = self.shape[0]
@@ -100,9 +98,8 @@ class ShareEquations:
         """Read a share and what is known of its samples as equations.
 
         The standard error of a gradient's entries is its rounding relative to their root mean
-        square, because the errors of sums are relative to the sum of sizes, with the noise that
-        the share is said to carry. A gradient of zeros counts as one of ``floor`` of the usual
-        size.
+        square, because the errors of sums are relative to the sum of sizes, with the noise that the
+        share is said to carry. A gradient of zeros counts as one of ``floor`` of the usual size.
         """
         kept = [share[name].double().reshape(-1) for name in function.names]
         usual = math.sqrt(float(torch.cat(kept).square().mean()))

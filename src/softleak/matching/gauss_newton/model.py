@@ -14,7 +14,7 @@ from torch import Tensor
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.equations import BatchFunction, ShareEquations
 from softleak.matching.gauss_newton.products import TangentProducts
-from softleak.matching.gradients import DifferentiableModel
+from softleak.matching.problems import DifferentiableModel
 
 IMAGE_AXES = 4  # of a batch of images (B, C, H, W)
 
@@ -53,10 +53,7 @@ def roughness(shape: tuple[int, ...], power: float) -> Tensor | None:
 
 
 def roughness_metric(shape: tuple[int, ...], power: float) -> Tensor | None:
-    """Return the matrix (HW, HW) whose quadratic form is large for rough changes of a channel.
-
-    Its eigenvectors are cosines, its eigenvalues are what ``roughness`` says.
-    """
+    """Return the matrix (HW, HW) with eigenvalues ``roughness``, and cosines as eigenvectors."""
     values = roughness(shape, power)
     if values is None:
         return None
@@ -175,10 +172,7 @@ class NewtonModel:
         return self._products[dtype]
 
     def kept(self) -> Tensor | None:
-        """Return the indices of rows for which a Jacobian fits in memory; None means all.
-
-        Small layers are kept whole. Of large ones as many entries are drawn as fit.
-        """
+        """Return the indices of rows for which a Jacobian fits in memory; None means all."""
         sizes = list(self.exact.sizes.values())
         room = self.memory // 2 // (8 * self.exact.unknowns)
         if sum(sizes) <= room:

@@ -108,16 +108,10 @@ class NoiseReach:
     ) -> NoiseReach:  # fmt: skip
         """Linearise the gradient of one sample with input ``x`` and soft label ``y`` (C,).
 
-        Args:
-            subject: the model made ready.
-            share: the gradient of the sample.
-            x: the input of the sample.
-            y: its soft label (C,).
-            scale: the size of a pixel of range one is that of the input times this.
-            memory: the bytes for the Jacobian. If a large layer does not fit, some of its gradients
-                are drawn, each of which counts as several.
-            unknowns: the largest number of entries; a ``ModelError`` says that there are more.
-            prior: what an attacker knows of images.
+        The size of a pixel of range one is that of the input times ``scale``. If the Jacobian of a
+        large layer does not fit into ``memory`` bytes, some of its gradients are drawn, each of
+        which counts as several. Raises ``ModelError`` of an input with more than ``unknowns``
+        entries.
         """
         if x.numel() > unknowns:
             raise ModelError(f"expected an input of at most {unknowns} entries")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from softleak.core.errors import DataError
 from softleak.core.input_spec import Normalisation
-from softleak.paper.data.imageset import ImageSet, resize
+from softleak.paper.data.load import ImageSet, resize
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +29,7 @@ def one_hot(label: int, classes: int) -> Tensor:
 
 
 def smooth(label: int, classes: int, epsilon: float) -> Tensor:
-    """Return the label (classes,) float64 with 1 - ε + ε/C at `label` and ε/C elsewhere.
-
-    Args:
-        label: the class of the image.
-        classes: the number of classes C.
-        epsilon: the weight ε that is spread over all classes, from 0 to 1.
-    """
+    """Return the label (classes,) float64 with 1 - ε + ε/C at `label` and ε/C elsewhere."""
     if not 0 <= label < classes:
         raise DataError(f"label must lie in 0 to {classes - 1} for {classes} classes, got {label}.")
     check_share("epsilon", epsilon)
@@ -45,15 +39,7 @@ def smooth(label: int, classes: int, epsilon: float) -> Tensor:
 
 
 def mixup(x1: Tensor, y1: Tensor, x2: Tensor, y2: Tensor, weight: float) -> Sample:
-    """Return (1 - weight) of the first sample plus `weight` of the second.
-
-    Args:
-        x1: the first image (C, H, W).
-        y1: its label (classes,).
-        x2: the second image.
-        y2: its label.
-        weight: the share of the second sample, from 0 to 1.
-    """
+    """Return (1 - weight) of the first image and label plus `weight` of the second."""
     check_share("weight", weight)
     if x1.shape != x2.shape or y1.shape != y2.shape:
         raise DataError(
@@ -196,36 +182,22 @@ def _check_range(low: float, high: float) -> None:
 
 
 def samples(
-    images: ImageSet,
-    augmentation: Augmentation,
-    count: int,
-    seed: int,
-    normalisation: Normalisation,
-    size: int | None = None,
-) -> Iterator[Sample]:
+    images: ImageSet, augmentation: Augmentation, count: int, seed: int,
+    normalisation: Normalisation, size: int | None = None,
+) -> Iterator[Sample]:  # fmt: skip
     """Yield samples of images drawn at random; sample i depends on (seed, i) alone.
 
-    Args:
-        images: the data set.
-        augmentation: how an image becomes a sample, such as ``Mixup()``.
-        count: the number of samples.
-        seed: chooses the stream.
-        normalisation: how pixels become inputs.
-        size: each x is resized to (C, size, size), if given. Mixing, normalising and resizing are
-            affine and commute, so it is done once, at the end.
+    Each x is resized to (C, size, size), if ``size`` is given. Mixing, normalising and resizing are
+    affine and commute, so it is done once, at the end.
     """
     for number in range(count):
         yield nth_sample(images, augmentation, number, seed, normalisation, size)
 
 
 def nth_sample(
-    images: ImageSet,
-    augmentation: Augmentation,
-    number: int,
-    seed: int,
-    normalisation: Normalisation,
-    size: int | None = None,
-) -> Sample:
+    images: ImageSet, augmentation: Augmentation, number: int, seed: int,
+    normalisation: Normalisation, size: int | None = None,
+) -> Sample:  # fmt: skip
     """Return sample `number` of a stream, without computing those before it."""
     generator = numbered_generator(seed, number)
     index = int(torch.randint(len(images), (), generator=generator))

@@ -12,8 +12,13 @@ import safetensors.torch
 from torch import nn
 
 from softleak.io.weights import copy_state, load_weights
-from softleak.paper.models.networks import LeNet, alexnet, fcn4, kaiming_, lenet, mlp, uniform_, vgg
-from softleak.paper.models.resnet import (
+from softleak.paper.models.networks import (
+    LeNet,
+    alexnet,
+    fcn4,
+    kaiming_,
+    lenet,
+    mlp,
     resnet18,
     resnet18_cifar,
     resnet20,
@@ -21,8 +26,10 @@ from softleak.paper.models.resnet import (
     resnet50,
     resnet50_cifar,
     resnet56,
+    uniform_,
+    vgg,
+    vit,
 )
-from softleak.paper.models.vit import vit
 
 __all__ = [
     "MODELS", "ModelSpec", "alexnet", "fcn4", "kaiming_", "lenet", "load_weights", "mlp",

@@ -12,14 +12,15 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import jacrev
 
 from softleak.core.forward import logits_of
+from softleak.numerics.recorder import watched
 
 GOLDEN = (5**0.5 - 1) / 2
 AFFINE = 1e-9  # relative: a second difference below this is rounding
@@ -45,18 +46,18 @@ class Rivals:
     def entered(self, x: Tensor, apart: bool = False) -> Entered:
         """Return what enters every layer with parameters; ``apart``: only straight from ``x``."""
         found: Entered = defaultdict(list)
-        handles = []
-        for name, module in self.model.named_modules():
-            if next(module.parameters(recurse=False), None) is None or any(module.children()):
-                continue
-            handles.append(module.register_forward_pre_hook(partial(_recorded, found[name])))
-            if apart:
-                handles.append(module.register_forward_hook(lambda *of: of[-1].detach()))
-        try:
+        layers = {
+            name: module for name, module in self.model.named_modules()
+            if next(module.parameters(recurse=False), None) is not None
+            and not any(module.children())
+        }  # fmt: skip
+
+        def record(name: str, given: tuple[Any, ...]) -> None:
+            if given and isinstance(given[0], Tensor) and given[0].is_floating_point():
+                found[name].append(given[0])
+
+        with watched(layers, before=record, after=_detached if apart else None):
             logits = logits_of(self.model(x))
-        finally:
-            for handle in handles:
-                handle.remove()
         if logits is not None:
             found["(logits)"].append(logits)
         return found
@@ -87,9 +88,8 @@ class Rivals:
         yield from _exchanges(response, parts(self.x), owners, self.x)
 
 
-def _recorded(calls: list[Tensor], module: nn.Module, inputs: tuple[object, ...]) -> None:
-    if inputs and isinstance(inputs[0], Tensor) and inputs[0].is_floating_point():
-        calls.append(inputs[0])
+def _detached(name: str, given: tuple[Any, ...], output: Any) -> Any:
+    return output.detach() if isinstance(output, Tensor) else output
 
 
 def _rows(entered: Tensor) -> list[Tensor]:

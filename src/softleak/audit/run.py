@@ -39,6 +39,7 @@ from softleak.audit.several import (
     read_samples,
     trained_input,
 )
+from softleak.core.client import as_gradient
 from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import head_gradients
 from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
@@ -46,7 +47,6 @@ from softleak.core.input_spec import InputSpec, Layout, entries
 from softleak.core.results import Reading, Recovery, Status, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.core.update import as_gradient
 from softleak.core.vocabulary import Precision, UpdateKind
 from softleak.io.formats import Content, fingerprint
 from softleak.io.untrusted import shown

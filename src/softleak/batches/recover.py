@@ -32,7 +32,7 @@ from softleak.batches.systems import (
 )
 from softleak.core.errors import LabelError, in_a_line
 from softleak.core.families import Family, Mixed, Smoothed, SmoothedMixed
-from softleak.core.head import Head
+from softleak.core.head import Head, with_precision
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare, Scale
@@ -42,7 +42,6 @@ from softleak.labels.evidence.relation import Relation
 from softleak.labels.noisy.features import features_of_noise
 from softleak.labels.otherwise import BROKEN, without_decay
 from softleak.labels.recover import check_share, make_subject, recover
-from softleak.numerics.rounding import with_precision
 
 # Families that are tried in turn if none is named, each beside those before it.
 USUAL: tuple[Family, ...] = (Smoothed(), Mixed(2), SmoothedMixed(2))

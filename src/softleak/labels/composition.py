@@ -101,7 +101,8 @@ class BatchReader:
         how = "" if raised else f": {self._why_none(share)}"
         open_ = len(raised) - len(present)
         more = f", {open_} more raised, which smoothing may do" if open_ else ""
-        words = f"at least {least} gradients; {len(present)} classes proved{more}{how}"
+        some, named = "s" * (least != 1), "es" * (len(present) != 1)
+        words = f"at least {least} gradient{some}; {len(present)} class{named} proved{more}{how}"
         return Batch(least if left is None else 1, present, counts, words, raised)
 
     def _moved(self, share: GradientShare, G: Tensor, error: float) -> tuple[tuple[int, ...], int]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from softleak.core.client import SgdSteps, mean_of_head
 from softleak.core.factors import Factors, factor
 from softleak.core.families import AnyLabel, Family
 from softleak.core.head import Head
@@ -25,11 +26,9 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.update import SgdSteps, mean_of_head
 from softleak.labels.certify import Solutions
 from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, misfit, on_simplex
-from softleak.labels.evidence.combine import combine
-from softleak.labels.evidence.relation import Estimate, HeadBias
+from softleak.labels.evidence.relation import Estimate, HeadBias, combine
 from softleak.labels.local.schedules import allow_for_schedules
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.review import review

@@ -14,11 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softleak.core.client import Client
+from softleak.core.client import Client, as_gradient
 from softleak.core.errors import DataError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.update import as_gradient
 from softleak.labels.composition import BatchReader
 from softleak.labels.noisy.features import features_of
 

@@ -12,13 +12,13 @@ from itertools import islice, product
 
 import torch
 
+from softleak.core.client import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.factors import RANK, factor
 from softleak.core.families import AnyLabel, Family, SmoothedMixed
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import UNKNOWN, GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.core.update import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.certify import Doubt, with_note
 from softleak.labels.curve import on_simplex
 from softleak.labels.local.head_alone import by_rounding, recover_head_alone, trains_head_alone

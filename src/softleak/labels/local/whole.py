@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import jacfwd, vmap
 
-from softleak.core.client import LocalProgram
+from softleak.core.client import LocalProgram, SgdSteps, mean_gradient, mean_of_head
 from softleak.core.errors import ModelError
 from softleak.core.factors import RANK, factor
 from softleak.core.families import AnyLabel, Family
@@ -26,7 +26,6 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.core.update import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.certify import simplest_family
 from softleak.labels.curve import on_simplex, spread_of
 from softleak.labels.local.head_alone import LABEL_EQUATIONS_OUTSIDE, RecursionCurve, trains_bias

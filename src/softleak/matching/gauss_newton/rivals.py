@@ -88,7 +88,7 @@ class Rivals:
         yield from _exchanges(response, parts(self.x), owners, self.x)
 
 
-def _detached(name: str, given: tuple[Any, ...], output: Any) -> Any:
+def _detached(_name: str, _given: tuple[Any, ...], output: object) -> object:
     return output.detach() if isinstance(output, Tensor) else output
 
 

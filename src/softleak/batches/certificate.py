@@ -33,7 +33,6 @@ from softleak.batches.systems import (
     row_errors,
 )
 
-# What says what counts as a proof.
 PROOF_LOST_BITS = 6.0  # the bits of an equation that do not count
 PROOF_NEEDED_BITS = 48.0  # the bits that the equations must test beyond what the unknowns absorb
 PROOF_DEVIATIONS = 6.0  # an error bound is this many standard errors
@@ -54,7 +53,6 @@ class BatchCertificate:
     regular: Tensor  # (R,) whether errors are small beside the samples, of all or of each
 
     def take(self, rows: Tensor) -> BatchCertificate:
-        """Return what is proved of some of the samples."""
         return BatchCertificate(
             self.bits[rows], self.label_errors[rows], self.feature_errors[rows], self.regular[rows]
         )
@@ -180,7 +178,6 @@ def _outside(system: JointSystem, at: SamplePoints) -> Tensor:
     return torch.div(PROOF_DEVIATIONS * space.factor * width * back, lengths)
 
 
-# What decides which trades are tried, and which of them count.
 TRADES_SURE = 0.99  # a sample of at least this probability of one class may trade
 # The part of a label's change that may lie outside of the family before the fit.
 TRADES_MISSED = 0.02

@@ -39,7 +39,7 @@ from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
 from softleak.labels.certify import Doubt, describe_family, is_flat
 from softleak.labels.evidence.relation import Relation
-from softleak.labels.noisy.features import features_of_noise
+from softleak.labels.noisy.spectrum import features_of_noise
 from softleak.labels.otherwise import BROKEN, without_decay
 from softleak.labels.recover import check_share, make_subject, recover
 
@@ -47,7 +47,6 @@ from softleak.labels.recover import check_share, make_subject, recover
 USUAL: tuple[Family, ...] = (Smoothed(), Mixed(2), SmoothedMixed(2))
 
 
-# What bounds the classes that are tried.
 NARROW_ALL_CLASSES = 20  # up to this number of classes, all of them are tried
 NARROW_PER_SAMPLE = 3  # beyond, this many per sample are tried, those that the gradient raises most
 NARROW_AT_LEAST = 12  # and no fewer than this
@@ -157,7 +156,6 @@ WHOLE_SAMPLES = 1e-3  # relative: a number this near to a whole one may be a num
 def _said(
     reading: HeadReading, samples: Sequence[Recovery], size: int, knowledge: Knowledge
 ) -> str:
-    """Return what was found of a batch."""
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
     said = [
         f"{len(samples)} of {size} samples found, {proved} of them proved",
@@ -183,7 +181,6 @@ def _kind_of_labels(knowledge: Knowledge) -> str:
 
 
 def _said_of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
-    """Return what the scale that was found means."""
     times = reading.scale * size
     if knowledge.scale_unknown:
         return f"the share is {1 / reading.scale:.4g} times the mean gradient of {size} samples"
@@ -196,7 +193,6 @@ def _said_of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str
 
 
 def _said_of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> str:
-    """Return what is said of one sample."""
     if proved:
         return f"one label explains this sample's part of the gradient, to within {error:.1g}"
     if knowledge.samples is None:
@@ -389,7 +385,6 @@ def _tells_apart(reading: HeadReading, knowledge: Knowledge) -> bool:
 
 
 def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
-    """Return a recovery for each sample of a reading."""
     proof, at = reading.certificate, reading.at
     features = reading.space.features(at.b)
     valid = (at.label.amin(-1) >= -(proof.label_errors + reading.space.relative)).tolist()

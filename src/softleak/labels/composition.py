@@ -13,7 +13,7 @@ from softleak.core.factors import head_gradients, numerical_rank
 from softleak.core.head import Head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.noisy.features import features_of_noise
+from softleak.labels.noisy.spectrum import features_of_noise
 from softleak.labels.positive import never_negative
 
 PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative

@@ -35,7 +35,6 @@ from softleak.labels.review import review
 from softleak.labels.search import Minima, search, zoom
 from softleak.labels.solve import DECIDED, WIDEST, solve_each
 
-# What solves the recursion for the label.
 LABEL_EQUATIONS_ITERATIONS = 12  # Newton steps; three to five are usual
 LABEL_EQUATIONS_SOLVED = 1e-7  # L1: a Newton step after which the next would be rounding
 LABEL_EQUATIONS_LONGEST = 4.0  # L1: the largest Newton step, labels being at most 2 apart
@@ -434,7 +433,6 @@ def _by_bias(curve: RecursionCurve, verdict: Estimate) -> Solutions:
     return Solutions(curve, AnyLabel(), Minima(everyone, t, low, high, found), DECIDED)
 
 
-# What finds the common parts of the intervals, and the label they mean.
 ROUNDED_ROUNDS = 50  # times at most that each factor is found from the other
 ROUNDED_SETTLED = 0.01  # of an interval's length: a move of the factor that ends the rounds
 ROUNDED_ARITHMETIC = 4.0  # roundings of a gradient and its momentum in every step

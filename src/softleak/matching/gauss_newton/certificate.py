@@ -54,7 +54,6 @@ def _with_other_signs(x: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _turned(x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield images turned by multiples of a right angle, and transposed."""
     yield "turned upside down", x.rot90(2, (-2, -1))
     if x.shape[-1] == x.shape[-2]:
         yield "transposed", x.transpose(-2, -1)

@@ -45,6 +45,7 @@ ASKS_FOR_WORDS = {
     ("audit.report", "present.words"),
     ("core.results", "present.sentences"),
     ("core.fit", "present.fit"),
+    ("core.knowledge", "present.fit"),
 }
 
 

@@ -58,7 +58,6 @@ class Factors:
     sums: Tensor  # (N, I) over the columns of G
 
     def take(self, rows: Tensor) -> Factors:
-        """Return the factors of some clients."""
         if len(rows) == len(self.sigma) == 1:
             return self
         return Factors(
@@ -73,7 +72,6 @@ class Factors:
 
     @property
     def zero(self) -> Tensor:
-        """Return whether the gradient is zero."""
         return self.sigma == 0
 
     @property

@@ -69,7 +69,6 @@ class Simplices:
 
     @property
     def classes(self) -> int:
-        """Return the number of classes C."""
         return self.corners.shape[2]
 
     @property
@@ -202,7 +201,6 @@ class _Floored:
 
     @property
     def k(self) -> int:
-        """Return the number of classes above the floor."""
         raise NotImplementedError
 
     def project(self, y: Tensor) -> Tensor:
@@ -278,7 +276,6 @@ class Smoothed(_Floored):
 
     @property
     def k(self) -> int:
-        """Return the number of classes above the floor."""
         return 1
 
 
@@ -296,7 +293,6 @@ class _Counted:
 
     @property
     def simpler(self) -> Family | None:
-        """Return the family that labels with a vanishing last weight come close to."""
         return cast(Family, type(self)(self.k - 1)) if self.k > 1 else None
 
 
@@ -362,7 +358,6 @@ class SmoothedBinary:
 
     @property
     def simpler(self) -> Family | None:
-        """Return the family without smoothing."""
         return Binary()
 
     def project(self, y: Tensor) -> Tensor:

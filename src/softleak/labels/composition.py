@@ -13,7 +13,7 @@ from softleak.core.factors import head_gradients, numerical_rank
 from softleak.core.head import Head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.noisy.features import features_of_noise
+from softleak.labels.noisy.spectrum import features_of_noise
 from softleak.labels.positive import never_negative
 
 PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
@@ -102,7 +102,8 @@ class BatchReader:
         how = "" if raised else f": {self._why_none(share)}"
         open_ = len(raised) - len(present)
         more = f", {open_} more raised, which smoothing may do" if open_ else ""
-        words = f"at least {least} gradients; {len(present)} classes proved{more}{how}"
+        some, named = "s" * (least != 1), "es" * (len(present) != 1)
+        words = f"at least {least} gradient{some}; {len(present)} class{named} proved{more}{how}"
         return Batch(least if left is None else 1, present, counts, words, raised)
 
     def is_lopsided(self, share: GradientShare, raised: int, lowered: int) -> bool:

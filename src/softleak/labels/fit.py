@@ -19,8 +19,8 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
 from softleak.labels.composition import BatchReader, entry_error
-from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.probes import evidence_for
+from softleak.labels.evidence.relation import combine
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.positive import never_negative
@@ -29,8 +29,8 @@ from softleak.labels.residual import (
     SAME_FACTOR,
     LossReading,
     Residual,
+    at_temperature,
     simple_readings,
-    temperature_of,
 )
 
 GRID_LEAST, GRID_MOST = 8, 600  # levels of a grid that rounding to 8 bits leaves
@@ -86,7 +86,7 @@ def fitted(
     if found.reading is not None and found.seen is not None:
         return _read_as(answer, found.reading, found.seen, share, found.pieces)
     if answer.status is Status.UNIQUE:
-        return _doubted(answer)
+        return _doubted(answer, found)
     several = _binary(subject, knowledge, share, answer)
     if several is not None:
         return several
@@ -135,12 +135,18 @@ def _family(reading: LossReading) -> Family:
     return KNOWN_FAMILIES[0] if float(reading.label.max()) == 1 else KNOWN_FAMILIES[1]
 
 
-def _doubted(answer: Recovery) -> Recovery:
+def _doubted(answer: Recovery, found: Examined) -> Recovery:
     """Return a label of no simple kind, doubted where a temperature makes a simple one of it."""
-    loss = answer.fit[Topic.LOSS]
-    if loss.explanation is not Explanation.TEMPERATURE:
+    told = None if found.seen is None else at_temperature(found.seen)
+    if told is None:
         return answer
-    return replace(answer, status=Status.AMBIGUOUS, reason=loss.sentence, complete=False)
+    warm, reading = told
+    other = Reading(reading.label, 1 / reading.factor, KNOWN_FAMILIES[1], warm)
+    words = answer.fit[Topic.LOSS].sentence
+    return replace(
+        answer, status=Status.AMBIGUOUS, reason=words, complete=False, readings=(other,),
+        error=math.inf,
+    )  # fmt: skip
 
 
 def _binary(
@@ -287,11 +293,11 @@ def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
     if abs(total) > 4 * float(error.sum()):
         yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
         return
-    warm = temperature_of(seen)
+    warm = at_temperature(seen)
     impossible = _below_zero(seen) > LOGIT_ROUNDINGS and share.scale != "unknown"
     if warm is not None:
         bearing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
-        yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm)
+        yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm[0])
     elif impossible:
         yield _contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, _below_zero(seen))
 

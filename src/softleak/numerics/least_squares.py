@@ -111,7 +111,6 @@ class Factored:
         return cls(normal, scale, factor, torch.zeros_like(scale))
 
     def inverse(self, right: Tensor) -> Tensor:
-        """Return ``N⁻¹ right`` (n,)."""
         return self._scaled_step(right) * self.scale
 
     def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:
@@ -221,10 +220,7 @@ class WeightedGrams:
 
 @dataclass(frozen=True, eq=False)
 class _GroupGram:
-    """The Gram matrix (n, n) of some columns (n, K), divided by ``unit``.
-
-    The unit is the size of the largest entry: the squares of small gradients would vanish.
-    """
+    """The Gram matrix (n, n) of columns (n, K), in units of the largest entry, or small vanish."""
 
     columns: Tensor
     unit: float

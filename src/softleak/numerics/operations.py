@@ -45,7 +45,6 @@ class FactoredRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the shape (out, in) of the gradient."""
         return (len(self.span), len(self.right))
 
     @property
@@ -115,7 +114,6 @@ class Operation:
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """Return the positional arguments at the iterate."""
         found: tuple[Any, ...] = fx.map_arg(self.node.args, lambda node: self.values[node])
         return found
 

@@ -58,10 +58,7 @@ LAYER_PROBE_FEWEST_ZEROS = 0.02  # part of the gradients that a ReLU makes zero,
 
 @dataclass(frozen=True, eq=False)
 class Passed:
-    """One run: a layer's input (B, n) and output (B, m), and the logits (B, C).
-
-    The output is part of the graph of the logits.
-    """
+    """One run: a layer's input (B, n), and the output (B, m) that its logits (B, C) depend on."""
 
     entered: Tensor
     left: Tensor

@@ -286,7 +286,6 @@ class Conv:
 
     @property
     def bias(self) -> Tensor | float:
-        """Return the layer's bias (Co, 1, 1), zero if it has none."""
         bias = self.layer.bias
         return 0.0 if bias is None else bias.detach().double()[:, None, None]
 

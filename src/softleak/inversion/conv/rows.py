@@ -202,7 +202,6 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return the shape (C, H, W) of the input."""
         return (self.kernel.shape[1], *self.geometry.size)
 
     @property

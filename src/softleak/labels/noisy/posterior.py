@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
 from softleak.core.families import Simplices
-from softleak.labels.noisy.features import Typical
-from softleak.labels.noisy.spectrum import Signal
+from softleak.labels.noisy.spectrum import Signal, Typical
 from softleak.labels.pseudo import LARGEST, segment_end
 
 # The tail of a normal distribution below is zero in float64: draws are put at the nearer bound.
@@ -68,7 +67,6 @@ def _truncated(low: Tensor, high: Tensor, uniform: Tensor) -> tuple[Tensor, Tens
     return mass, torch.where(mirrored, -drawn, drawn)
 
 
-# The numerical limits of the Gaussian computations.
 GAUSSIAN_DRAWS = 64  # the number of draws of the logits' noise, at least
 GAUSSIAN_FLOOR = 1e-14  # the variance that float32 leaves in any entry of a label
 GAUSSIAN_ROOT_STEPS = 40  # fixed-point steps to the root on which evenly spread points rest
@@ -233,7 +231,6 @@ class Posterior:
 
     @cached_property
     def _logits(self) -> Tensor:
-        """Draws (M, C) of ``a``, with its noise."""
         return self.signal.a + normal_draws(len(self.b)).to(self.b) @ self.signal.a_root.T
 
     @cached_property
@@ -332,7 +329,6 @@ class Posterior:
         return constant + ((alpha - 1) * every.log()).sum(-1) - math.log(count)
 
 
-# How the probabilities of a label are found.
 PROBABILITIES_STEPS = 4  # fixed-point steps, each extrapolated from the one before
 PROBABILITIES_SETTLED = 1e-4  # the largest change, as a length, that the last of them may leave
 PROBABILITIES_DAMPED = 15  # damped steps instead, where it leaves more
@@ -355,7 +351,6 @@ class NoisyLogits:
 
     @property
     def count(self) -> int:
-        """Return the number M of draws."""
         return len(self.lengths)
 
     @classmethod
@@ -373,7 +368,6 @@ class NoisyLogits:
         return NoisyLogits(self.omega[at], self.lengths[at])
 
     def to(self, dtype: torch.dtype) -> NoisyLogits:
-        """Return these draws in another precision."""
         return NoisyLogits(self.omega.to(dtype), self.lengths.to(dtype))
 
 

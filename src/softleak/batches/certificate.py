@@ -97,21 +97,21 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
 
 
 def certify_alone(
-    space: HeadSpace, supports: Supports, found: FoundSamples
+    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
 ) -> tuple[BatchCertificate, Tensor]:
     """Return what each sample's own equations prove (§9), and their misfits (N,).
 
     ``a`` and the coefficients of the label are projected out, so a sample has ``C − R − K``
-    equations for the R unknowns of its ``b``.
+    equations for the R unknowns of its ``b``, and one more if the scale is known (``scaled``).
     """
     at, R = found.at, space.rank
-    system = SampleSystem.whole(space, supports)
+    system = SampleSystem.whole(space, supports, scaled=scaled)
     values, J = system.jacobian(at.b, found.kind)
     n = row_errors(space)
     errors = equation_errors(space, n, at.a, at.b, at.p) * space.rows
     errors = errors / at.a.norm(dim=-1, keepdim=True)
     product = errors.norm(dim=-1, keepdim=True) * at.b.norm(dim=-1, keepdim=True)
-    weights = torch.cat([errors, product], 1).clamp_min(space.relative)
+    weights = torch.cat([errors, product], 1)[:, : values.shape[1]].clamp_min(space.relative)
     sizes = (at.b * space.S).norm(dim=-1, keepdim=True) / space.S
     told = J / weights[..., None] * sizes[:, None, :]
     misfits = (values / weights).square().mean(-1).sqrt()

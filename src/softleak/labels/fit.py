@@ -18,9 +18,9 @@ from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
-from softleak.labels.composition import LOPSIDED, entry_error
-from softleak.labels.evidence.combine import combine
+from softleak.labels.composition import BatchReader, entry_error
 from softleak.labels.evidence.probes import evidence_for
+from softleak.labels.evidence.relation import combine
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.positive import never_negative
@@ -29,12 +29,13 @@ from softleak.labels.residual import (
     SAME_FACTOR,
     LossReading,
     Residual,
+    at_temperature,
     simple_readings,
-    temperature_of,
 )
 
 GRID_LEAST, GRID_MOST = 8, 600  # levels of a grid that rounding to 8 bits leaves
 GRID_OFF = 0.04  # of a step: how far values may lie beside a grid
+MOST_STEPS = 64  # of rounding that the entries of a residual may hold
 GRID_REPEATS = 4  # times as many values as levels
 # Entries that were cut off: the part of zeros, and the smallest of the others beside their median.
 CUT_ZEROS, CUT = 0.1, 0.2
@@ -85,7 +86,7 @@ def fitted(
     if found.reading is not None and found.seen is not None:
         return _read_as(answer, found.reading, found.seen, share, found.pieces)
     if answer.status is Status.UNIQUE:
-        return _doubted(answer)
+        return _doubted(answer, found)
     several = _binary(subject, knowledge, share, answer)
     if several is not None:
         return several
@@ -134,12 +135,18 @@ def _family(reading: LossReading) -> Family:
     return KNOWN_FAMILIES[0] if float(reading.label.max()) == 1 else KNOWN_FAMILIES[1]
 
 
-def _doubted(answer: Recovery) -> Recovery:
+def _doubted(answer: Recovery, found: Examined) -> Recovery:
     """Return a label of no simple kind, doubted where a temperature makes a simple one of it."""
-    loss = answer.fit[Topic.LOSS]
-    if loss.explanation is not Explanation.TEMPERATURE:
+    told = None if found.seen is None else at_temperature(found.seen)
+    if told is None:
         return answer
-    return replace(answer, status=Status.AMBIGUOUS, reason=loss.sentence, complete=False)
+    warm, reading = told
+    other = Reading(reading.label, 1 / reading.factor, KNOWN_FAMILIES[1], warm)
+    words = answer.fit[Topic.LOSS].sentence
+    return replace(
+        answer, status=Status.AMBIGUOUS, reason=words, complete=False, readings=(other,),
+        error=math.inf,
+    )  # fmt: skip
 
 
 def _binary(
@@ -174,7 +181,7 @@ def _lopsided(answer: Recovery, share: GradientShare, subject: Subject) -> bool:
     delta = share[name].double()
     error = LOGIT_ROUNDINGS * entry_error(share, name, subject.head.dtype)
     raised, lowered = int((delta < -error).sum()), int((delta > error).sum())
-    return raised > 2 and raised >= LOPSIDED * lowered
+    return subject.once(BatchReader.of).is_lopsided(share, raised, lowered)
 
 
 def _contradicted(
@@ -233,6 +240,8 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
         if reading is None and (swapped := _swapped(seen, knowledge, share)) is not None:
             reading, said = swapped, [*said, *_of_one(seen, swapped, share)]
         return Examined(Fit.of(said), seen, reading, pieces)
+    if _is_rounding(factors) and bool(head.W.any()):
+        return Examined(Fit.of([compression]), pieces=pieces)
     said = list(_of_many(subject, share, G, factors))
     refuted = [piece.misfit for piece in pieces if piece.refutes and not piece.holds]
     clean = bool(factors.rank_one) and float(factors.explained[0]) <= COARSE
@@ -284,13 +293,27 @@ def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
     if abs(total) > 4 * float(error.sum()):
         yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
         return
-    warm = temperature_of(seen)
+    warm = at_temperature(seen)
     impossible = _below_zero(seen) > LOGIT_ROUNDINGS and share.scale != "unknown"
     if warm is not None:
         bearing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
-        yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm)
+        yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm[0])
     elif impossible:
         yield _contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, _below_zero(seen))
+
+
+def _is_rounding(factors: Factors) -> bool:
+    """Return whether the residual may be rounding errors alone: few whole steps in every entry.
+
+    They are what is left of ``p − y`` where the label equals the model's own prediction.
+    """
+    if not bool(factors.rank_one & ~factors.zero):
+        return False
+    steps = torch.arange(1.0, MOST_STEPS, dtype=torch.double)[:, None]
+    parts = steps * (factors.u[0] / factors.u[0].abs().max()).cpu()
+    off = (parts - parts.round()).abs().amax(1)
+    allowed = LOGIT_ROUNDINGS * factors.relative * steps[:, 0]
+    return bool(((off <= allowed) & (allowed <= GRID_OFF)).any())
 
 
 def _is_margin(delta: Tensor, relative: float) -> bool:

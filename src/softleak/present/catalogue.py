@@ -17,6 +17,7 @@ from softleak.audit.input_attacks import (
     INPUT_ATTACKS,
     INVERSION,
     MATCHING,
+    QUOTIENT,
     Attack,
 )
 from softleak.audit.leaks import Leak
@@ -258,6 +259,7 @@ CATALOGUE: list[CataloguedAttack] = [
         "With that number the input of the last layer follows exactly.",
         Leak.FEATURE, read=_feature, of_gradient=True,
     ),
+    CataloguedAttack.of(QUOTIENT),
     CataloguedAttack.of(EMBEDDINGS),
     CataloguedAttack.of(INVERSION),
     CataloguedAttack.of(MATCHING, _matching),

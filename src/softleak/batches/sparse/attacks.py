@@ -40,13 +40,13 @@ from softleak.batches.sparse.layer import (
     weigh,
 )
 from softleak.batches.systems import GradientSpace
+from softleak.core.client import SgdSteps, mean_gradient
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.update import SgdSteps, mean_gradient
 from softleak.labels.recover import recover
 from softleak.resimulation import Resimulation, exact_copy, resimulate
 
@@ -276,7 +276,6 @@ def _rounding(problem: FeatureProblem, fit: FeatureFit) -> Tensor:
 def _problems(
     problem: FeatureProblem, fit: FeatureFit, labels: Tensor, errors: Tensor
 ) -> Iterator[str]:
-    """Yield what speaks against the samples, as sentences."""
     allowed = 8 * fit.scales.reciprocal().abs()[:, None] * problem.space.errors
     if bool((fit.features < -allowed).any()) or bool((fit.scales <= 0).any()):
         yield "A feature has negative entries, as no ReLU gives."

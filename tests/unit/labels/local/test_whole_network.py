@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.core.update import SgdSteps, mean_gradient
+from softleak.core.client import SgdSteps, mean_gradient
 from softleak.labels.local.whole import read_input
 from softleak.paper import models
 

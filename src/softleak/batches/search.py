@@ -68,7 +68,6 @@ def leading_points(system: SampleSystem, leaders: Tensor, leads: Tensor) -> Tens
     return torch.mul(low[:, None], step)
 
 
-# What decides which solutions can be samples of one batch.
 SELECT_COUPLING = 2e-2  # ``a_i·b_j`` of two samples is at most this, relative to ``a_i·b_i``
 SELECT_SAME = 1e-3  # two solutions whose ``a_i·b_j`` equals ``a_i·b_i`` to within this are one
 SELECT_PARALLEL = 1e-8  # two solutions are one if the cosine of their ``a`` is above one minus this

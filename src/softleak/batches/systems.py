@@ -121,7 +121,6 @@ class HeadSpace:
 
     @property
     def classes(self) -> int:
-        """Return C, the number of classes."""
         return len(self.U)
 
     @cached_property
@@ -259,7 +258,6 @@ class Supports:
         return replace(self, directions=torch.cat([self.directions, further[..., None]], -1))
 
     def take(self, rows: Tensor) -> Supports:
-        """Return some of the flats."""
         names = tuple(self.classes[i] for i in rows.tolist())
         return Supports(names, self.origin[rows], self.directions[rows])
 
@@ -315,12 +313,10 @@ class FoundSamples:
 
     @classmethod
     def none(cls, space: HeadSpace) -> FoundSamples:
-        """Return no sample."""
         a, p = space.U.new_zeros(0, space.rank), space.U.new_zeros(0, space.classes)
         return cls(SamplePoints(a, a, p, p), torch.zeros(0, dtype=torch.long, device=a.device))
 
     def take(self, rows: Tensor | list[int]) -> FoundSamples:
-        """Return some of the samples."""
         rows = torch.as_tensor(rows, dtype=torch.long, device=self.kind.device)
         return FoundSamples(SamplePoints(*(part[rows] for part in self.at)), self.kind[rows])
 
@@ -395,7 +391,6 @@ class SampleSystem:
         return rest, self.space.left(p - label), label
 
     def point(self, beta: Tensor, kind: Tensor) -> SamplePoints:
-        """Return the samples that points ``β`` (N, K) of these flats (N,) stand for."""
         p = self._predicted(beta)
         _, a, label = self._explain(p, kind)
         return SamplePoints(a, beta @ self.basis.T + self.start, label, p)
@@ -543,7 +538,6 @@ class JointSystem:
         return x[: R * R].reshape(R, R), x[R * R : R * (R + K)].reshape(R, K), scale
 
     def point(self, x: Tensor) -> SamplePoints:
-        """Return the samples of unknowns (U,)."""
         b, c, scale = self.unpack(x)
         a = scale * torch.linalg.inv_ex(b)[0].mT
         p = self.space.predicted(b)

@@ -341,6 +341,7 @@ class SgdSteps:
     dampening: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+    rates: tuple[float, ...] = ()  # the rate of each step over ``lr``; none if it stays
 
     @classmethod
     def of(cls, training: LocalTraining) -> SgdSteps | None:
@@ -356,6 +357,10 @@ class SgdSteps:
         if isinstance(momentum, Unknown) or isinstance(decay, Unknown):
             return None
         return cls(steps, lr, momentum, training.dampening, decay, training.nesterov)
+
+    def at(self, step: int) -> SgdSteps:
+        """Return the recipe with the rate of one step."""
+        return replace(self, lr=self.lr * self.rates[step], rates=()) if self.rates else self
 
     def step(self, moved: Number, memory: Number | None, slope: Number) -> tuple[Number, Number]:
         """Return how far ``before − now`` has got after one more step, and the momentum.
@@ -395,8 +400,8 @@ class SgdSteps:
     def kept(self) -> tuple[float, ...]:
         """Return the part of the first weights that is left before each step, and at the end."""
         moved, memory, found = -1.0, None, [1.0]
-        for _ in range(self.steps):
-            moved, memory = self.step(moved, memory, 0.0)
+        for k in range(self.steps):
+            moved, memory = self.at(k).step(moved, memory, 0.0)
             found.append(-moved)
         return tuple(found)
 
@@ -407,7 +412,7 @@ class SgdSteps:
         for one in range(self.steps):
             memory = None
             for k in range(self.steps):
-                moved[one], memory = self.step(moved[one], memory, float(k == one))
+                moved[one], memory = self.at(k).step(moved[one], memory, float(k == one))
         return tuple(moved)
 
     @property

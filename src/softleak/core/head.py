@@ -101,12 +101,10 @@ class Head:
 
     @cached_property
     def largest_weight(self) -> float:
-        """Return the largest entry of ``W``, by size."""
         return float(self.W.abs().max())
 
     @cached_property
     def largest_row(self) -> float:
-        """Return the length of the longest row of ``W``."""
         return float(self.W.norm(dim=1).max())
 
     @cached_property
@@ -141,12 +139,10 @@ class Head:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype that the model computes in."""
         return self.W.dtype
 
     @property
     def classes(self) -> int:
-        """Return the number of classes C."""
         return self.W.shape[0]
 
     def logits(self, x: Tensor) -> Tensor:

@@ -33,7 +33,10 @@ class Why(Enum):
     STRONGER_SUCCEEDED = auto()
     NOT_REAL_VALUED = auto()
     NO_FINITE_SOLUTION = auto()
+    DIVIDED = auto()  # layer
+    DIVIDED_TO_A_FACTOR = auto()  # layer
     DETERMINED = auto()
+    NOT_BORNE_OUT = auto()
     UNDETERMINED = auto()
     MATCHED = auto()  # several, misfit, agreement
     SOLVED = auto()  # several

@@ -32,8 +32,7 @@ from softleak.core.subject import Subject
 from softleak.core.vocabulary import State
 from softleak.io.weights import own_names
 from softleak.labels.evidence.probes import evidence_of
-from softleak.labels.local.one_step import Balance
-from softleak.labels.local.proportions import StandIns
+from softleak.labels.local.proportions import Balance, StandIns
 from softleak.present.words import composition_words, headline
 
 Weights = Mapping[str, Tensor]  # weights and buffers by name

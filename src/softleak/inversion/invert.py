@@ -20,6 +20,7 @@ from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
+from softleak.inversion.check import Shown, feature_agrees, noise_explains
 from softleak.inversion.conv.layer import Conv
 from softleak.inversion.patches import NO_POSITIONS, invert_patches, patch_plan
 from softleak.inversion.results import (
@@ -211,9 +212,25 @@ def walk_back(
     if recovery.scale != 1.0:
         share = share.scaled(1 / recovery.scale)
     start = start_state(chain.head, share, recovery, feature.to(device), t)
-    return _best_walk(
-        chain, start, share, torch.as_tensor(pixel, dtype=torch.double, device=device)
-    )
+    worth = torch.as_tensor(pixel, dtype=torch.double, device=device)
+    found = _best_walk(chain, start, share, worth)
+    if not found.determined or borne_out(model, chain.head, share, recovery, found):
+        return found
+    return replace(found, borne_out=False)
+
+
+def borne_out(
+    model: nn.Module, head: Head, share: GradientShare, recovery: Recovery, found: Inversion
+) -> bool:
+    """Return whether the model makes of an input what the share shows of it."""
+    shown = Shown.of(recovery, factor(head, [share]))
+    if not feature_agrees(model, head.name, found.input, found.error, shown):
+        return False
+    noise, label = recovery.noise, recovery.label
+    if not noise or label is None:
+        return True
+    noise = noise / abs(recovery.scale)  # of the share without its scale
+    return noise_explains(model, share, found.input, found.error, label, noise)
 
 
 def _best_walk(chain: Chain, start: LayerState, share: GradientShare, worth: Tensor) -> Inversion:

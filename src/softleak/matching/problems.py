@@ -69,10 +69,7 @@ class DifferentiableModel:
         loss: Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]],
         values: dict[str, Tensor],
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the gradient of a loss by named values, and what the loss returns beside it.
-
-        The gradient can be differentiated again. Values that the loss does not use have zero.
-        """
+        """Return the gradient of a loss by named values, and what the loss returns beside it."""
         if not self.plain:
             slopes: tuple[dict[str, Tensor], dict[str, Tensor]] = grad(loss, has_aux=True)(values)
             return slopes
@@ -368,18 +365,13 @@ class Targets:
     free: Tensor  # whether each label is optimised with its input, (P,) or (P, B)
 
     def select(self, rows: Tensor) -> Targets:
-        """Return the targets of some problems, given by index or mask."""
         gradients = tuple(g[rows] for g in self.gradients)
         return Targets(gradients, self.feature[rows], self.label[rows], self.free[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class MatchingProblems:
-    """P independent problems over rows of unknowns.
-
-    A row holds the entries of an input and then the logits of its label, n numbers in all. The
-    inputs and labels of a batch are one row.
-    """
+    """P independent problems over rows: the entries of inputs, then the logits of their labels."""
 
     model: DifferentiableModel  # the function from input and label to gradient
     names: tuple[str, ...]  # the parameters whose gradients are matched
@@ -396,7 +388,6 @@ class MatchingProblems:
         return frozenset() if self.outer is None else self.outer.weights
 
     def select(self, rows: Tensor) -> MatchingProblems:
-        """Return some of the problems, given by index or mask."""
         return replace(self, targets=self.targets.select(rows))
 
     def pack(self, inputs: Tensor, logits: Tensor) -> Tensor:
@@ -404,7 +395,6 @@ class MatchingProblems:
         return torch.cat([inputs.flatten(1), logits.flatten(1)], 1)
 
     def inputs(self, unknowns: Tensor) -> Tensor:
-        """Return the inputs (P, …) that unknowns (P, n) hold."""
         flat = unknowns[:, : -self.targets.label[0].numel()]
         return flat.reshape(len(unknowns), *self.input_shape)
 

@@ -80,7 +80,6 @@ class Reconstruction:
 
     @property
     def proved(self) -> bool:
-        """Return whether the input is proved."""
         return self.status is MatchStatus.PROVED
 
     @property
@@ -93,7 +92,6 @@ class Reconstruction:
 
     @property
     def message(self) -> str:
-        """Return the outcome in a sentence."""
         return self.reason or self.status.value
 
 
@@ -139,7 +137,6 @@ class Stopping:
 
     @property
     def over(self) -> bool:
-        """Return whether to stop now."""
         late = self.seconds is not None and time.monotonic() - self._began > self.seconds
         return late or (self.watch is not None and self.watch.interrupted)
 

@@ -161,10 +161,7 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """An input that is near already, such as exact inversion returns.
-
-    Further attempts begin from noise.
-    """
+    """An input that is near already; further attempts begin from noise."""
 
     input: Tensor  # the first iterate, of the shape of one input, without a batch dimension
 
@@ -204,7 +201,6 @@ class Job:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Return the shape of one input."""
         return self.shape[len(self.batch) :]
 
     @property

@@ -45,10 +45,7 @@ TINY = 1e-300  # the smallest divisor: it keeps a quotient by zero finite
 
 
 def cholesky_in_place(matrix: Tensor) -> bool:
-    """Replace the lower half of a matrix (n, n) by its Cholesky factor; tell whether there is one.
-
-    The upper half is not read, and the matrix is of no use after a failure.
-    """
+    """Replace the lower half of a matrix (n, n) by its Cholesky factor, if it has one."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     matrix.copy_(factor)
     return not failed
@@ -111,7 +108,6 @@ class Factored:
         return cls(normal, scale, factor, torch.zeros_like(scale))
 
     def inverse(self, right: Tensor) -> Tensor:
-        """Return ``N⁻¹ right`` (n,)."""
         return self._scaled_step(right) * self.scale
 
     def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:
@@ -221,10 +217,7 @@ class WeightedGrams:
 
 @dataclass(frozen=True, eq=False)
 class _GroupGram:
-    """The Gram matrix (n, n) of some columns (n, K), divided by ``unit``.
-
-    The unit is the size of the largest entry: the squares of small gradients would vanish.
-    """
+    """The Gram matrix (n, n) of columns (n, K), in units of the largest entry, or small vanish."""
 
     columns: Tensor
     unit: float

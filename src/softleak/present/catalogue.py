@@ -17,6 +17,7 @@ from softleak.audit.input_attacks import (
     INPUT_ATTACKS,
     INVERSION,
     MATCHING,
+    QUOTIENT,
     Attack,
 )
 from softleak.audit.leaks import Leak
@@ -111,7 +112,8 @@ def _evidence(report: AuditReport) -> Ending:
     if agreed and report.label.known:
         return Outcome.SUCCEEDED, f"the missing number follows from {', '.join(agreed)}"
     if agreed:
-        return Outcome.NO_SUCCESS, f"{', '.join(agreed)} tell a number that means no label"
+        words = f"the missing number follows from {', '.join(agreed)}, but no label is certain"
+        return Outcome.NO_SUCCESS, words
     return Outcome.NO_SUCCESS, "other layers contradict each other or say nothing"
 
 
@@ -257,6 +259,7 @@ CATALOGUE: list[CataloguedAttack] = [
         "With that number the input of the last layer follows exactly.",
         Leak.FEATURE, read=_feature, of_gradient=True,
     ),
+    CataloguedAttack.of(QUOTIENT),
     CataloguedAttack.of(EMBEDDINGS),
     CataloguedAttack.of(INVERSION),
     CataloguedAttack.of(MATCHING, _matching),

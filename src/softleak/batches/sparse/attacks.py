@@ -276,7 +276,6 @@ def _rounding(problem: FeatureProblem, fit: FeatureFit) -> Tensor:
 def _problems(
     problem: FeatureProblem, fit: FeatureFit, labels: Tensor, errors: Tensor
 ) -> Iterator[str]:
-    """Yield what speaks against the samples, as sentences."""
     allowed = 8 * fit.scales.reciprocal().abs()[:, None] * problem.space.errors
     if bool((fit.features < -allowed).any()) or bool((fit.scales <= 0).any()):
         yield "A feature has negative entries, as no ReLU gives."

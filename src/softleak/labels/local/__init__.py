@@ -3,5 +3,5 @@
 - ``recover``: which way leads back, what is doubted, and which client would fit if not the stated.
 - ``head_alone``: the head alone was trained.
 - ``whole``: all layers were trained, with a readable input or without.
-- ``proportions``, ``one_step``: updates of many samples.
+- ``proportions``: updates of many samples.
 """

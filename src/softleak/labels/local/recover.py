@@ -32,7 +32,6 @@ from softleak.labels.solve import WIDEST
 Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]  # recovers gradients
 Again = Callable[[Sequence[GradientShare], SgdSteps], Sequence[Recovery]]  # by other steps
 
-# What says of which answers the label moves.
 BEST_FIT_SAME_SCALE = 1e-6  # relative: the share counts as the gradient itself
 BEST_FIT_LEAST_ROUNDING = 1e-12  # L1: labels are not known better
 
@@ -198,7 +197,7 @@ def _recipes(training: LocalTraining) -> Iterator[SgdSteps]:
     """Yield the recipe of a client, or those that its unknown settings leave."""
     steps = GUESSED_STEPS if training.steps is UNKNOWN else (training.single_steps,)
     momenta = GUESSED_MOMENTUM if training.momentum is UNKNOWN else (training.momentum,)
-    # An unknown decay is seen in the head's own column sums; see ``decay.py``.
+    # An unknown decay is seen in the head's own column sums; see ``decay_of``.
     decay = 0.0 if training.weight_decay is UNKNOWN else training.weight_decay
     for count, momentum in product(steps, momenta):
         said = replace(training, epochs=None, steps=count or 1, momentum=momentum)

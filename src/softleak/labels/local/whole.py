@@ -33,7 +33,6 @@ from softleak.labels.search import local_minima
 from softleak.labels.solve import WIDEST
 from softleak.numerics.recorder import recorded_inputs
 
-# What says what is known of the way of a feature, and how equations are solved.
 MOVING_DRIFT = 0.3  # of a feature's length: how far it may move over all steps
 MOVING_BEND = 0.03  # of its length: how far it may be from the line between its ends
 MOVING_LABEL_ERROR = 1e-6  # how far entries may be from the family, and from the sum one
@@ -44,10 +43,7 @@ MOVING_SETTLED = 1e-6  # a step that lowers the misfit by a smaller part ends it
 
 @dataclass(frozen=True, eq=False)
 class MovingHead:
-    """The head's update of one sample in a basis of its row space.
-
-    A bias that is trained too is a further column of target and weight: its feature is always one.
-    """
+    """The head's update of one sample in a basis of its row space, a trained bias included."""
 
     target: Tensor  # the update less its decay (C, r)
     weight: Tensor  # the head's weight (C, r) in the same basis
@@ -194,7 +190,6 @@ def descend(
     return z, size
 
 
-# What chooses where the search for a moving feature begins, and judge its end.
 WHOLE_HEAD_READINGS = 4  # scalars at which a feature that stays comes nearest to the family
 WHOLE_HEAD_WAYS = (-0.2, -0.05, 0.05, 0.2)  # of its length: ways that are tried
 WHOLE_HEAD_DIRECTIONS = 3  # directions of these ways: the last ones of the basis
@@ -232,11 +227,7 @@ def recover_by_head(
 def _starts(
     subject: Subject, share: GradientShare, recipe: SgdSteps, equations: MovingHead
 ) -> Tensor:
-    """Return (B, C + 2 r) labels, features and ways: what the update means if features stay.
-
-    The scalars at which the label of a feature that stays comes nearest to the family are each
-    tried with several ways of the feature.
-    """
+    """Return (B, C + 2 r) labels, features and ways: what the update means if features stay."""
     factors = factor(subject.head, [mean_of_head(subject, share, recipe)])
     curve = RecursionCurve.of(subject.head, factors, recipe, trains_bias(subject, share))
     where, found = curve.interval(), []
@@ -366,7 +357,6 @@ def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
     return ReadInput(x.reshape(1, *subject.expected_tensor_shape), error)
 
 
-# What trys the labels of simple families, coarse to fine.
 SIMPLE_POINTS = 9  # labels on the line between two corners, their ends among them
 SIMPLE_MIXED = 4  # classes of which every pair is tried, those that an update raises first
 SIMPLE_KEPT = 4  # lines that are looked at again, those nearest to the update
@@ -410,7 +400,6 @@ def _lines(start: Tensor) -> Tensor:
     return torch.cat([smoothed, torch.stack(pairs)]) if pairs else smoothed
 
 
-# What solves an unrolled client for its label, and judge the answer.
 UNROLLED_ITERATIONS = 12  # steps of Gauss–Newton
 UNROLLED_HALVINGS = 6  # times a step is halved until it comes nearer
 UNROLLED_SETTLED = 1e-10  # L1: a step shorter than this ends it

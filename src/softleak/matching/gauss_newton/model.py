@@ -125,7 +125,6 @@ class NormalEquations:
         return s, promised
 
     def _damped(self, damping: float) -> Tensor:
-        """Return ``JᵀJ + μ M`` (n, n)."""
         diagonal = self.matrix.diagonal()
         lengths = damping * diagonal.clamp_min(float(diagonal.max()) * 1e-30)
         damped = self.matrix.clone()

@@ -358,5 +358,4 @@ def keep_freed_memory(size: int = 31 << 20) -> None:
 
 
 def _size(part: Tensor) -> float:
-    """Return the root mean square of tangents."""
     return float(part.square().mean().sqrt())

@@ -68,7 +68,6 @@ class ImageSet:
 
     @property
     def classes(self) -> int:
-        """Return the number of classes."""
         return len(self.class_names)
 
     @property
@@ -475,7 +474,6 @@ class Layout:
     decode: Callable[[bytes], CifarBatch]
 
     def files(self, split: Split) -> tuple[str, ...]:
-        """Return the names of the files of a split."""
         return self.train if split is Split.TRAIN else self.test
 
 

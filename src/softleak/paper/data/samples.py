@@ -69,7 +69,6 @@ class _Labelled(ABC):
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
     ) -> Sample:
-        """Return the sample made from image `index`."""
         y = self.label(images, index, generator)
         return _sample(norm.apply(images.pixels(index)), y)
 

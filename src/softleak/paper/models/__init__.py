@@ -40,16 +40,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model factory and the image shape (C, H, W) its defaults are made for.
-
-    Calling a spec calls the factory: `MODELS["lenet"](classes=100)`.
-    """
+    """A model factory that is called through this, and the image shape (C, H, W) it is for."""
 
     factory: Callable[..., nn.Module]
     input_shape: tuple[int, int, int] = (3, 32, 32)
 
     def __call__(self, *args: object, **options: object) -> nn.Module:
-        """Build the model."""
         return self.factory(*args, **options)
 
 

@@ -45,7 +45,6 @@ class PlainClassifier(nn.Module):
         self.classifier = classifier
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of images (N, C, H, W)."""
         logits: Tensor = self.classifier(self.features(x).flatten(1))
         return logits
 
@@ -58,7 +57,6 @@ class AlexNet(PlainClassifier):
         self.avgpool = nn.AdaptiveAvgPool2d(6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of images (N, 3, 224, 224)."""
         logits: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
         return logits
 
@@ -86,7 +84,6 @@ class MLP(PlainClassifier):
     """Hidden layers `features.{0,2,...}` and the head `classifier`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of inputs (N, ...), flattened to (N, features)."""
         logits: Tensor = self.classifier(self.features(x.flatten(1)))
         return logits
 
@@ -218,7 +215,6 @@ class BasicBlock(nn.Module):
         self.downsample = _projection(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (N, width, H / stride, W / stride) of (N, inputs, H, W)."""
         shortcut = x if self.downsample is None else self.downsample(x)
         residual = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         out: Tensor = self.relu(residual + shortcut)
@@ -243,7 +239,6 @@ class Bottleneck(nn.Module):
         self.downsample = _projection(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (N, 4 width, H / stride, W / stride) of (N, inputs, H, W)."""
         shortcut = x if self.downsample is None else self.downsample(x)
         narrow = self.relu(self.bn1(self.conv1(x)))
         narrow = self.relu(self.bn2(self.conv2(narrow)))
@@ -270,7 +265,6 @@ class ThinBlock(nn.Module):
         self._zeros = (width - inputs) // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (N, width, H / stride, W / stride) of (N, inputs, H, W)."""
         thinned = x[:, :, :: self._stride, :: self._stride]
         shortcut = functional.pad(thinned, (0, 0, 0, 0, self._zeros, self._zeros))
         residual = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
@@ -308,7 +302,6 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(inputs, classes, bias=head_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of images (N, 3, H, W)."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(self.avgpool(x).flatten(1))
@@ -352,7 +345,6 @@ class ThinResNet(nn.Module):
         self.linear = nn.Linear(64, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of images (N, 3, H, W)."""
         x = functional.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.linear(x.mean(dim=(2, 3)))
@@ -394,7 +386,6 @@ class SelfAttention(nn.Module):
         nn.init.xavier_uniform_(self.in_proj_weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return tokens (N, T, width) of tokens (N, T, width)."""
         n, tokens, width = x.shape
         qkv = functional.linear(x, self.in_proj_weight, self.in_proj_bias)
         qkv = qkv.reshape(n, tokens, 3, self._heads, width // self._heads)
@@ -419,7 +410,6 @@ class EncoderBlock(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return tokens (N, T, width) of tokens (N, T, width)."""
         x = x + self.dropout(self.self_attention(self.ln_1(x)))
         out: Tensor = x + self.mlp(self.ln_2(x))
         return out
@@ -439,7 +429,6 @@ class Encoder(nn.Module):
         self.ln = nn.LayerNorm(width, eps=_LAYER_NORM_EPS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return tokens (N, T, width) of tokens (N, T, width)."""
         out: Tensor = self.ln(self.layers(x + self.pos_embedding))
         return out
 
@@ -455,7 +444,6 @@ class ViT(nn.Module):
         self.heads = nn.Sequential(OrderedDict(head=nn.Linear(width, classes, bias=False)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of images (N, 3, image, image)."""
         patches = self.conv_proj(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.class_token.expand(len(x), -1, -1), patches], dim=1)
         logits: Tensor = self.heads(self.encoder(tokens)[:, 0])

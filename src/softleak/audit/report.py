@@ -136,9 +136,13 @@ class AuditReport:
     @property
     def knows_label(self) -> bool:
         """Return whether a label is named: that of the only sample, or of one of several."""
+        return self.label.known or bool(self.samples.proved) or self._counted
+
+    @property
+    def _counted(self) -> bool:
+        """Return whether the number of samples of each class is known."""
         counts = self.composition.counts
-        counted = counts is not None and bool(counts.low) and counts.low == counts.high
-        return self.label.known or bool(self.samples.proved) or counted
+        return counts is not None and bool(counts.low) and counts.low == counts.high
 
     @property
     def knows_class(self) -> bool:
@@ -148,7 +152,8 @@ class AuditReport:
         """
         if self.label.class_index is not None or self.label.recovery.readings:
             return True
-        alone = len(self.composition.raised) == 1 == len(self.composition.present)
+        one = len(self.composition.raised) == 1 == len(self.composition.present)
+        alone = one and (not self.several or self._counted)
         if alone or not isinstance(self.label.recovery.loss, CrossEntropy):
             return alone or self.label.known
         return any(one.class_index is not None for one in self.samples.proved)

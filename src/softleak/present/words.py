@@ -326,7 +326,7 @@ def headline(report: AuditReport) -> str:
     texts = report.input.text is not None
     apart = [
         leak for leak in worth
-        if report.several and leak.of_samples and not (texts and leak is Leak.INPUT)
+        if report.samples.size and leak.of_samples and not (texts and leak is Leak.INPUT)
     ]  # fmt: skip
     parts = leaked_of_samples(report.samples, apart)
     parts += [_leaked(report, leak) for leak in worth if leak not in apart]

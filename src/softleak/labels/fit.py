@@ -18,7 +18,7 @@ from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
-from softleak.labels.composition import LOPSIDED, entry_error
+from softleak.labels.composition import BatchReader, entry_error
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.evidence.relation import combine
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
@@ -35,6 +35,7 @@ from softleak.labels.residual import (
 
 GRID_LEAST, GRID_MOST = 8, 600  # levels of a grid that rounding to 8 bits leaves
 GRID_OFF = 0.04  # of a step: how far values may lie beside a grid
+MOST_STEPS = 64  # of rounding that the entries of a residual may hold
 GRID_REPEATS = 4  # times as many values as levels
 # Entries that were cut off: the part of zeros, and the smallest of the others beside their median.
 CUT_ZEROS, CUT = 0.1, 0.2
@@ -180,7 +181,7 @@ def _lopsided(answer: Recovery, share: GradientShare, subject: Subject) -> bool:
     delta = share[name].double()
     error = LOGIT_ROUNDINGS * entry_error(share, name, subject.head.dtype)
     raised, lowered = int((delta < -error).sum()), int((delta > error).sum())
-    return raised > 2 and raised >= LOPSIDED * lowered
+    return subject.once(BatchReader.of).is_lopsided(share, raised, lowered)
 
 
 def _contradicted(
@@ -239,6 +240,8 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
         if reading is None and (swapped := _swapped(seen, knowledge, share)) is not None:
             reading, said = swapped, [*said, *_of_one(seen, swapped, share)]
         return Examined(Fit.of(said), seen, reading, pieces)
+    if _is_rounding(factors) and bool(head.W.any()):
+        return Examined(Fit.of([compression]), pieces=pieces)
     said = list(_of_many(subject, share, G, factors))
     refuted = [piece.misfit for piece in pieces if piece.refutes and not piece.holds]
     clean = bool(factors.rank_one) and float(factors.explained[0]) <= COARSE
@@ -297,6 +300,20 @@ def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
         yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm[0])
     elif impossible:
         yield _contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, _below_zero(seen))
+
+
+def _is_rounding(factors: Factors) -> bool:
+    """Return whether the residual may be rounding errors alone: few whole steps in every entry.
+
+    They are what is left of ``p − y`` where the label equals the model's own prediction.
+    """
+    if not bool(factors.rank_one & ~factors.zero):
+        return False
+    steps = torch.arange(1.0, MOST_STEPS, dtype=torch.double)[:, None]
+    parts = steps * (factors.u[0] / factors.u[0].abs().max()).cpu()
+    off = (parts - parts.round()).abs().amax(1)
+    allowed = LOGIT_ROUNDINGS * factors.relative * steps[:, 0]
+    return bool(((off <= allowed) & (allowed <= GRID_OFF)).any())
 
 
 def _is_margin(delta: Tensor, relative: float) -> bool:

@@ -1,6 +1,6 @@
 """Count wrong claims beside labels of one sample: classes of updates, batches, local training.
 
-    python -m benchmarks.claims_adversary --classes 3000 --batches 2500 --training 2500
+    python -m tests.properties.claims_adversary --classes 3000 --batches 2500 --training 2500
 
 A claim is wrong if a class that is proved present is of no sample, if the bounds of a count exclude
 the truth, or if a UNIQUE label is further than its error from that of every sample.

@@ -179,10 +179,7 @@ def _factors(
 
 
 def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return ``u``, ``σ``, ``v``, the residual and the column sums of N gradients of one size.
-
-    Without noise the largest row is ``v`` up to rounding; with noise all rows have to vote.
-    """
+    """Return ``u``, ``σ``, ``v``, the residual and the column sums of N gradients of one size."""
     G = torch.stack(list(gradients)) if len(gradients) > 1 else gradients[0][None]
     G = G.float() if G.element_size() < 4 else G  # products in half precision lose what is there
     probes = _drawn(G.shape[-1]).to(G.device, G.dtype)

@@ -23,10 +23,7 @@ def top_entries(y: Tensor, k: int) -> Tensor:
 
 
 def below_top(y: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the ``k``-th largest entry (…, 1), and one where an entry (…, C) is less, else zero.
-
-    Numbers instead of a mask: products with them take half the time of a choice.
-    """
+    """Return the ``k``-th largest entry, and ones where entries (…, C) are less, else zeros."""
     least = kth_largest(y, k)
     below = least - y
     return least, (below if k == 1 else below.clamp_min_(0.0)).sign_()

@@ -69,10 +69,7 @@ class DifferentiableModel:
         loss: Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]],
         values: dict[str, Tensor],
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the gradient of a loss by named values, and what the loss returns beside it.
-
-        The gradient can be differentiated again. Values that the loss does not use have zero.
-        """
+        """Return the gradient of a loss by named values, and what the loss returns beside it."""
         if not self.plain:
             slopes: tuple[dict[str, Tensor], dict[str, Tensor]] = grad(loss, has_aux=True)(values)
             return slopes

@@ -45,10 +45,7 @@ TINY = 1e-300  # the smallest divisor: it keeps a quotient by zero finite
 
 
 def cholesky_in_place(matrix: Tensor) -> bool:
-    """Replace the lower half of a matrix (n, n) by its Cholesky factor; tell whether there is one.
-
-    The upper half is not read, and the matrix is of no use after a failure.
-    """
+    """Replace the lower half of a matrix (n, n) by its Cholesky factor, if it has one."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     matrix.copy_(factor)
     return not failed

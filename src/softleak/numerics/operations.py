@@ -31,10 +31,7 @@ class FactoredRows:
 
     @classmethod
     def of(cls, d: Tensor, a: Tensor, worth: float = 0.8) -> FactoredRows | None:
-        """Return the basis at ``D`` (out, M) and ``A`` (in, M), if it has fewer rows.
-
-        One that has more than the part ``worth`` of all entries is not worth its while.
-        """
+        """Return the basis at ``D`` (out, M) and ``A`` (in, M), if it has fewer rows."""
         out, places, entries = len(d), d.shape[1], len(a)
         rows = places * (out + entries - places)
         if places >= min(out, entries) or rows > worth * out * entries:

@@ -308,10 +308,7 @@ def weigh(p: Tensor, delta: Tensor, errors: Tensor, size: int | None, stated: bo
 
 
 def predicted(subject: Subject, x: Tensor, error: float) -> tuple[Tensor, Tensor, float]:
-    """Return the features (B, I), the error (B,) of ``p`` in L1 and that of features, relative.
-
-    The errors are those of runs in the client's precision with inputs moved by their own error.
-    """
+    """Return the features (B, I), the error (B,) of ``p`` in L1 and that of features, relative."""
 
     def seen(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         run = run_through(model, subject.head.name, x)

@@ -152,10 +152,7 @@ def _like_a_bias(
 
 
 def _whole(raw: Tensor, samples: int) -> Tensor:
-    """Return parts (N, C) that are whole numbers of samples, nearest to estimates, and sum to one.
-
-    Entries are rounded down, and those that lose most by it have one sample more.
-    """
+    """Return parts (N, C) that are whole numbers of samples nearest to estimates and sum to one."""
     kept = raw.clamp_min(torch.finfo(raw.dtype).eps)
     counts = samples * kept / kept.sum(1, keepdim=True)
     down = counts.floor()
@@ -167,11 +164,7 @@ def _whole(raw: Tensor, samples: int) -> Tensor:
 def _fit(
     s: Tensor, part: Tensor, samples: int, settings: ProportionSettings
 ) -> tuple[Tensor, float]:
-    """Return the ridge regression, and the quantile of what it misses of a run left out.
-
-    What is missed is measured on the estimates as they are stated, in whole samples: they are
-    better than the regression itself where a class has few samples or none.
-    """
+    """Return the ridge regression, and the quantile of what it misses of a run left out."""
     normal = s.T @ s
     held = settings.ridge * torch.diag(normal.diagonal())
     inverse = torch.linalg.inv(normal + held)

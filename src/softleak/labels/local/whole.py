@@ -227,11 +227,7 @@ def recover_by_head(
 def _starts(
     subject: Subject, share: GradientShare, recipe: SgdSteps, equations: MovingHead
 ) -> Tensor:
-    """Return (B, C + 2 r) labels, features and ways: what the update means if features stay.
-
-    The scalars at which the label of a feature that stays comes nearest to the family are each
-    tried with several ways of the feature.
-    """
+    """Return (B, C + 2 r) labels, features and ways: what the update means if features stay."""
     factors = factor(subject.head, [mean_of_head(subject, share, recipe)])
     curve = RecursionCurve.of(subject.head, factors, recipe, trains_bias(subject, share))
     where, found = curve.interval(), []

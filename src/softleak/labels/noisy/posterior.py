@@ -54,10 +54,7 @@ def draw_inside(
 
 
 def _truncated(low: Tensor, high: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log mass of a standard normal variable between two bounds, and a draw from there.
-
-    An interval in the upper tail is mirrored to the lower one, which floats resolve.
-    """
+    """Return the log mass of a standard normal variable between two bounds, and a draw."""
     mirrored = low > 0
     left, right = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
     top, bottom = log_ndtr(right), log_ndtr(left)
@@ -145,11 +142,7 @@ def normal_draws(classes: int) -> Tensor:
 
 
 def even_points(count: int, size: int) -> Tensor:
-    """Return points (K, d) that fill the unit cube evenly, the same in every run.
-
-    They are multiples of powers of ``1/x`` modulo one, where ``x^(d + 1) = x + 1`` generalises the
-    golden ratio.
-    """
+    """Return points (K, d) that fill the unit cube evenly, the same in every run."""
     ratio = 2.0
     for _ in range(GAUSSIAN_ROOT_STEPS):
         ratio = (1 + ratio) ** (1 / (size + 1))
@@ -266,10 +259,7 @@ class Posterior:
         return inner, GAUSSIAN_FLOOR * torch.eye(len(inner)).to(inner)
 
     def _fit(self, tau: Tensor, p: Tensor, noise: Tensor, size: Tensor, draws: int) -> Points:
-        """Draw from the Gaussian over a simplex's weights, and over |t| if that is unknown.
-
-        ``noise`` (S, C − 1, C − 1) is the covariance of ``p`` where entries sum to zero.
-        """
+        """Draw from the Gaussian over a simplex's weights, and over |t| if that is unknown."""
         of_u, floor = self._noise_of_u
         spread = torch.addcmul(noise, size.square()[:, None, None], of_u)
         root = torch.linalg.cholesky(spread.add_(floor))

@@ -182,10 +182,7 @@ def _evidence(
 
 
 def _simplices(family: Family, signal: Signal) -> Simplices:
-    """Return the family's simplices over all classes, or over the few that may be in the label.
-
-    With many classes these are the ones that lead, or come last, in ``u`` or in the logits.
-    """
+    """Return the family's simplices over all classes, or over the few that may be in the label."""
     classes = len(signal.u)
     likely = set(range(classes))
     if classes > BEHIND_NOISE_EVERY:

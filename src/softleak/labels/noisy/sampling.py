@@ -244,10 +244,7 @@ def draw_from_prior(posterior: Posterior) -> Draws:
 
 
 def _with_weight(log: Tensor) -> Tensor:
-    """Return which labels (R,) may have weight, by the logarithms (R, m) of a few draws of noise.
-
-    If none of them is finite, nothing is known and every label may.
-    """
+    """Return which labels (R,) may have weight by the logarithms (R, m) of a few draws of noise."""
     highest = log.amax(-1)
     swing = PRIOR_SAMPLING_SWING * (highest - log.median(-1).values).nan_to_num(nan=0.0)
     reach = highest + swing.clamp_max(PRIOR_SAMPLING_WIDEST)

@@ -135,10 +135,7 @@ class DampedDescent:
         self, equations: ShareEquations, taken: Taken, found: NormalEquations,
         linearised: LinearisedShare, most: float,
     ) -> tuple[list[Taken], bool]:  # fmt: skip
-        """Return a step and those that follow with the same matrix, and whether nothing is left.
-
-        Each of them leaves at most a part ``most`` of the misfit.
-        """
+        """Return a step and those that follow with the same matrix, and whether nothing is left."""
         path = [taken]
         while len(path) <= self.repeats:
             here = path[-1]
@@ -234,10 +231,7 @@ class DampedProducts:
         cls, equations: ShareEquations, products: TangentProducts, lengths: ImageLengths, z: Tensor,
         damping: float, scale: Tensor | None = None, probes: int = 24,
     ) -> DampedProducts:  # fmt: skip
-        """Linearise the equations at ``z`` (n,), in the precision of the products.
-
-        The ``scale`` of a place nearby is used; without one, random ``probes`` estimate it here.
-        """
+        """Linearise the equations at ``z`` (n,), in the precision of the products."""
         weight, against = equations.weight, products.against(z)
 
         def along(v: Tensor) -> Tensor:

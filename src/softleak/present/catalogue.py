@@ -112,7 +112,8 @@ def _evidence(report: AuditReport) -> Ending:
     if agreed and report.label.known:
         return Outcome.SUCCEEDED, f"the missing number follows from {', '.join(agreed)}"
     if agreed:
-        return Outcome.NO_SUCCESS, f"{', '.join(agreed)} tell a number that means no label"
+        words = f"the missing number follows from {', '.join(agreed)}, but no label is certain"
+        return Outcome.NO_SUCCESS, words
     return Outcome.NO_SUCCESS, "other layers contradict each other or say nothing"
 
 

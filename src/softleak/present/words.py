@@ -191,7 +191,9 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
 
 def _one_of(report: AuditReport, names: Sequence[str]) -> str:
     read = reread(report)
-    return "one of a set of labels" if read is None else f"{describe(read, names)}, read otherwise"
+    return (
+        "one of a set of labels" if read is None else f"{describe(read, names)} in another reading"
+    )
 
 
 def in_brief(

@@ -71,8 +71,9 @@ def invert_embedded(
     if isinstance(subject.input_shape, InputSpec):
         text = read_text(subject, share, recovery)
         told = text_finding(text)
-        several = recovery.status is Status.NOT_SINGLE or not told.leaked
-        if several and isinstance(text, Text) and not text.explained:
+        several = recovery.status is Status.NOT_SINGLE
+        mixed = several and isinstance(text, Text) and not text.explained
+        if mixed or not told.leaked:
             bag = read_bag(subject, sent, "the update mixes several texts, or was changed")
             told = text_finding(bag) if isinstance(bag, Text) or not told.leaked else told
         return told

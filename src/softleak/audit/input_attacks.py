@@ -37,6 +37,7 @@ from softleak.inversion.quotient import divided
 from softleak.inversion.results import SUFFICIENT_PSNR, Inversion, NoWay, Text
 from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
+from softleak.labels.fit import taken_for_noise
 from softleak.labels.otherwise import without_decay
 from softleak.matching.gauss_newton.method import GaussNewton
 from softleak.matching.optimisers import Adam
@@ -67,7 +68,7 @@ def invert_embedded(
     subject: Subject, share: GradientShare, recovery: Recovery, options: Options
 ) -> InputFinding | None:
     """Compute the input from the gradients of embeddings; None if the model has none for it."""
-    sent, share = share, share.expecting(recovery.noise or 0.0)
+    sent, share = share, share.expecting(taken_for_noise(subject, share, recovery))
     if isinstance(subject.input_shape, InputSpec):
         text = read_text(subject, share, recovery)
         told = text_finding(text)

@@ -35,6 +35,7 @@ from softleak.inversion.results import (
 from softleak.inversion.state import LayerState, Step
 from softleak.inversion.texts.read import read_batch, read_text
 from softleak.inversion.texts.span import FROM_SPAN
+from softleak.labels.fit import taken_for_noise
 
 BOUND_IN_ERRORS = 16.0  # standard errors in the bound of a unique recovery, the worst of rounding
 # The dB that the last layer costs the quick pass, which is given up where they are missing. The
@@ -96,7 +97,7 @@ def invert_subject(
     What has to be found out of the model is found once for all shares of a subject.
     """
     samples = (recovery,) if isinstance(recovery, Recovery) else tuple(recovery or ())
-    noise = max((one.noise or 0.0 for one in samples), default=0.0)
+    noise = max((taken_for_noise(subject, share, one) for one in samples), default=0.0)
     share = share.expecting(noise) if noise else share
     if isinstance(subject.input_shape, InputSpec):
         return _texts(subject, share, samples)

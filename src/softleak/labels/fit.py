@@ -438,6 +438,14 @@ def grid_step(G: Tensor) -> float | None:
     return step if bool(((steps - steps.round()).abs() <= GRID_OFF).all()) else None
 
 
+def taken_for_noise(subject: Subject, share: GradientShare, recovery: Recovery) -> float:
+    """Return the noise behind which words are read: what is missing of a pruned update is some."""
+    pruned = Explanation.PRUNED in recovery.fit.explanations
+    if recovery.noise or not pruned:
+        return recovery.noise
+    return Spectrum.of(share[subject.head.weight_name].double().cpu()).noise
+
+
 def noise_is_absent(share: GradientShare, noise: float) -> bool:
     """Return whether the numbers contradict independent noise of this size on every entry.
 

@@ -59,7 +59,9 @@ def allow_for_schedules(
         feature_error=max(answer.feature_error, of_scalar),
     )
     wide = not wider.error <= knowledge.tolerance
-    return doubted(wider, Doubt.CLIENT_OPEN.value) if wide else wider
+    if not wide:
+        return wider
+    return replace(doubted(wider, Doubt.CLIENT_OPEN.value), complete=answer.complete)
 
 
 def _moved(curve: CurveOfSteps, family: Family, t: Tensor) -> tuple[float, float]:

@@ -442,8 +442,9 @@ class Unrolled:
             parameter.requires_grad_(one in moved)
         named = dict(model.named_parameters())
         errors = [_error(share, n, updates[n], subject.head.dtype) for n in moved]
+        stated = {k: v for k, v in asdict(recipe).items() if k != "rates"}  # one rate for all steps
         return cls(
-            LocalProgram.of(model, F.cross_entropy, LocalTraining(**asdict(recipe))),
+            LocalProgram.of(model, F.cross_entropy, LocalTraining(**stated)),
             x.new_full((1, 1), length),
             {n: named[n].detach() for n in moved},
             torch.cat([updates[n].flatten() for n in moved]),

@@ -27,7 +27,7 @@ from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.numerics.levenberg import Levenberg
+from softleak.numerics.least_squares import Levenberg
 from softleak.paper.data import ImageSet
 from softleak.paper.networks import NETWORKS, Network, Shelf
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import softleak as sl
-from softleak.batches.sparse.inputs import recover_by_inputs
+from softleak.batches.sparse.attacks import recover_by_inputs
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status
 from softleak.core.subject import Subject

@@ -22,8 +22,7 @@ from benchmarks.timing import Contestant, race
 from softleak.audit.metrics import psnr
 from softleak.core.subject import Subject
 from softleak.matching import Adam, Cosine, Noise, RecoveredLabel, TotalVariation, reconstruct_many
-from softleak.matching.gradients import DifferentiableModel
-from softleak.matching.problems import MatchingProblems
+from softleak.matching.problems import DifferentiableModel, MatchingProblems
 from softleak.matching.tasks import Job, job_of, targets
 from softleak.paper import data, models
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import softleak as sl
 from benchmarks.local_training.cells import network
-from softleak.core.update import as_gradient
+from softleak.core.client import as_gradient
 from softleak.labels.composition import BatchReader
 from softleak.labels.local.proportions import (
     PROPORTIONS,

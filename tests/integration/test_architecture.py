@@ -18,7 +18,7 @@ ATTACKS = ("labels", "inversion", "batches", "matching", "defenses", "resimulati
 ROOMS: dict[str, tuple[str, ...]] = {
     "foundations": (
         "_version", "_moved", "core.errors", "core.vocabulary", "core.input_spec",
-        "numerics.recorder", "numerics.least_squares", "numerics.levenberg",
+        "numerics.recorder", "numerics.least_squares",
     ),
     "files": ("io",),
     "core": ("core", "io.weights"),
@@ -45,6 +45,7 @@ ASKS_FOR_WORDS = {
     ("audit.report", "present.words"),
     ("core.results", "present.sentences"),
     ("core.fit", "present.fit"),
+    ("core.knowledge", "present.fit"),
 }
 
 

@@ -258,7 +258,7 @@ def test_dropout_without_train_mode_is_said(case):
     sl.capture(model, case.x, LABEL).save(case.folder / "share.pt")
     weights = case.save("dropping.pt", model.state_dict())
     update = ("--weights", weights, "--share", case.folder / "share.pt", *LABELS)
-    report = only(audited(case.folder / "out", "--model", f"{__name__}:Dropping", *update))
+    report = only(audited(case.folder / "out", "--model", f"{__name__}:Dropping", *update, code=5))
     assert report["label"]["proved"] != "UNIQUE"
     assert "dropout" in report["notes"][0]
     assert "--train-mode" in report["notes"][0]

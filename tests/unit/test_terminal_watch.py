@@ -4,7 +4,7 @@ import sys
 import threading
 
 from softleak.matching import MatchProgress
-from softleak.matching.terminal_watch import TerminalWatch
+from softleak.matching.reconstruction import TerminalWatch
 
 
 class Terminal(io.StringIO):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -77,7 +78,32 @@ def _sums(reader: BatchReader, sent: GradientShare) -> list[tuple[Tensor, Tensor
     return [*alone, (rows, square.sqrt()), *both]
 
 
+def classes_left(subject: Subject, true: GradientShare, sent: GradientShare) -> frozenset[int]:
+    """Return the classes read off the entries that a compression left; none if none is missing.
+
+    Whoever removes or rounds entries leaves their signs; and as ``|p_y − 1| = Σ p_j`` over the
+    other classes, most of what is left of one sample is its own class's, whatever noise is on it.
+    """
+    head = subject.head
+    name = head.bias_name if head.has_bias and head.bias_name in sent else head.weight_name
+    seen, left = (share[name].double().cpu().reshape(head.classes, -1) for share in (true, sent))
+    ((G,), (H,)) = (head_gradients(head, [share]) for share in (true, sent))
+    if not bool(((H == 0) & (G != 0)).any() or ((left == 0) & (seen != 0)).any()):
+        return frozenset()
+    if not bool(left.any()):
+        left = H.double().cpu()
+    order = (left != 0).sum(1) + left.abs().sum(1) / max(float(left.abs().sum()), TINY) / 2
+    named = {int(order.argmax())} if bool(left.any()) else set()
+    with suppress(Exception):  # it runs the model, whose own code may raise anything
+        raised = subject.once(BatchReader.of).read(sent, left=TINY).raised
+        named |= set(raised if len(raised) == 1 else ())
+    return frozenset(named)
+
+
 # What decides whether an attack on a defended share succeeded.
+TINY = 1e-300  # the error of an entry that a compression left
+LIKELY_CLASS = 0.5  # the probability at which the best class counts as given away
+LIKELY_CHANCES = 1.5  # and how many times that of a guess it has to be, at least
 SUCCESS_LABEL_ERROR = 0.01  # L1: a label this close is the label
 SUCCESS_WORDS = 0.5  # the part of a text's words that is claimed, and right, in their places
 SUCCESS_WALK_GAIN = 5.0  # dB: no thorough walk was seen to gain more on a quick one
@@ -207,6 +233,24 @@ class Trial:
         return label is not None and index is not None and index == int(label.argmax())
 
     @property
+    def likely(self) -> bool:
+        """Whether the right class is more probable than not, and than a guess by far."""
+        classes = self.subject.head.classes
+        least = max(LIKELY_CLASS, LIKELY_CHANCES / classes)
+        return self.guessed and (self.recovery.confidence or 0.0) >= least
+
+    @cached_property
+    def left(self) -> frozenset[int]:
+        """The classes that whoever reads what a compression left names."""
+        return classes_left(self.subject, self.target.share.share, self.sent)
+
+    def attacked(self, leak: Leak) -> bool:
+        """Return whether a failure counts: an attack took what was sent for what it is."""
+        if self.recovery.fit.holds or (leak is Leak.CLASS and self.left):
+            return True
+        return leak is Leak.INPUT and self.reach is not None and self.reach.estimate is not None
+
+    @property
     def nearly(self) -> bool:
         """Whether the best label is right, although the attack does not claim it."""
         if self.target.label is None or self.target.samples or self.claimed is not None:
@@ -224,13 +268,14 @@ class Trial:
         return self.answers[key]
 
     def names(self, leak: Leak) -> bool:
-        """Return whether the attack claims the label, or its class, rightly."""
+        """Return whether the attack claims the label rightly, or names its class or nearly so."""
         label = self.target.label
-        if label is None or self.claimed is None:
+        if label is None:
             return False
         if leak is Leak.CLASS:
-            return self.claimed == int(label.argmax())
-        return label_error(self.recovery, label) <= SUCCESS_LABEL_ERROR
+            own = int(label.argmax())
+            return self.claimed == own or self.likely or own in self.left
+        return self.claimed is not None and label_error(self.recovery, label) <= SUCCESS_LABEL_ERROR
 
     def finds(self, leak: Leak) -> bool:
         """Return whether an attack on an update of several samples proves a label, rightly."""
@@ -238,7 +283,7 @@ class Trial:
         labels = [one.label for one in found.proved if one.label is not None]
         if leak is Leak.CLASS:
             classes = {int(label.argmax()) for label in self.target.samples}
-            return any(int(label.argmax()) in classes for label in labels)
+            return bool(classes & ({int(label.argmax()) for label in labels} | self.left))
         pairs = product(labels, self.target.samples)
         return any(float((one - true).abs().sum()) <= SUCCESS_LABEL_ERROR for one, true in pairs)
 

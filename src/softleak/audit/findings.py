@@ -194,6 +194,7 @@ class Method:
     covers_open: bool = False
 
     NONE: ClassVar[Method]
+    QUOTIENT: ClassVar[Method]
     INVERSION: ClassVar[Method]
     SOLVING: ClassVar[Method]
     MATCHING: ClassVar[Method]
@@ -202,6 +203,7 @@ class Method:
 
 
 Method.NONE = Method("NONE", "not attempted")
+Method.QUOTIENT = Method("QUOTIENT", "one division, of the first layer's gradients", exact=True)
 Method.INVERSION = Method("INVERSION", "exact inversion, layer by layer", exact=True)
 Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True)
 Method.MATCHING = Method("MATCHING", "gradient matching")
@@ -238,6 +240,8 @@ class InputFinding:
     failed_to_run: bool = False  # whether the attack raised something
     instead_of: tuple[Told, ...] = ()  # what attacks found that were tried before this one
     beside: Told | None = None  # what became of an attack that was no better
+    up_to_factor: bool = False  # whether it is an input, but for a factor that nothing tells
+    factor: float = 1.0  # by which the tensors differ that it was computed from
 
     @property
     def outcome(self) -> Outcome:
@@ -290,7 +294,7 @@ class InputFinding:
         """Return whether the image can be taken for recognisable, without any truth.
 
         By inversion or solving: the predicted PSNR is 20 dB or more, and every layer determined its
-        input unless the prediction covers what was left open.
+        input unless the prediction covers what was left open. An input up to a factor counts.
         By matching: the image explains the share, and another start led to the same one.
         Of a text: some word is known, with or without its place.
         """
@@ -301,7 +305,7 @@ class InputFinding:
             explains = (self.misfit or 0.0) <= LEAK_MISFIT
             return explains and (self.agreement or 0.0) >= LEAK_RECOGNISABLE
         told = self.determined or self.method.covers_open
-        return told and (self.psnr_predicted or 0.0) >= LEAK_RECOGNISABLE
+        return self.up_to_factor or (told and (self.psnr_predicted or 0.0) >= LEAK_RECOGNISABLE)
 
     @property
     def doubtful(self) -> bool:

@@ -14,7 +14,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.audit.findings import Attempt, InputFinding, Method, Outcome, PixelMap
+from softleak.audit.findings import (
+    LEAK_RECOGNISABLE,
+    Attempt,
+    InputFinding,
+    Method,
+    Outcome,
+    PixelMap,
+)
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.core.errors import in_a_line
@@ -26,9 +33,11 @@ from softleak.core.subject import Subject
 from softleak.inversion.chain import chain_of
 from softleak.inversion.invert import walk_back
 from softleak.inversion.patches import invert_patches, patch_plan
-from softleak.inversion.results import Inversion, NoWay, Text
+from softleak.inversion.quotient import divided
+from softleak.inversion.results import SUFFICIENT_PSNR, Inversion, NoWay, Text
 from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
+from softleak.labels.fit import taken_for_noise
 from softleak.labels.otherwise import without_decay
 from softleak.matching.gauss_newton.method import GaussNewton
 from softleak.matching.optimisers import Adam
@@ -37,18 +46,38 @@ from softleak.matching.reconstruction import Reconstruction
 from softleak.matching.tasks import Noise
 
 
+def divide_input(
+    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+) -> InputFinding | None:
+    """Return the input by one division, whatever the loss; None if no layer allows it."""
+    found = divided(subject, share.expecting(recovery.noise or 0.0), recovery)
+    if found is None:
+        return None
+    pixels = PixelMap.of(found.input, options.normalisation)
+    told = found.psnr(pixels.scale)
+    shown = told if found.verified else None
+    reason = because(Why.DIVIDED if found.verified else Why.DIVIDED_TO_A_FACTOR, layer=found.layer)
+    return InputFinding(
+        Method.QUOTIENT, reason, pixels(found.input), shown, determined=found.verified,
+        to_pixels=pixels, up_to_factor=not found.verified and told >= LEAK_RECOGNISABLE,
+        factor=found.factor,
+    )  # fmt: skip
+
+
 def invert_embedded(
     subject: Subject, share: GradientShare, recovery: Recovery, options: Options
 ) -> InputFinding | None:
     """Compute the input from the gradients of embeddings; None if the model has none for it."""
-    if recovery.noise:
-        share = share.expecting(recovery.noise)
+    sent, share = share, share.expecting(taken_for_noise(subject, share, recovery))
     if isinstance(subject.input_shape, InputSpec):
         text = read_text(subject, share, recovery)
+        told = text_finding(text)
         several = recovery.status is Status.NOT_SINGLE
-        if several and isinstance(text, Text) and not text.explained:
-            text = read_bag(subject, share, "the update mixes several texts, or was changed")
-        return text_finding(text)
+        mixed = several and isinstance(text, Text) and not text.explained
+        if mixed or not told.leaked:
+            bag = read_bag(subject, sent, "the update mixes several texts, or was changed")
+            told = text_finding(bag) if isinstance(bag, Text) or not told.leaked else told
+        return told
     plan = subject.once(patch_plan)
     if isinstance(plan, NoWay) or not {plan.weight, plan.positions} <= share.keys():
         return None
@@ -82,7 +111,8 @@ def invert_input(
     if isinstance(chain, NoWay):
         return InputFinding(Method.NONE, chain.reason)
     found = walk_back(subject.model, share, recovery, chain=chain)
-    said = because(Why.DETERMINED if found.determined else Why.UNDETERMINED)
+    agreed = Why.UNDETERMINED if found.borne_out else Why.NOT_BORNE_OUT
+    said = because(Why.DETERMINED if found.determined else agreed)
     return _computed(Method.INVERSION, found, said, options)
 
 
@@ -91,7 +121,7 @@ def _computed(method: Method, found: Inversion, reason: Told, options: Options) 
     if not found.input.isfinite().all():
         return InputFinding(method, because(Why.NO_FINITE_SOLUTION))
     pixels = PixelMap.of(found.input, options.normalisation)
-    told = replace(found, pixel=pixels.scale).psnr_predicted
+    told = replace(found, pixel=pixels.scale).psnr_predicted if found.borne_out else None
     return InputFinding(
         method, reason, pixels(found.input), told, found.determined, found.layers, pixels
     )
@@ -291,11 +321,13 @@ class InputAttack(Attack):
         run: returns what it found; None if it does not apply and nobody needs to hear of it.
         needs_feature: whether it starts from the feature before the last layer.
         real_valued: whether it needs inputs of real numbers, which words are not.
+        refines: the method whose finding it may still improve.
     """
 
     run: Callable[[Subject, GradientShare, Recovery, Options], InputFinding | None]
     needs_feature: bool = True
     real_valued: bool = True
+    refines: Method | None = None
 
     def lacks(self, subject: Subject, recovery: Recovery) -> Reason | None:
         """Return what is missing for the attack on an update; None if nothing is."""
@@ -305,6 +337,11 @@ class InputAttack(Attack):
         return because(Why.NO_FEATURE) if lacking else None
 
 
+QUOTIENT = InputAttack(
+    "input-quotient", "Input by one division",
+    "The gradient of the first layer's weight is divided by that of its bias, under any loss.",
+    run=divide_input, needs_feature=False,
+)  # fmt: skip
 EMBEDDINGS = InputAttack(
     "input-embeddings", "Input from gradients of embeddings",
     "Patches or words are computed from the gradients of a transformer's embeddings.",
@@ -313,6 +350,7 @@ EMBEDDINGS = InputAttack(
 INVERSION = InputAttack(
     "input-inversion", "Input, layer by layer",
     "The equations of every layer are solved backwards, with error bars.", run=invert_input,
+    refines=Method.QUOTIENT,
 )  # fmt: skip
 MATCHING = InputAttack(
     "input-matching", "Input by gradient matching",
@@ -323,7 +361,7 @@ GAUSS_NEWTON = Attack(  # the first part of the search of ``MATCHING``
     "All equations of a smooth network are solved together.",
 )  # fmt: skip
 # The strongest first. A new attack is a row here, and nothing else.
-INPUT_ATTACKS: list[InputAttack] = [EMBEDDINGS, INVERSION, MATCHING]
+INPUT_ATTACKS: list[InputAttack] = [QUOTIENT, EMBEDDINGS, INVERSION, MATCHING]
 
 
 def recover_input(
@@ -341,7 +379,7 @@ def recover_input(
     best: InputFinding | None = None
     ended: list[Attempt] = []
     for attack in INPUT_ATTACKS:
-        if best is not None and best.leaked:
+        if best is not None and best.leaked and attack.refines != best.method:
             why = because(Why.STRONGER_SUCCEEDED)
             ended.append(Attempt(attack.id, Outcome.NOT_CARRIED_OUT, why))
             continue
@@ -386,6 +424,9 @@ def _promise(found: InputFinding | None) -> tuple[bool, float]:
 
 def _better(best: InputFinding, found: InputFinding) -> InputFinding:
     """Return the attempt whose image should be better, with a word on the other."""
+    if best.leaked:  # and was refined, if that is any better
+        enough = min(best.quality, SUFFICIENT_PSNR)
+        return found if found.leaked and found.quality >= enough else best
     if found.pixels is None:
         return replace(best, beside=found.reason)
     if found.quality >= best.quality:

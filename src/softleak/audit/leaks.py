@@ -132,7 +132,7 @@ Leak.LABEL = register(Leak(
 ))  # fmt: skip
 Leak.CLASS = register(Leak(
     "class", "class", "its class", "their class",
-    "every label that fits has the same class on top",
+    "every label that fits has the same class on top, or one class alone is proved",
     Severity.MEDIUM, lambda report: State.of(report.knows_class, _tried(report)), defended=True,
 ))  # fmt: skip
 Leak.FEATURE = register(Leak(

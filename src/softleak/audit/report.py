@@ -26,7 +26,7 @@ from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
 from softleak.core.factors import factor
 from softleak.core.families import Family, SmoothedMixed
-from softleak.core.fit import Fit
+from softleak.core.fit import Fit, Topic
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import CrossEntropy
@@ -49,9 +49,12 @@ def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[st
         ``a``, ``b``, ``u`` (C,). ``loss`` (S,) on cubes of evenly spaced numbers from −``reach`` to
         ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
         around the certified solutions, where it falls to zero. None where no single sample is
-        behind the share.
+        behind the share, or where it is not that of a softmax cross-entropy at these weights.
     """
-    if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE):
+    broken = {one.topic for one in recovery.fit.contradicted} - {Topic.NOISE, Topic.SCALE}
+    if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE) or broken:
+        return None
+    if not isinstance(recovery.loss, CrossEntropy):
         return None
     unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
     pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
@@ -126,11 +129,20 @@ class AuditReport:
         return self.label.recovery.fit
 
     @property
+    def refuted(self) -> bool:
+        """Return whether no label and no class is named, as the update is not what was stated."""
+        return self.states[Leak.LABEL] is State.CONTRADICTED and self.label.class_index is None
+
+    @property
     def knows_label(self) -> bool:
         """Return whether a label is named: that of the only sample, or of one of several."""
+        return self.label.known or bool(self.samples.proved) or self._counted
+
+    @property
+    def _counted(self) -> bool:
+        """Return whether the number of samples of each class is known."""
         counts = self.composition.counts
-        counted = counts is not None and bool(counts.low) and counts.low == counts.high
-        return self.label.known or bool(self.samples.proved) or counted
+        return counts is not None and bool(counts.low) and counts.low == counts.high
 
     @property
     def knows_class(self) -> bool:
@@ -140,7 +152,8 @@ class AuditReport:
         """
         if self.label.class_index is not None or self.label.recovery.readings:
             return True
-        alone = len(self.composition.raised) == 1 == len(self.composition.present)
+        one = len(self.composition.raised) == 1 == len(self.composition.present)
+        alone = one and (not self.several or self._counted)
         if alone or not isinstance(self.label.recovery.loss, CrossEntropy):
             return alone or self.label.known
         return any(one.class_index is not None for one in self.samples.proved)

@@ -34,11 +34,13 @@ from softleak.audit.options import Options
 from softleak.audit.report import AuditReport, Refusal, scalar_view
 from softleak.audit.several import (
     batch_input,
+    input_of_any_loss,
     parts_of_classes,
     read_composition,
     read_samples,
     trained_input,
 )
+from softleak.core.client import as_gradient
 from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import head_gradients
 from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
@@ -46,7 +48,6 @@ from softleak.core.input_spec import InputSpec, Layout, entries
 from softleak.core.results import Reading, Recovery, Status, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.core.update import as_gradient
 from softleak.core.vocabulary import Precision, UpdateKind
 from softleak.io.formats import Content, fingerprint
 from softleak.io.untrusted import shown
@@ -201,7 +202,7 @@ def _report(
         found = trained_input(subject, named.share, options)
     return AuditReport(
         named.name,
-        label,
+        _with_factors(label, found),
         FeatureFinding.of(followed),
         found,
         options.knowledge.of(named.share),
@@ -213,6 +214,15 @@ def _report(
         options.tokens,
         samples,
     )
+
+
+def _with_factors(label: LabelFinding, found: InputFinding) -> LabelFinding:
+    """Return the label whose fit says that tensors have factors of their own, if an input does."""
+    if found.factor == 1.0:
+        return label
+    bearing, why = Bearing.CONTRADICTED, Explanation.TENSOR_FACTORS
+    fit = label.recovery.fit.saying(Hypothesis(Topic.SCALE, bearing, why, found.factor))
+    return replace(label, recovery=replace(label.recovery, fit=fit))
 
 
 def is_one_step(training: LocalTraining | None, recovery: Recovery) -> bool:
@@ -280,12 +290,21 @@ def _input(
     """Return the input, or those of several samples, unless nobody asks for it."""
     if not options.inputs:
         return InputFinding(Method.NONE, because(Why.NOT_ASKED), asked=False)
-    text = isinstance(subject.input_shape, InputSpec)  # several texts still show their words
-    if mixes(recovery, composition) and not text:
-        return batch_input(subject, share, samples, options)
+    if isinstance(subject.input_shape, InputSpec):  # several texts, and signs, show their words
+        return recover_input(subject, share, recovery, options)
     if composition.signs:
         return InputFinding(Method.NONE, because(Why.ONLY_SIGNS))
-    return recover_input(subject, share, recovery, options)
+    several = mixes(recovery, composition)
+    found = (
+        batch_input(subject, share, samples, options) if several
+        else recover_input(subject, share, recovery, options)
+    )  # fmt: skip
+    if found.leaked or samples.inputs or recovery.fit[Topic.LOSS].bearing is Bearing.HOLDS:
+        return found
+    other = input_of_any_loss(subject, share, options)
+    if other is None or not other.leaked:
+        return found
+    return replace(other, attempts=(*found.attempts, *other.attempts))
 
 
 def _composition(

@@ -16,6 +16,7 @@ from softleak.audit.findings import (
     Counts,
     InputFinding,
     Method,
+    Outcome,
     PixelMap,
     SamplesFinding,
 )
@@ -30,7 +31,7 @@ from softleak.audit.input_attacks import (
 )
 from softleak.audit.options import Options
 from softleak.batches.recover import read_batch
-from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
+from softleak.batches.sparse.attacks import recover_by_inputs, recover_trained_batch
 from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
 from softleak.core.fit import NOT_FITTED, Explanation, Fit, Hypothesis, Topic
@@ -383,8 +384,13 @@ def _trained(subject: Subject, share: GradientShare, options: Options) -> InputF
     if isinstance(subject.input_shape, InputSpec):
         return text_finding(read_bag(subject, share, "the update is one of several steps"))
     found = recover_trained_batch(subject, share, options.knowledge.of(share))
+    return first_inputs(found, options) or _matched(subject, share, options, found)
+
+
+def first_inputs(found: BatchRecovery, options: Options) -> InputFinding | None:
+    """Return the first of several inputs that the first layer tells as a finding, if it does."""
     if found.inputs is None:
-        return _matched(subject, share, options, found)
+        return None
     first = found.inputs[0]
     pixels = PixelMap.of(first, options.normalisation)
     off = found.input_error * float(pixels.scale.max())
@@ -392,6 +398,21 @@ def _trained(subject: Subject, share: GradientShare, options: Options) -> InputF
     return InputFinding(
         FIRST_LAYER, found.message, pixels(first), predicted, determined=True, to_pixels=pixels
     )  # fmt: skip
+
+
+def input_of_any_loss(
+    subject: Subject, share: GradientShare, options: Options
+) -> InputFinding | None:
+    """Return the inputs that the first layer tells of several samples, whatever the loss."""
+    try:
+        found = recover_trained_batch(subject, share, options.knowledge.of(share))
+    except Exception:  # the model's own code and torch may raise anything
+        return None
+    told = first_inputs(found, options)
+    if told is None:
+        return None
+    ended = Attempt(LOCAL_FIRST_LAYER.id, Outcome.of(told.leaked), told.told)
+    return replace(told, attempts=(ended,))
 
 
 def _matched(

@@ -209,9 +209,8 @@ class Search:
 
     def _composed(self, trial: Trial, setting: float) -> bool:
         """Return whether an attack names a class that is in the update."""
-        if self.target.classes & classes_named(self.subject, trial.sent, setting):
-            return True
-        return trial.claimed in self.target.classes
+        named = classes_named(self.subject, trial.sent, setting) | trial.left
+        return bool(self.target.classes & named) or trial.claimed in self.target.classes
 
     def _trials(self, setting: float) -> Iterator[Trial]:
         """Yield the trial of every seed; each is made once, however often it is asked for."""

@@ -59,17 +59,16 @@ def end_of(
         succeeds: says whether the attack succeeds at a setting that is no point.
 
     Returns:
-        The setting; None if the attack succeeds at the strongest one, or was not tried.
+        The setting; None if the attack succeeds at the strongest one, or was not tried there.
     """
-    known = [point for point in points if leak in point.rates]
-    gone = len(known)
-    while gone and known[gone - 1].rates[leak].hits == 0:
+    gone = len(points)
+    while gone and leak in points[gone - 1].rates and not points[gone - 1].rates[leak].hits:
         gone -= 1
-    if gone == len(known):
+    if gone == len(points):
         return None
     if gone == 0:
-        return known[0].setting
-    between = [known[gone - 1].setting, known[gone].setting]
+        return points[0].setting
+    between = [points[gone - 1].setting, points[gone].setting]
     for _ in range(bisections):
         middles = [math.sqrt(weak * strong) for weak, strong in pairwise(between)]
         between = [*chain.from_iterable(zip(between, middles, strict=False)), between[-1]]
@@ -157,16 +156,23 @@ class ResponseCurve:
         trials = self.trials(setting)
         recover_together([trial for trial in trials if trial.aims])
         hits: dict[Leak, list[bool]] = defaultdict(list)
+        failed: set[Leak] = set()  # of an attack that took what was sent for something else
         for trial in trials:
             for leak in trial.aims:
                 hits[leak].append(trial.hits(leak, self._walks))
-        rates = {leak: Rate(sum(hits[leak]), len(hits[leak])) for leak in Leak if leak in hits}
+                failed |= set() if hits[leak][-1] or trial.attacked(leak) else {leak}
+        tried = [leak for leak in Leak if any(hits[leak]) or (hits[leak] and leak not in failed)]
+        rates = {leak: Rate(sum(hits[leak]), len(hits[leak])) for leak in tried}
         return Point(setting, rates, self._left(setting), self._unclaimed(setting))
 
     def succeeds(self, setting: float, leak: Leak) -> bool:
-        """Return whether one attack succeeds on any share; it ends with the first that leaks."""
+        """Return whether one attack succeeds on any share, or would not have been one.
+
+        It ends with the first that leaks.
+        """
         trials = self.trials(setting)
-        found = any(trial.hits(leak, self._walks) for trial in trials if leak in trial.aims)
+        aimed = [trial for trial in trials if leak in trial.aims]
+        found = any(one.hits(leak, self._walks) or not one.attacked(leak) for one in aimed)
         for trial in trials:
             trial.forget()
         return found

@@ -2,8 +2,7 @@
 
 In reading order:
 
-- ``space``: the factors of a gradient, one dimension for each sample.
-- ``systems``: the equations of one sample and of all samples together, and their rounding.
+- ``systems``: the factors of a gradient, the equations of one sample and of all, their rounding.
 - ``certificate``: what the equations prove, and other labels that explain the gradient as well.
 - ``search``: samples one at a time, and sets of samples that explain it together.
 - ``sparse``: the attacks on fully connected ReLU layers, whose labels may be any.

@@ -16,11 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.systems import (
     NO_KIND,
+    SHORTEST_VECTOR,
     THOROUGH,
     FoundSamples,
+    HeadSpace,
     JointSystem,
     SamplePoints,
     SampleSystem,
@@ -32,7 +33,6 @@ from softleak.batches.systems import (
     row_errors,
 )
 
-# What says what counts as a proof.
 PROOF_LOST_BITS = 6.0  # the bits of an equation that do not count
 PROOF_NEEDED_BITS = 48.0  # the bits that the equations must test beyond what the unknowns absorb
 PROOF_DEVIATIONS = 6.0  # an error bound is this many standard errors
@@ -53,7 +53,6 @@ class BatchCertificate:
     regular: Tensor  # (R,) whether errors are small beside the samples, of all or of each
 
     def take(self, rows: Tensor) -> BatchCertificate:
-        """Return what is proved of some of the samples."""
         return BatchCertificate(
             self.bits[rows], self.label_errors[rows], self.feature_errors[rows], self.regular[rows]
         )
@@ -98,21 +97,21 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
 
 
 def certify_alone(
-    space: HeadSpace, supports: Supports, found: FoundSamples
+    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
 ) -> tuple[BatchCertificate, Tensor]:
     """Return what each sample's own equations prove (§9), and their misfits (N,).
 
     ``a`` and the coefficients of the label are projected out, so a sample has ``C − R − K``
-    equations for the R unknowns of its ``b``.
+    equations for the R unknowns of its ``b``, and one more if the scale is known (``scaled``).
     """
     at, R = found.at, space.rank
-    system = SampleSystem.whole(space, supports)
+    system = SampleSystem.whole(space, supports, scaled=scaled)
     values, J = system.jacobian(at.b, found.kind)
     n = row_errors(space)
     errors = equation_errors(space, n, at.a, at.b, at.p) * space.rows
     errors = errors / at.a.norm(dim=-1, keepdim=True)
     product = errors.norm(dim=-1, keepdim=True) * at.b.norm(dim=-1, keepdim=True)
-    weights = torch.cat([errors, product], 1).clamp_min(space.relative)
+    weights = torch.cat([errors, product], 1)[:, : values.shape[1]].clamp_min(space.relative)
     sizes = (at.b * space.S).norm(dim=-1, keepdim=True) / space.S
     told = J / weights[..., None] * sizes[:, None, :]
     misfits = (values / weights).square().mean(-1).sqrt()
@@ -179,7 +178,6 @@ def _outside(system: JointSystem, at: SamplePoints) -> Tensor:
     return torch.div(PROOF_DEVIATIONS * space.factor * width * back, lengths)
 
 
-# What decides which trades are tried, and which of them count.
 TRADES_SURE = 0.99  # a sample of at least this probability of one class may trade
 # The part of a label's change that may lie outside of the family before the fit.
 TRADES_MISSED = 0.02

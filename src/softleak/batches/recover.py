@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,35 +17,36 @@ from softleak.batches.certificate import (
     without_traded,
 )
 from softleak.batches.search import Whole, find_batch
-from softleak.batches.space import HeadSpace
-from softleak.batches.sparse.features import recover_by_features
-from softleak.batches.sparse.inputs import recover_by_inputs, recover_trained_batch
+from softleak.batches.sparse.attacks import (
+    recover_by_features,
+    recover_by_inputs,
+    recover_trained_batch,
+)
 from softleak.batches.systems import (
     FoundSamples,
+    HeadSpace,
     SamplePoints,
     Supports,
     joined_supports,
     supports_of,
 )
-from softleak.core.errors import LabelError
+from softleak.core.errors import LabelError, in_a_line
 from softleak.core.families import Family, Mixed, Smoothed, SmoothedMixed
-from softleak.core.head import Head
+from softleak.core.head import Head, with_precision
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
 from softleak.labels.certify import Doubt, describe_family, is_flat
 from softleak.labels.evidence.relation import Relation
-from softleak.labels.noisy.features import features_of_noise
-from softleak.labels.otherwise import without_decay
+from softleak.labels.noisy.spectrum import features_of_noise
+from softleak.labels.otherwise import BROKEN, without_decay
 from softleak.labels.recover import check_share, make_subject, recover
-from softleak.numerics.rounding import with_precision
 
 # Families that are tried in turn if none is named, each beside those before it.
 USUAL: tuple[Family, ...] = (Smoothed(), Mixed(2), SmoothedMixed(2))
 
 
-# What bounds the classes that are tried.
 NARROW_ALL_CLASSES = 20  # up to this number of classes, all of them are tried
 NARROW_PER_SAMPLE = 3  # beyond, this many per sample are tried, those that the gradient raises most
 NARROW_AT_LEAST = 12  # and no fewer than this
@@ -64,7 +66,7 @@ class HeadReading:
 
 def read_head(
     space: HeadSpace, features: Tensor, family: Family | None, *,
-    scales: tuple[bool, ...] = (True, False), said: bool = True,
+    scales: tuple[bool, ...] = (True, False), stated: bool = True,
 ) -> HeadReading | None:  # fmt: skip
     """Return the samples behind a head's gradient, or None if none was found.
 
@@ -73,8 +75,9 @@ def read_head(
         features: (n, I) usual features, from which the search starts.
         family: the family of every label; None tries the usual ones in turn.
         scales: whether the scale is taken as known, in the order in which that is tried.
-        said: whether the number of samples is stated. Otherwise the scale must follow from
-            the numbers as well, since the labels of saturated samples move with it.
+        stated: whether the scale is: the number of samples, and that the share is the gradient of
+            their mean loss. Otherwise it must follow from the numbers as well, since the labels of
+            saturated samples move with it.
     """
     likely = _likely(space, features)
     best: HeadReading | None = None
@@ -83,7 +86,7 @@ def read_head(
             if 1 + supports.unknowns + space.rank > space.classes:
                 continue  # There are not more equations than unknowns.
             whole, part = find_batch(space, supports, features, scaled=scaled)
-            reading = _reading(space, supports, whole, part, tried, scaled, said)
+            reading = _reading(space, supports, whole, part, tried, scaled, stated)
             if reading is not None and reading.whole:
                 return reading
             if best is None or (reading and len(reading.at.a) > len(best.at.a)):
@@ -125,12 +128,12 @@ def _families(
 
 def _reading(
     space: HeadSpace, supports: Supports, whole: Whole | None, part: FoundSamples, family: Family,
-    scaled: bool, said: bool,
+    scaled: bool, stated: bool,
 ) -> HeadReading | None:  # fmt: skip
     if whole is not None and whole.explained:
         at = whole.system.point(whole.x)
         system, x = whole.system, whole.x
-        if scaled and not said:
+        if scaled and not stated:
             system, x = replace(system, scaled=False), torch.cat([x, torch.zeros_like(x[:1])])
         proof = without_traded(certify(system, x, whole.misfit), system, x, supports)
         scale = float(whole.system.unpack(whole.x)[2])
@@ -138,7 +141,7 @@ def _reading(
     if not len(part) or not scaled:
         return None
     own = supports.opened() if space.is_levelled else supports
-    proof, misfits = certify_alone(space, own, part)
+    proof, misfits = certify_alone(space, own, part, scaled=stated)
     proof = without_other_labels(proof, space, own, part)
     rows = (misfits <= 4.0).nonzero()[:, 0]
     if not len(rows):
@@ -153,7 +156,6 @@ WHOLE_SAMPLES = 1e-3  # relative: a number this near to a whole one may be a num
 def _said(
     reading: HeadReading, samples: Sequence[Recovery], size: int, knowledge: Knowledge
 ) -> str:
-    """Return what was found of a batch."""
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
     said = [
         f"{len(samples)} of {size} samples found, {proved} of them proved",
@@ -179,7 +181,6 @@ def _kind_of_labels(knowledge: Knowledge) -> str:
 
 
 def _said_of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
-    """Return what the scale that was found means."""
     times = reading.scale * size
     if knowledge.scale_unknown:
         return f"the share is {1 / reading.scale:.4g} times the mean gradient of {size} samples"
@@ -192,7 +193,6 @@ def _said_of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str
 
 
 def _said_of_one(proved: bool, tested: bool, error: float, knowledge: Knowledge) -> str:
-    """Return what is said of one sample."""
     if proved:
         return f"one label explains this sample's part of the gradient, to within {error:.1g}"
     if knowledge.samples is None:
@@ -230,6 +230,10 @@ def _unsolvable(space: HeadSpace, size: int, knowledge: Knowledge) -> str:
 UNBALANCED = (
     "The columns of the head's gradient do not sum to zero, as those of a cross-entropy do: it "
     "carries noise, or was altered."
+)
+SINGULAR = (
+    "the equations of the batch are singular to within rounding ({}): the network is so sure of "
+    "its samples that nothing tells them apart; no label is claimed"
 )
 BALANCED_ROUNDINGS = 16.0  # the columns of a clean gradient sum to zero up to this many roundings
 
@@ -276,6 +280,14 @@ def recover_batch(
 
 def read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
     """Recover every sample behind one share; ``knowledge.samples`` is the size of the batch."""
+    try:
+        return _read_batch(subject, share, knowledge)
+    except (ArithmeticError, BROKEN) as error:
+        words = SINGULAR.format(in_a_line(error))
+        return BatchRecovery(Status.NO_SOLUTION, words, knowledge.samples or 1)
+
+
+def _read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
     share, knowledge = with_precision(share, subject.head), knowledge.of(share)
     if share.made_by is not None:
         trained = recover_trained_batch(subject, share, knowledge)
@@ -318,8 +330,10 @@ def _by_layers(
     subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery | None:
     """Read a batch from fully connected ReLU layers, whose labels may be any."""
-    attacks = (recover_by_inputs, recover_by_features)
-    found = (attack(subject, share, knowledge, knowledge.samples) for attack in attacks)
+    found = []
+    for attack in (recover_by_inputs, recover_by_features):
+        with suppress(ArithmeticError, BROKEN):
+            found.append(attack(subject, share, knowledge, knowledge.samples))
     return max(filter(None, found), key=lambda one: len(one.proved), default=None)
 
 
@@ -340,10 +354,13 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
         return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
     features = subject.once(features_of_noise).to(space.U.device)
     scales = (False,) if knowledge.scale_unknown else (True, False)
-    said = knowledge.samples is not None
-    reading = read_head(
-        space.times(float(size)), features, knowledge.family, scales=scales, said=said
-    )
+    stated = knowledge.samples is not None and knowledge.scale == "known"
+    try:
+        reading = read_head(
+            space.times(float(size)), features, knowledge.family, scales=scales, stated=stated
+        )
+    except (ArithmeticError, BROKEN) as error:
+        return BatchRecovery(Status.NOT_SINGLE, SINGULAR.format(in_a_line(error)), size)
     if reading is None:
         return BatchRecovery(Status.NOT_SINGLE, _unsolvable(space, size, knowledge), size)
     samples = tuple(_samples(reading, knowledge))
@@ -368,7 +385,6 @@ def _tells_apart(reading: HeadReading, knowledge: Knowledge) -> bool:
 
 
 def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
-    """Return a recovery for each sample of a reading."""
     proof, at = reading.certificate, reading.at
     features = reading.space.features(at.b)
     valid = (at.label.amin(-1) >= -(proof.label_errors + reading.space.relative)).tolist()

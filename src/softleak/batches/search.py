@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from softleak.batches.certificate import certify
-from softleak.batches.space import SHORTEST_VECTOR, HeadSpace
 from softleak.batches.systems import (
     NO_KIND,
     POLISH,
+    SHORTEST_VECTOR,
     THOROUGH,
     FoundSamples,
+    HeadSpace,
     JointSystem,
     SamplePoints,
     SampleSystem,
@@ -34,7 +35,7 @@ from softleak.batches.systems import (
     polish,
     row_errors,
 )
-from softleak.numerics.levenberg import Levenberg, promise
+from softleak.numerics.least_squares import Levenberg, promise
 
 HALVINGS = 60  # of the interval that holds the length of a step; the last bit of a double is 52
 LONGEST_STEP = 1e4  # in units of a step that raises one logit by one
@@ -67,7 +68,6 @@ def leading_points(system: SampleSystem, leaders: Tensor, leads: Tensor) -> Tens
     return torch.mul(low[:, None], step)
 
 
-# What decides which solutions can be samples of one batch.
 SELECT_COUPLING = 2e-2  # ``a_i·b_j`` of two samples is at most this, relative to ``a_i·b_i``
 SELECT_SAME = 1e-3  # two solutions whose ``a_i·b_j`` equals ``a_i·b_i`` to within this are one
 SELECT_PARALLEL = 1e-8  # two solutions are one if the cosine of their ``a`` is above one minus this

@@ -1,11 +1,12 @@
-"""The client: how a share is made from data."""
+"""The client: how a share is made from data, and which gradient a share of a client means."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from functools import cached_property
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +31,8 @@ from softleak.core.forward import (
     watched_tables,
 )
 from softleak.core.input_spec import Inputs, layout_of, pieces
-from softleak.core.share import GradientShare, LocalTraining, read_settings
+from softleak.core.share import GradientShare, LocalTraining, Unknown, read_settings
+from softleak.core.subject import Subject
 
 Weights = dict[str, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]  # logits (B, C) and soft labels (B, C) to a scalar
@@ -324,3 +326,133 @@ def _tensor(given: object, what: str, refusal: type[SoftleakError]) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(given).__name__
         raise refusal(f"expected {what} as numbers, got {kind} ({error})") from error
+
+
+Number = TypeVar("Number", float, Tensor)
+
+
+@dataclass(frozen=True)
+class SgdSteps:
+    """SGD with a known learning rate, as numbers."""
+
+    steps: int
+    lr: float
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    rates: tuple[float, ...] = ()  # the rate of each step over ``lr``; none if it stays
+
+    @classmethod
+    def of(cls, training: LocalTraining) -> SgdSteps | None:
+        """Return the recipe of a client with one sample; None if it is not SGD, or not known."""
+        steps = training.single_steps
+        lr, momentum, decay = training.lr, training.momentum, training.weight_decay
+        if training.optimiser != "sgd" or steps is None:
+            return None
+        if steps == 1 and not training.nesterov:
+            momentum = 0.0  # the first step has no momentum yet
+        if isinstance(lr, Unknown) or lr is None:
+            return None
+        if isinstance(momentum, Unknown) or isinstance(decay, Unknown):
+            return None
+        return cls(steps, lr, momentum, training.dampening, decay, training.nesterov)
+
+    def at(self, step: int) -> SgdSteps:
+        """Return the recipe with the rate of one step."""
+        return replace(self, lr=self.lr * self.rates[step], rates=()) if self.rates else self
+
+    def step(self, moved: Number, memory: Number | None, slope: Number) -> tuple[Number, Number]:
+        """Return how far ``before − now`` has got after one more step, and the momentum.
+
+        ``moved`` is that so far, without the decay of ``before`` itself; there is no ``memory``
+        before the first step; ``slope`` is the gradient of the loss.
+        """
+        if self.weight_decay:
+            slope = slope - self.weight_decay * moved
+        if not self.momentum:  # dampening is of the momentum, and without one there is none
+            return moved + self.lr * slope, slope
+        memory = slope if memory is None else self.momentum * memory + (1 - self.dampening) * slope
+        ahead = slope + self.momentum * memory if self.nesterov else memory
+        return moved + self.lr * ahead, memory
+
+    def step_in_place(self, moved: Tensor, memory: Tensor | None, slope: Tensor) -> Tensor:
+        """Take one more ``step``, write it to ``moved``, and return the momentum.
+
+        Memory and slope are overwritten, which saves most of the time where they are large.
+        """
+        if self.weight_decay:
+            slope.sub_(moved, alpha=self.weight_decay)
+        if not self.momentum:
+            moved.add_(slope, alpha=self.lr)
+            return slope
+        if memory is not None:
+            memory = memory.mul_(self.momentum).add_(slope, alpha=1 - self.dampening)
+        else:
+            memory = slope.clone() if self.nesterov else slope
+        if self.nesterov:
+            moved.add_(slope, alpha=self.lr).add_(memory, alpha=self.lr * self.momentum)
+        else:
+            moved.add_(memory, alpha=self.lr)
+        return memory
+
+    @cached_property
+    def kept(self) -> tuple[float, ...]:
+        """Return the part of the first weights that is left before each step, and at the end."""
+        moved, memory, found = -1.0, None, [1.0]
+        for k in range(self.steps):
+            moved, memory = self.at(k).step(moved, memory, 0.0)
+            found.append(-moved)
+        return tuple(found)
+
+    @cached_property
+    def weights(self) -> tuple[float, ...]:
+        """Return how much the gradient of each step counts in the update."""
+        moved = [0.0] * self.steps
+        for one in range(self.steps):
+            memory = None
+            for k in range(self.steps):
+                moved[one], memory = self.at(k).step(moved[one], memory, float(k == one))
+        return tuple(moved)
+
+    @property
+    def total(self) -> float:
+        """Return ``κ``, the sum of the weights of all steps."""
+        return sum(self.weights)
+
+
+def as_gradient(subject: Subject, share: GradientShare) -> GradientShare:
+    """Return the gradient that a share means, which the share remembers.
+
+    A share that is a gradient means itself. Of SGD with a known learning rate it is the mean
+    gradient of all steps; of one step, the gradient itself. Of any other training it is
+    ``before − after``, taken for a gradient of unknown scale.
+    """
+    if share.made_by is None:
+        return share
+    recipe = SgdSteps.of(share.made_by)
+    if recipe is None:
+        return share.once(as_gradient, lambda: replace(share, made_by=None, scale="unknown"))
+    return share.once((as_gradient, subject), lambda: mean_gradient(subject, share, recipe))
+
+
+def mean_gradient(subject: Subject, share: GradientShare, recipe: SgdSteps) -> GradientShare:
+    """Return the weighted mean of the gradients of all steps: of one step, the gradient itself."""
+    lost, total = 1 - recipe.kept[-1], recipe.total
+
+    def undo(name: str, update: Tensor) -> Tensor:
+        weight = subject.parameters.get(name)
+        if weight is None or not lost or not update.any():
+            return update.double() / total
+        # What was not trained did not decay either: an update of zeros stays one.
+        return (update.double() - lost * weight.detach().to(update.device).double()) / total
+
+    rounding = {name: error / total for name, error in share.rounding.items()}
+    changed = {name: undo(name, update) for name, update in share.items()}
+    return replace(share, gradients=changed, rounding=rounding, made_by=None)
+
+
+def mean_of_head(subject: Subject, share: GradientShare, recipe: SgdSteps) -> GradientShare:
+    """Return the mean gradient of the head alone, which costs far less than that of all layers."""
+    own = (subject.head.weight_name, subject.head.bias_name)
+    return mean_gradient(subject, share.without(*(n for n in share if n not in own)), recipe)

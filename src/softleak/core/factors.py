@@ -58,7 +58,6 @@ class Factors:
     sums: Tensor  # (N, I) over the columns of G
 
     def take(self, rows: Tensor) -> Factors:
-        """Return the factors of some clients."""
         if len(rows) == len(self.sigma) == 1:
             return self
         return Factors(
@@ -73,7 +72,6 @@ class Factors:
 
     @property
     def zero(self) -> Tensor:
-        """Return whether the gradient is zero."""
         return self.sigma == 0
 
     @property
@@ -181,10 +179,7 @@ def _factors(
 
 
 def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return ``u``, ``σ``, ``v``, the residual and the column sums of N gradients of one size.
-
-    Without noise the largest row is ``v`` up to rounding; with noise all rows have to vote.
-    """
+    """Return ``u``, ``σ``, ``v``, the residual and the column sums of N gradients of one size."""
     G = torch.stack(list(gradients)) if len(gradients) > 1 else gradients[0][None]
     G = G.float() if G.element_size() < 4 else G  # products in half precision lose what is there
     probes = _drawn(G.shape[-1]).to(G.device, G.dtype)

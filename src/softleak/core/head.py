@@ -27,6 +27,8 @@ from softleak.core.forward import (
     seeded,
 )
 from softleak.core.input_spec import Inputs, Layout
+from softleak.core.share import GradientShare
+from softleak.core.vocabulary import Precision
 from softleak.numerics.recorder import watched
 
 POWER_STEPS, POWER_SLACK = 8, 1.2  # of the iteration, and a factor for what its steps lack
@@ -99,12 +101,10 @@ class Head:
 
     @cached_property
     def largest_weight(self) -> float:
-        """Return the largest entry of ``W``, by size."""
         return float(self.W.abs().max())
 
     @cached_property
     def largest_row(self) -> float:
-        """Return the length of the longest row of ``W``."""
         return float(self.W.norm(dim=1).max())
 
     @cached_property
@@ -139,12 +139,10 @@ class Head:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype that the model computes in."""
         return self.W.dtype
 
     @property
     def classes(self) -> int:
-        """Return the number of classes C."""
         return self.W.shape[0]
 
     def logits(self, x: Tensor) -> Tensor:
@@ -343,3 +341,35 @@ def _why_none(linears: dict[str, nn.Linear], runs: list[_Run]) -> str:
         "straight from an nn.Linear, without a temperature, a scale, a softmax or an average "
         "behind it"
     )
+
+
+# In which number format a client computed is read off the bits of what it sent: under autocast the
+# last bits of every entry of the head's gradient are zero. TF32 leaves no such trace.
+ENOUGH = 32  # entries that are not zero: fewer could end in zeros by chance
+LAST_BITS: tuple[tuple[Precision, int], ...] = (("bfloat16", 16), ("float16", 13))
+
+
+def with_precision(share: GradientShare, head: Head) -> GradientShare:
+    """Return the share with the precision it shows, unless the caller states one."""
+    if share.precision is not None or head.weight_name not in share:
+        return share
+    found = recognised_precision(share[head.weight_name])
+    return share if found is None else replace(share, precision=found)
+
+
+def recognised_precision(gradient: Tensor) -> Precision | None:
+    """Return the half precision of whose numbers a float32 gradient consists, if there is one."""
+    if gradient.dtype is not torch.float32:
+        return None
+    bits = gradient.contiguous().flatten().view(torch.int32)
+    _, least = LAST_BITS[-1]
+    if _ends_in_bits(bits[:ENOUGH], least):  # a few entries first: most shares end here
+        return None
+    if int((gradient != 0).sum()) < ENOUGH:
+        return None
+    return next((name for name, count in LAST_BITS if not _ends_in_bits(bits, count)), None)
+
+
+def _ends_in_bits(bits: Tensor, count: int) -> bool:
+    """Return whether some of the last ``count`` bits of any number are set."""
+    return bool((bits & ((1 << count) - 1)).any())

@@ -31,10 +31,7 @@ class InputPart:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """An input that is not one tensor of real numbers, for which a shape is enough.
-
-    Like a shape it is public knowledge of the protocol, not of the sample.
-    """
+    """An input that is not one tensor of real numbers; public, as a shape is."""
 
     parts: tuple[InputPart, ...]
 

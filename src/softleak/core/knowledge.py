@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from softleak.core.errors import LabelError, OptionError, ShareError
 from softleak.core.families import Family
-from softleak.core.results import Recovery, Status
+from softleak.core.results import Recovery
 from softleak.core.share import GradientShare, LocalTraining, Scale
 
 
@@ -67,40 +67,7 @@ class Knowledge:
         return replace(self, scale=scale, client=client)
 
     def assumptions(self, recovery: Recovery) -> tuple[str, ...]:
-        """Return what an answer rests on, in sentences."""
-        said = [
-            "The gradient is that of the cross-entropy of several samples or steps, with this "
-            "model and these weights; its sign is as it was said or taken to be."
-            if recovery.status is Status.NOT_SINGLE
-            else "The gradient is that of the cross-entropy of one sample, with this model and "
-            "these weights, in the mode it was audited in."
-        ]
-        if self.client is not None:
-            said.append(f"The client trained as was said ({self.client}), from these weights.")
-        said.append(
-            "The share was multiplied by an unknown positive factor."
-            if self.scale_unknown
-            else "The share was not multiplied by a factor (clipping, learning rate, averaging)."
-        )
-        if self.noise:
-            said.append(
-                f"Every entry carries independent noise of standard deviation {self.noise:g}, as "
-                "declared."
-            )
-        elif recovery.noise:
-            said.append(
-                "Whatever one sample cannot explain is assumed to be independent noise of equal "
-                "size on every entry."
-            )
-        else:
-            said.append("The share carries no noise beyond the rounding of its number format.")
-        if recovery.status is Status.UNIQUE:
-            said.append(self._label_assumed(recovery))
-        return tuple(said)
+        """Return what an answer rests on, in sentences that its update does not contradict."""
+        from softleak.present.fit import resting_on  # above this layer, where words are made
 
-    def _label_assumed(self, recovery: Recovery) -> str:
-        if self.family is not None:
-            return f"The label belongs to the family {self.family}, as was said."
-        if any(piece.agrees for piece in recovery.evidence):
-            return "Nothing is assumed of the label: evidence from other layers decides."
-        return "The label is one-hot, smoothed, or a smoothed mix of two classes."
+        return tuple(resting_on(self, recovery))

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from softleak.core.fit import NOT_FITTED, Fit
-from softleak.core.loss import CROSS_ENTROPY, Loss
+from softleak.core.loss import CROSS_ENTROPY, BinaryCrossEntropy, Loss
 
 
 class Why(Enum):
@@ -32,7 +33,10 @@ class Why(Enum):
     STRONGER_SUCCEEDED = auto()
     NOT_REAL_VALUED = auto()
     NO_FINITE_SOLUTION = auto()
+    DIVIDED = auto()  # layer
+    DIVIDED_TO_A_FACTOR = auto()  # layer
     DETERMINED = auto()
+    NOT_BORNE_OUT = auto()
     UNDETERMINED = auto()
     MATCHED = auto()  # several, misfit, agreement
     SOLVED = auto()  # several
@@ -124,6 +128,21 @@ def label_in_words(label: Tensor) -> str:
     if not words:
         return f"about {1 / len(flat):.2g} for each of {len(flat)} classes"
     return ", ".join([*words, *([f"all others {rest:.2f}"] if rest >= LEAST_WEIGHT else [])])
+
+
+MOST_TAGS = 12  # labels of a sample that are named
+
+
+def tags_in_words(label: Tensor, names: Sequence[str] = ()) -> str:
+    """Return several labels of one sample (C,) such as "has 2 of 14: class 3, class 7"."""
+    flat = label.detach().double().cpu()
+    had = [i for i, value in enumerate(flat.tolist()) if value > 0.5]
+    named = [names[i] if i < len(names) else f"class {i}" for i in had[:MOST_TAGS]]
+    if len(had) > MOST_TAGS:
+        named.append(f"{len(had) - MOST_TAGS} more")
+    e = float(torch.minimum(flat, 1 - flat).mean())
+    smoothed = f" (smoothed by {e:.2f})" if e >= LEAST_WEIGHT else ""
+    return f"has {len(had) or 'none'} of {len(flat)}{': ' * bool(had)}{', '.join(named)}{smoothed}"
 
 
 def message_lines(message: str) -> list[str]:
@@ -258,6 +277,11 @@ class Recovery(ShortRepr):
         return None if self.label is None else int(self.label.argmax())
 
     @property
+    def tags(self) -> bool:
+        """Return whether the label is several, each of which a sample has or has not."""
+        return isinstance(self.loss, BinaryCrossEntropy)
+
+    @property
     def proved_class(self) -> int | None:
         """Return the class that leads in every label that may be the true one, or None."""
         if self.status is Status.UNIQUE and self.label is not None:
@@ -273,7 +297,8 @@ class Recovery(ShortRepr):
             return f"{self.status.name}, no label"
         known = f", error at most {self.error:.2g}" if self.error < float("inf") else ""
         sure = "" if self.confidence is None else f", class confident to {self.confidence:.2f}"
-        return f"{self.status.name}, {label_in_words(self.label)}{known}{sure}"
+        words = tags_in_words(self.label) if self.tags else label_in_words(self.label)
+        return f"{self.status.name}, {words}{known}{sure}"
 
     def _lines(self) -> Iterator[str]:
         yield f"Recovery: {self._summary()}"

@@ -313,7 +313,6 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
         return high if math.isnan(high) else max(-low, high)
 
     def norm(self) -> float:
-        """Return the L2 norm of all gradients together."""
         return math.hypot(*(float(g.double().norm()) for g in self.gradients.values()))
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:

@@ -93,7 +93,6 @@ class Subject:
 
     @cached_property
     def parameters(self) -> Mapping[str, Tensor]:
-        """Return the model's parameters by name."""
         return dict(self.model.named_parameters())
 
     def once(self, make: Callable[[Subject], Made]) -> Made:

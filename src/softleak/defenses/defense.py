@@ -40,7 +40,6 @@ class _Open:
     random: ClassVar[bool] = False
 
     def public(self, sent: GradientShare) -> GradientShare:
-        """Return the share as it is."""
         return sent
 
 
@@ -72,7 +71,6 @@ class Composed:
 
     @property
     def random(self) -> bool:
-        """Return whether any of the steps is random."""
         return any(is_random(step) for step in self.steps)
 
     def public(self, sent: GradientShare) -> GradientShare:
@@ -146,7 +144,6 @@ class OnKept:
 
     @property
     def random(self) -> bool:
-        """Return whether the other defence is random."""
         return is_random(self.step)
 
     def public(self, sent: GradientShare) -> GradientShare:
@@ -224,7 +221,6 @@ class _Noise(_Open):
         return noisy.expecting(self.std) if self.declared else noisy
 
     def _drawn(self, like: Tensor, generator: Generator) -> Tensor:
-        """Return noise of the shape of a gradient."""
         raise NotImplementedError
 
 

@@ -32,8 +32,7 @@ from softleak.core.subject import Subject
 from softleak.core.vocabulary import State
 from softleak.io.weights import own_names
 from softleak.labels.evidence.probes import evidence_of
-from softleak.labels.local.one_step import Balance
-from softleak.labels.local.proportions import StandIns
+from softleak.labels.local.proportions import Balance, StandIns
 from softleak.present.words import composition_words, headline
 
 Weights = Mapping[str, Tensor]  # weights and buffers by name
@@ -203,6 +202,11 @@ class ClientAudit:
         return frozenset(Leak) if self.report is None else self.report.unattacked
 
     @property
+    def contradicted(self) -> bool:
+        """Whether the update contradicts what was stated of it, so that attacks say little."""
+        return self.report is not None and not self.report.fit.holds
+
+    @property
     def single(self) -> bool:
         """Whether nothing shows that the update comes from several samples or steps."""
         return self.report is not None and not self.report.several
@@ -262,6 +266,7 @@ class RoundAudit:
                 f"softleak-{k.value}-not-attacked": float(len(self.audited) - n)
                 for k, n in tried.items()
             },
+            "softleak-contradicted": float(sum(client.contradicted for client in self.clients)),
             "softleak-audited": float(len(self.audited)),
             "softleak-refused": float(len(self.clients) - len(self.audited)),
             "softleak-several": float(sum(not client.single for client in self.audited)),

@@ -23,9 +23,11 @@ from softleak.audit.weakest import (
     treated,
 )
 from softleak.core.errors import OptionError
+from softleak.core.loss import CrossEntropy
 from softleak.core.share import GradientShare
 from softleak.defenses.defense import GaussianNoise
 from softleak.guard.auditor import Auditor, ClientAudit, ClientUpdate, Question
+from softleak.present.words import contradiction
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +57,14 @@ class GuardOutcome:
                 f"{left}."
             )
         found, unknown = self.found, self.found.unattacked & stop
+        broken = " The update contradicts what was stated." if found.contradicted else ""
         said = {
             "It gives away what it should not": found.leaks & stop,
             "This guard is told to stop what was not attacked": unknown,
             "It gives away what this guard is not told to stop": found.leaks - stop,
         }
         told = [f"{words}: {named(leaks)}." for words, leaks in said.items() if leaks]
-        return " ".join(["Sent as it is.", *told])
+        return " ".join([f"Sent as it is.{broken}", *told])
 
     def metrics(self, stop: frozenset[Leak], seconds: float) -> dict[str, float]:
         """Return the outcome as numbers for a framework's metrics.
@@ -75,6 +78,7 @@ class GuardOutcome:
         return {
             **{f"guard-{leak.value}": float(leak in leaks) for leak in Leak if leak not in never},
             **{f"guard-{leak.value}-not-attacked": float(leak in unattacked) for leak in Leak},
+            "guard-contradicted": float(self.found.contradicted),
             "guard-defended": float(self.stopped is not None),
             "guard-noise": 0.0 if self.stopped is None else self.stopped.setting,
             "guard-kept": 1.0 if self.stopped is None else self.stopped.treatment.kept,
@@ -141,7 +145,8 @@ class GuardPolicy:
     noise: Make = GaussianNoise  # makes a defence of a standard deviation and a source
     treatments: Sequence[Treatment] = TREATMENTS  # what may be done before the noise
     # Whether an update is kept back if a leak that must not happen could not be attacked, so that
-    # nothing is known of it. Otherwise it is sent, and the log says so.
+    # nothing is known of it. Otherwise it is sent, and the log says so. An update that contradicts
+    # what was stated is kept back whatever this says.
     refuse_unattacked: bool = False
 
     def __post_init__(self) -> None:
@@ -184,13 +189,18 @@ class UpdateGuard:
         update = self._auditor.ready(subject, update)
         found = self._auditor.one(subject, update, inputs=inputs)
         leaking, unknown = found.leaks & policy.stop, found.unattacked & policy.stop
+        report, share, acts = found.report, update.share, policy.action is not Action.WARN
+        if leaking and policy.action is Action.REFUSE:
+            return GuardOutcome(found, refusal=f"the update gives away: {named(leaking)}")
+        if report is not None and found.contradicted and acts:
+            why = f"the update contradicts what was stated: {contradiction(report)}"
+            return GuardOutcome(found, refusal=why)
         if unknown and policy.refuse_unattacked:
             return GuardOutcome(found, refusal=f"it was not attacked: {named(unknown)}")
-        report, share = found.report, update.share
-        if not leaking or report is None or share is None or policy.action is Action.WARN:
+        if not leaking or report is None or share is None or not acts:
             return GuardOutcome(found)
-        if policy.action is Action.REFUSE:
-            return GuardOutcome(found, refusal=f"the update gives away: {named(leaking)}")
+        if not isinstance(report.label.recovery.loss, CrossEntropy):
+            return GuardOutcome(found, refusal="no attack behind a defence knows its loss")
         options = replace(self._auditor.question.options(update.scale_known), inputs=inputs)
         search = Search.of(subject, share, report, options, policy.stop, policy.seeds, policy.noise)
         return defended(found, search, policy.treatments, last, generator)
@@ -198,6 +208,6 @@ class UpdateGuard:
     def say(self, number: int, outcome: GuardOutcome, seconds: float) -> None:
         """Log what an update gives away, and what became of it."""
         did, found = outcome.words(self.policy.stop), outcome.found
-        doubtful = found.leaks or found.unattacked & self.policy.stop
+        doubtful = found.leaks or found.contradicted or found.unattacked & self.policy.stop
         level = logging.WARNING if doubtful else logging.INFO
         LOGGER.log(level, "round %d: %s %s (%.1f s)", number, found.words, did, seconds)

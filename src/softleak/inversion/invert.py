@@ -20,6 +20,7 @@ from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
+from softleak.inversion.check import Shown, feature_agrees, noise_explains
 from softleak.inversion.conv.layer import Conv
 from softleak.inversion.patches import NO_POSITIONS, invert_patches, patch_plan
 from softleak.inversion.results import (
@@ -34,6 +35,7 @@ from softleak.inversion.results import (
 from softleak.inversion.state import LayerState, Step
 from softleak.inversion.texts.read import read_batch, read_text
 from softleak.inversion.texts.span import FROM_SPAN
+from softleak.labels.fit import taken_for_noise
 
 BOUND_IN_ERRORS = 16.0  # standard errors in the bound of a unique recovery, the worst of rounding
 # The dB that the last layer costs the quick pass, which is given up where they are missing. The
@@ -95,7 +97,7 @@ def invert_subject(
     What has to be found out of the model is found once for all shares of a subject.
     """
     samples = (recovery,) if isinstance(recovery, Recovery) else tuple(recovery or ())
-    noise = max((one.noise or 0.0 for one in samples), default=0.0)
+    noise = max((taken_for_noise(subject, share, one) for one in samples), default=0.0)
     share = share.expecting(noise) if noise else share
     if isinstance(subject.input_shape, InputSpec):
         return _texts(subject, share, samples)
@@ -211,9 +213,25 @@ def walk_back(
     if recovery.scale != 1.0:
         share = share.scaled(1 / recovery.scale)
     start = start_state(chain.head, share, recovery, feature.to(device), t)
-    return _best_walk(
-        chain, start, share, torch.as_tensor(pixel, dtype=torch.double, device=device)
-    )
+    worth = torch.as_tensor(pixel, dtype=torch.double, device=device)
+    found = _best_walk(chain, start, share, worth)
+    if not found.determined or borne_out(model, chain.head, share, recovery, found):
+        return found
+    return replace(found, borne_out=False)
+
+
+def borne_out(
+    model: nn.Module, head: Head, share: GradientShare, recovery: Recovery, found: Inversion
+) -> bool:
+    """Return whether the model makes of an input what the share shows of it."""
+    shown = Shown.of(recovery, factor(head, [share]))
+    if not feature_agrees(model, head.name, found.input, found.error, shown):
+        return False
+    noise, label = recovery.noise, recovery.label
+    if not noise or label is None:
+        return True
+    noise = noise / abs(recovery.scale)  # of the share without its scale
+    return noise_explains(model, share, found.input, found.error, label, noise)
 
 
 def _best_walk(chain: Chain, start: LayerState, share: GradientShare, worth: Tensor) -> Inversion:

@@ -1,8 +1,11 @@
 """The input of one sample by one division: ``∂L/∂W = δ xᵀ`` and ``∂L/∂b = δ`` of the first layer.
 
-Nothing is assumed of the loss, of the label or of the weights. A factor on the whole share cancels.
-One that differs from tensor to tensor (layer-wise clipping, another rate for biases) does not: then
-the input comes out up to a factor, which the forward pass through the model can tell.
+Nothing is assumed of the loss, of the label or of the weights, and several steps on one sample only
+add up in ``δ``. A factor on the whole share cancels. One that differs from tensor to tensor
+(layer-wise clipping, another rate for biases) does not: then the input comes out up to a factor,
+which the forward pass through the model can tell.
+
+Where entries were removed, those that are left are divided; on a grid they are off by a step.
 """
 
 from __future__ import annotations
@@ -15,17 +18,22 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from softleak.core.errors import SoftleakError
-from softleak.core.factors import Factors
+from softleak.core.factors import factor
 from softleak.core.forward import forward_one, random_input
+from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.inversion.check import AGREES, CHANCE, LOOSEST, Shown, feature_of
+from softleak.inversion.results import psnr_of
+from softleak.labels.fit import grid_step
+from softleak.labels.otherwise import is_sign_pattern
 from softleak.numerics.recorder import recorded_inputs
-from softleak.resimulation import exact_copy
 
 ROUNDINGS = 64.0  # that a gradient of one sample may be off a product
-AGREES = 1e-3  # the sine of the angle between two features that are one
 TRIED, WIDEST = 61, 1e6  # factors that are tried, and the largest
-LEAST_ENTRIES = 3  # of a feature whose direction can tell a factor
+LEAST_ROWS = 2  # that have to agree on one input
+FEWEST_CLASSES = 3  # of a head whose samples do not all have parallel gradients
+STEPS = tuple(1e-6 * 2.0**k for k in range(20))  # relative: how wide an interval of factors may be
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +42,7 @@ class Quotient:
 
     Attributes:
         input: the input, in the shape that the model takes.
-        error: the standard error of each entry, by rounding.
+        error: the standard error of each entry, by rounding, noise and compression.
         layer: the layer that gave it.
         verified: whether the model makes of it the feature that the head's gradient shows.
         factor: what the quotient was divided by, where tensors have factors of their own.
@@ -45,6 +53,10 @@ class Quotient:
     layer: str
     verified: bool
     factor: float = 1.0
+
+    def psnr(self, pixel: Tensor | float) -> float:
+        """Return the PSNR in dB that the error predicts; one unit is worth ``pixel`` pixels."""
+        return psnr_of(self.error, torch.as_tensor(pixel, dtype=torch.double))
 
 
 def input_layer(subject: Subject) -> str | None:
@@ -72,64 +84,94 @@ def input_layer(subject: Subject) -> str | None:
     return None
 
 
-def divided(subject: Subject, share: GradientShare, factors: Factors | None) -> Quotient | None:
+def divided(subject: Subject, share: GradientShare, recovery: Recovery) -> Quotient | None:
     """Return the input of one sample by division; None if the model or the share is not of it.
 
     Args:
         subject: the model.
         share: what was sent.
-        factors: the factors of the head's gradient, if that is of rank one.
+        recovery: what was found of its label, which may be nothing.
     """
     layer = subject.once(input_layer)
     if layer is None or not {f"{layer}.weight", f"{layer}.bias"} <= share.keys():
         return None
-    G, g = share[f"{layer}.weight"].double(), share[f"{layer}.bias"].double()
-    size = float(g.norm())
-    if not size > 0:
+    found = _divided(subject, share, layer)
+    if found is None:
         return None
-    x = (g @ G) / size**2
-    dtype = subject.parameters[f"{layer}.weight"].dtype
-    relative = share.resolution(f"{layer}.weight", dtype)
-    noise, own = share.noise(f"{layer}.weight"), share.noise(f"{layer}.bias")
-    allowed = ROUNDINGS * relative * float(G.norm())
-    allowed += 4 * math.hypot(noise * G.numel() ** 0.5, own * len(g) ** 0.5 * float(x.norm()))
-    if not float((G - torch.outer(g, x)).norm()) <= allowed:
+    x, error = (one.view(subject.expected_tensor_shape) for one in found)
+    shown = Shown.of(recovery, factor(subject.head, [share]))
+    told = None if shown is None else _factor(subject, x, error, shown)
+    if told is not None:
+        value, width = told
+        error = error.hypot(x * width) / abs(value)
+        return Quotient(x / value, error, layer, verified=True, factor=value)
+    # All samples of two classes have parallel gradients, so that a mixture looks like one of them.
+    if subject.head.classes < FEWEST_CLASSES and recovery.status is not Status.UNIQUE:
         return None
-    error = (relative * x.abs()).hypot(x.new_tensor((noise + own * float(x.norm())) / size))
-    x, error = (one.view(subject.expected_tensor_shape) for one in (x, error))
-    factor = _factor(subject, x, factors)
-    if factor is None:
-        return Quotient(x, error, layer, verified=False)
-    return Quotient(x / factor, error / factor, layer, verified=True, factor=factor)
+    return Quotient(x, error, layer, verified=False)
 
 
-def _factor(subject: Subject, x: Tensor, factors: Factors | None) -> float | None:
-    """Return the factor at which the model makes the head's feature of ``x``; None if at none."""
-    if factors is None or factors.v.shape[-1] < LEAST_ENTRIES:
+def _divided(subject: Subject, share: GradientShare, layer: str) -> tuple[Tensor, Tensor] | None:
+    """Return the quotient (I,) with standard errors, if all rows agree on one."""
+    weight, bias = f"{layer}.weight", f"{layer}.bias"
+    G, g = share[weight].double(), share[bias].double()
+    rows, columns = g != 0, (G[g != 0] != 0).any(0)
+    if int(rows.sum()) < LEAST_ROWS or int(columns.sum()) < LEAST_ROWS or is_sign_pattern(G):
         return None
-    v = factors.v[0]
+    G, g = G[rows], g[rows]
+    step, own_step = (grid_step(share[name].double()) or 0.0 for name in (weight, bias))
+    left = G != 0
+    whole = step > 0 or bool(left[:, columns].all())
+    used = torch.ones_like(G) if whole else left.double()
+    size = (used.T @ g.square()).sqrt()  # (I,) of the part of the bias that tells an entry
+    known = size > 0
+    x = torch.where(known, (used * G).T @ g / size.square().clamp_min(1e-300), 0.0)
+    relative = share.resolution(weight, subject.parameters[weight].dtype)
+    noise, own = math.hypot(share.noise(weight), step), math.hypot(share.noise(bias), own_step)
+    off = float((used * (G - torch.outer(g, x))).norm())
+    count = float(used.sum())
+    mixed = math.hypot(noise * count**0.5, own * float((used * x).norm()))
+    mixed *= (1 + CHANCE * (2 / count) ** 0.5) ** 0.5
+    if not off <= ROUNDINGS * relative * float(G.norm()) + mixed or _few(used, known):
+        return None
+    error = (relative * x.abs()).hypot(noise / size.clamp_min(1e-300))
+    error = error.hypot(x * (own / size + len(g) * (own / size) ** 2))
+    # What was removed is smaller than what was left of the largest row.
+    removed = 0.0 if whole else float(G[left].abs().min() / g.abs().max())
+    return x, torch.where(known, error, removed)
+
+
+def _few(used: Tensor, known: Tensor) -> bool:
+    """Return whether hardly any two entries that are left have to agree on one number."""
+    spare = float(used.sum()) - float(known.sum())
+    return spare < LEAST_ROWS
+
+
+def _factor(subject: Subject, x: Tensor, error: Tensor, shown: Shown) -> tuple[float, float] | None:
+    """Return the factor at which the model makes of ``x`` the feature shown, and its error."""
+    model, head = subject.model, subject.head.name
 
     def off(log: float) -> float:
-        feature = _feature(subject, x / math.exp(log))
-        if feature is None or not float(feature.norm()) > 0:
-            return 1.0
-        along = float(feature @ v / feature.norm())
-        return math.sqrt(max(1 - along**2, 0.0))
+        return shown.off(feature_of(model, head, x / math.exp(log)))
 
-    if off(0.0) <= AGREES:
-        return 1.0
+    def width(log: float, allowed: float) -> float:
+        sides = (step for step in STEPS if min(off(log - step), off(log + step)) > allowed)
+        return next(sides, math.inf)
+
+    def allowed(log: float) -> float:
+        f = math.exp(log)
+        return shown.tolerance(lambda one: feature_of(model, head, one), x / f, error / f)
+
+    plain = allowed(0.0)
+    if off(0.0) <= plain < math.inf and width(0.0, plain) <= LOOSEST:
+        return 1.0, 0.0
     tried = torch.linspace(-1, 1, TRIED).mul(math.log(WIDEST)).tolist()
     values = [off(one) for one in tried]
     best = min(range(1, TRIED - 1), key=values.__getitem__)
     found = minimize_scalar(off, bounds=(tried[best - 1], tried[best + 1]), method="bounded",
                             options={"xatol": 1e-10})  # fmt: skip
-    return math.exp(float(found.x)) if found.fun <= AGREES else None
-
-
-def _feature(subject: Subject, x: Tensor) -> Tensor | None:
-    """Return the feature (I,) that the model makes of an input, in float64."""
-    model = subject.once(exact_copy)
-    with torch.no_grad(), recorded_inputs(model, subject.head.name) as entered:
-        forward_one(model, x)
-    last = entered[subject.head.name][-1]
-    return last.flatten() if last.numel() == subject.head.W.shape[1] else None
+    log, limit = float(found.x), allowed(float(found.x))
+    if not float(found.fun) <= limit < math.inf:
+        return None
+    wide = width(log, max(limit, AGREES))
+    return (math.exp(log), wide) if wide <= LOOSEST else None

@@ -104,6 +104,8 @@ class Inversion(ShortRepr):
         text: The words and their certainty, if the input is a text; ``input`` then holds ids.
         texts: The texts of a batch, in no order, where they were told apart; their words are
             likely, never certain.
+        borne_out: Whether the model makes of the input what the share shows of it. If not, the
+            equations agreed on something else, and no error is predicted.
     """
 
     input: Tensor
@@ -113,12 +115,13 @@ class Inversion(ShortRepr):
     message: str = ""
     text: Text | None = None
     texts: tuple[Text, ...] = ()
+    borne_out: bool = True
 
     @property
     def determined(self) -> bool:
         """Tell whether the rows of every layer determined its input and agreed on it."""
         agreed = all(one.determined and one.residual < LARGEST_RESIDUAL for one in self.layers)
-        return agreed and bool(self.error.isfinite().all())
+        return agreed and self.borne_out and bool(self.error.isfinite().all())
 
     @property
     def tokens(self) -> tuple[int | None, ...]:
@@ -127,8 +130,8 @@ class Inversion(ShortRepr):
 
     @property
     def psnr_predicted(self) -> float:
-        """Return the PSNR in dB that ``error`` predicts, for pixels of range one."""
-        return psnr_of(self.error, self.pixel)
+        """Return the PSNR in dB that ``error`` predicts, for pixels of range one; NaN if none."""
+        return psnr_of(self.error, self.pixel) if self.borne_out else math.nan
 
     @property
     def sufficient(self) -> bool:

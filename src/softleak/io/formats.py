@@ -177,10 +177,7 @@ MOST_ROWS = 1 << 28  # of a table of embeddings
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds.
-
-    The facts mean what the fields of ``GradientShare`` with the same names mean.
-    """
+    """What a file holds; its facts are the fields of ``GradientShare`` with these names."""
 
     tensors: Mapping[str, Tensor]  # the tensors by name
     input_shape: Layout | None = None  # the layout of one input, if the file records it

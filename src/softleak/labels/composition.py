@@ -13,7 +13,7 @@ from softleak.core.factors import head_gradients, numerical_rank
 from softleak.core.head import Head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.noisy.features import features_of_noise
+from softleak.labels.noisy.spectrum import features_of_noise
 from softleak.labels.positive import never_negative
 
 PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
@@ -21,6 +21,7 @@ PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
 # C-th of it.
 MOST_SMOOTHED = 0.2
 UNSURE_LENGTH = 5.0  # times: how much longer features may be than those of noise
+MISPLACED = 0.5  # of all predictions: more than a sign that is right takes from few classes
 LOPSIDED = 4.0  # times as many classes raised as lowered: a sign that does this is a wrong one
 
 
@@ -94,15 +95,36 @@ class BatchReader:
         relative = share.resolution(self.head.weight_name, self.head.dtype)
         least = max(numerical_rank(self.head, share, relative), 1)
         raised, lowered = self._moved(share, G, error)
-        if len(raised) > 2 and len(raised) >= LOPSIDED * lowered:
+        if self.is_lopsided(share, len(raised), lowered):
             return Batch(least, (), None, "nearly every class is raised: the sign may be wrong")
         present = self._present(share, G, raised)
         counts = None if samples is None or left else self.counts(share, raised, samples)
         how = "" if raised else f": {self._why_none(share)}"
         open_ = len(raised) - len(present)
         more = f", {open_} more raised, which smoothing may do" if open_ else ""
-        words = f"at least {least} gradients; {len(present)} classes proved{more}{how}"
+        some, named = "s" * (least != 1), "es" * (len(present) != 1)
+        words = f"at least {least} gradient{some}; {len(present)} class{named} proved{more}{how}"
         return Batch(least if left is None else 1, present, counts, words, raised)
+
+    def is_lopsided(self, share: GradientShare, raised: int, lowered: int) -> bool:
+        """Return whether more classes are raised than the right sign of an update raises.
+
+        So many samples as classes are raised leave as many gradients. Where there are as many as
+        can be told apart, what is lowered tells: it had been predicted, by half of all at least.
+        """
+        if raised <= 2 or raised < LOPSIDED * lowered:
+            return False
+        G = head_gradients(self.head, [share])[0].double()
+        rank = numerical_rank(
+            self.head, share, share.resolution(self.head.weight_name, self.head.dtype)
+        )
+        if rank < min(len(G) - 1, G.shape[1]):
+            return raised > rank
+        delta = self._mean_delta(share, G)
+        if delta is None or share.scale == "unknown" or not len(self.features):
+            return True
+        p = torch.softmax(self.head.logits(self.features) + self.head.b, -1).mean(0)
+        return float((delta - p)[delta > 0].sum()) > MISPLACED
 
     def _moved(self, share: GradientShare, G: Tensor, error: float) -> tuple[tuple[int, ...], int]:
         """Return classes j with a negative sum of p_j − y_j, and how many have a positive one."""

@@ -18,9 +18,9 @@ from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
-from softleak.labels.composition import LOPSIDED, entry_error
-from softleak.labels.evidence.combine import combine
+from softleak.labels.composition import BatchReader, entry_error
 from softleak.labels.evidence.probes import evidence_for
+from softleak.labels.evidence.relation import combine
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.positive import never_negative
@@ -29,12 +29,13 @@ from softleak.labels.residual import (
     SAME_FACTOR,
     LossReading,
     Residual,
+    at_temperature,
     simple_readings,
-    temperature_of,
 )
 
 GRID_LEAST, GRID_MOST = 8, 600  # levels of a grid that rounding to 8 bits leaves
 GRID_OFF = 0.04  # of a step: how far values may lie beside a grid
+MOST_STEPS = 64  # of rounding that the entries of a residual may hold
 GRID_REPEATS = 4  # times as many values as levels
 # Entries that were cut off: the part of zeros, and the smallest of the others beside their median.
 CUT_ZEROS, CUT = 0.1, 0.2
@@ -44,8 +45,8 @@ FEWEST_ENTRIES, MOST_ENTRIES = 64, 1 << 22  # of a matrix whose singular values 
 COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree by it
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 # Adaptive steps: entries of a tensor that shows them, how far apart the largest of tensors may be,
-# what counts as nearly the largest, and the part of entries that is.
-FEWEST_MOVED, ALIKE, NEARLY, MANY = 64, 2.0, 0.8, 0.05
+# what decay alone moves, and the kurtosis half-way from even sizes (1.8) to those of noise (3).
+FEWEST_MOVED, ALIKE, BARELY, LIGHT = 8, 2.0, 0.01, 2.4
 UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
 # The fit of a label of a simple kind, which chance alone would not leave.
 BORNE_OUT = Fit.of([Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)], Bearing.HOLDS)
@@ -85,7 +86,7 @@ def fitted(
     if found.reading is not None and found.seen is not None:
         return _read_as(answer, found.reading, found.seen, share, found.pieces)
     if answer.status is Status.UNIQUE:
-        return _doubted(answer)
+        return _doubted(answer, found)
     several = _binary(subject, knowledge, share, answer)
     if several is not None:
         return several
@@ -107,11 +108,13 @@ def _read_as(
     """Return the answer under the loss, sign and factor that make a simple label of the numbers."""
     plain = reading.factor > 0
     same = abs(reading.factor - 1) <= SAME_FACTOR
-    if isinstance(reading.loss, CrossEntropy) and plain and (same or share.scale != "known"):
+    open_ = same or share.scale != "known"
+    found = answer.status is not Status.NO_SOLUTION
+    if isinstance(reading.loss, CrossEntropy) and plain and open_ and found:
         return answer  # which was searched under this loss, and may be doubted for good reasons
     sentences = " ".join(h.sentence for h in answer.fit.hypotheses if h.explanation.value)
     family = _family(reading)
-    if isinstance(reading.loss, CrossEntropy) or not plain or not (same or share.scale != "known"):
+    if isinstance(reading.loss, CrossEntropy) or not plain or not open_:
         other = Reading(reading.label, 1 / reading.factor, family)
         reason = f"read as it was stated, the update means no label of a simple kind. {sentences}"
         return replace(
@@ -132,12 +135,18 @@ def _family(reading: LossReading) -> Family:
     return KNOWN_FAMILIES[0] if float(reading.label.max()) == 1 else KNOWN_FAMILIES[1]
 
 
-def _doubted(answer: Recovery) -> Recovery:
+def _doubted(answer: Recovery, found: Examined) -> Recovery:
     """Return a label of no simple kind, doubted where a temperature makes a simple one of it."""
-    loss = answer.fit[Topic.LOSS]
-    if loss.explanation is not Explanation.TEMPERATURE:
+    told = None if found.seen is None else at_temperature(found.seen)
+    if told is None:
         return answer
-    return replace(answer, status=Status.AMBIGUOUS, reason=loss.sentence, complete=False)
+    warm, reading = told
+    other = Reading(reading.label, 1 / reading.factor, KNOWN_FAMILIES[1], warm)
+    words = answer.fit[Topic.LOSS].sentence
+    return replace(
+        answer, status=Status.AMBIGUOUS, reason=words, complete=False, readings=(other,),
+        error=math.inf,
+    )  # fmt: skip
 
 
 def _binary(
@@ -172,7 +181,7 @@ def _lopsided(answer: Recovery, share: GradientShare, subject: Subject) -> bool:
     delta = share[name].double()
     error = LOGIT_ROUNDINGS * entry_error(share, name, subject.head.dtype)
     raised, lowered = int((delta < -error).sum()), int((delta > error).sum())
-    return raised > 2 and raised >= LOPSIDED * lowered
+    return subject.once(BatchReader.of).is_lopsided(share, raised, lowered)
 
 
 def _contradicted(
@@ -231,6 +240,8 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
         if reading is None and (swapped := _swapped(seen, knowledge, share)) is not None:
             reading, said = swapped, [*said, *_of_one(seen, swapped, share)]
         return Examined(Fit.of(said), seen, reading, pieces)
+    if _is_rounding(factors) and bool(head.W.any()):
+        return Examined(Fit.of([compression]), pieces=pieces)
     said = list(_of_many(subject, share, G, factors))
     refuted = [piece.misfit for piece in pieces if piece.refutes and not piece.holds]
     clean = bool(factors.rank_one) and float(factors.explained[0]) <= COARSE
@@ -282,13 +293,27 @@ def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
     if abs(total) > 4 * float(error.sum()):
         yield _contradiction(Topic.LOSS, Explanation.OTHER_LOSS, off)
         return
-    warm = temperature_of(seen)
+    warm = at_temperature(seen)
     impossible = _below_zero(seen) > LOGIT_ROUNDINGS and share.scale != "unknown"
     if warm is not None:
         bearing = Bearing.CONTRADICTED if impossible else Bearing.OPEN
-        yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm)
+        yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm[0])
     elif impossible:
         yield _contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, _below_zero(seen))
+
+
+def _is_rounding(factors: Factors) -> bool:
+    """Return whether the residual may be rounding errors alone: few whole steps in every entry.
+
+    They are what is left of ``p − y`` where the label equals the model's own prediction.
+    """
+    if not bool(factors.rank_one & ~factors.zero):
+        return False
+    steps = torch.arange(1.0, MOST_STEPS, dtype=torch.double)[:, None]
+    parts = steps * (factors.u[0] / factors.u[0].abs().max()).cpu()
+    off = (parts - parts.round()).abs().amax(1)
+    allowed = LOGIT_ROUNDINGS * factors.relative * steps[:, 0]
+    return bool(((off <= allowed) & (allowed <= GRID_OFF)).any())
 
 
 def _is_margin(delta: Tensor, relative: float) -> bool:
@@ -329,13 +354,17 @@ def _of_many(
 
 
 def _of_steps(share: GradientShare) -> Hypothesis | None:
-    """Return that all parameters moved by about the same amount, if steps of Adam left them so."""
+    """Return that all parameters moved by about the same amount, if steps of Adam left them so.
+
+    The tails of what they leave are lighter than those of noise, by three standard errors at least.
+    """
     sizes = [g.double().abs().flatten() for g in share.values() if g.numel() >= FEWEST_MOVED]
     largest = [float(size.max()) for size in sizes]
     if len(largest) < 2 or max(largest) > ALIKE * min(largest):
         return None
-    near = [(s > NEARLY * top).double().mean() for s, top in zip(sizes, largest, strict=True)]
-    if float(min(near)) < MANY:
+    moved = torch.cat([size[size > BARELY * max(largest)] for size in sizes])
+    kurtosis = float(moved.pow(4).mean() / moved.square().mean().square())
+    if not kurtosis + 3 * math.sqrt(24 / len(moved)) < LIGHT:
         return None
     return _contradiction(Topic.STEPS, Explanation.ADAPTIVE)
 
@@ -381,8 +410,8 @@ def _compression(share: GradientShare, G: Tensor) -> Hypothesis:
         return _contradiction(Topic.COMPRESSION, Explanation.GRID, step)
     if empty > SPECTRUM_HOLES:
         return _contradiction(Topic.COMPRESSION, Explanation.PRUNED, empty)
-    cut = [_is_cut(g) for g in share.values() if g.numel() >= FEWEST_ENTRIES]
-    if cut and all(cut):
+    cut = [_is_cut(g) for g in share.values() if g.numel() >= FEWEST_ENTRIES and g.any()]
+    if cut and all(cut) and bool(G.any()):
         return _contradiction(
             Topic.COMPRESSION, Explanation.PRUNED, float((G == 0).double().mean())
         )
@@ -393,7 +422,8 @@ def _is_cut(gradient: Tensor) -> bool:
     """Return whether small entries are missing: the sizes of a gradient come down to zero."""
     sizes = gradient[gradient != 0].double().abs()
     zeros = 1 - len(sizes) / gradient.numel()
-    return zeros > CUT_ZEROS and float(sizes.min()) > CUT * float(sizes.median())
+    nothing = not len(sizes)
+    return nothing or (zeros > CUT_ZEROS and float(sizes.min()) > CUT * float(sizes.median()))
 
 
 def grid_step(G: Tensor) -> float | None:
@@ -406,6 +436,14 @@ def grid_step(G: Tensor) -> float | None:
         return None
     steps = (levels - levels[0]) / step
     return step if bool(((steps - steps.round()).abs() <= GRID_OFF).all()) else None
+
+
+def taken_for_noise(subject: Subject, share: GradientShare, recovery: Recovery) -> float:
+    """Return the noise behind which words are read: what is missing of a pruned update is some."""
+    pruned = Explanation.PRUNED in recovery.fit.explanations
+    if recovery.noise or not pruned:
+        return recovery.noise
+    return Spectrum.of(share[subject.head.weight_name].double().cpu()).noise
 
 
 def noise_is_absent(share: GradientShare, noise: float) -> bool:

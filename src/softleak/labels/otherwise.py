@@ -23,9 +23,8 @@ from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision
 from softleak.labels.certify import Doubt, simplest_family, with_note
 from softleak.labels.curve import on_simplex
-from softleak.labels.noisy.features import Typical
 from softleak.labels.noisy.recover import recover_noisy
-from softleak.labels.noisy.spectrum import Spectrum, without_noisy_row
+from softleak.labels.noisy.spectrum import Spectrum, Typical, without_noisy_row
 from softleak.labels.solve import solve
 
 # What recognises a gradient of which only signs are left.

@@ -10,7 +10,7 @@ from torch import nn
 from softleak.core.errors import ModelError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import factor, head_gradients
 from softleak.core.families import Family
-from softleak.core.head import Head
+from softleak.core.head import Head, with_precision
 from softleak.core.input_spec import InputSpec, Layout
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
@@ -28,7 +28,6 @@ from softleak.labels.otherwise import (
     otherwise,
 )
 from softleak.labels.solve import solve
-from softleak.numerics.rounding import with_precision
 
 BATCH = 1 << 25  # entries of head gradients held at once, in float64
 TOLERANCE = Knowledge().tolerance

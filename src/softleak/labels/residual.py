@@ -149,7 +149,18 @@ def _kind(seen: Residual, loss: Loss, sign: float, given: bool) -> Tensor:
 
 
 def _read(seen: Residual, loss: Loss, sign: float, kind: Tensor, given: bool) -> LossReading | None:
-    """Return the reading of one kind: at the factor ``given`` by the loss, or at any.
+    """Return the reading of one kind, if the residual fits it and chance would not."""
+    found = _nearest(seen, loss, sign, kind, given)
+    if found is None or found.spare < FEWEST or not found.misfit <= FITS:
+        return None
+    s = abs(found.factor)
+    return None if _by_chance(seen, loss, s, seen.errors(loss, s)) else found
+
+
+def _nearest(
+    seen: Residual, loss: Loss, sign: float, kind: Tensor, given: bool
+) -> LossReading | None:
+    """Return the reading nearest to one kind: at the factor ``given`` by the loss, or at any.
 
     With ``y = (1 − e) kind + e/n`` (n is 1 for each entry by itself, and C on the simplex; 1/2 of a
     binary one) the conditions are linear in the factor ``s`` and the smoothing ``e``.
@@ -160,63 +171,49 @@ def _read(seen: Residual, loss: Loss, sign: float, kind: Tensor, given: bool) ->
     even = {"ce": 1.0 / outputs, "bce": 0.5, "mse": 0.0}[loss.name]
     columns = [] if given else [slope]
     columns += [even - kind] if even else []
-    right = predicted - kind - (slope if given else 0.0)
-    weighted = right / error
-    solved = torch.zeros(0, dtype=torch.double)
-    left = weighted
+    weighted = (predicted - kind - (slope if given else 0.0)) / error
+    solved, left = torch.zeros(0), weighted
     if columns:
         A = torch.stack(columns, 1) / error[:, None]
         solved = torch.linalg.lstsq(A, weighted[:, None], driver="gelsd").solution[:, 0]
         left = weighted - A @ solved
     s = 1.0 if given else float(solved[0])
     e = float(solved[-1]) if even else 0.0
-    spare = outputs - len(columns) - (1 if loss.balanced else 0)
     if not s > 0.0 or not -SAME_FACTOR < e < MOST_SMOOTHED:
         return None
     scaled = error if given else seen.errors(loss, s)
     misfit = float((left * error / scaled).square().mean().sqrt())
-    if spare < FEWEST or not misfit <= FITS or _by_chance(seen, loss, s, scaled):
-        return None
-    label = (1 - e) * kind + e * even if even else kind
+    spare = outputs - len(columns) - (1 if loss.balanced else 0)
+    label = (1 - e) * kind + e * even
     return LossReading(loss, sign * s, label, float(scaled.sum()), misfit, spare)
 
 
-def temperature_of(seen: Residual) -> float | None:
+def at_temperature(seen: Residual) -> tuple[float, LossReading] | None:
     """Return a temperature other than one at which a residual means a label of one class.
 
     The loss divides the logits by it, and perhaps the whole is multiplied by a factor.
     """
+    loss = CrossEntropy()
+
+    def reading(log_t: float) -> LossReading | None:
+        warm = seen.tempered(math.exp(log_t))
+        return _nearest(warm, loss, 1.0, _kind(warm, loss, 1.0, False), False)
 
     def left(log_t: float) -> float:
-        reading = _fitted(seen.tempered(math.exp(log_t)))
-        return NOT_A_LABEL if reading is None else reading
+        found = reading(log_t)
+        return NOT_A_LABEL if found is None else found.misfit
 
     tried = torch.linspace(-1.0, 1.0, TEMPERATURES).mul(math.log(HOTTEST)).tolist()
     values = [left(one) for one in tried]
     best = min(range(len(tried)), key=values.__getitem__)
-    if best in (0, len(tried) - 1):
+    if best in (0, len(tried) - 1) or len(seen.z) <= FEWEST + 4:
         return None
-    found = minimize_scalar(
-        left, bounds=(tried[best - 1], tried[best + 1]), method="bounded", options={"xatol": 1e-12}
-    )
-    warm = math.exp(float(found.x))
-    exact = found.fun <= FITS and len(seen.z) > FEWEST + 4 and abs(warm - 1) > 10 * SAME_FACTOR
-    return warm if exact else None
-
-
-def _fitted(seen: Residual) -> float | None:
-    """Return the misfit of a smoothed label of one class at the best factor."""
-    loss = CrossEntropy()
-    kind = _kind(seen, loss, 1.0, False)
-    error = seen.errors(loss, 1.0)
-    A = torch.stack([seen.delta, 1.0 / len(kind) - kind], 1) / error[:, None]
-    right = (loss.predict(seen.z) - kind) / error
-    solved = torch.linalg.lstsq(A, right[:, None], driver="gelsd").solution[:, 0]
-    s = float(solved[0])
-    if s <= 0:
+    ends = (tried[best - 1], tried[best + 1])
+    at = minimize_scalar(left, bounds=ends, method="bounded", options={"xatol": 1e-12}).x
+    found, warm = reading(float(at)), math.exp(float(at))
+    if found is None or found.misfit > FITS or abs(warm - 1) <= 10 * SAME_FACTOR:
         return None
-    scaled = seen.errors(loss, s)
-    return float(((right - A @ solved) * error / scaled).square().mean().sqrt())
+    return warm, found
 
 
 def _by_chance(seen: Residual, loss: Loss, s: float, error: Tensor) -> bool:

@@ -37,6 +37,7 @@ SEARCH_HIDDEN_POINTS = 257  # points a cell is cut into where rounding may hide 
 SEARCH_SAME = 1e-12  # relative: two starts that lead to one minimum end this close together
 SEARCH_SLOPE = 1e-3  # the depth of a minimum on the grid
 SEARCH_HIDDEN_DEPTH = 0.5  # the depth of a narrow minimum next to a solution
+SEARCH_MOST = 64  # solutions of one row; where more fit, rounding parts a continuum into pieces
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +237,8 @@ def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple
     cells = local_minima(far.masked_fill(unfit <= SEARCH_FIT, 0.0), grid)
     found = [_refine(mine, family, *_cut(mine, family, cells))]
     hollows = local_minima(_up_to(SEARCH_CLOSE, unfit), grid, 2, SEARCH_SLOPE)
+    few = ~_crowded(found[0][0][found[0][2] <= SEARCH_FIT], len(grid))[hollows[0]]
+    hollows = (hollows[0][few], hollows[1][few], hollows[2][few])
     found.append(_hidden_minima(mine, family, hollows, *found[0]))
     if simpler is not None:
         found.append(_near_simpler(mine, family, simpler, local_minima(near[0], grid)))
@@ -366,8 +369,8 @@ def _with_intervals(
     that its ends are looked for only once.
     """
     order = minima.scalar.argsort()
-    found = minima.take(order[minima.client[order].argsort(stable=True)])
-    todo = found.fits.clone()
+    found = _few(minima.take(order[minima.client[order].argsort(stable=True)]))
+    todo = found.fits & (found.low == found.high)
     while bool(todo.any()):
         # The first of each row that is left: rows come in order.
         place = todo.nonzero()[:, 0]
@@ -382,6 +385,25 @@ def _with_intervals(
         kept = ~(todo & (mine & inside).any(-1))
         found, todo = found.take(kept.nonzero()[:, 0]), todo[kept]
     return found
+
+
+def _crowded(rows: Tensor, count: int = 0) -> Tensor:
+    """Return which rows (R,) hold too many solutions, of the rows (K,) of all that fit."""
+    return rows.bincount(minlength=count) > SEARCH_MOST
+
+
+def _few(minima: Minima) -> Minima:
+    """Return ordered minima, those of a row merged into one interval where too many fit.
+
+    If the prediction hardly depends on the scalar, a continuum of scalars fits but for rounding,
+    and each of its thousands of pieces would be followed to its ends. The interval holds them all.
+    """
+    kept, low, high = torch.ones_like(minima.fits), minima.low.clone(), minima.high.clone()
+    for row in _crowded(minima.client[minima.fits]).nonzero()[:, 0]:
+        mine = ((minima.client == row) & minima.fits).nonzero()[:, 0]
+        kept[mine[1:]] = False
+        low[mine[0]], high[mine[0]] = minima.scalar[mine[0]], minima.scalar[mine[-1]]
+    return replace(minima, low=low, high=high).take(kept.nonzero()[:, 0])
 
 
 def _ends(

@@ -17,9 +17,8 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import Solutions, certify
 from softleak.labels.curve import Interval, misfit
-from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.probes import evidence_for
-from softleak.labels.evidence.relation import Estimate
+from softleak.labels.evidence.relation import Estimate, combine
 from softleak.labels.pseudo import PseudoLabels, Rescaled, Segment
 from softleak.labels.review import review
 from softleak.labels.search import Minima, search

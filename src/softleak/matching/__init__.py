@@ -1,10 +1,9 @@
 """Gradient matching searches for the input whose gradient is nearest to the share (§4.3, §5.1).
 
-The modules, in reading order: ``reconstruction`` (the answer), ``gradients`` (the gradient as a
-function of an input), ``problems`` (objectives and priors), ``tasks`` (labels and starts),
-``optimisers`` (Adam and L-BFGS), ``matcher`` (batches of jobs), ``gauss_newton`` (solving and
-proving), ``reconstruct`` (the attack), ``unrolled`` (updates of several local steps) and
-``terminal_watch`` (progress on a terminal).
+The modules, in reading order: ``reconstruction`` (the answer, and progress on a terminal),
+``problems`` (the gradient as a function of an input, objectives and priors), ``tasks`` (labels and
+starts), ``optimisers`` (Adam and L-BFGS), ``matcher`` (batches of jobs), ``gauss_newton`` (solving
+and proving), ``reconstruct`` (the attack) and ``unrolled`` (updates of several local steps).
 """
 
 from softleak.matching.gauss_newton.method import GaussNewton

@@ -19,20 +19,18 @@ from softleak.matching.gauss_newton.method import (
     described,
     solve_from_starts,
 )
-from softleak.matching.gradients import (
-    DifferentiableModel,
-    OuterProducts,
-    count_activations,
-    factored,
-)
 from softleak.matching.optimisers import AttemptSettings, Minimum, Optimiser
 from softleak.matching.problems import (
     L2,
     Cosine,
+    DifferentiableModel,
     MatchingProblems,
     Objective,
+    OuterProducts,
     Prior,
     TotalVariation,
+    count_activations,
+    factored,
 )
 from softleak.matching.reconstruction import MatchStatus, Reconstruction, Stopping
 from softleak.matching.tasks import Image, Job, targets
@@ -46,9 +44,7 @@ class Prover:
 
     method: GaussNewton  # how the equations are solved
     subject: Subject  # the model made ready
-    attempts: (
-        int  # at each job, until one explains the share; the first three begin at a near start
-    )
+    attempts: int  # at each job, until one explains the share; three begin at a near start
     stopping: Stopping  # what may end the run
 
     def run(self, job: Job) -> Reconstruction:
@@ -97,7 +93,6 @@ class Prover:
         return start if job.batch else start[None]
 
     def _answer(self, found: NewtonSolution, job: Job) -> Reconstruction:
-        """Return a solution as the answer of gradient matching."""
         answer = described(found, self.stopping)
         if job.batch:
             return answer
@@ -257,7 +252,6 @@ class BatchMatcher:
         return (replace(able, layers=layers) if layers else None), factors
 
     def _begun(self, problems: MatchingProblems, jobs: Sequence[Job]) -> dict[int, Reconstruction]:
-        """Return the starts as if they were answers."""
         start = _starts(problems, jobs, 0)
         losses, _ = replace(problems, compiled=False).evaluator()(start)
         told = zip(jobs, problems.labels(start), losses, problems.misfits(start), strict=True)
@@ -292,7 +286,6 @@ def _starts(problems: MatchingProblems, jobs: Sequence[Job], attempt: int) -> Te
 
 
 def _results(problems: MatchingProblems, minimum: Minimum) -> list[Reconstruction]:
-    """Return what an optimiser found as reconstructions."""
     labels = problems.labels(minimum.unknowns)
     inputs, missed = problems.inputs(minimum.unknowns), problems.misfits(minimum.unknowns)
     return [
@@ -305,5 +298,4 @@ def _results(problems: MatchingProblems, minimum: Minimum) -> list[Reconstructio
 
 
 def _finite(value: Tensor | float) -> float:
-    """Return a number, or infinity in place of NaN."""
     return float(value) if math.isfinite(value) else math.inf

@@ -28,7 +28,6 @@ class Minimum:
 
     @property
     def statuses(self) -> list[MatchStatus]:
-        """Return how each problem ended."""
         return [STATUSES[int(index)] for index in self.ending]
 
 
@@ -141,7 +140,6 @@ class History:
         return (self.sy.diagonal(dim1=1, dim2=2) == 0).all(1)
 
     def select(self, rows: Tensor) -> History:
-        """Return the history of some problems, given by index or mask."""
         s, y, sy, yy = (part[rows] for part in (self.s, self.y, self.sy, self.yy))
         return History(s, y, sy, yy, self.slot[rows], self.floor)
 
@@ -222,7 +220,6 @@ class Descent:
         return self.ending == GOING_ON
 
     def select(self, rows: Tensor) -> Descent:
-        """Return some of the rows."""
         return Descent(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def head_for(self, rows: Tensor, direction: Tensor, step: Tensor) -> None:
@@ -384,7 +381,6 @@ class LBFGS:
 
 
 def _store(done: Minimum, state: Descent) -> None:
-    """Write the rows of a search back to their problems."""
     done.unknowns[state.problem] = state.x
     done.loss[state.problem] = state.loss
     done.ending[state.problem] = state.ending

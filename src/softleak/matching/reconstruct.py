@@ -19,10 +19,9 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.equations import BatchKnowledge
 from softleak.matching.gauss_newton.method import GaussNewton, described, solve_from_starts
-from softleak.matching.gradients import DifferentiableModel
 from softleak.matching.matcher import BatchMatcher, Prover
 from softleak.matching.optimisers import LBFGS, Adam, AttemptSettings, Optimiser
-from softleak.matching.problems import Cosine, Objective, Prior
+from softleak.matching.problems import Cosine, DifferentiableModel, Objective, Prior
 from softleak.matching.reconstruction import Reconstruction, Stopping, Watch
 from softleak.matching.tasks import Job, LabelSource, Noise, RecoveredLabel, Start, job_of
 

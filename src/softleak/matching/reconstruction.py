@@ -1,13 +1,20 @@
-"""The answer of gradient matching: an input, and how the search for it ended."""
+"""The answer of gradient matching: an input, how the search for it ended, and how it is watched."""
 
 from __future__ import annotations
 
 import math
+import signal
+import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import FrameType, TracebackType
+from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 
@@ -73,7 +80,6 @@ class Reconstruction:
 
     @property
     def proved(self) -> bool:
-        """Return whether the input is proved."""
         return self.status is MatchStatus.PROVED
 
     @property
@@ -86,7 +92,6 @@ class Reconstruction:
 
     @property
     def message(self) -> str:
-        """Return the outcome in a sentence."""
         return self.reason or self.status.value
 
 
@@ -105,7 +110,7 @@ class Watch:
     """A handle by which somebody outside ends a run, and hears how far it has come.
 
     Derive from it and override ``tell`` to show progress, as ``TerminalWatch`` in
-    ``softleak.matching.terminal_watch`` does. No signal handler is installed here.
+    ``softleak.matching.reconstruction`` does. No signal handler is installed here.
     """
 
     interrupted: bool = field(default=False, init=False)  # the best iterates are then returned
@@ -132,7 +137,6 @@ class Stopping:
 
     @property
     def over(self) -> bool:
-        """Return whether to stop now."""
         late = self.seconds is not None and time.monotonic() - self._began > self.seconds
         return late or (self.watch is not None and self.watch.interrupted)
 
@@ -152,3 +156,56 @@ class Stopping:
         self._told = now
         loss = float(losses.nanmedian())
         self.watch.tell(MatchProgress(self._done, self.total, loss, active))
+
+
+@dataclass(eq=False)
+class TerminalWatch(Watch):
+    """A watch that ends a run at Ctrl-C and shows how far it has come.
+
+    The first Ctrl-C ends the run, and the best inputs so far are returned. A second one raises
+    ``KeyboardInterrupt`` as usual. The bar is drawn on standard error, if that is a terminal.
+
+    Example:
+        >>> with TerminalWatch() as watch:  # doctest: +SKIP
+        ...     found = sl.reconstruct(model, share, recovery, watch=watch)
+    """
+
+    shown: bool = True  # whether to draw the bar
+    _bar: Progress | None = field(default=None, init=False)
+    _before: Any = field(default=None, init=False)
+
+    def __enter__(self) -> TerminalWatch:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._interrupt)
+        if self.shown and sys.stderr.isatty():
+            columns = (TextColumn("matching"), BarColumn(), TimeRemainingColumn())
+            loss = TextColumn("loss {task.fields[loss]:.3g} · {task.fields[active]} going on")
+            self._bar = Progress(*columns, loss, console=Console(stderr=True), transient=True)
+            self._bar.add_task("matching", total=None, loss=float("nan"), active=0)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        if self._bar is not None:
+            self._bar.stop()
+
+    def tell(self, progress: MatchProgress) -> None:
+        """Draw how far the run has come."""
+        if self._bar is not None:
+            self._bar.update(
+                self._bar.task_ids[0], completed=progress.done, total=progress.total,
+                loss=progress.loss, active=progress.active,
+            )  # fmt: skip
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Ask the run to end, and give the next Ctrl-C back to whoever had it before."""
+        self.stop()
+        unknown = self._before is None  # a handler that was not installed by Python
+        signal.signal(signal.SIGINT, signal.default_int_handler if unknown else self._before)

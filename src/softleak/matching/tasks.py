@@ -16,8 +16,7 @@ from softleak.core.head import Head
 from softleak.core.results import BatchRecovery, Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.matching.gradients import DifferentiableModel
-from softleak.matching.problems import Objective, Targets
+from softleak.matching.problems import DifferentiableModel, Objective, Targets
 from softleak.matching.reconstruction import MatchStatus, Reconstruction
 
 
@@ -162,10 +161,7 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """An input that is near already, such as exact inversion returns.
-
-    Further attempts begin from noise.
-    """
+    """An input that is near already; further attempts begin from noise."""
 
     input: Tensor  # the first iterate, of the shape of one input, without a batch dimension
 
@@ -205,7 +201,6 @@ class Job:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Return the shape of one input."""
         return self.shape[len(self.batch) :]
 
     @property

@@ -1,4 +1,4 @@
-"""Solve weighted least squares by normal equations, with the error of every unknown.
+"""Solve least squares: weighted ones by normal equations, and many small nonlinear ones at once.
 
 The normal matrix ``N = AᵀA`` of rows A in units of their errors is the inverse covariance of the
 solution.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -44,10 +45,7 @@ TINY = 1e-300  # the smallest divisor: it keeps a quotient by zero finite
 
 
 def cholesky_in_place(matrix: Tensor) -> bool:
-    """Replace the lower half of a matrix (n, n) by its Cholesky factor; tell whether there is one.
-
-    The upper half is not read, and the matrix is of no use after a failure.
-    """
+    """Replace the lower half of a matrix (n, n) by its Cholesky factor, if it has one."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     matrix.copy_(factor)
     return not failed
@@ -110,7 +108,6 @@ class Factored:
         return cls(normal, scale, factor, torch.zeros_like(scale))
 
     def inverse(self, right: Tensor) -> Tensor:
-        """Return ``N⁻¹ right`` (n,)."""
         return self._scaled_step(right) * self.scale
 
     def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:
@@ -220,10 +217,7 @@ class WeightedGrams:
 
 @dataclass(frozen=True, eq=False)
 class _GroupGram:
-    """The Gram matrix (n, n) of some columns (n, K), divided by ``unit``.
-
-    The unit is the size of the largest entry: the squares of small gradients would vanish.
-    """
+    """The Gram matrix (n, n) of columns (n, K), in units of the largest entry, or small vanish."""
 
     columns: Tensor
     unit: float
@@ -285,3 +279,92 @@ def inverse_trace(matrix: Tensor, ridge: float) -> float:
         found = torch.linalg.solve_triangular(own, identity, upper=False)
         total += float(found.square().sum())
     return total
+
+
+LARGEST_COST = 1e30  # the cost of a point at which the residuals are not finite
+
+
+class Residuals(Protocol):
+    """The residuals of many problems, each of its own kind."""
+
+    def values(self, x: Tensor, kind: Tensor) -> Tensor:
+        """Return the residuals (N, E) at ``x`` (N, K), of problems of these kinds (N,)."""
+
+    def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the residuals (N, E) and their derivatives (N, E, K)."""
+
+
+@dataclass(frozen=True)
+class Levenberg:
+    """The solver, with its tolerances."""
+
+    iterations: int = 30  # the number of steps that are tried
+    damping: float = 1e-2  # the damping of the first step, relative to the matrix's diagonal
+    relaxed: float = 0.2  # the factor of the damping after a step that lowered the cost
+    stiffened: float = 5.0  # the factor of the damping after one that did not
+    dampings: tuple[float, float] = (1e-14, 1e8)  # the least and the largest damping
+    checkpoints: tuple[int, ...] = (6, 14)  # iterations after which the largest costs are given up
+    kept: float = 1 / 3  # the part of the problems that is kept at a checkpoint
+    fewest: int = 64  # the number of problems that are kept in any case
+    of_each: int = 2  # and of each kind: costs of different kinds cannot be compared
+    settled: float = 1e-6  # the search ends when no step promises more than this part of a cost
+
+    def minimise(
+        self, residuals: Residuals, x: Tensor, kind: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Lower the sum of squares of every problem from its start ``x`` (N, K).
+
+        Returns the points (M, K), their costs (M,) and kinds (M,), of the problems that were kept.
+        """
+        damping = torch.full_like(x[:, 0], self.damping) if x.shape[1] else x.new_zeros(len(x))
+        cost = _cost(residuals.values(x, kind))
+        for iteration in range(self.iterations if x.shape[1] else 0):
+            at, J = residuals.jacobian(x, kind)
+            step, promised = _step(at, J, damping)
+            if bool((promised <= self.settled * cost).all()):
+                break
+            trial = x - step
+            lower = _cost(residuals.values(trial, kind))
+            better = lower < cost
+            x = torch.where(better[:, None], trial, x)
+            cost = torch.where(better, lower, cost)
+            factor = torch.where(better, self.relaxed, self.stiffened)
+            damping = (damping * factor).clamp(*self.dampings)
+            if iteration in self.checkpoints and len(x) > self.fewest:
+                kept = self._best(cost, kind)
+                x, cost, damping, kind = x[kept], cost[kept], damping[kept], kind[kept]
+        return x, cost, kind
+
+    def _best(self, cost: Tensor, kind: Tensor) -> Tensor:
+        """Return the problems of the lowest costs, overall and of each kind."""
+        order = cost.argsort()
+        sorted_kind, by_kind = kind[order].sort(stable=True)
+        counts = sorted_kind.bincount()
+        place = torch.arange(len(order), device=cost.device)
+        rank = torch.empty_like(place)  # of each problem among those of its kind
+        rank[by_kind] = place - (counts.cumsum(0) - counts)[sorted_kind]
+        most = max(self.fewest, int(self.kept * len(cost)))
+        return order[(place < most) | (rank < self.of_each)]
+
+
+def promise(residuals: Residuals, x: Tensor, kind: Tensor) -> float:
+    """Return the part of the cost that a whole Gauss–Newton step promises to lower, at its most."""
+    at, J = residuals.jacobian(x, kind)
+    _, promised = _step(at, J, torch.zeros_like(at[:, 0]))
+    return float((promised / _cost(at).clamp_min(1 / LARGEST_COST)).max())
+
+
+def _cost(values: Tensor) -> Tensor:
+    return torch.nan_to_num(values.square().sum(-1), nan=LARGEST_COST, posinf=LARGEST_COST)
+
+
+def _step(at: Tensor, J: Tensor, damping: Tensor, ridge: float = 1e-14) -> tuple[Tensor, Tensor]:
+    """Return the damped Gauss–Newton step (N, K), and by how much it should lower the cost (N,)."""
+    H, slope = J.mT @ J, J.mT @ at[..., None]
+    diagonal = torch.diagonal(H, dim1=-2, dim2=-1)
+    # The ridge, a part of each diagonal entry, lets a singular matrix be factored.
+    H = H + torch.diag_embed(damping[:, None] * diagonal + (ridge * diagonal + 1 / LARGEST_COST))
+    L, _ = torch.linalg.cholesky_ex(H)
+    step = torch.cholesky_solve(slope, L)[..., 0]
+    step = torch.nan_to_num(step, nan=0.0, posinf=0.0, neginf=0.0)
+    return step, (step * slope[..., 0]).sum(-1)

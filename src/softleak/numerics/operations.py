@@ -31,10 +31,7 @@ class FactoredRows:
 
     @classmethod
     def of(cls, d: Tensor, a: Tensor, worth: float = 0.8) -> FactoredRows | None:
-        """Return the basis at ``D`` (out, M) and ``A`` (in, M), if it has fewer rows.
-
-        One that has more than the part ``worth`` of all entries is not worth its while.
-        """
+        """Return the basis at ``D`` (out, M) and ``A`` (in, M), if it has fewer rows."""
         out, places, entries = len(d), d.shape[1], len(a)
         rows = places * (out + entries - places)
         if places >= min(out, entries) or rows > worth * out * entries:
@@ -45,7 +42,6 @@ class FactoredRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the shape (out, in) of the gradient."""
         return (len(self.span), len(self.right))
 
     @property
@@ -115,7 +111,6 @@ class Operation:
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """Return the positional arguments at the iterate."""
         found: tuple[Any, ...] = fx.map_arg(self.node.args, lambda node: self.values[node])
         return found
 

@@ -118,10 +118,7 @@ class Variance:
 
 @dataclass(frozen=True)
 class MeanSquare:
-    """The first loss of App. C: the mean square of all but the top ``k`` entries.
-
-    It is zero on one-hot and on mixed labels.
-    """
+    """The first loss of App. C: the mean square of all but the top ``k`` entries."""
 
     k: int = 1
     scale: float = SCALE
@@ -173,11 +170,7 @@ class ScalarObjective(ABC):
 
 @dataclass(frozen=True, eq=False)
 class FullHead(ScalarObjective):
-    """The published evaluation: the whole head for one scalar at a time, in the share's dtype.
-
-    The published code's loops in Python over entries and classes are left out, since they only cost
-    time. The benchmarks have them.
-    """
+    """The published evaluation: the whole head for one scalar at a time, in the share's dtype."""
 
     def label(self, scalar: Tensor) -> Tensor:
         s = scalar.to(self.row.g)
@@ -263,17 +256,12 @@ class ScalarSearch(ABC):
 
 @dataclass(frozen=True)
 class Skip:
-    """A way off plateaus, which the published code has and the text does not mention.
-
-    Where the last three losses agree, the scalar jumps away from zero instead of descending. The
-    next jump is twice as long.
-    """
+    """A jump away from plateaus of three losses, each twice as long: not in the text."""
 
     jump: float = 0.5  # the length of the first jump
     agreement: float = 1e-3  # losses agree if they differ by less than this part of their mean
 
     def due(self, losses: list[float]) -> bool:
-        """Return whether the last three losses form a plateau."""
         last = losses[-3:]
         return len(last) == 3 and max(last) - min(last) < self.agreement * sum(last) / 3
 
@@ -376,7 +364,6 @@ class Swarm:
         return Best(float(best_x[first]), float(best[first]), looked)
 
     def _draw(self, generator: torch.Generator) -> Tensor:
-        """Return one uniform number per particle."""
         return torch.rand(self.particles, generator=generator, dtype=torch.double)
 
 
@@ -388,11 +375,7 @@ def _losses(loss: Loss, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PSOSearch(ScalarSearch):
-    """Algorithm 2, with the settings of the text (App. E).
-
-    The text gives neither ``widths`` nor ``bound``; these are the first and the last of its code.
-    All lengths are of the searched scalar ``s = coefficient × λ_r``.
-    """
+    """Algorithm 2, with the settings of the text (App. E), else the first of its code's."""
 
     swarm: Swarm = field(default_factory=Swarm)  # the optimiser on each interval
     initial: float = 1.0  # where the first interval begins
@@ -430,11 +413,7 @@ class PSOSearch(ScalarSearch):
 
 @dataclass(frozen=True)
 class LBFGSThenPSO:
-    """Algorithm 1, followed by Algorithm 2 if it did not converge.
-
-    A false minimum below the threshold ends the search, because nothing but the truth would tell it
-    from the right one.
-    """
+    """Algorithm 1, followed by Algorithm 2 if it did not converge, be it to a false minimum."""
 
     lbfgs: LBFGSSearch = field(default_factory=LBFGSSearch)  # the search that is tried first
     pso: PSOSearch = field(default_factory=PSOSearch)  # tried if the first did not converge

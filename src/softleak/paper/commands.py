@@ -175,7 +175,6 @@ def train_network(options: TrainOptions) -> None:
 
 
 def _recipe(options: TrainOptions) -> Recipe:
-    """Return the network's recipe with the changes that were asked for."""
     changes = {
         "epochs": options.epochs, "smoothing": options.smoothing, "mixup": options.mixup,
         "seed": options.seed,

@@ -70,7 +70,6 @@ class Cell(ABC):
 
     @property
     def network(self) -> Network:
-        """The network that is attacked."""
         return NETWORKS[self.subject]
 
     @abstractmethod

@@ -76,7 +76,6 @@ class Drawing:
         return fmean(values) if values else None
 
     def save(self, figure: Figure) -> None:
-        """Write the picture, whole or not at all."""
         with replacing(self.path) as temporary:
             figure.savefig(temporary, dpi=110, format="png")
         pyplot().close(figure)
@@ -215,7 +214,6 @@ def errors_under_noise(drawing: Drawing) -> None:
     drawing.save(figure)
 
 
-# Of Figures 1 and 2.
 SCALAR_NEAREST = 0.5  # the smallest size of the scalar that is drawn
 SCALAR_FARTHEST = 6.5  # the largest one, unless the answer lies beyond it
 SCALAR_POINTS = 2000  # scalars at which loss and label are computed
@@ -226,10 +224,7 @@ SCALAR_LABELS = 6  # labels that Figure 2 shows, around the answer
 
 @dataclass(frozen=True, eq=False)
 class ScalarLine:
-    """Scalars λ_r (S,) on the answer's side of zero, with labels and losses.
-
-    The labels are (S, C) and the losses (S,); ``found`` is the scalar of the answer.
-    """
+    """Scalars λ_r (S,) on the side of the answer ``found``, with labels (S, C) and losses (S,)."""
 
     name: str
     scalars: Tensor

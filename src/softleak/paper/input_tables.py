@@ -34,7 +34,7 @@ from softleak.matching.tasks import (
     RandomLabel,
     RecoveredLabel,
 )
-from softleak.paper.data.imageset import ImageSet, resize
+from softleak.paper.data.load import ImageSet, resize
 from softleak.paper.data.samples import (
     Augmentation,
     Sample,
@@ -48,7 +48,7 @@ from softleak.paper.label_tables import KindCell
 from softleak.paper.networks import MIXED, SEEDS, SMOOTHED, AttackedNetwork, Shelf
 from softleak.paper.sweep import Measures
 
-QUALITY_NAMES = PSNR, SSIM, LPIPS = "PSNR", "SSIM", "LPIPS"
+PSNR, SSIM, LPIPS = "PSNR", "SSIM", "LPIPS"
 _SMALLEST = torch.zeros(1, 7, 7)  # the smallest image that scikit-image compares
 QUALITIES = (
     Column("PSNR", PSNR, Unit.DECIBEL, PSNR),

@@ -72,7 +72,6 @@ class LabelCell(KindCell):
         return one_by_one(partial(self._measured, AttackedNetwork.of(self.network, shelf)))
 
     def _measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
-        """Attack one share in both ways, and score the answers."""
         sample = target.sample(self.kind.augmentation, number, repeat)
         share = target.share(sample)
         ways = {
@@ -214,7 +213,6 @@ class NoiseCell(Cell):
         return one_by_one(partial(self._measured, AttackedNetwork.of(self.network, shelf)))
 
     def _measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
-        """Attack one share in five ways, and score the answers."""
         sample = target.sample(SMOOTHED.augmentation, number, repeat)
         noise = self.noise(self.std, numbered_generator(SEEDS.noise + repeat, number))
         share = target.share(sample)
@@ -288,7 +286,6 @@ class BatchCell(KindCell):
         return one_by_one(partial(self._measured, target))
 
     def _measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
-        """Attack one batch, and compare the answer with the truth afterwards."""
         drawn, share = target.batch(self.kind.augmentation, self.size, number, repeat)
         found = read_batch(target.subject, share, Knowledge(self.kind.family, samples=self.size))
         return scored_batch(found, torch.stack([one.y for one in drawn]))

@@ -22,16 +22,13 @@ from softleak.io.weights import copy_weights
 from softleak.labels.evidence.probes import evidence_of
 from softleak.labels.evidence.relation import Relation
 from softleak.paper import data, models
-from softleak.paper.data.imageset import ImageSet
+from softleak.paper.data.load import ImageSet
 from softleak.paper.data.samples import Augmentation, Sample
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """The seeds of all random numbers in an experiment.
-
-    A repetition adds its number to the seeds of samples and noise; the weights stay the same.
-    """
+    """The seeds of an experiment; a repetition adds its number to those of samples and noise."""
 
     samples: int = 1  # the seed of the images and labels of the first repetition
     weights: int = 0  # the seed of the initial weights of a network
@@ -65,7 +62,6 @@ class DataSet:
 
     @property
     def embedded(self) -> bool:
-        """Whether some of its images come with the package."""
         return self == CIFAR10
 
 
@@ -79,10 +75,7 @@ _hash = cache(fingerprint)  # files are assumed not to change during a run
 
 @dataclass(frozen=True)
 class Shelf:
-    """Folders of data packs and of trained weights, either of which may be missing.
-
-    What was opened travels with the shelf, so that a worker on another machine needs no folders.
-    """
+    """Folders of data packs and trained weights, if any; what was opened travels with the shelf."""
 
     data: Path | None = None  # the folder of data packs
     weights: Path | None = None  # the folder of trained weights
@@ -102,7 +95,6 @@ class Shelf:
         return self.opened[source.file]
 
     def tensors(self, name: str) -> Mapping[str, Tensor]:
-        """Return the weights in a file on the shelf."""
         if name not in self.read:
             path = self.path(name)
             if path is None:
@@ -245,12 +237,10 @@ class AttackedNetwork:
 
     @property
     def model(self) -> nn.Module:
-        """The model whose clients' shares are attacked."""
         return self.subject.model
 
     @property
     def head(self) -> Head:
-        """Return the last linear layer of the model."""
         return self.subject.head
 
     @property

@@ -25,10 +25,7 @@ Key = tuple[str, str]  # the names of an experiment and of a cell
 
 @dataclass(frozen=True)
 class Laboratory:
-    """A function that computes pieces.
-
-    It is sent to every worker once, with all data and weights that the worker needs.
-    """
+    """A function that computes pieces, sent to every worker once, with all data and weights."""
 
     shelf: Shelf  # the data packs and weights, opened
     cells: Mapping[Key, Cell]  # the cells that pieces may come from

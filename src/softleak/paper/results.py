@@ -169,7 +169,6 @@ class Means:
     records: Records  # what was measured so far
 
     def of(self, experiment: str, measure: str, *words: str) -> Found:
-        """Return the means of one measure in the cells whose names hold all words."""
         cells = EXPERIMENTS[experiment].cells
         asked = [cell.name for cell in cells if all(word in cell.name for word in words)]
         held = {n: numbers(self.records.of(experiment, n), measure) for n in asked}
@@ -334,7 +333,6 @@ class ResultsPage:
 
     @classmethod
     def of(cls, records: Records) -> ResultsPage:
-        """Return the tables that have rows, and every claim."""
         tables = (table for e in EXPERIMENTS.values() for table in tabulated(e, records))
         means = Means(records)
         claims = tuple((claim, *claim.judge(means)) for claim in CLAIMS)

@@ -345,10 +345,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Compute in Ray's actors, one per core.
-
-    An actor that dies is started again by Ray, elsewhere if need be, and its piece with it.
-    """
+    """Compute in Ray's actors, one per core; Ray restarts one that dies, and its piece."""
 
     # Where the cluster is; "auto" is the one this machine belongs to, None this machine.
     address: str | None = None

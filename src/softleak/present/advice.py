@@ -8,9 +8,12 @@ from softleak.audit.findings import Outcome
 from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import Response, WhatIf
+from softleak.core.fit import NOT_FITTED, Bearing, Fit, Topic
 from softleak.core.knowledge import Knowledge
-from softleak.core.vocabulary import written
+from softleak.core.results import Recovery
+from softleak.core.vocabulary import State, written
 from softleak.present.catalogue import every_attack, tally
+from softleak.present.fit import loss_known, remedies
 from softleak.present.words import listed
 
 
@@ -21,9 +24,8 @@ def severity_of_share(report: AuditReport) -> Severity:
         return worst(found)
     if report.label.proved == "AMBIGUOUS":
         return Severity.LOW
-    # An attack on the label of one sample would have told the composition.
-    implied = {Leak.COMPOSITION} if report.alone else set()
-    return Severity.NOT_KNOWN if report.unattacked - implied else Severity.NONE_FOUND
+    attacked = not report.unattacked and report.fit.holds
+    return Severity.NONE_FOUND if attacked else Severity.NOT_KNOWN
 
 
 def severity_of_audit(audit: Audit) -> Severity:
@@ -50,12 +52,14 @@ def advice(audit: Audit) -> Iterator[str]:
         return
     if leaked:
         yield f"Do not send {'this update as it is' if one else 'such updates as they are'}."
+        yield from remedies(report.fit for report in audit.reports)
         yield from _batches(audit)
         yield from _remedies(audit, frozenset(leaked))
         yield "Audit the defended update again before you rely on the defence."
     elif untried:
         names = listed([leak.value for leak in untried])
         yield f"Do not conclude that nothing leaks: the {names} was not attacked everywhere."
+        yield from remedies(report.fit for report in audit.reports)
     else:
         yield "Keep auditing: no attack of this audit succeeded, which is evidence and no proof."
     if audit.refused:
@@ -130,10 +134,14 @@ def residual_risk(audit: Audit) -> Iterator[str]:
     total = len(audit.reports)
     for leak in Leak:
         count, missed = audit.count(leak), audit.untried(leak)
+        broken = audit.count(leak, State.CONTRADICTED)
         failed = total - count - missed
+        missed -= broken
         parts = [f"recovered from {count} of {total} updates"] if count else []
         parts += [f"attacked without success in {failed}"] if failed else []
         parts += [f"not attacked in {missed}, of which nothing is known"] if missed else []
+        contradicted = f"not attacked in {broken}, since the update contradicts what was stated"
+        parts += [contradicted] if broken else []
         yield f"{leak.value.capitalize()}: {listed(parts) or 'no update was audited'}."
     if audit.refused:
         yield f"{len(audit.refused)} files could not be audited; nothing is known of them."
@@ -160,24 +168,38 @@ ATTACKER = (
 )
 
 
-def attacker_knowledge(knowledge: Knowledge) -> tuple[tuple[str, str], ...]:
-    """Return what the attacker knows of an update, as questions and answers."""
+def attacker_knowledge(
+    knowledge: Knowledge, recovery: Recovery | None = None
+) -> tuple[tuple[str, str], ...]:
+    """Return what the attacker knows of an update, as questions and answers.
+
+    Args:
+        knowledge: what was stated.
+        recovery: the answer with its fit, which may contradict what was stated.
+    """
     family = knowledge.family
+    fit = NOT_FITTED if recovery is None else recovery.fit
     noise = f"standard deviation {knowledge.noise:g}, as declared" if knowledge.noise else (
         "not declared; it is measured in the update"
     )  # fmt: skip
     return (
-        ("Model and weights", "known"),
-        ("Loss", "cross-entropy"),
+        ("Model and weights", f"known{_unless(fit, Topic.WEIGHTS)}"),
+        ("Loss", "taken for softmax cross-entropy" if recovery is None else loss_known(recovery)),
         ("Form of the label", "not assumed where other layers tell it, else one-hot, smoothed or a "
          "mix of two classes" if family is None else f"{family}"),
-        ("Scale of the update", _scale(knowledge)),
-        ("Noise on the update", noise),
+        ("Scale of the update", f"{_scale(knowledge)}{_unless(fit, Topic.SCALE)}"),
+        ("Noise on the update", f"{noise}{_unless(fit, Topic.NOISE)}"),
         ("Number of samples", str(knowledge.samples or "not stated")),
         ("Local training", str(knowledge.client or "not stated")),
         ("Layers used", "the last layer alone" if knowledge.head_only else "all that were sent"),
         ("Other data", "none"),
     )  # fmt: skip
+
+
+def _unless(fit: Fit, topic: Topic) -> str:
+    """Return a remark on what was stated, if the update contradicts it."""
+    broken = fit[topic].bearing is Bearing.CONTRADICTED
+    return f"; the update contradicts this ({fit[topic].explanation.value})" if broken else ""
 
 
 def _scale(knowledge: Knowledge) -> str:
@@ -197,7 +219,7 @@ def knowledge_of(audit: Audit) -> tuple[tuple[str, str], ...]:
     """Return what the attacker knew in an audit; where shares differ, every answer is given."""
     found: dict[str, list[str]] = {}
     for report in audit.reports:
-        for question, answer in attacker_knowledge(report.knowledge):
+        for question, answer in attacker_knowledge(report.knowledge, report.label.recovery):
             answers = found.setdefault(question, [])
             if answer not in answers:
                 answers.append(answer)

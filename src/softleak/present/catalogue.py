@@ -17,12 +17,15 @@ from softleak.audit.input_attacks import (
     INPUT_ATTACKS,
     INVERSION,
     MATCHING,
+    QUOTIENT,
     Attack,
 )
 from softleak.audit.leaks import Leak
 from softleak.audit.report import AuditReport
 from softleak.audit.several import LOCAL_FIRST_LAYER, LOCAL_MATCHING
+from softleak.core.fit import Bearing, Topic
 from softleak.core.results import Status
+from softleak.present.fit import in_a_word
 from softleak.present.words import features_words, inputs_words
 
 Ending = tuple[Outcome, str]
@@ -64,7 +67,11 @@ class CataloguedAttack(Attack):
             return SIGNS_ONLY
         if self.trained and report.knowledge.client is None:
             return NO_CLIENT
-        return self.read(report)
+        outcome, why = self.read(report)
+        if outcome is Outcome.NO_SUCCESS and not report.fit.holds:  # it failed for nothing
+            found = in_a_word(report.fit)
+            return Outcome.NOT_APPLICABLE, f"the update contradicts what it rests on ({found})"
+        return outcome, why
 
     def on(self, report: AuditReport) -> Attempt:
         """Return how it ended on one share."""
@@ -102,14 +109,19 @@ def _evidence(report: AuditReport) -> Ending:
     if not pieces:
         return Outcome.NOT_APPLICABLE, "no other layer of this model tells the missing number"
     agreed = [piece.parameter for piece in pieces if piece.agrees]
-    if agreed:
+    if agreed and report.label.known:
         return Outcome.SUCCEEDED, f"the missing number follows from {', '.join(agreed)}"
+    if agreed:
+        words = f"the missing number follows from {', '.join(agreed)}, but no label is certain"
+        return Outcome.NO_SUCCESS, words
     return Outcome.NO_SUCCESS, "other layers contradict each other or say nothing"
 
 
 def _noise(report: AuditReport) -> Ending:
     if not report.label.recovery.noise:
-        return Outcome.NOT_APPLICABLE, "the share carries no noise beyond rounding"
+        clean = report.label.known or report.fit[Topic.NOISE].bearing is Bearing.HOLDS
+        none = "the share carries no noise beyond rounding" if clean else "no noise was measured"
+        return Outcome.NOT_APPLICABLE, none
     if report.label.known or report.label.class_index is not None:
         return Outcome.SUCCEEDED, "the noise leaves the class a probability of 90 % or more"
     return Outcome.NO_SUCCESS, "the noise leaves no class a probability of 90 %"
@@ -121,8 +133,10 @@ def _rereading(report: AuditReport) -> Ending:
         return Outcome.SUCCEEDED, "another scale or sign gives the numbers a simple label"
     if report.knowledge.scale is not None:
         return Outcome.NOT_APPLICABLE, "the scale of the update was stated"
-    if recovery.status is not Status.NO_SOLUTION:
+    if report.label.known:
         return Outcome.NOT_APPLICABLE, "a label explains the update as it is"
+    if recovery.status is not Status.NO_SOLUTION:
+        return Outcome.NOT_APPLICABLE, f"it is for updates without a label: {recovery.status.value}"
     return Outcome.NO_SUCCESS, "no other scale or sign gives exactly one label"
 
 
@@ -192,9 +206,10 @@ def _noted(attack: Attack, report: AuditReport) -> Ending:
     return SEVERAL_MIXED if found.batch else (Outcome.NOT_APPLICABLE, found.message)
 
 
-def _elsewhere(_: AuditReport) -> Ending:
-    words = "the attacks above are stronger; softleak.labels.classic has these"
-    return Outcome.NOT_CARRIED_OUT, words
+def _elsewhere(report: AuditReport) -> Ending:
+    known = report.knows_label
+    why = "the attacks above are stronger" if known else "an audit does not have them"
+    return Outcome.NOT_CARRIED_OUT, f"{why}; softleak.paper.classic has these"
 
 
 CATALOGUE: list[CataloguedAttack] = [
@@ -244,6 +259,7 @@ CATALOGUE: list[CataloguedAttack] = [
         "With that number the input of the last layer follows exactly.",
         Leak.FEATURE, read=_feature, of_gradient=True,
     ),
+    CataloguedAttack.of(QUOTIENT),
     CataloguedAttack.of(EMBEDDINGS),
     CataloguedAttack.of(INVERSION),
     CataloguedAttack.of(MATCHING, _matching),

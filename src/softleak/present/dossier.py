@@ -25,6 +25,7 @@ from softleak.present.advice import (
     severity_of_share,
 )
 from softleak.present.catalogue import CataloguedAttack, every_attack, tally
+from softleak.present.fit import fit_data, fit_rows
 from softleak.present.machine import finite
 from softleak.present.page import FRAME, chart, charted, fill, tiles, untried_words
 from softleak.present.words import (
@@ -120,6 +121,7 @@ def _update(report: AuditReport) -> dict[str, Any]:
         "severity": severity_of_share(report).value,
         "verdict": _of_updates(headline(report)),
         "states": {leak.value: state.value for leak, state in report.states.items()},
+        "fit": fit_data(report.fit),
     }
 
 
@@ -213,6 +215,13 @@ def write_dossier(folder: Path, audit: Audit) -> None:
     write_text(folder / "dossier.json", text + "\n")
 
 
+def _to_tell(audit: Audit) -> list[AuditReport]:
+    """Return the updates whose fit is printed: the only one, or those that contradict something."""
+    if len(audit.reports) == 1:
+        return list(audit.reports)
+    return [report for report in audit.reports if not report.fit.holds][:MOST_PRINTED]
+
+
 def dossier_page(audit: Audit) -> str:
     """Return the dossier as text. Whatever comes from a file is escaped by the template."""
     return fill(
@@ -228,4 +237,5 @@ def dossier_page(audit: Audit) -> str:
         untried=untried_words(audit),
         frame=FRAME,
         most=MOST_PRINTED,
+        fits=[(report, fit_rows(report.fit)) for report in _to_tell(audit)],
     )

@@ -27,13 +27,13 @@ from softleak.audit.findings import (
 from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import Point, WhatIf
-from softleak.core.fit import Fit
 from softleak.core.vocabulary import State
 from softleak.inversion.results import Text
 from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit
 from softleak.present.catalogue import attempts
+from softleak.present.fit import fit_data, in_a_word
 from softleak.present.words import headline, summary
 
 FORMAT = 2  # raised when a field changes its meaning
@@ -75,7 +75,7 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "verdict": headline(report),
         "leaks": [leak.value for leak in Leak if leak in report.leaks],
         "states": {leak.value: state.value for leak, state in report.states.items()},
-        "fit": _fit(report.fit),
+        "fit": fit_data(report.fit),
         "notes": list(report.notes),
         "attacks": [
             {"attack": a.attack, "outcome": a.outcome.value, "why": a.why} for a in attempts(report)
@@ -89,18 +89,6 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "seconds": report.seconds,
         "score": score and {name: getattr(score, name) for name in SCORED},
     }
-
-
-def _fit(fit: Fit) -> dict[str, Any]:
-    """Return what the numbers say of every assumption."""
-    hypotheses = [
-        {
-            "name": one.topic.value, "state": one.bearing.value,
-            "explanation": one.explanation.value, "number": one.number, "sentence": one.sentence,
-        }
-        for one in fit.hypotheses
-    ]  # fmt: skip
-    return {"holds": fit.holds, "hypotheses": hypotheses}
 
 
 def _what_if(tried: WhatIf) -> dict[str, Any]:
@@ -281,10 +269,18 @@ def _case(report: AuditReport, leak: Leak, gated: bool) -> ET.Element:
         made = ET.SubElement(case, "failure", {"message": f"{leak.value} leaked", "type": kind})
         made.text = words
     elif not state.attacked and gated:
-        ET.SubElement(case, "error", {"message": state.value, "type": "not attacked"})
+        made = ET.SubElement(case, "error", {"message": _why(report, leak), "type": "not attacked"})
+        made.text = words
     elif not state.attacked:
-        ET.SubElement(case, "skipped", {"message": "not attacked: nothing is known"})
+        ET.SubElement(case, "skipped", {"message": _why(report, leak)})
     return case
+
+
+def _why(report: AuditReport, leak: Leak) -> str:
+    """Return that nothing is known of a leak, and what the update contradicts if it is that."""
+    if report.states[leak] is not State.CONTRADICTED:
+        return "not attacked: nothing is known"
+    return f"{State.CONTRADICTED.value} ({in_a_word(report.fit)})"
 
 
 def _refused(name: str, reason: str) -> ET.Element:
@@ -377,6 +373,7 @@ def _results(report: AuditReport) -> Iterator[dict[str, Any]]:
             "level": level,
             "message": {"text": f"{report.name}: {leak.value} {state.value}. {headline(report)}"},
             "locations": [_location(report.name)],
+            "properties": {"fit": finite(fit_data(report.fit))},
         }
         if report.fingerprint:
             result["partialFingerprints"] = {"update/v1": f"{report.fingerprint}:{leak.value}"}

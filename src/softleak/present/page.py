@@ -33,6 +33,7 @@ from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit, severity_of_share
 from softleak.present.catalogue import every_attack
+from softleak.present.fit import fit_rows, fit_words
 from softleak.present.machine import finite
 from softleak.present.words import (
     class_name,
@@ -44,6 +45,7 @@ from softleak.present.words import (
     input_words,
     known_words,
     label_words,
+    reread,
     sample_words,
     summary,
 )
@@ -92,6 +94,7 @@ def tiles(count: Callable[[Leak, State], int], total: int) -> list[dict[str, Any
             "what": leak.short,
             "note": leak.counts_if,
             "untried": sum(count(leak, state) for state in State if not state.attacked),
+            "contradicted": count(leak, State.CONTRADICTED),
         }
         for leak in Leak
     ]
@@ -183,6 +186,8 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> dict[str,
         "gain": gain,
         "scalar": _scalar(report, names),
         "words": _words(report),
+        "fit": fit_rows(report.fit),
+        "fit_words": fit_words(report.fit),
         "cards": sample_cards(report.samples, names),
         "curves": curves(report.input.certificate),
     }
@@ -199,14 +204,18 @@ def _bars(report: AuditReport, names: Sequence[str]) -> tuple[list[dict[str, Any
     fitting = [c.labels for c in recovery.solutions]
     if recovery.interval is not None:
         fitting.append(recovery.interval)
-    every = torch.cat([*fitting, recovery.label[None]]).clamp(0, 1)
+    read = reread(report)
+    label = recovery.label if read is None else read
+    every = label[None].clamp(0, 1)
+    if read is None:
+        every = torch.cat([*fitting, every]).clamp(0, 1)
     low, high = every.amin(0), every.amax(0)
     true = None if report.score is None else report.score.label_true
     order = range(len(high)) if len(high) <= MOST_BARS else high.topk(MOST_BARS).indices.tolist()
     bars = [
         {
             "name": class_name(i, names),
-            "value": float(recovery.label[i]),
+            "value": round(float(label[i]), 6) + 0.0,  # never a zero below zero
             "low": float(low[i]),
             "high": float(high[i]),
             "true": None if true is None else float(true[i]),
@@ -411,6 +420,7 @@ PAGE_PARTS: list[PagePart] = [
 # What is told of each share, in this order. Templates see the share as s and its report as r.
 SHARE_PARTS: list[str] = [
     "share/verdict.html",
+    "share/fit.html",
     "share/samples.html",
     "share/findings.html",
     "share/scalar.html",

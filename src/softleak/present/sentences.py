@@ -61,6 +61,12 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     Why.STRONGER_SUCCEEDED: "a stronger attack had recovered the input already",
     Why.NOT_REAL_VALUED: "words are not real numbers",
     Why.NO_FINITE_SOLUTION: "the equations have no finite solution",
+    Why.DIVIDED: "the gradient of {layer}.weight, divided by that of {layer}.bias, is the input, "
+    "and the model makes the recovered feature of it",
+    Why.DIVIDED_TO_A_FACTOR: "the gradient of {layer}.weight, divided by that of {layer}.bias, is "
+    "the input up to a factor; the model does not confirm it, at these weights or in this mode",
+    Why.NOT_BORNE_OUT: "the equations of every layer determined an input, but the model does not "
+    "make of it what the update shows",
     Why.DETERMINED: "every layer's equations determined its input, and agree",
     Why.UNDETERMINED: "some layer's equations do not determine its input, or contradict each other",
     Why.MATCHED: _matched,

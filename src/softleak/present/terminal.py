@@ -12,7 +12,9 @@ from rich.text import Text
 from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import WhatIf
+from softleak.core.fit import Fit
 from softleak.core.vocabulary import State
+from softleak.present.fit import in_a_word
 from softleak.present.page import chart
 from softleak.present.words import in_a_line, in_brief, known_words, not_attacked, summary
 
@@ -37,11 +39,14 @@ def audit_table(audit: Audit) -> Group:
     several = any(report.composition.attacked for report in audit.reports)
     names = ["share", "label", "recovered", "feature", "input"]
     names += [*(["classes"] if several else []), *(SCORE_COLUMNS if scored else [])]
+    unfit = any(in_a_word(report.fit) for report in audit.reports)
+    names += ["fit"] if unfit else []
     rows = [
         [
             *_row(report, audit.class_names),
             *([_composition(report)] if several else []),
             *(_score(report) if scored else []),
+            *([_fit(report.fit)] if unfit else []),
         ]
         for report in audit.reports[:TABLE_ROWS]
     ]
@@ -53,6 +58,8 @@ def audit_table(audit: Audit) -> Group:
     notes = [f"{hidden} more rows are in audit.json"] if hidden > 0 else []
     failed = any(State.NO_SUCCESS in report.states.values() for report in audit.reports)
     notes += ["–: this attack did not succeed"] if failed else []
+    broken = any(State.CONTRADICTED in report.states.values() for report in audit.reports)
+    notes += [f"contradicted: {State.CONTRADICTED.value}"] if broken else []
     notes += [f"evidence: {'; '.join(audit.evidence)}"] if audit.evidence else []
     notes += ["L1 and PSNR: scored against the truth, which no attack saw"] if scored else []
     return Group(table, Text("\n".join([*notes, *audit.remarks]), style="table.caption"))
@@ -111,6 +118,7 @@ def closing_words(audit: Audit) -> Text:
 
 
 NOT_ATTACKED = Text("not attacked", style="bright_black")
+CONTRADICTED = Text("contradicted", style="yellow")
 
 
 def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
@@ -119,11 +127,13 @@ def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
     if found.attacked:
         style = "bold red" if found.proved else "cyan"
         label = Text(f"{len(found.proved)} of {found.size}", style)
+    if report.refuted or states[Leak.LABEL] is State.NOT_ATTACKED:
+        label = CONTRADICTED if report.refuted else NOT_ATTACKED
     image = report.input.psnr_predicted if report.input.leaked else None
     shown = f"{image:.0f} dB" if image is not None else "recognisable"
     return [
         Text(report.name),
-        NOT_ATTACKED if not states[Leak.LABEL].attacked else label,
+        label,
         Text(in_brief(report, names, in_a_line)),
         _cell(states[Leak.FEATURE], _feature(report)),
         _cell(states[Leak.INPUT], known_words(text) if text else shown),
@@ -150,8 +160,15 @@ def _score(report: AuditReport) -> list[Text]:
     ]
 
 
+def _fit(fit: Fit) -> Text:
+    """Return what the update contradicts, or what explains it."""
+    return Text(in_a_word(fit) or "holds", style="" if fit.holds else "yellow")
+
+
 def _cell(state: State, leaked: str) -> Text:
     """Return what leaked, a dash if the attack failed, or in grey that there was no attack."""
+    if state is State.CONTRADICTED:
+        return CONTRADICTED
     if not state.attacked:
         return NOT_ATTACKED
     return Text(leaked if state is State.LEAKED else "–")

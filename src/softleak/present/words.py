@@ -10,10 +10,11 @@ from softleak.audit.findings import Counts, Method, SamplesFinding
 from softleak.audit.leaks import Leak
 from softleak.audit.options import TokenNames
 from softleak.audit.report import Audit, AuditReport
-from softleak.core.results import Recovery, Status
+from softleak.core.results import Recovery, Status, tags_in_words
 from softleak.core.vocabulary import State, written
 from softleak.inversion.results import Certainty, Text
 from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
+from softleak.present.fit import in_a_word
 
 # Limits that keep sentences short.
 MOST_ENTRIES = 3  # entries of a label that are listed
@@ -141,9 +142,22 @@ def inputs_words(found: SamplesFinding) -> str:
 WITHOUT_TRUTH = ", proved without the truth"
 
 
+def reread(report: AuditReport) -> Tensor | None:
+    """Return the label that the numbers mean if they are not what was stated, but what fits."""
+    readings = report.label.recovery.readings
+    return readings[0].label if readings and not report.fit.holds else None
+
+
+def worded(one: Recovery, names: Sequence[str], say: Callable[[Tensor, Sequence[str]], str]) -> str:
+    """Return the label of one sample in the words of ``say``; several labels are listed."""
+    if one.label is None:
+        return ""
+    return tags_in_words(one.label, names) if one.tags else say(one.label, names)
+
+
 def sample_words(one: Recovery, names: Sequence[str], remark: str = WITHOUT_TRUTH) -> str:
     """Return what is known of one sample: its label and its certificate."""
-    label = "no label" if one.label is None else describe(one.label, names)
+    label = "no label" if one.label is None else worded(one, names, describe)
     if one.status is Status.UNIQUE:
         return f"{label}; off by at most {written(one.error)} in L1{remark}"
     return f"perhaps {label}; {one.message}"
@@ -152,6 +166,8 @@ def sample_words(one: Recovery, names: Sequence[str], remark: str = WITHOUT_TRUT
 def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT_TRUTH) -> str:
     """Return what was proved of the label."""
     recovery, proved = report.label.recovery, report.label.proved
+    if report.refuted:
+        return f"{State.CONTRADICTED.value}. {contradiction(report).removesuffix('.')}"
     if report.samples.attacked:
         return samples_words(report.samples)
     if proved == "UNIQUE" and recovery.label is not None:
@@ -167,10 +183,17 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
             f"is {describe(recovery.label, names)}"
         )
     if proved == "AMBIGUOUS":
-        return f"one of a set of labels: {recovery.message}"
+        return f"{_one_of(report, names)}: {recovery.message}"
     if not report.states[Leak.LABEL].attacked:
         return f"not attacked: {report.why}"
     return f"no label: {report.why}; {FAILED}"
+
+
+def _one_of(report: AuditReport, names: Sequence[str]) -> str:
+    read = reread(report)
+    return (
+        "one of a set of labels" if read is None else f"{describe(read, names)} in another reading"
+    )
 
 
 def in_brief(
@@ -179,14 +202,18 @@ def in_brief(
     """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
     recovery = report.label.recovery
     if report.label.proved == "UNIQUE" and recovery.label is not None:
-        return say(recovery.label, names)
+        return worded(recovery, names, say)
+    if (read := reread(report)) is not None:
+        return f"{say(read, names)}, if {in_a_word(report.fit)}"
     if report.label.class_index is not None:
         return class_name(report.label.class_index, names)
     if report.samples.proved:
-        labels = [say(one.label, names) for one in report.samples.proved if one.label is not None]
+        labels = [worded(one, names, say) for one in report.samples.proved]
         return " | ".join(labels[:MOST_SAMPLES])
     if report.composition.raised:
         return _classes(report.composition.raised, names)
+    if not report.fit.holds:
+        return f"contradicted: {in_a_word(report.fit)}"
     return report.notes[0] if report.notes else recovery.status.value
 
 
@@ -197,9 +224,10 @@ def feature_words(report: AuditReport) -> str:
     if report.feature.proved:
         error = written(report.feature.error)
         return f"all {report.feature.entries} entries, to a relative error of {error}"
+    if report.states[Leak.FEATURE] is State.CONTRADICTED:
+        return State.CONTRADICTED.value
     if not report.states[Leak.FEATURE].attacked:
-        why = "the update mixes several samples or steps"
-        return f"not attacked: {why if report.fit.holds else contradiction(report)}"
+        return "not attacked: the update mixes several samples or steps"
     return f"not proved; {FAILED}"
 
 
@@ -213,15 +241,21 @@ def input_words(report: AuditReport) -> str:
     if found.text is not None:
         return text_words(report)
     if found.pixels is None:
-        return f"not recovered: {found.message}; {FAILED}"
+        return f"not recovered: {found.message}; {_failed(report, Leak.INPUT)}"
     quality = "" if found.psnr_predicted is None else f"predicted {found.psnr_predicted:.0f} dB, "
     quality += "" if told is None else f"{told:.0f} dB against the truth, "
     said = f"{quality}by {found.method.value}: {found.message}"
     if not report.shows_input:
-        return f"not determined, {said}; {FAILED}"
+        return f"not determined, {said}; {_failed(report, Leak.INPUT)}"
     if report.score is None and found.doubtful:
         return f"perhaps recognisable, as a prediction may be 2 dB too low; {said}"
     return said if found.leaked and found.method.exact else f"recognisable, {said}"
+
+
+def _failed(report: AuditReport, leak: Leak) -> str:
+    """Return that an attack ended without success, or that it could not count."""
+    broken = report.states[leak] is State.CONTRADICTED
+    return State.CONTRADICTED.value if broken else FAILED
 
 
 def text_words(report: AuditReport) -> str:
@@ -262,7 +296,7 @@ def composition_words(
         known = report.states[Leak.COMPOSITION] is State.LEAKED
         return "that of the label above" if known else found.message
     if not found.raised:
-        return f"no class: {found.message}; {FAILED}"
+        return f"no class: {found.message}; {_failed(report, Leak.COMPOSITION)}"
     proved = f"{_classes(found.present, names)}{remark}" if found.present else "none proved"
     more = [j for j in found.raised if j not in found.present]
     open_ = f"; unless labels are smoothed also {_classes(more, names)}" if more else ""
@@ -292,7 +326,7 @@ def headline(report: AuditReport) -> str:
     texts = report.input.text is not None
     apart = [
         leak for leak in worth
-        if report.several and leak.of_samples and not (texts and leak is Leak.INPUT)
+        if report.samples.size and leak.of_samples and not (texts and leak is Leak.INPUT)
     ]  # fmt: skip
     parts = leaked_of_samples(report.samples, apart)
     parts += [_leaked(report, leak) for leak in worth if leak not in apart]
@@ -305,11 +339,11 @@ def headline(report: AuditReport) -> str:
         count = report.composition.samples
         said = f"This update of at least {count} samples or steps gives away {listed(parts)}."
     else:
-        said = f"This share gives away {listed(parts)}."
+        said = f"{'This' if report.fit.holds else 'Even so this'} share gives away {listed(parts)}."
     untried = [leak.short for leak in Leak if leak in report.unattacked]
     grey = [f"Not attacked: {listed(untried)}."] if untried else []
     against = [] if report.fit.holds else [contradiction(report)]
-    return " ".join([*against, said, *grey]).strip()
+    return " ".join(filter(None, [*against, said, *grey]))
 
 
 def contradiction(report: AuditReport) -> str:
@@ -322,6 +356,8 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
     recovery = report.label.recovery
     if leak is Leak.INPUT and report.input.text is not None:
         return leaked_of_text(report.input.text, report.several)
+    if leak is Leak.LABEL and recovery.tags and recovery.label is not None:
+        return f"which of {len(recovery.label)} labels it has"
     if leak is not Leak.LABEL or report.label.proved == "UNIQUE":
         return leak.its
     if recovery.readings:
@@ -333,7 +369,8 @@ def _worth_saying(report: AuditReport) -> list[Leak]:
     """Return what leaked, without what follows from something said already."""
     known = report.label.known or bool(report.samples.proved)
     implied = {Leak.CLASS} if known else set()
-    if report.label.class_index is not None or known:
+    only = Leak.CLASS in report.leaks and not report.several
+    if only or report.label.class_index is not None or known:
         implied |= {Leak.COMPOSITION}
     return [leak for leak in Leak if leak in report.leaks - implied]
 

@@ -70,7 +70,8 @@ def test_every_sample_of_an_update_of_two_is_proved(trained, draw):
     samples = draw(data.Hard(), 2)
     x, y = torch.stack([s.x for s in samples]), torch.stack([s.y for s in samples])
     share = sl.capture(trained, x.reshape(2, 3, 32, 32), y)
-    assert audit(trained, share).leaks == {Leak.COMPOSITION}  # several samples can look like one
+    # Several samples can look like one; these two are of one class, which is given away.
+    assert audit(trained, share).leaks == {Leak.COMPOSITION}
     report = audit(trained, share, options=Options(Knowledge(samples=2), seconds=0.0))
     assert report.label.proved == "NOTHING"
     assert report.leaks == frozenset(Leak) - {Leak.INPUT}
@@ -92,6 +93,8 @@ def test_a_sum_of_two_gradients_proves_classes_and_no_label(trained, draw):
     shares = [sl.capture(trained, s.x, s.y) for s in samples]
     both = sl.GradientShare({n: shares[0][n] + shares[1][n] for n in shares[0]}, (3, 32, 32))
     report = audit(trained, both)
+    (index,) = {int(s.y.argmax()) for s in samples}
+    assert report.composition.present == report.composition.raised == (index,)
     assert report.leaks == {Leak.COMPOSITION}
     assert report.states[Leak.LABEL] is State.NO_SUCCESS
     assert not report.samples.proved

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, Refusal
 from softleak.audit.sweeps import Point, Rate, Response, WhatIf
+from softleak.core.fit import NOT_FITTED
 from softleak.core.vocabulary import State
 from softleak.present.advice import advice, defence_words, severity_of_audit, worst
 from softleak.present.page import untried_words
@@ -52,6 +53,7 @@ def test_the_terms_of_a_setting_stand_behind_its_value():
 
 def test_what_if_is_advised_where_it_tries_something():
     mixed = {"leaks": frozenset({Leak.COMPOSITION}), "unattacked": frozenset(), "telling": False}
+    mixed["fit"] = NOT_FITTED
     mixed["samples"] = SimpleNamespace(proved=())
     states = dict.fromkeys(Leak, State.NO_SUCCESS) | {Leak.COMPOSITION: State.LEAKED}
     audit = Audit((SimpleNamespace(**mixed, states=states),))

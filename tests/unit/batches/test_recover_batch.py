@@ -8,8 +8,7 @@ import torch
 import softleak as sl
 from softleak.batches.certificate import excess_bits
 from softleak.batches.search import Whole
-from softleak.batches.space import HeadSpace
-from softleak.batches.systems import JointSystem, SampleSystem, supports_of
+from softleak.batches.systems import HeadSpace, JointSystem, SampleSystem, supports_of
 from softleak.core.errors import LabelError
 from softleak.core.subject import Subject
 from softleak.paper import data, models

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.batches.space import GradientSpace
-from softleak.batches.sparse.directions import sparse_directions
-from softleak.batches.sparse.features import (
+from softleak.batches.sparse.attacks import (
     FeatureFit,
     FeatureProblem,
     recover_by_features,
     tail_inputs,
 )
+from softleak.batches.sparse.directions import sparse_directions
 from softleak.batches.sparse.layer import layers_before_head
+from softleak.batches.systems import GradientSpace
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status
 from softleak.core.share import GradientShare

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from softleak.batches.sparse.inputs import recover_by_inputs
+from softleak.batches.sparse.attacks import recover_by_inputs
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status
 from softleak.core.share import GradientShare

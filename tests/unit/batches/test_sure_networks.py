@@ -14,8 +14,14 @@ from benchmarks.batch_limits import AS_NEAR, is_open
 from softleak.batches.certificate import certify
 from softleak.batches.recover import read_batch
 from softleak.batches.search import Whole, leading_points
-from softleak.batches.space import HeadSpace
-from softleak.batches.systems import POLISH, SamplePoints, SampleSystem, polish, supports_of
+from softleak.batches.systems import (
+    POLISH,
+    HeadSpace,
+    SamplePoints,
+    SampleSystem,
+    polish,
+    supports_of,
+)
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 import softleak as sl
 from softleak.batches.certificate import certify_alone, without_other_labels
 from softleak.batches.recover import read_batch
-from softleak.batches.space import HeadSpace
-from softleak.batches.systems import FoundSamples, SamplePoints, supports_of
+from softleak.batches.systems import FoundSamples, HeadSpace, SamplePoints, supports_of
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 

@@ -13,16 +13,19 @@ from softleak.cli import audit as jobs
 from softleak.cli.audit import carry_out, exit_code
 from softleak.cli.exits import Exit
 from softleak.cli.options import Request
+from softleak.core.fit import Bearing, Fit, Hypothesis, Topic
 from softleak.present.terminal import closing_words, refusal_table
 
 REFUSED = (Refusal("bad.pt", "truncated"),)
 
 
-def report(leaks: set[Leak], unattacked: set[Leak]) -> SimpleNamespace:
-    return SimpleNamespace(leaks=frozenset(leaks), unattacked=frozenset(unattacked))
+def report(leaks: set[Leak], unattacked: set[Leak], *broken: Hypothesis) -> SimpleNamespace:
+    fit = Fit.of(broken)
+    return SimpleNamespace(leaks=frozenset(leaks), unattacked=frozenset(unattacked), fit=fit)
 
 
 LEAKED, UNTRIED = report({Leak.INPUT}, set()), report(set(), {Leak.INPUT})
+BROKEN = report(set(), set(), Hypothesis(Topic.WEIGHTS, Bearing.CONTRADICTED))
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,8 @@ LEAKED, UNTRIED = report({Leak.INPUT}, set()), report(set(), {Leak.INPUT})
         ((), (), Exit.MISTAKE),
         ((LEAKED, UNTRIED), REFUSED, Exit.LEAK),
         ((UNTRIED,), REFUSED, Exit.UNATTACKED),
+        ((BROKEN,), (), Exit.UNATTACKED),
+        ((LEAKED, BROKEN), (), Exit.LEAK),
         ((report({Leak.LABEL}, set()),), REFUSED, Exit.INCOMPLETE),
         ((report({Leak.LABEL}, {Leak.CLASS}),), (), Exit.DONE),
     ],

@@ -11,7 +11,7 @@ from torch import nn
 
 from softleak.core.head import Head
 from softleak.core.share import GradientShare
-from softleak.labels.local.one_step import Balance
+from softleak.labels.local.proportions import Balance
 
 SHAPE = (3, 8, 8)
 

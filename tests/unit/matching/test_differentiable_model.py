@@ -4,7 +4,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.core.errors import ModelError
-from softleak.matching.gradients import DifferentiableModel
+from softleak.matching.problems import DifferentiableModel
 from tests.unit.matching.nets import small, victims
 
 

@@ -9,9 +9,14 @@ from torch import nn
 import softleak as sl
 from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
-from softleak.matching.gauss_newton.descent import DampedDescent, Walk
+from softleak.matching.gauss_newton.descent import (
+    DampedDescent,
+    FoldedUnits,
+    FoldEscape,
+    Walk,
+    explained,
+)
 from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
-from softleak.matching.gauss_newton.escape import FoldedUnits, FoldEscape, explained
 from softleak.matching.gauss_newton.model import LinearisedShare
 from softleak.matching.reconstruction import Stopping
 

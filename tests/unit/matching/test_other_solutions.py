@@ -10,8 +10,7 @@ import softleak as sl
 from softleak.core.subject import Subject
 from softleak.matching import GaussNewton, MatchStatus, reconstruct_batch
 from softleak.matching.gauss_newton.certificate import changed_inputs
-from softleak.matching.gauss_newton.method import SecondLook
-from softleak.matching.gauss_newton.smoothness import SmoothnessProbe
+from softleak.matching.gauss_newton.method import SecondLook, SmoothnessProbe
 
 CLASSES = 5
 

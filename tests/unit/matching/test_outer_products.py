@@ -9,9 +9,14 @@ from torch import nn
 import softleak as sl
 from softleak.core.subject import Subject
 from softleak.matching import L2, Cosine, GivenLabel, Noise
-from softleak.matching import gradients as outer_products
-from softleak.matching.gradients import DifferentiableModel, OuterProducts, factored, parts
-from softleak.matching.problems import MatchingProblems
+from softleak.matching import problems as outer_products
+from softleak.matching.problems import (
+    DifferentiableModel,
+    MatchingProblems,
+    OuterProducts,
+    factored,
+    parts,
+)
 from softleak.matching.tasks import job_of, targets
 from softleak.paper import models
 

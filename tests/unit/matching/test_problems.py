@@ -6,8 +6,7 @@ import torch
 import softleak as sl
 from softleak.core.subject import Subject
 from softleak.matching import L2, Cosine, GivenLabel, Noise, RandomLabel, TotalVariation
-from softleak.matching.gradients import DifferentiableModel
-from softleak.matching.problems import MatchingProblems
+from softleak.matching.problems import DifferentiableModel, MatchingProblems
 from softleak.matching.tasks import job_of, targets
 from tests.unit.matching.nets import small, victims
 

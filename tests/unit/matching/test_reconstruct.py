@@ -27,7 +27,7 @@ from softleak.matching import (
     reconstruct,
     reconstruct_many,
 )
-from softleak.matching.terminal_watch import TerminalWatch
+from softleak.matching.reconstruction import TerminalWatch
 from softleak.paper import data, models
 from softleak.paper.data import CIFAR10_NORM
 from tests.unit.matching.nets import small, victims

@@ -1,7 +1,6 @@
 """Recover a batch from the zeros that ReLUs leave in the gradients of fully connected layers.
 
-- ``layer``: the layers whose gradients are sums over few active samples.
 - ``directions``: the sparse vectors of a gradient's space, one for each sample.
-- ``labels``: the labels of recovered inputs, and the verdict on a batch.
-- ``inputs``, ``features``: the attacks on the first layer and on the last two.
+- ``layer``: the layers with such gradients, the labels behind them, and the verdict on a batch.
+- ``attacks``: those on the first layer and on the last two.
 """

@@ -176,7 +176,6 @@ class Directions:
 
     @classmethod
     def none(cls, R: Tensor) -> Directions:
-        """Return no vector of the space of ``R`` (m, B)."""
         zeros = torch.zeros(0, len(R), dtype=torch.bool, device=R.device)
         return cls(R[:0], zeros, R.new_zeros(0))
 

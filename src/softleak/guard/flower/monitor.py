@@ -277,11 +277,12 @@ def _composition(found: CompositionFinding) -> dict[str, Any]:
 
 
 def announce(audit: RoundAudit) -> None:
-    """Log a round in numbers, and warn of updates that prove their classes or were not audited."""
+    """Log a round in numbers, and warn of what proves classes, does not fit or was not audited."""
     counts = ", ".join(f"{k.removeprefix('softleak-')} {v:.3g}" for k, v in audit.metrics().items())
     LOGGER.info("round %d: %s", audit.number, counts)
     for client in audit.clients:
-        if client.report is None or client.report.composition.raised:
+        said = client.report is None or client.report.composition.raised
+        if said or client.contradicted:
             LOGGER.warning("round %d, node %d: %s", audit.number, client.node, client.words)
 
 

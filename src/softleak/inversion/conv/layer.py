@@ -70,10 +70,7 @@ def least_ratio(product: Apply, inverse: Apply, diagonal: Tensor, steps: int) ->
 
 
 def with_unseen(variance: Tensor, rows: Rows, lifted: Tensor) -> Tensor:
-    """Return variances (n,) that count what a lifted diagonal (n,) hides.
-
-    A direction that only the lift holds may be as wrong as the input is large.
-    """
+    """Return variances (n,) that count what a lifted diagonal (n,) hides."""
     return variance * (1 + rows.prior_size**2 * lifted)
 
 
@@ -286,7 +283,6 @@ class Conv:
 
     @property
     def bias(self) -> Tensor | float:
-        """Return the layer's bias (Co, 1, 1), zero if it has none."""
         bias = self.layer.bias
         return 0.0 if bias is None else bias.detach().double()[:, None, None]
 
@@ -337,11 +333,7 @@ class Conv:
         return torch.cat([weight, bias[:, None]], 1), torch.cat([error, bias_error[:, None]], 1)
 
     def _input_size(self, delta: Tensor, share: GradientShare) -> float:
-        """Return roughly the root mean square of the input.
-
-        It is ``max |∂L/∂K| / ‖δ‖`` of the most telling channel, over the root of the number of
-        positions.
-        """
+        """Return roughly the root mean square of the input."""
         weight = gradient(share, f"{self.name}.weight", self.layer.weight).double()
         largest, size = weight.flatten(1).abs().amax(1), delta.flatten(1).norm(dim=1)
         clear = size > WEAK_DELTA * size.max()
@@ -351,10 +343,7 @@ class Conv:
         return float((largest[clear] / size[clear]).amax()) / positions or 1.0
 
     def _solved(self, rows: Rows, last: SolvedRows | None) -> SolvedRows:
-        """Return the solution of one group; averages always need the thorough solver.
-
-        ``last`` is their solution before the activation above was linearised again.
-        """
+        """Return the solution of one group; averages always need the thorough solver."""
         if self.quick and rows.precision is None:
             return solve_quickly(rows)
         again = solve_again(rows, last) if self.lowest and last is not None else None

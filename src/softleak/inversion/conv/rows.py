@@ -202,7 +202,6 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return the shape (C, H, W) of the input."""
         return (self.kernel.shape[1], *self.geometry.size)
 
     @property
@@ -282,10 +281,7 @@ class Rows:
         return (back + direct).flatten()
 
     def rough_solution(self, steps: int) -> Tensor:
-        """Return an input (n,) near the solution, by a few steps of conjugate gradients.
-
-        δ is taken not to move with z, and all errors as independent.
-        """
+        """Return an input (n,) near the solution, by a few steps of conjugate gradients."""
         still = torch.zeros_like(self.curvature)
         rigid = replace(self, curvature=still, precision=None)
         zero = torch.zeros(self.shape, dtype=self.z.dtype, device=self.z.device).flatten()

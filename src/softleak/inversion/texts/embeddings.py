@@ -23,7 +23,6 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.results import Certainty, NoWay, Place, Text
 
-# What decides whether a table and a parameter tell words and places.
 TEXT_PROBE_RUNS = 2  # the number of random texts the equation is tried on
 TEXT_PROBE_TOLERANCE = 256.0  # what may remain of a row, in units of rounding of the largest row
 TEXT_PROBE_SEED = 0  # the seed of the texts
@@ -197,7 +196,6 @@ def _own_noise(lengths: Tensor, width: int) -> float:
     return float(lengths.median()) / math.sqrt(width)
 
 
-# What says when a word is certain.
 PLACES_SIGMAS = 8.0  # how many standard errors an entry of A may be off
 PLACES_SMALLEST = 1e-4  # what an entry of A may be off in any case
 PLACES_CUTOFF = 1e-10  # singular values of D below this part of the largest are not used

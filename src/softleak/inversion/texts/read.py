@@ -20,7 +20,13 @@ from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.results import Certainty, NoWay, Place, Text
-from softleak.inversion.texts.embeddings import TextPlan, read_embeddings, read_words, text_plan
+from softleak.inversion.texts.embeddings import (
+    ROWS_CROWDED,
+    TextPlan,
+    read_embeddings,
+    read_words,
+    text_plan,
+)
 from softleak.inversion.texts.span import (
     FROM_SPAN,
     SPAN_EXPLAINED,
@@ -36,6 +42,7 @@ from softleak.inversion.texts.span import (
     second_layer,
     span_of,
 )
+from softleak.numerics.least_squares import TINY
 from softleak.resimulation import relative_misfit
 
 Far = Callable[[Tensor], Tensor]  # texts (B, L) to the distance (B, L) of each token from the span
@@ -148,16 +155,30 @@ def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None)
 
 
 def read_bag(subject: Subject, share: GradientShare, reason: str) -> Text | NoWay:
-    """Return which words occur in an update, without places; or why they cannot be told."""
+    """Return which words occur in an update, without places; or why they cannot be told.
+
+    Rows of words that do not occur stay as they were in any step of any optimiser, or weight decay
+    moves them along themselves.
+    """
     plan = subject.once(text_plan)
     if isinstance(plan, NoWay):
         return plan
     if not plan.sound or plan.words not in share:
         return NoWay(f"{_reason(plan, share)}: which words occur cannot be told")
-    rows = read_words(plan, share)
-    if rows.crowded:
+    rows = read_words(plan, _without_decay(subject, plan, share))
+    if len(rows.index) > ROWS_CROWDED * len(share[plan.words]):
         return NoWay("nearly all rows of the word table moved, so that no word can be told")
     return _bag(tuple(rows.index.tolist()), reason)
+
+
+def _without_decay(subject: Subject, plan: TextPlan, share: GradientShare) -> GradientShare:
+    """Return the share without what its word table moved along its own rows, if all rows moved."""
+    if not read_words(plan, share).crowded:
+        return share
+    rows, own = share[plan.words].double(), subject.parameters[plan.words].detach().double()
+    part = (rows * own).sum(1) / own.square().sum(1).clamp_min(TINY)
+    left = rows - part[:, None] * own
+    return replace(share, gradients={**share.gradients, plan.words: left})
 
 
 def _by_span(

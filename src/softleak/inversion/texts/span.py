@@ -227,7 +227,6 @@ def _padded(spec: InputSpec, texts: Sequence[Sequence[int]], empty: int) -> Inpu
     return assembled({**dict(pieces(filled(spec, ids))), **masks})
 
 
-# What says which vectors lie in the span, and when a text is explained.
 SPAN_ROUNDINGS = 2.5  # singular values below this many roundings of the largest are rounding
 SPAN_INSIDE = 2e-2  # the relative distance from the span up to which a vector counts as inside
 SPAN_KEPT = 4  # the number of tokens of each place that are remembered, the nearest first

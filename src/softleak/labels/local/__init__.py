@@ -2,6 +2,6 @@
 
 - ``recover``: which way leads back, what is doubted, and which client would fit if not the stated.
 - ``head_alone``: the head alone was trained.
-- ``whole_network``, ``whole_head``: all layers were trained, with a readable input or without.
-- ``proportions``, ``one_step``: updates of many samples.
+- ``whole``: all layers were trained, with a readable input or without.
+- ``proportions``: updates of many samples.
 """

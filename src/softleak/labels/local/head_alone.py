@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from softleak.core.client import SgdSteps, mean_of_head
 from softleak.core.factors import Factors, factor
 from softleak.core.families import AnyLabel, Family
 from softleak.core.head import Head
@@ -25,17 +26,15 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.core.update import SgdSteps, mean_of_head
 from softleak.labels.certify import Solutions
 from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, misfit, on_simplex
-from softleak.labels.evidence.combine import combine
-from softleak.labels.evidence.relation import Estimate, HeadBias
+from softleak.labels.evidence.relation import Estimate, HeadBias, combine
+from softleak.labels.local.schedules import allow_for_schedules
 from softleak.labels.pseudo import PseudoLabels
 from softleak.labels.review import review
 from softleak.labels.search import Minima, search, zoom
 from softleak.labels.solve import DECIDED, WIDEST, solve_each
 
-# What solves the recursion for the label.
 LABEL_EQUATIONS_ITERATIONS = 12  # Newton steps; three to five are usual
 LABEL_EQUATIONS_SOLVED = 1e-7  # L1: a Newton step after which the next would be rounding
 LABEL_EQUATIONS_LONGEST = 4.0  # L1: the largest Newton step, labels being at most 2 apart
@@ -305,6 +304,13 @@ class RecursionCurve:
         smallest = where.smallest.maximum(shortest).minimum(where.largest / 2)
         return replace(where, smallest=smallest)
 
+    @property
+    def steps(self) -> int:
+        return self.recipe.steps
+
+    def with_rates(self, rates: tuple[float, ...]) -> RecursionCurve:
+        return replace(self, recipe=replace(self.recipe, rates=rates))
+
     def target(self, t: Tensor) -> Tensor:
         """Return the mean of ``p − y`` (N, C) that one scalar (N,) each means."""
         return t[:, None] * self.pseudo.u
@@ -319,12 +325,12 @@ class RecursionCurve:
         length = self.squared / t.square() + float(self.bias_trained)
         # The derivative of A by the label, (C, C, N): over long last dimensions it is fast.
         turned, lag = y.new_zeros(y.shape[-1], *y.T.shape), None
-        for p in steps:
+        for k, p in enumerate(steps):
             # The derivative of p by the label: p ⊙ (dz − p·dz), with dz = −length dA.
             slope = turned * (-length * p)[:, None]
             slope.addcmul_(p[:, None], slope.sum(0), value=-1)
             slope.diagonal().sub_(1)
-            lag = self.recipe.step_in_place(turned, lag, slope)
+            lag = self.recipe.at(k).step_in_place(turned, lag, slope)
         every = torch.stack(steps)
         most, curved = every.amax(0).T, (every * (1 - every)).amax(0).T
         ended = turned.permute(2, 0, 1) / self.recipe.total
@@ -337,10 +343,10 @@ class RecursionCurve:
         y = y.T.contiguous()
         moved, memory = torch.zeros_like(y), None
         found: list[Tensor] = []
-        for kept in self.recipe.kept[:-1]:
+        for k, kept in enumerate(self.recipe.kept[:-1]):
             base = kept * (product + bias) if self.bias_trained else kept * product + bias
             found.append(torch.softmax(base.addcmul_(length, moved, value=-1), 0))
-            memory = self.recipe.step_in_place(moved, memory, found[-1] - y)
+            memory = self.recipe.at(k).step_in_place(moved, memory, found[-1] - y)
         return found
 
     def _sum(self, steps: list[Tensor]) -> Tensor:
@@ -408,7 +414,8 @@ def recover_head_alone(
     found = review(found, curve.pseudo, verdict, knowledge.scale, [True] * len(kept))
     for place, i in enumerate(rows.tolist()):
         if some.balanced(place, found[place].scalar):
-            answers[i] = found[place]
+            own, family = curve.take(rows.new_tensor([place])), knowledge.family or WIDEST
+            answers[i] = allow_for_schedules(own, family, knowledge, found[place])
     return answers
 
 
@@ -426,7 +433,6 @@ def _by_bias(curve: RecursionCurve, verdict: Estimate) -> Solutions:
     return Solutions(curve, AnyLabel(), Minima(everyone, t, low, high, found), DECIDED)
 
 
-# What finds the common parts of the intervals, and the label they mean.
 ROUNDED_ROUNDS = 50  # times at most that each factor is found from the other
 ROUNDED_SETTLED = 0.01  # of an interval's length: a move of the factor that ends the rounds
 ROUNDED_ARITHMETIC = 4.0  # roundings of a gradient and its momentum in every step

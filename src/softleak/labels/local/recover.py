@@ -12,18 +12,17 @@ from itertools import islice, product
 
 import torch
 
+from softleak.core.client import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.factors import RANK, factor
 from softleak.core.families import AnyLabel, Family, SmoothedMixed
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import UNKNOWN, GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.core.update import SgdSteps, mean_gradient, mean_of_head
 from softleak.labels.certify import Doubt, with_note
 from softleak.labels.curve import on_simplex
 from softleak.labels.local.head_alone import by_rounding, recover_head_alone, trains_head_alone
-from softleak.labels.local.whole_head import recover_by_head, rows_seen
-from softleak.labels.local.whole_network import recover_whole
+from softleak.labels.local.whole import recover_by_head, recover_whole, rows_seen
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.pseudo import PseudoLabels, Segment, other_factors_fit
 from softleak.labels.review import doubted
@@ -33,7 +32,6 @@ from softleak.labels.solve import WIDEST
 Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]  # recovers gradients
 Again = Callable[[Sequence[GradientShare], SgdSteps], Sequence[Recovery]]  # by other steps
 
-# What says of which answers the label moves.
 BEST_FIT_SAME_SCALE = 1e-6  # relative: the share counts as the gradient itself
 BEST_FIT_LEAST_ROUNDING = 1e-12  # L1: labels are not known better
 
@@ -199,7 +197,7 @@ def _recipes(training: LocalTraining) -> Iterator[SgdSteps]:
     """Yield the recipe of a client, or those that its unknown settings leave."""
     steps = GUESSED_STEPS if training.steps is UNKNOWN else (training.single_steps,)
     momenta = GUESSED_MOMENTUM if training.momentum is UNKNOWN else (training.momentum,)
-    # An unknown decay is seen in the head's own column sums; see ``decay.py``.
+    # An unknown decay is seen in the head's own column sums; see ``decay_of``.
     decay = 0.0 if training.weight_decay is UNKNOWN else training.weight_decay
     for count, momentum in product(steps, momenta):
         said = replace(training, epochs=None, steps=count or 1, momentum=momentum)

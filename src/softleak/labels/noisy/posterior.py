@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
 from softleak.core.families import Simplices
-from softleak.labels.noisy.features import Typical
-from softleak.labels.noisy.spectrum import Signal
+from softleak.labels.noisy.spectrum import Signal, Typical
 from softleak.labels.pseudo import LARGEST, segment_end
 
 # The tail of a normal distribution below is zero in float64: draws are put at the nearer bound.
@@ -55,10 +54,7 @@ def draw_inside(
 
 
 def _truncated(low: Tensor, high: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log mass of a standard normal variable between two bounds, and a draw from there.
-
-    An interval in the upper tail is mirrored to the lower one, which floats resolve.
-    """
+    """Return the log mass of a standard normal variable between two bounds, and a draw."""
     mirrored = low > 0
     left, right = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
     top, bottom = log_ndtr(right), log_ndtr(left)
@@ -68,7 +64,6 @@ def _truncated(low: Tensor, high: Tensor, uniform: Tensor) -> tuple[Tensor, Tens
     return mass, torch.where(mirrored, -drawn, drawn)
 
 
-# The numerical limits of the Gaussian computations.
 GAUSSIAN_DRAWS = 64  # the number of draws of the logits' noise, at least
 GAUSSIAN_FLOOR = 1e-14  # the variance that float32 leaves in any entry of a label
 GAUSSIAN_ROOT_STEPS = 40  # fixed-point steps to the root on which evenly spread points rest
@@ -147,11 +142,7 @@ def normal_draws(classes: int) -> Tensor:
 
 
 def even_points(count: int, size: int) -> Tensor:
-    """Return points (K, d) that fill the unit cube evenly, the same in every run.
-
-    They are multiples of powers of ``1/x`` modulo one, where ``x^(d + 1) = x + 1`` generalises the
-    golden ratio.
-    """
+    """Return points (K, d) that fill the unit cube evenly, the same in every run."""
     ratio = 2.0
     for _ in range(GAUSSIAN_ROOT_STEPS):
         ratio = (1 + ratio) ** (1 / (size + 1))
@@ -233,7 +224,6 @@ class Posterior:
 
     @cached_property
     def _logits(self) -> Tensor:
-        """Draws (M, C) of ``a``, with its noise."""
         return self.signal.a + normal_draws(len(self.b)).to(self.b) @ self.signal.a_root.T
 
     @cached_property
@@ -269,10 +259,7 @@ class Posterior:
         return inner, GAUSSIAN_FLOOR * torch.eye(len(inner)).to(inner)
 
     def _fit(self, tau: Tensor, p: Tensor, noise: Tensor, size: Tensor, draws: int) -> Points:
-        """Draw from the Gaussian over a simplex's weights, and over |t| if that is unknown.
-
-        ``noise`` (S, C − 1, C − 1) is the covariance of ``p`` where entries sum to zero.
-        """
+        """Draw from the Gaussian over a simplex's weights, and over |t| if that is unknown."""
         of_u, floor = self._noise_of_u
         spread = torch.addcmul(noise, size.square()[:, None, None], of_u)
         root = torch.linalg.cholesky(spread.add_(floor))
@@ -332,7 +319,6 @@ class Posterior:
         return constant + ((alpha - 1) * every.log()).sum(-1) - math.log(count)
 
 
-# How the probabilities of a label are found.
 PROBABILITIES_STEPS = 4  # fixed-point steps, each extrapolated from the one before
 PROBABILITIES_SETTLED = 1e-4  # the largest change, as a length, that the last of them may leave
 PROBABILITIES_DAMPED = 15  # damped steps instead, where it leaves more
@@ -355,7 +341,6 @@ class NoisyLogits:
 
     @property
     def count(self) -> int:
-        """Return the number M of draws."""
         return len(self.lengths)
 
     @classmethod
@@ -373,7 +358,6 @@ class NoisyLogits:
         return NoisyLogits(self.omega[at], self.lengths[at])
 
     def to(self, dtype: torch.dtype) -> NoisyLogits:
-        """Return these draws in another precision."""
         return NoisyLogits(self.omega.to(dtype), self.lengths.to(dtype))
 
 

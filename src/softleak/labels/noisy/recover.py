@@ -17,14 +17,12 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.evidence.relation import Blurred, NoisyRelation, log_laplace, log_normal
-from softleak.labels.noisy.features import Typical
 from softleak.labels.noisy.posterior import LogLikelihood, Points, Posterior
 from softleak.labels.noisy.sampling import Draws, draw_from_prior, quadrature
-from softleak.labels.noisy.spectrum import Signal, Spectrum
+from softleak.labels.noisy.spectrum import Signal, Spectrum, Typical
 from softleak.labels.pseudo import LARGEST
 from softleak.labels.solve import WIDEST
 
-# What a posterior has to say for an answer to be called probable.
 ANSWER_SURE = 0.9  # a class that is less probable than this is a guess
 ANSWER_HELD = 0.9  # the probability with which an interval holds the entry it belongs to
 ANSWER_UNFIT = 1e-6  # a family does not fit if a misfit as large as the one seen is less probable
@@ -105,7 +103,6 @@ def _message(spectrum: Spectrum, index: int, confidence: float) -> str:
     return f"{found}; class {index} is {sure}, with a probability of {confidence:.3g}"
 
 
-# Which scalars and labels are looked at behind noise.
 BEHIND_NOISE_SMALLEST_T = 1e-4  # a smaller |t| changes no label by as much as noise does
 BEHIND_NOISE_KNOWN = 0.95  # squared length of the mean of ``u`` whose neighbourhood is Gaussian
 BEHIND_NOISE_KNOWN_SCALED = 0.999  # the same if |t| is unknown too: it hides in the noise of ``p``
@@ -185,10 +182,7 @@ def _evidence(
 
 
 def _simplices(family: Family, signal: Signal) -> Simplices:
-    """Return the family's simplices over all classes, or over the few that may be in the label.
-
-    With many classes these are the ones that lead, or come last, in ``u`` or in the logits.
-    """
+    """Return the family's simplices over all classes, or over the few that may be in the label."""
     classes = len(signal.u)
     likely = set(range(classes))
     if classes > BEHIND_NOISE_EVERY:

@@ -18,7 +18,6 @@ from softleak.labels.noisy.posterior import NoisyLogits, Points, Posterior, weig
 LogDensity = Callable[[Tensor], Tensor]  # maps scalars (S,) to log densities (S,)
 
 
-# How finely a density is looked at.
 QUADRATURE_COARSE = 160  # points of the first grid for each sign, evenly spaced in the logarithm
 QUADRATURE_PEAKS = 6  # the number of highest local maxima for each sign that are refined
 QUADRATURE_ZOOMS = 13  # levels of zoom onto each of them
@@ -123,7 +122,6 @@ def _across(log: LogDensity, peak: float, top: float, smallest: float, largest: 
     return points.clamp(smallest, largest)
 
 
-# The roundings that draws are handled with.
 DRAWN_LIGHT = 1e-9  # a draw with less than this part of the heaviest weight is left out
 DRAWN_ROUNDED = 1e-9  # what adding up weights may leave of a sum of one
 
@@ -217,7 +215,6 @@ class Draws:
         return torch.stack([low, torch.where(1 - high <= reach, 1.0, high)])
 
 
-# How many labels are drawn, and with how much noise each is looked at.
 PRIOR_SAMPLING_LABELS = 64  # labels drawn in each simplex
 # Up to this many probabilities every label meets all the noise. With more, labels without weight
 # are left out first, and each of the others meets as much of the noise as this number allows.
@@ -247,10 +244,7 @@ def draw_from_prior(posterior: Posterior) -> Draws:
 
 
 def _with_weight(log: Tensor) -> Tensor:
-    """Return which labels (R,) may have weight, by the logarithms (R, m) of a few draws of noise.
-
-    If none of them is finite, nothing is known and every label may.
-    """
+    """Return which labels (R,) may have weight by the logarithms (R, m) of a few draws of noise."""
     highest = log.amax(-1)
     swing = PRIOR_SAMPLING_SWING * (highest - log.median(-1).values).nan_to_num(nan=0.0)
     reach = highest + swing.clamp_max(PRIOR_SAMPLING_WIDEST)

@@ -10,17 +10,18 @@ with another value of an entry, which functions such as ``x exp(−x)`` cannot t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from softleak.matching.gauss_newton.descent import Walk, root_mean_square
 from softleak.matching.gauss_newton.equations import BatchFunction, ShareEquations
 from softleak.matching.gauss_newton.model import NormalEquations
 from softleak.matching.gauss_newton.products import TangentProducts
+from softleak.matching.gauss_newton.rivals import Rivals, narrowed
 from softleak.matching.reconstruction import Certificate
 
 IMAGE_BATCH = 4  # dimensions of (B, C, H, W)
@@ -53,7 +54,6 @@ def _with_other_signs(x: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _turned(x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield images turned by multiples of a right angle, and transposed."""
     yield "turned upside down", x.rot90(2, (-2, -1))
     if x.shape[-1] == x.shape[-2]:
         yield "transposed", x.transpose(-2, -1)
@@ -125,6 +125,10 @@ def find_look_alike(equations: ShareEquations, z: Tensor, error: Tensor, margin:
     """
     function = equations.function
     x, y = function.inputs(z), function.labels(z)
+    for what, other in _rivals(function.model.model, x):
+        far = bool(((other - x).abs() > 10 * error).any())
+        if far and _sends_the_same(function, z, function.pack(other, y)):
+            return what
     for what, other in changed_inputs(x):
         if not bool(((other - x).abs() > 10 * error).any()):
             continue
@@ -133,7 +137,24 @@ def find_look_alike(equations: ShareEquations, z: Tensor, error: Tensor, margin:
     return ""
 
 
-GOLDEN = (5**0.5 - 1) / 2
+SENDS_THE_SAME = 1e-7  # relative: two gradients of inputs that enter alike, but for their rounding
+
+
+def _sends_the_same(function: BatchFunction, z: Tensor, other: Tensor) -> bool:
+    """Return whether two sets of unknowns (n,) have the same gradients in float64."""
+    count = sum(function.sizes[name] for name in function.names)
+    with torch.no_grad():
+        one, two = function.rows(z)[:count], function.rows(other)[:count]
+    return bool((one - two).norm() <= SENDS_THE_SAME * one.norm())
+
+
+def _rivals(model: nn.Module, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield inputs (B, …) of which one sample is another that enters the first layers alike."""
+    for i in range(len(x)):
+        for what, other in Rivals(model, x[i : i + 1]).proposals():
+            changed = x.clone()
+            changed[i] = other[0]
+            yield what, changed
 
 
 @dataclass(frozen=True)
@@ -143,7 +164,6 @@ class EntrySearch:
     entries: int = 7  # how many entries are tried, from the smallest to the largest
     points: int = 96  # values of an entry that are tried near those of the input, and far away
     beyond: float = 32.0  # how far values reach beyond those of the input, at least by its range
-    narrowings: int = 80  # how often the interval around a smallest misfit is narrowed
 
     def __call__(self, equations: ShareEquations, z: Tensor, error: Tensor, margin: float) -> bool:
         """Return whether another value of an entry explains the share, as ``find_look_alike``."""
@@ -176,25 +196,10 @@ class EntrySearch:
         for k in range(1, len(values) - 1):
             lowest = sizes[k] <= min(sizes[k - 1], sizes[k + 1])
             if lowest and not values[k - 1] <= own <= values[k + 1]:
-                value = self._narrowed(misfit, values[k - 1], values[k + 1])
+                value = narrowed(misfit, values[k - 1], values[k + 1])
                 if misfit(value) < margin and abs(value - own) > near:
                     return True
         return False
-
-    def _narrowed(self, misfit: Callable[[float], float], low: float, high: float) -> float:
-        """Return where a function of one number is least within an interval, by golden sections."""
-        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        one, other = misfit(left), misfit(right)
-        for _ in range(self.narrowings):
-            if one < other:
-                high, right, other = right, left, one
-                left = high - GOLDEN * (high - low)
-                one = misfit(left)
-            else:
-                low, left, one = left, right, other
-                right = low + GOLDEN * (high - low)
-                other = misfit(right)
-        return (low + high) / 2
 
 
 BLIND = 1e-9  # the part of an entry in directions of which nothing is known, beyond rounding

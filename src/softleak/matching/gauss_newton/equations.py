@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from softleak.core.share import GradientShare
-from softleak.matching.gradients import DifferentiableModel
+from softleak.matching.problems import DifferentiableModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,6 @@ class BatchFunction:
 
     @property
     def unknowns(self) -> int:
-        """Return the number n of unknowns."""
         return self.pixels + self.shape[0] * self.model.head.classes
 
     @property
@@ -51,11 +50,9 @@ class BatchFunction:
         return torch.cat([x.reshape(-1), y.reshape(-1)])
 
     def inputs(self, z: Tensor) -> Tensor:
-        """Return the inputs (B, …) that unknowns hold."""
         return z[: self.pixels].view(self.shape)
 
     def labels(self, z: Tensor) -> Tensor:
-        """Return the labels (B, C) that unknowns hold."""
         return z[self.pixels :].view(self.shape[0], -1)
 
     def rows(self, z: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.equations import BatchFunction, ShareEquations
 from softleak.matching.gauss_newton.products import TangentProducts
-from softleak.matching.gradients import DifferentiableModel
+from softleak.matching.problems import DifferentiableModel
 
 IMAGE_AXES = 4  # of a batch of images (B, C, H, W)
 
@@ -125,7 +125,6 @@ class NormalEquations:
         return s, promised
 
     def _damped(self, damping: float) -> Tensor:
-        """Return ``JᵀJ + μ M`` (n, n)."""
         diagonal = self.matrix.diagonal()
         lengths = damping * diagonal.clamp_min(float(diagonal.max()) * 1e-30)
         damped = self.matrix.clone()

@@ -17,7 +17,7 @@ from torch.func import functionalize, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from softleak.matching.gauss_newton.equations import BatchFunction
-from softleak.matching.gradients import count_activations
+from softleak.matching.problems import count_activations
 from softleak.numerics.operations import (
     CONSTANT,
     RULES,
@@ -358,5 +358,4 @@ def keep_freed_memory(size: int = 31 << 20) -> None:
 
 
 def _size(part: Tensor) -> float:
-    """Return the root mean square of tangents."""
     return float(part.square().mean().sqrt())

@@ -133,10 +133,7 @@ class NoiseReach:
         return self._psnr_with(self._weight(true, sent))
 
     def exceeds(self, true: GradientShare, sent: GradientShare, level: float) -> bool:
-        """Return whether an attacker may reach a PSNR of ``level`` dB or more.
-
-        The PSNR grows with every weight, so that weights on one side of known ones need no search.
-        """
+        """Return whether an attacker may reach a PSNR of ``level`` dB or more."""
         weight = self._weight(true, sent)
         for other, psnr in self.known:
             if bool((other <= weight if psnr >= level else other >= weight).all()):

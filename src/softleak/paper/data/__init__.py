@@ -1,8 +1,16 @@
 """Images, sentences, labels and the samples made of them."""
 
 from softleak.core.input_spec import CIFAR10_NORM, IMAGENET_NORM, Normalisation
-from softleak.paper.data.imageset import ImageSet, load_pack
-from softleak.paper.data.load import Split, embedded, load, load_cifar, load_folder, verses
+from softleak.paper.data.load import (
+    ImageSet,
+    Split,
+    embedded,
+    load,
+    load_cifar,
+    load_folder,
+    load_pack,
+    verses,
+)
 from softleak.paper.data.samples import (
     Augmentation,
     Dirichlet,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from softleak.core.errors import DataError
 from softleak.core.input_spec import Normalisation
-from softleak.paper.data.imageset import ImageSet, resize
+from softleak.paper.data.load import ImageSet, resize
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,6 @@ class _Labelled(ABC):
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
     ) -> Sample:
-        """Return the sample made from image `index`."""
         y = self.label(images, index, generator)
         return _sample(norm.apply(images.pixels(index)), y)
 

@@ -12,8 +12,13 @@ import safetensors.torch
 from torch import nn
 
 from softleak.io.weights import copy_state, load_weights
-from softleak.paper.models.networks import LeNet, alexnet, fcn4, kaiming_, lenet, mlp, uniform_, vgg
-from softleak.paper.models.resnet import (
+from softleak.paper.models.networks import (
+    LeNet,
+    alexnet,
+    fcn4,
+    kaiming_,
+    lenet,
+    mlp,
     resnet18,
     resnet18_cifar,
     resnet20,
@@ -21,8 +26,10 @@ from softleak.paper.models.resnet import (
     resnet50,
     resnet50_cifar,
     resnet56,
+    uniform_,
+    vgg,
+    vit,
 )
-from softleak.paper.models.vit import vit
 
 __all__ = [
     "MODELS", "ModelSpec", "alexnet", "fcn4", "kaiming_", "lenet", "load_weights", "mlp",
@@ -33,16 +40,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model factory and the image shape (C, H, W) its defaults are made for.
-
-    Calling a spec calls the factory: `MODELS["lenet"](classes=100)`.
-    """
+    """A model factory that is called through this, and the image shape (C, H, W) it is for."""
 
     factory: Callable[..., nn.Module]
     input_shape: tuple[int, int, int] = (3, 32, 32)
 
     def __call__(self, *args: object, **options: object) -> nn.Module:
-        """Build the model."""
         return self.factory(*args, **options)
 
 

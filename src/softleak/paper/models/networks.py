@@ -1,11 +1,17 @@
-"""Build the plain classifiers, and initialise untrained networks in other ways than PyTorch's."""
+"""Build the classifiers, and initialise untrained networks in other ways than PyTorch's.
+
+The thin ResNets are those for CIFAR. The state-dict keys of the vision transformer (class token,
+pre-norm, a bias-free head) are those of torchvision's.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from softleak.core.errors import ModelError
 
@@ -39,7 +45,6 @@ class PlainClassifier(nn.Module):
         self.classifier = classifier
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of images (N, C, H, W)."""
         logits: Tensor = self.classifier(self.features(x).flatten(1))
         return logits
 
@@ -52,7 +57,6 @@ class AlexNet(PlainClassifier):
         self.avgpool = nn.AdaptiveAvgPool2d(6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of images (N, 3, 224, 224)."""
         logits: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
         return logits
 
@@ -80,7 +84,6 @@ class MLP(PlainClassifier):
     """Hidden layers `features.{0,2,...}` and the head `classifier`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes) of inputs (N, ...), flattened to (N, features)."""
         logits: Tensor = self.classifier(self.features(x.flatten(1)))
         return logits
 
@@ -179,3 +182,286 @@ def kaiming_(model: nn.Module, generator: torch.Generator | None = None) -> nn.M
                 module.weight, mode="fan_out", nonlinearity="relu", generator=generator
             )
     return model
+
+
+_RESNET_WIDTHS = (64, 128, 256, 512)
+_RESNET_STRIDES = (1, 2, 2, 2)
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    """Return a bias-free convolution that keeps the image size at stride 1."""
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+
+
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """Return the 1x1 shortcut, or None where the identity fits."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inputs, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU()
+        self.conv2 = _conv(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _projection(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        residual = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out: Tensor = self.relu(residual + shortcut)
+        return out
+
+
+class Bottleneck(nn.Module):
+    """A 1x1, a 3x3 (with the stride) and a 1x1 convolution, and a shortcut."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1 = _conv(inputs, width, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = _conv(width, outputs, 1)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU()
+        self.downsample = _projection(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        narrow = self.relu(self.bn1(self.conv1(x)))
+        narrow = self.relu(self.bn2(self.conv2(narrow)))
+        out: Tensor = self.relu(self.bn3(self.conv3(narrow)) + shortcut)
+        return out
+
+
+class ThinBlock(nn.Module):
+    """Two 3x3 convolutions and a parameter-free shortcut.
+
+    A shortcut that changes size drops every other pixel and fills the new channels with zeros
+    (option A of He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2).
+    """
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inputs, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self._stride = stride
+        self._zeros = (width - inputs) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        thinned = x[:, :, :: self._stride, :: self._stride]
+        shortcut = functional.pad(thinned, (0, 0, 0, 0, self._zeros, self._zeros))
+        residual = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        return functional.relu(residual + shortcut)
+
+
+Block = type[BasicBlock] | type[Bottleneck] | type[ThinBlock]
+
+
+def _stage(block: Block, inputs: int, width: int, depth: int, stride: int) -> nn.Sequential:
+    """Return `depth` blocks, the first of which changes width and size."""
+    rest = (block(width * block.expansion, width, 1) for _ in range(depth - 1))
+    return nn.Sequential(block(inputs, width, stride), *rest)
+
+
+class ResNet(nn.Module):
+    """A stem, four stages of blocks, a global average and the head `fc`."""
+
+    def __init__(
+        self, block: Block, depths: tuple[int, ...], classes: int, small: bool, head_bias: bool
+    ) -> None:
+        super().__init__()
+        positive(classes=classes)
+        self.conv1 = _conv(3, 64, 3) if small else _conv(3, 64, 7, stride=2)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU()
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        inputs = 64
+        stages: list[nn.Sequential] = []
+        for width, depth, stride in zip(_RESNET_WIDTHS, depths, _RESNET_STRIDES, strict=True):
+            stages.append(_stage(block, inputs, width, depth, stride))
+            inputs = width * block.expansion
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(inputs, classes, bias=head_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return logits
+
+
+_DEPTHS_18, _DEPTHS_50 = (2, 2, 2, 2), (3, 4, 6, 3)
+
+
+def resnet18(classes: int = 10, head_bias: bool = False) -> ResNet:
+    """Build ResNet-18 in its ImageNet form (7x7 stem, max-pool)."""
+    return ResNet(BasicBlock, _DEPTHS_18, classes, small=False, head_bias=head_bias)
+
+
+def resnet50(classes: int = 10, head_bias: bool = False) -> ResNet:
+    """Build ResNet-50 in its ImageNet form (7x7 stem, max-pool)."""
+    return ResNet(Bottleneck, _DEPTHS_50, classes, small=False, head_bias=head_bias)
+
+
+def resnet18_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
+    """Build ResNet-18 in its CIFAR form (3x3 stem, no max-pool)."""
+    return ResNet(BasicBlock, _DEPTHS_18, classes, small=True, head_bias=head_bias)
+
+
+def resnet50_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
+    """Build ResNet-50 in its CIFAR form (3x3 stem, no max-pool)."""
+    return ResNet(Bottleneck, _DEPTHS_50, classes, small=True, head_bias=head_bias)
+
+
+class ThinResNet(nn.Module):
+    """Three stages of `depth` blocks, 6 * depth + 2 layers in all; the head `linear` has a bias."""
+
+    def __init__(self, depth: int, classes: int) -> None:
+        super().__init__()
+        positive(classes=classes)
+        self.conv1 = _conv(3, 16, 3)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = _stage(ThinBlock, 16, 16, depth, stride=1)
+        self.layer2 = _stage(ThinBlock, 16, 32, depth, stride=2)
+        self.layer3 = _stage(ThinBlock, 32, 64, depth, stride=2)
+        self.linear = nn.Linear(64, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        logits: Tensor = self.linear(x.mean(dim=(2, 3)))
+        return logits
+
+
+def resnet20(classes: int = 10) -> ThinResNet:
+    """Build ResNet-20 for CIFAR."""
+    return ThinResNet(3, classes)
+
+
+def resnet32(classes: int = 10) -> ThinResNet:
+    """Build ResNet-32 for CIFAR."""
+    return ThinResNet(5, classes)
+
+
+def resnet56(classes: int = 10) -> ThinResNet:
+    """Build ResNet-56 for CIFAR."""
+    return ThinResNet(9, classes)
+
+
+_MLP_RATIO = 4
+_LAYER_NORM_EPS = 1e-6
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention written out in matrix products.
+
+    Image reconstruction differentiates a gradient once more, and the fused attention kernels of
+    PyTorch have no second derivative.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
+        self.out_proj = nn.Linear(width, width)
+        self._heads = heads
+        nn.init.xavier_uniform_(self.in_proj_weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, tokens, width = x.shape
+        qkv = functional.linear(x, self.in_proj_weight, self.in_proj_bias)
+        qkv = qkv.reshape(n, tokens, 3, self._heads, width // self._heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-2, -1) / (width // self._heads) ** 0.5).softmax(dim=-1)
+        out: Tensor = self.out_proj((weights @ v).transpose(1, 2).reshape(n, tokens, width))
+        return out
+
+
+class EncoderBlock(nn.Module):
+    """Compute x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width, eps=_LAYER_NORM_EPS)
+        self.self_attention = SelfAttention(width, heads)
+        self.dropout = nn.Dropout(dropout)
+        self.ln_2 = nn.LayerNorm(width, eps=_LAYER_NORM_EPS)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, _MLP_RATIO * width), nn.GELU(), nn.Dropout(dropout),
+            nn.Linear(_MLP_RATIO * width, width), nn.Dropout(dropout),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.self_attention(self.ln_1(x)))
+        out: Tensor = x + self.mlp(self.ln_2(x))
+        return out
+
+
+class Encoder(nn.Module):
+    """The position embedding, the blocks and the last norm."""
+
+    def __init__(self, tokens: int, width: int, depth: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.pos_embedding = nn.Parameter(torch.empty(1, tokens, width).normal_(std=0.02))
+        self.layers = nn.Sequential(
+            OrderedDict(
+                (f"encoder_layer_{i}", EncoderBlock(width, heads, dropout)) for i in range(depth)
+            )
+        )
+        self.ln = nn.LayerNorm(width, eps=_LAYER_NORM_EPS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.ln(self.layers(x + self.pos_embedding))
+        return out
+
+
+class ViT(nn.Module):
+    """Patches, a class token, an encoder, and the head `heads.head` on the class token."""
+
+    def __init__(self, classes: int, patch: int, width: int, encoder: Encoder) -> None:
+        super().__init__()
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.conv_proj = nn.Conv2d(3, width, patch, stride=patch)
+        self.encoder = encoder
+        self.heads = nn.Sequential(OrderedDict(head=nn.Linear(width, classes, bias=False)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.conv_proj(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.class_token.expand(len(x), -1, -1), patches], dim=1)
+        logits: Tensor = self.heads(self.encoder(tokens)[:, 0])
+        return logits
+
+
+def vit(
+    classes: int = 10, image: int = 32, patch: int = 4, width: int = 96, depth: int = 4,
+    heads: int = 4, dropout: float = 0.0,
+) -> ViT:  # fmt: skip
+    """Build a vision transformer for square images.
+
+    ``image`` and ``patch`` are pixels per side, the first a multiple of the second; ``width``, the
+    entries of a token, is a multiple of ``heads``, the attention heads per block.
+    """
+    positive(classes=classes, depth=depth)
+    divisible("image", image, "patch", patch)
+    divisible("width", width, "heads", heads)
+    probability("dropout", dropout)
+    tokens = (image // patch) ** 2 + 1
+    return ViT(classes, patch, width, Encoder(tokens, width, depth, heads, dropout))

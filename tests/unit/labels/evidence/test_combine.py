@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.labels.evidence.combine import combine
 from softleak.labels.evidence.pointwise import KNOWN_ACTIVATIONS, Pointwise
-from softleak.labels.evidence.relation import HeadBias
+from softleak.labels.evidence.relation import HeadBias, combine
 
 from .known_case import Known
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import softleak as sl
+from softleak.core.client import SgdSteps, mean_gradient
 from softleak.core.factors import factor
 from softleak.core.families import SmoothedMixed
 from softleak.core.results import Candidate
 from softleak.core.share import UNKNOWN, LocalTraining, read_settings
-from softleak.core.update import SgdSteps, mean_gradient
 from softleak.labels.local.head_alone import RecursionCurve
 from softleak.labels.local.recover import best_fitting
 from softleak.labels.pseudo import PseudoLabels

@@ -8,8 +8,8 @@ from torch import nn
 
 import softleak as sl
 from benchmarks.local_training.same_weights import differing
+from softleak.core.client import SgdSteps, mean_of_head
 from softleak.core.factors import factor
-from softleak.core.update import SgdSteps, mean_of_head
 from softleak.labels.local.head_alone import RoundedUpdate
 
 ENTRIES, CLASSES = 400, 8

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.core.update import SgdSteps
-from softleak.labels.local.whole_head import recover_by_head
+from softleak.core.client import SgdSteps
+from softleak.labels.local.whole import recover_by_head
 
 CLIENT = sl.Client(lr=0.1, steps=3, momentum=0.9, weight_decay=1e-3)
 RECIPE = SgdSteps.of(CLIENT.training)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.core.update import SgdSteps, mean_gradient
-from softleak.labels.local.whole_network import read_input
+from softleak.core.client import SgdSteps, mean_gradient
+from softleak.labels.local.whole import read_input
 from softleak.paper import models
 
 CLIENT = sl.Client(lr=0.02, steps=4, momentum=0.9, weight_decay=5e-4)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.labels.noisy.features import Typical
-from softleak.labels.noisy.spectrum import Signal
+from softleak.labels.noisy.spectrum import Signal, Typical
 
 
 @dataclass(frozen=True, eq=False)

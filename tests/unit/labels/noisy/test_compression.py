@@ -6,11 +6,14 @@ import pytest
 import torch
 
 import softleak as sl
+from softleak.audit import Options, audit
 from softleak.audit.metrics import label_error
+from softleak.core.fit import Explanation, Topic
 from softleak.defenses import Cast, Int8, Prune, Sign
 from softleak.paper import data, models
 
 EXACT = 1e-3
+QUICK = Options(inputs=False, views=False)
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +67,20 @@ def test_eight_bits_give_away_the_class(case):
 
 @pytest.mark.once
 @pytest.mark.parametrize("kept", [0.1, 0.01])
-def test_pruning_gives_away_most_classes_and_no_label(case, kept):
+def test_pruning_is_called_that_and_not_noise(case, kept):
     found = list(recoveries(case, Prune(kept)))
     assert_no_wrong_proof(found)
-    assert classes_right(found) > 0.5
-    assert all(r.status is not sl.Status.PROBABLE for r, _ in found)
+    assert all(r.fit[Topic.COMPRESSION].explanation is Explanation.PRUNED for r, _ in found)
+    assert not any(r.noise or r.status is sl.Status.PROBABLE for r, _ in found)
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.01])
+def test_the_signs_of_what_pruning_leaves_are_classes_of_samples(case, kept):
+    for model, _, _, samples in case:
+        for s in (one for one in samples if float(one.y.max()) == 1):
+            report = audit(model, Prune(kept)(sl.capture(model, s.x, s.y)), options=QUICK)
+            held = {int(s.y.argmax())}
+            assert set(report.composition.present) <= set(report.composition.raised) <= held
 
 
 @pytest.mark.once

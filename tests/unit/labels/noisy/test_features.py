@@ -8,7 +8,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.core.subject import Subject
-from softleak.labels.noisy.features import Typical, features_of_noise
+from softleak.labels.noisy.spectrum import Typical, features_of_noise
 
 
 @pytest.fixture(scope="module")

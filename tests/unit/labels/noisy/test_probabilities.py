@@ -3,7 +3,6 @@ from __future__ import annotations
 import torch
 
 import softleak as sl
-from softleak.labels.noisy.features import Typical
 from softleak.labels.noisy.posterior import (
     PROBABILITIES_DAMPED,
     PROBABILITIES_SETTLED,
@@ -13,7 +12,7 @@ from softleak.labels.noisy.posterior import (
     agreeing_probabilities,
 )
 from softleak.labels.noisy.sampling import draw_labels
-from softleak.labels.noisy.spectrum import Signal
+from softleak.labels.noisy.spectrum import Signal, Typical
 
 from .one_sample import OneSample, smoothed
 

@@ -12,9 +12,8 @@ from softleak.audit.metrics import label_error
 from softleak.core.families import Simplices
 from softleak.core.subject import Subject
 from softleak.defenses import Clip, Composed, GaussianNoise, LaplaceNoise
-from softleak.labels.noisy.features import Typical, features_of_noise
 from softleak.labels.noisy.recover import recover_noisy
-from softleak.labels.noisy.spectrum import Spectrum
+from softleak.labels.noisy.spectrum import Spectrum, Typical, features_of_noise
 from softleak.paper import data, models
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import torch
 
 from softleak.core.errors import DataError
 from softleak.paper.data import embedded, load, load_pack
-from softleak.paper.data import imageset as npz
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
@@ -131,7 +131,7 @@ def test_truncated_and_damaged_files(compression: int, tmp_path: Path) -> None:
 def test_a_claim_of_great_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "a.npz", x=np.zeros((100, 64, 64, 3), dtype=np.uint8), y=[0] * 100)
     assert file.stat().st_size < 10_000
-    monkeypatch.setattr(npz, "LARGEST_PACK", 10**6)
+    monkeypatch.setattr(import_module("softleak.paper.data.load"), "LARGEST_PACK", 10**6)
     with pytest.raises(DataError, match="unfolds"):
         load_pack(file)
 

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak.core.client import as_gradient
 from softleak.core.errors import MissingGradient
-from softleak.core.update import Update
+from softleak.core.factors import factor
 
 
 @pytest.fixture
@@ -23,45 +24,40 @@ def sent(subject: sl.Subject, client: sl.Client | None = None) -> sl.GradientSha
 
 
 def test_a_gradient_means_itself(subject):
-    update = Update(subject, sent(subject))
-    assert update.client is None
-    assert update.gradient is update.share
-    assert update.factors.rank_one.all()
+    share = sent(subject)
+    assert as_gradient(subject, share) is share
 
 
 def test_one_step_of_sgd_means_its_gradient(subject):
-    update = Update(subject, sent(subject, sl.Client(lr=0.1, weight_decay=0.01)))
-    assert update.client is not None
-    assert update.client.lr == 0.1
+    found = as_gradient(subject, sent(subject, sl.Client(lr=0.1, weight_decay=0.01)))
     gradient = sent(subject)
-    for name, found in update.gradient.items():
-        torch.testing.assert_close(found, gradient[name].double(), rtol=0, atol=1e-5)
-    assert update.gradient.made_by is None
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, gradient[name].double(), rtol=0, atol=1e-5)
+    assert found.made_by is None
 
 
 def test_other_training_is_taken_at_an_unknown_scale(subject):
-    update = Update(subject, sent(subject, sl.Client(lr=0.1, optimiser="adam")))
-    assert update.gradient.scale == "unknown"
-    assert torch.equal(update.gradient["0.weight"], update.share["0.weight"])
+    share = sent(subject, sl.Client(lr=0.1, optimiser="adam"))
+    found = as_gradient(subject, share)
+    assert found.scale == "unknown"
+    assert torch.equal(found["0.weight"], share["0.weight"])
 
 
 def test_gradient_and_factors_are_remembered_by_the_share(subject):
     share = sent(subject, sl.Client(lr=0.1, steps=3))
-    one, other = Update(subject, share), Update(subject, share)
-    assert one.gradient is other.gradient
-    assert one.factors is other.factors
-    assert one.sending(share.scaled(2.0)).gradient is not one.gradient
+    gradient = as_gradient(subject, share)
+    assert as_gradient(subject, share) is gradient
+    assert as_gradient(subject, share.scaled(2.0)) is not gradient
+    assert factor(subject.head, [gradient]) is factor(subject.head, [gradient])
 
 
 def test_a_withheld_head_is_named(subject):
-    update = Update(subject, sent(subject).without("2.weight"))
     with pytest.raises(MissingGradient, match=r"2\.weight"):
-        _ = update.factors
+        factor(subject.head, [sent(subject).without("2.weight")])
 
 
 def test_what_a_share_remembers_is_not_sent_along(subject):
     share = sent(subject)
-    Update(subject, share)
     share.once("key", lambda: object())
     assert share.remembers("key")
     copied = pickle.loads(pickle.dumps(share))

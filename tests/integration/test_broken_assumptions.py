@@ -310,13 +310,14 @@ def test_a_composition_of_one_class_is_a_class(tmp_path, loss):
     assert found.code == 3
 
 
-def test_a_batch_of_one_class_gives_its_class_away(tmp_path):
+def test_a_batch_of_one_class_gives_the_class_in_it_away(tmp_path):
     files = Files(tmp_path, s.classifier)
     y = torch.full((12,), 3)  # more than can be told apart one by one
     after = s.trained(files.model, [(torch.rand(12, s.WIDTH), y)], sgd)
-    found = files.after(after, "--lr", 0.1, "--samples", 12, "--fail-on", "class")
+    found = files.after(after, "--lr", 0.1, "--fail-on", "composition")
     assert found.report["composition"]["present"] == [3]
-    assert found.states["class"] == "leaked"
+    assert found.states["composition"] == "leaked"
+    assert "class" not in found.green  # other classes may be in it, of which nothing is raised
     assert found.code == 3
 
 

@@ -26,6 +26,7 @@ from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
+from softleak.core.fit import Bearing, Topic
 from softleak.core.input_spec import InputSpec
 from softleak.core.results import BatchRecovery, Reason, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
@@ -55,6 +56,8 @@ def divide_input(
         return None
     pixels = PixelMap.of(found.input, options.normalisation)
     told = found.psnr(pixels.scale)
+    if recovery.fit[Topic.MODE].bearing is Bearing.CONTRADICTED:
+        told = -math.inf  # it is what dropout left of an input
     shown = told if found.verified else None
     reason = because(Why.DIVIDED if found.verified else Why.DIVIDED_TO_A_FACTOR, layer=found.layer)
     return InputFinding(

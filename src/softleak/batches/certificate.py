@@ -149,9 +149,14 @@ def _sizes(system: JointSystem, at: SamplePoints, unknowns: int) -> Tensor:
     return torch.cat([own.flatten(), own.new_ones(unknowns - R * R)])
 
 
+UNTOLD = 1e60  # the variance of an unknown that no equation tells
+
+
 def _covariance(told: Tensor) -> Tensor:
     """Return the covariance (U, U) of unknowns in units of their own size."""
     scale = told.norm(dim=0)
+    if not bool((scale > 0).all()):  # an unknown that no equation tells
+        return torch.eye(len(scale)).to(told) * UNTOLD
     _, s, vh = torch.linalg.svd(told / scale, full_matrices=False)
     if len(s) < told.shape[1]:
         return torch.full_like(vh[:1].T @ vh[:1], torch.inf)

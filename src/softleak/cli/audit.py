@@ -487,7 +487,7 @@ def exit_code(found: Audit, fail_on: frozenset[Leak]) -> Exit:
 
 def _attacked(report: AuditReport) -> bool:
     """Return whether an update was attacked: its fit holds, and something was tried."""
-    return report.fit.holds and any(state.attacked for state in report.states.values())
+    return report.fit.holds and bool(frozenset(Leak) - report.unattacked)
 
 
 def _write(request: Request, found: Audit) -> None:

@@ -42,6 +42,7 @@ CUT_ZEROS, CUT = 0.1, 0.2
 ABSENT = 0.5  # of the smallest singular value that noise leaves: less means that it is not there
 ZEROS = 0.01  # the part of entries that noise would have to leave exactly zero
 FEWEST_ENTRIES, MOST_ENTRIES = 64, 1 << 22  # of a matrix whose singular values show noise
+COARSEST_MARGIN = 1e-4  # relative: the error of a residual beyond which sizes may only seem alike
 COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree by it
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 # Adaptive steps: entries of a tensor that shows them, how far apart the largest of tensors may be,
@@ -318,6 +319,8 @@ def _is_rounding(factors: Factors) -> bool:
 
 def _is_margin(delta: Tensor, relative: float) -> bool:
     """Return whether a residual is that of a margin: one size where it is violated, else zero."""
+    if relative > COARSEST_MARGIN:
+        return False
     largest = float(delta.abs().max())
     above = delta[delta > 1e-3 * largest]
     below = delta[delta < -1e-3 * largest]

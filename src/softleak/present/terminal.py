@@ -39,7 +39,7 @@ def audit_table(audit: Audit) -> Group:
     several = any(report.composition.attacked for report in audit.reports)
     names = ["share", "label", "recovered", "feature", "input"]
     names += [*(["classes"] if several else []), *(SCORE_COLUMNS if scored else [])]
-    unfit = any(in_a_word(report.fit) for report in audit.reports)
+    unfit = any(not report.fit.holds for report in audit.reports)
     names += ["fit"] if unfit else []
     rows = [
         [

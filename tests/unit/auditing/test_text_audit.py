@@ -57,7 +57,7 @@ def test_adapters_alone_are_not_attacked_and_say_why() -> None:
     kept = ("head.weight", "head.bias")
     found = sl.audit(model, share.without(*(n for n in share if n not in kept)))
     assert found.states[Leak.INPUT] is State.NOT_ATTACKED
-    assert "no way to their words" in found.input.message
+    assert "no way to their words" in found.input.message or "lacks" in found.input.message
 
 
 def test_the_parameters_that_tell_a_text_are_named() -> None:
@@ -130,7 +130,9 @@ def test_local_training_on_texts_gives_their_words_away() -> None:
     assert ends["input-gauss-newton"].why == "the update is one of local training"
 
 
-def test_words_cannot_be_told_if_all_weights_decay() -> None:
-    found = trained(sentence(9, 1)[None], torch.tensor([1]), weight_decay=0.1)
-    assert found.states[Leak.INPUT] is State.NOT_ATTACKED
-    assert "no word can be told" in found.input.message
+def test_words_are_told_beside_a_decay_of_all_weights() -> None:
+    ids = sentence(9, 1)
+    found = trained(ids[None], torch.tensor([1]), weight_decay=0.1)
+    assert found.states[Leak.INPUT] is State.LEAKED
+    assert found.input.text is not None
+    assert set(found.input.text.words) == set(ids.flatten().tolist())

@@ -62,7 +62,7 @@ def test_two_saturated_samples_of_two_classes_are_proved():
     x = torch.stack([feature(3, 1.0, 1), feature(8, 1.2, 2)])
     y = torch.stack([smoothed(3, 0.2), smoothed(8, 0.35)])
     assert float(torch.softmax(model(x).detach(), -1).amax(1).min()) == 1.0
-    found = read(model, sl.capture(model, x, y.float()), 2)
+    found = read(model, replace(sl.capture(model, x, y.float()), scale="known"), 2)
     assert found.status is sl.Status.UNIQUE
     off = torch.cdist(y, torch.stack([one.label for one in found.samples]), p=1)
     assert float(off.amin(1).max()) < 1e-4
@@ -72,7 +72,7 @@ def test_a_saturated_sample_beside_an_unsure_one_is_proved():
     model = sure_head()
     x = torch.stack([feature(3, 1.0, 1), feature(5, 0.02, 2)])
     y = torch.stack([smoothed(3, 0.2), smoothed(8, 0.35)])
-    found = read(model, sl.capture(model, x, y.float()), 2)
+    found = read(model, replace(sl.capture(model, x, y.float()), scale="known"), 2)
     assert found.status is sl.Status.UNIQUE
     off = torch.cdist(y, torch.stack([one.label for one in found.samples]), p=1)
     assert float(off.amin(1).max()) < 1e-4

@@ -179,12 +179,16 @@ def test_evidence_that_disagrees_is_reported(shares):
     assert all(piece.holds for piece in recovery.evidence)
 
 
-def test_a_scaled_share_vouched_for_gives_no_label(trained, shares):
-    captured, _ = shares(data.Hard(), 10)
+def test_a_scaled_share_vouched_for_is_contradicted_and_read_at_its_own_factor(trained, shares):
+    captured, labels = shares(data.Hard(), 10)
     scaled = [share.scaled(3.0) for share in captured]
-    for recovery in sl.recover_labels(trained, scaled, scale="known"):
-        assert recovery.status is sl.Status.NO_SOLUTION
-        assert "scale" in recovery.message
+    found = sl.recover_labels(trained, scaled, scale="known")
+    for recovery, label in zip(found, labels, strict=True):
+        assert recovery.status in (sl.Status.AMBIGUOUS, sl.Status.NO_SOLUTION)
+        assert recovery.readings or not recovery.fit.holds
+        for reading in recovery.readings:
+            assert reading.scale == pytest.approx(3, rel=1e-3)
+            assert int(reading.label.argmax()) == int(label.argmax())
 
 
 def test_a_scaled_share_nobody_vouches_for_is_read_otherwise(trained, shares):

@@ -114,7 +114,7 @@ def _features_together(model: nn.Module, head: Head, inputs: Sequence[Inputs]) -
     caller has to compare one of them with that of an input alone.
     """
     tensors = [x for x in inputs if isinstance(x, Tensor)]
-    if len(tensors) < len(inputs):
+    if len(tensors) < len(inputs) or len({x.shape for x in tensors}) > 1:
         return None
     try:
         with recorded_inputs(model, head.name) as entered:

@@ -30,7 +30,7 @@ from softleak.paper.networks import (
     MIXED,
     NETWORKS,
     ONE_HOT,
-    SEEDS,
+    SAMPLE_SEED,
     SMOOTHED,
     AttackedNetwork,
     AugmentationKind,
@@ -157,7 +157,7 @@ def target_of(cell: Cell, network: Network, shelf: Shelf) -> AttackedNetwork:
 
 
 def measure(
-    cell: Cell, network: Network, shelf: Shelf, samples: int, seed: int = SEEDS.samples,
+    cell: Cell, network: Network, shelf: Shelf, samples: int, seed: int = SAMPLE_SEED,
     target: AttackedNetwork | None = None,
 ) -> Score:  # fmt: skip
     """Draw samples and attack their gradients; compare with the labels only afterwards.

@@ -45,7 +45,7 @@ from softleak.paper.data.samples import (
 )
 from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit
 from softleak.paper.label_tables import KindCell
-from softleak.paper.networks import MIXED, SEEDS, SMOOTHED, AttackedNetwork, Shelf
+from softleak.paper.networks import MIXED, SAMPLE_SEED, SMOOTHED, AttackedNetwork, Shelf
 from softleak.paper.sweep import Measures
 
 PSNR, SSIM, LPIPS = "PSNR", "SSIM", "LPIPS"
@@ -200,8 +200,7 @@ class SamplingProtocol:
         """Return samples that depend on their number and repetition alone."""
         images, norm = target.shelf.images(target.network.source), target.network.normalisation
         return [
-            self.draw(images, norm, n, numbered_generator(SEEDS.samples + repeat, n))
-            for n in numbers
+            self.draw(images, norm, n, numbered_generator(SAMPLE_SEED + repeat, n)) for n in numbers
         ]
 
 

@@ -25,8 +25,8 @@ from softleak.paper.data.samples import Sample, numbered_generator
 from softleak.paper.experiment import Cell, Column, Experiment, Unit
 from softleak.paper.networks import (
     MIXED,
+    NOISE_SEED,
     ONE_HOT,
-    SEEDS,
     SMOOTHED,
     AttackedNetwork,
     AugmentationKind,
@@ -207,7 +207,7 @@ class NoiseCell(Cell):
 
     def measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
         sample = target.sample(SMOOTHED.augmentation, number, repeat)
-        noise = self.noise(self.std, numbered_generator(SEEDS.noise + repeat, number))
+        noise = self.noise(self.std, numbered_generator(NOISE_SEED + repeat, number))
         share = target.share(sample)
         row = chosen_row(share, target.head)
         everything = noise(share)

@@ -49,19 +49,7 @@ class PlainClassifier(nn.Module):
         return logits
 
 
-class AlexNet(PlainClassifier):
-    """Convolutions `features.{0,3,6,8,10}` and linear layers `classifier.{1,4,6}`."""
-
-    def __init__(self, features: Sequence[nn.Module], classifier: nn.Module) -> None:
-        super().__init__(features, classifier)
-        self.avgpool = nn.AdaptiveAvgPool2d(6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
-        return logits
-
-
-def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) -> AlexNet:
+def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) -> PlainClassifier:
     """Build AlexNet; torchvision's own weights need head_bias=True and 1000 classes."""
     positive(classes=classes)
     probability("dropout", dropout)
@@ -71,13 +59,14 @@ def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) ->
         nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(),
         nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
         nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, stride=2),
+        nn.AdaptiveAvgPool2d(6),
     ]  # fmt: skip
     classifier = nn.Sequential(
         nn.Dropout(dropout), nn.Linear(256 * 6 * 6, 4096), nn.ReLU(),
         nn.Dropout(dropout), nn.Linear(4096, 4096), nn.ReLU(),
         nn.Linear(4096, classes, bias=head_bias),
     )  # fmt: skip
-    return AlexNet(features, classifier)
+    return PlainClassifier(features, classifier)
 
 
 class MLP(PlainClassifier):
@@ -137,11 +126,7 @@ _VGG_WIDTHS = (32, 64, 128)
 _VGG_HIDDEN = 256
 
 
-class VGG(PlainClassifier):
-    """Convolutions `features.{0,3,6}` and linear layers `classifier.{0,3}`."""
-
-
-def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> VGG:
+def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> PlainClassifier:
     """Build the small VGG for square images, whose pixels per side are a multiple of 8."""
     positive(classes=classes)
     divisible("image", image, "the total pooling", 2 ** len(_VGG_WIDTHS))
@@ -155,7 +140,7 @@ def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> VGG:
         nn.Linear(channels * side * side, _VGG_HIDDEN), nn.ReLU(), nn.Dropout(dropout),
         nn.Linear(_VGG_HIDDEN, classes, bias=False),
     )  # fmt: skip
-    return VGG(layers, classifier)
+    return PlainClassifier(layers, classifier)
 
 
 def uniform_(

@@ -25,7 +25,6 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.share import Scale
 from softleak.labels.recover import recover
 from softleak.paper import data
-from softleak.paper.label_tables import LABEL_TOLERANCE
 from softleak.paper.networks import (
     MIXED,
     NETWORKS,
@@ -37,6 +36,7 @@ from softleak.paper.networks import (
     Network,
     Shelf,
 )
+from softleak.paper.tables import LABEL_TOLERANCE
 
 COLUMNS = (
     "network", "labels", "share", "exact", "ambiguous", "zero", "none", "wrong", "missed",

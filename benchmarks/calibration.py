@@ -15,8 +15,8 @@ import torch
 
 import softleak as sl
 from softleak.paper import data
-from softleak.paper.label_tables import NOISES
 from softleak.paper.networks import NETWORKS, NOISE_SEED, AttackedNetwork, Shelf
+from softleak.paper.tables import NOISES
 
 NETWORK = {"kaiming": "resnet18 kaiming", "default": "resnet18"}
 LEVELS = (1e-2, 1e-1, 3e-1, 1.0, 2.0)

@@ -31,10 +31,9 @@ from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, GaussianNoise, Prune
 from softleak.matching.problems import TotalVariation
 from softleak.paper.experiment import Cell, Column, Experiment, Unit
-from softleak.paper.input_tables import mean_image
-from softleak.paper.label_tables import LABEL_TOLERANCE
 from softleak.paper.networks import NOISE_SEED, SMOOTHED, AttackedNetwork
 from softleak.paper.sweep import Measures
+from softleak.paper.tables import LABEL_TOLERANCE, mean_image
 
 BREACHING = "breaching (inverting gradients)"
 UNDECLARED = "operator torchvision::"  # how torch's complaint about such an operator begins

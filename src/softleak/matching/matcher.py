@@ -32,7 +32,7 @@ from softleak.matching.problems import (
     count_activations,
     factored,
 )
-from softleak.matching.reconstruction import MatchStatus, Reconstruction, Stopping
+from softleak.matching.reconstruction import Reconstruction, Stopping
 from softleak.matching.tasks import Image, Job, targets
 
 NEAR_ATTEMPTS = 3  # how many attempts differ in how their steps are damped, not only in their start
@@ -61,13 +61,13 @@ class Prover:
                 )  # fmt: skip
         except (ModelError, RuntimeError, NotImplementedError) as error:
             if not found:
-                return Reconstruction(MatchStatus.UNFIT, reason=in_a_line(error))
+                return Reconstruction(Status.UNFIT, reason=in_a_line(error))
         best = min(found, key=lambda one: one.misfit)
         rivals = [one for one in found if one is not best and one.explained]
         answer = self._answer(best, job)
         if answer.proved and any(_apart(one, best) for one in rivals):
             reason = "another label explains the share as well, with another image"
-            return replace(answer, status=MatchStatus.CONVERGED, reason=reason)
+            return replace(answer, status=Status.CONVERGED, reason=reason)
         return answer
 
     def polish(self, job: Job, matched: Reconstruction) -> Reconstruction:
@@ -201,7 +201,7 @@ class BatchMatcher:
             share = self.memory // math.prod(jobs[0].batch)
             fit = MemoryModel().batch_size(self.model, jobs[0].sample_shape, self.optimiser, share)
         except ModelError as error:  # the shares say a shape that the model does not take
-            return [Reconstruction(MatchStatus.UNFIT, reason=str(error)) for _ in jobs]
+            return [Reconstruction(Status.UNFIT, reason=str(error)) for _ in jobs]
         size = max(1, fit // self.attempts)
         parts = (jobs[i : i + size] for i in range(0, len(jobs), size))
         return [found for part in parts for found in self._batch(part)]
@@ -257,7 +257,7 @@ class BatchMatcher:
         told = zip(jobs, problems.labels(start), losses, problems.misfits(start), strict=True)
         return {
             i: Reconstruction(
-                MatchStatus.EXPLAINED, job.start.draw(job.shape, 0), label, _finite(loss),
+                Status.EXPLAINED, job.start.draw(job.shape, 0), label, _finite(loss),
                 _finite(misfit), evaluations=1,
             )
             for i, (job, label, loss, misfit) in enumerate(told)

@@ -43,7 +43,7 @@ from softleak.paper.data.samples import (
     one_hot,
     smooth,
 )
-from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit, one_by_one
+from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit
 from softleak.paper.label_tables import KindCell
 from softleak.paper.networks import MIXED, SEEDS, SMOOTHED, AttackedNetwork, Shelf
 from softleak.paper.sweep import Measures
@@ -127,7 +127,7 @@ def exactly_inverted(target: AttackedNetwork, draw: Callable[[int, int], Sample]
             BITS: found is not None and same_bits(found.input, sample.x),
         }
 
-    return one_by_one(measured)
+    return lambda numbers, repeat: (measured(number, repeat) for number in numbers)
 
 
 @dataclass(frozen=True)

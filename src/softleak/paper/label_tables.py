@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from itertools import product
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from softleak.labels.recover import recover
 from softleak.matching.tasks import HardLabel, Seen
 from softleak.paper.classic import PUBLISHED_NOISE, RowRatios, Vectorised
 from softleak.paper.data.samples import Sample, numbered_generator
-from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit, one_by_one
+from softleak.paper.experiment import Cell, Column, Experiment, Unit
 from softleak.paper.networks import (
     MIXED,
     ONE_HOT,
@@ -30,7 +30,6 @@ from softleak.paper.networks import (
     SMOOTHED,
     AttackedNetwork,
     AugmentationKind,
-    Shelf,
 )
 from softleak.paper.sweep import Measures
 
@@ -68,10 +67,7 @@ class KindCell(Cell):
 class LabelCell(KindCell):
     """A cell that recovers labels of a kind that the attacker knows."""
 
-    def prepare(self, shelf: Shelf) -> Attack:
-        return one_by_one(partial(self._measured, AttackedNetwork.of(self.network, shelf)))
-
-    def _measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
+    def measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
         sample = target.sample(self.kind.augmentation, number, repeat)
         share = target.share(sample)
         ways = {
@@ -209,10 +205,7 @@ class NoiseCell(Cell):
     def name(self) -> str:
         return f"{self.kind}, {self.std:.0e}"
 
-    def prepare(self, shelf: Shelf) -> Attack:
-        return one_by_one(partial(self._measured, AttackedNetwork.of(self.network, shelf)))
-
-    def _measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
+    def measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
         sample = target.sample(SMOOTHED.augmentation, number, repeat)
         noise = self.noise(self.std, numbered_generator(SEEDS.noise + repeat, number))
         share = target.share(sample)
@@ -273,6 +266,9 @@ RIGHT_PART, PROVED_PART, WRONG_COUNT = "right", "proved", "wrong_unique"
 class BatchCell(KindCell):
     """A cell that recovers every sample of batches of one size; the paper has none."""
 
+    everything: ClassVar[bool] = True
+    evidence: ClassVar[bool] = False
+
     size: int  # the number of samples in a batch, which the attacker knows
     _: KW_ONLY
     samples: int = 100  # the number of batches in one repetition
@@ -281,11 +277,7 @@ class BatchCell(KindCell):
     def name(self) -> str:
         return f"{super().name}, B={self.size}"
 
-    def prepare(self, shelf: Shelf) -> Attack:
-        target = AttackedNetwork.of(self.network, shelf, evidence=False, everything=True)
-        return one_by_one(partial(self._measured, target))
-
-    def _measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
+    def measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
         drawn, share = target.batch(self.kind.augmentation, self.size, number, repeat)
         found = read_batch(target.subject, share, Knowledge(self.kind.family, samples=self.size))
         return scored_batch(found, torch.stack([one.y for one in drawn]))

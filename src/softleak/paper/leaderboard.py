@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
@@ -11,6 +11,7 @@ from importlib import import_module
 from io import StringIO
 from itertools import product
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,11 +30,10 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, GaussianNoise, Prune
 from softleak.matching.problems import TotalVariation
-from softleak.paper.data.samples import Sample
-from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit, one_by_one
+from softleak.paper.experiment import Cell, Column, Experiment, Unit
 from softleak.paper.input_tables import mean_image
 from softleak.paper.label_tables import LABEL_TOLERANCE
-from softleak.paper.networks import SEEDS, SMOOTHED, AttackedNetwork, Shelf
+from softleak.paper.networks import SEEDS, SMOOTHED, AttackedNetwork
 from softleak.paper.sweep import Measures
 
 BREACHING = "breaching (inverting gradients)"
@@ -279,6 +279,9 @@ DEFENCES: Mapping[str, Callable[[int], Defense | None]] = {
 class LeaderboardCell(Cell):
     """One attack on the batches of one network, behind one defence; the paper has none."""
 
+    everything: ClassVar[bool] = True
+    evidence: ClassVar[bool] = False
+
     defence: str  # the name of the defence in ``DEFENCES``
     size: int  # the number of samples in a batch, which every attack is told
     method: str  # the name of the attack in ``ATTACKS``
@@ -289,25 +292,16 @@ class LeaderboardCell(Cell):
     def name(self) -> str:
         return f"{self.subject}, {self.defence}, B={self.size}, {self.method}"
 
-    def prepare(self, shelf: Shelf) -> Attack:
-        target = AttackedNetwork.of(self.network, shelf, evidence=False, everything=True)
-        nothing = self.network.normalisation.apply(mean_image(target))
-
-        def measured(number: int, repeat: int) -> Measures:
-            drawn, share = target.batch(SMOOTHED.augmentation, self.size, number, repeat)
-            defence = DEFENCES[self.defence](SEEDS.noise + repeat + number)
-            sent = share if defence is None else defence(share)
-            found = ATTACKS[self.method](target.subject, sent, self.size)
-            return self._scored(found, drawn, nothing)
-
-        return one_by_one(measured)
-
-    def _scored(self, found: FieldAnswer, drawn: Sequence[Sample], nothing: Tensor) -> Measures:
+    def measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
         """Compare every true sample with the image and the label that come nearest to it."""
-        norm = self.network.normalisation
-        usable = found.inputs is not None and bool(found.inputs.isfinite().all())
-        images = found.inputs if usable and found.inputs is not None else nothing[None]
-        pixels = [norm.invert(image.view_as(nothing).double()) for image in images]
+        drawn, share = target.batch(SMOOTHED.augmentation, self.size, number, repeat)
+        defence = DEFENCES[self.defence](SEEDS.noise + repeat + number)
+        sent = share if defence is None else defence(share)
+        found = ATTACKS[self.method](target.subject, sent, self.size)
+        norm, images = self.network.normalisation, found.inputs
+        if images is None or not bool(images.isfinite().all()):
+            images = norm.apply(mean_image(target))[None]
+        pixels = [norm.invert(image.view(drawn[0].x.shape).double()) for image in images]
         best = [max(psnr(one, norm.invert(s.x.double())) for one in pixels) for s in drawn]
         y = torch.stack([one.y for one in drawn])
         off = torch.cdist(y, found.labels.double(), p=1)

@@ -57,25 +57,16 @@ class Laboratory:
 Begin = Callable[[int], Callable[[Piece], None]]  # from the number of pieces to a listener
 
 
-@dataclass(frozen=True)
-class Omission:
-    """A cell that was not run because files are missing."""
-
-    experiment: str  # the name of its experiment
-    cell: str  # the name of the cell
-    lacking: str  # the files that it needs
-
-
 def reproduce(
     experiments: Sequence[Experiment], size: Size, shelf: Shelf, records: Records, engine: Engine,
     only: str = "", compiled: bool = False, begin: Begin = lambda _: lambda __: None,
-) -> tuple[list[Omission], list[Piece]]:  # fmt: skip
+) -> tuple[dict[Key, str], list[Piece]]:  # fmt: skip
     """Run every cell whose name contains ``only`` and whose files are there.
 
     What the records hold already is not computed again. ``compiled`` gradient matching is faster
     and rounds differently. ``begin`` is told the number of pieces, and returns a listener to them.
 
-    Returns the cells that need files that are missing, and the pieces whose workers died
+    Returns the missing files of the cells that need some, and the pieces whose workers died
     repeatedly. Raises ``OptionError`` if no cell has such a name, ``DataError`` if files are
     missing for all of them, ``MissingExtra`` if a measure needs a package that is not installed.
     """
@@ -115,13 +106,13 @@ def _chosen(experiments: Sequence[Experiment], only: str) -> list[tuple[Experime
 
 def _runnable(
     cells: Sequence[tuple[Experiment, Cell]], shelf: Shelf
-) -> tuple[list[tuple[Experiment, Cell]], list[Omission]]:
-    """Return the cells whose files are there, and the omissions; raise if all are omitted."""
+) -> tuple[list[tuple[Experiment, Cell]], dict[Key, str]]:
+    """Return the cells whose files are there, and what the others lack; raise if all lack some."""
     lacking = {(e.name, cell.name): cell.network.lacking(shelf) for e, cell in cells}
     runnable = [(e, cell) for e, cell in cells if not lacking[e.name, cell.name]]
-    omitted = [Omission(*key, files) for key, files in lacking.items() if files]
+    omitted = {key: files for key, files in lacking.items() if files}
     if omitted and not runnable:
-        files = dict.fromkeys(name for each in omitted for name in each.lacking.split(", "))
+        files = dict.fromkeys(name for each in omitted.values() for name in each.split(", "))
         raise DataError(
             f"nothing can be run: the cells asked for need {', '.join(files)}. Give the folders "
             "that hold them by --data and --weights"

@@ -14,8 +14,8 @@ from torch import nn
 
 import softleak as sl
 from softleak.audit import Options
-from softleak.audit.findings import CompositionFinding, InputFinding
 from softleak.audit.input_attacks import recover_input
+from softleak.audit.report import CompositionFinding, InputFinding
 from softleak.audit.several import read_composition
 from softleak.core.results import Status
 from softleak.defenses import Clip, GaussianNoise, Int8, Prune, Sign

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak.audit import Options, Truth
-from softleak.audit.findings import CompositionFinding
+from softleak.audit.report import CompositionFinding
 from softleak.audit.several import read_composition
 from softleak.batches.recover import read_batch
 from softleak.core.knowledge import Knowledge

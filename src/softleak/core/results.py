@@ -66,7 +66,11 @@ class Why(Enum):
     NOT_SEVERAL = auto()
     SIGNS_OF_SEVERAL = auto()
     NOT_ATTACKED = auto()  # why
+    # of several reasons
+    ALL_OF = auto()  # reasons
+    OF_SEVERAL_ATTACKS = auto()  # reasons, beside
     # of what the share looks like
+    ANOTHER_READING = auto()  # sign, class_index
     SIGN_PATTERN = auto()
     DROPOUT = auto()  # layers
     DECAY_SHOWS = auto()  # decay

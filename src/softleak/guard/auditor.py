@@ -15,11 +15,10 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from softleak.audit.findings import InputFinding
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
-from softleak.audit.report import AuditReport
+from softleak.audit.report import AuditReport, InputFinding
 from softleak.audit.run import NamedShare, audit_shares, prepared
 from softleak.audit.several import counted, parts_of_classes, read_samples, trained_input
 from softleak.core.errors import ModelError, ShareError, SoftleakError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from softleak.audit.findings import Outcome
 from softleak.audit.leaks import Leak, Severity
-from softleak.audit.report import Audit, AuditReport
+from softleak.audit.report import Audit, AuditReport, Outcome
 from softleak.audit.sweeps import Response, WhatIf
 from softleak.core.fit import NOT_FITTED, Bearing, Fit, Topic
 from softleak.core.knowledge import Knowledge

@@ -18,14 +18,15 @@ from urllib.parse import quote
 from torch import Tensor
 
 from softleak._version import __version__
-from softleak.audit.findings import (
+from softleak.audit.leaks import Leak, Severity
+from softleak.audit.report import (
+    Audit,
+    AuditReport,
     CompositionFinding,
     InputFinding,
     LabelFinding,
     SamplesFinding,
 )
-from softleak.audit.leaks import Leak, Severity
-from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import Point, WhatIf
 from softleak.core.vocabulary import State
 from softleak.inversion.results import Text

@@ -23,9 +23,8 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from softleak._version import __version__
-from softleak.audit.findings import SamplesFinding
 from softleak.audit.leaks import Leak
-from softleak.audit.report import Audit, AuditReport
+from softleak.audit.report import Audit, AuditReport, SamplesFinding
 from softleak.audit.sweeps import Rate, Response
 from softleak.core.results import Status
 from softleak.core.vocabulary import State, written

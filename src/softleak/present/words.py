@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torch import Tensor
 
-from softleak.audit.findings import Counts, Method, SamplesFinding
 from softleak.audit.leaks import Leak
 from softleak.audit.options import TokenNames
-from softleak.audit.report import Audit, AuditReport
+from softleak.audit.report import Audit, AuditReport, Counts, Method, SamplesFinding
+from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status, tags_in_words
 from softleak.core.vocabulary import State, written
 from softleak.inversion.results import Certainty, Text
 from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
+from softleak.labels.certify import describe_family
 from softleak.present.fit import in_a_word
 
 # Limits that keep sentences short.
@@ -373,6 +374,39 @@ def _worth_saying(report: AuditReport) -> list[Leak]:
     if only or report.label.class_index is not None or known:
         implied |= {Leak.COMPOSITION}
     return [leak for leak in Leak if leak in report.leaks - implied]
+
+
+def resting_on(report: AuditReport) -> Iterator[str]:
+    """Yield what the findings on one share rest on, in sentences."""
+    yield from report.knowledge.assumptions(report.label.recovery)
+    found, known = report.input, report.samples.known
+    if found.text is not None and found.leaked:
+        yield "A word counts as leaked where no other explains the gradient."
+    elif found.pixels is not None and not found.method.exact:
+        yield (
+            "The image that was found by a search is a candidate, not a proof: it counts as leaked "
+            "if it explains the share and a second start led to the same image."
+        )
+    elif found.pixels is not None and found.method == Method.SOLVING:
+        yield (
+            "The image is the only one near it that explains the share, and none of its shifted, "
+            "mirrored or exchanged forms does; that no image far away does is not shown."
+        )
+    elif found.pixels is not None:
+        yield "A predicted error is evidence that the input leaks, not a proof."
+    if known is not None:
+        yield _of_samples(known)
+
+
+def _of_samples(known: Knowledge) -> str:
+    """Return what the attack on single samples rests on beside what every attack does."""
+    said = (
+        f"{known.samples} samples, as was said" if known.samples is not None
+        else "as many samples as its head's gradient shows, no two of them with the same feature"
+    )  # fmt: skip
+    labels = "one-hot, smoothed or mixed of two classes, or any where ReLU layers tell them"
+    named = labels if known.family is None else describe_family(known.family)
+    return f"The update is one step on {said}; their labels are {named}."
 
 
 def summary(audit: Audit) -> str:

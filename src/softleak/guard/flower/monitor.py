@@ -21,8 +21,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
-from softleak.audit.findings import CompositionFinding, Method
 from softleak.audit.leaks import Leak
+from softleak.audit.report import CompositionFinding, Method
 from softleak.core.errors import SoftleakError, import_extra
 from softleak.core.share import LocalTraining
 from softleak.core.vocabulary import State

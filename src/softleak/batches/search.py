@@ -10,7 +10,6 @@ minima are, and parabolas lead to the bottom of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
@@ -101,19 +100,15 @@ def compatible(pool: FoundSamples, most: int) -> list[list[int]]:
     own = torch.diagonal(products).abs().sqrt()
     apart = products.abs() <= SELECT_COUPLING * own[:, None] * own[None]
     apart = apart & apart.mT
-    sets = {tuple(sorted(members)) for members in _cliques(apart, most)}
-    order = sorted(sets, key=lambda members: (-len(members), sum(members)))
-    return [list(members) for members in order[:SELECT_SETS]]
-
-
-def _cliques(apart: Tensor, most: int) -> Iterator[list[int]]:
-    """Yield a set of mutually compatible solutions from each of them, taken greedily."""
-    for first in range(len(apart)):
+    sets = set()
+    for first in range(len(apart)):  # a set from each of them, taken greedily
         members, rest = [first], apart[first].clone()
         while len(members) < most and bool(rest.any()):
             members.append(int(rest.nonzero()[0, 0]))
             rest &= apart[members[-1]]
-        yield members
+        sets.add(tuple(sorted(members)))
+    order = sorted(sets, key=lambda members: (-len(members), sum(members)))
+    return [list(members) for members in order[:SELECT_SETS]]
 
 
 ROUNDS = 6  # how often the search is repeated in what is left of the space
@@ -134,11 +129,6 @@ SEED = 0  # the seed of the starting points
 # A solution is known by steps that promise to lower the cost to nothing; a point whose step
 # promises less than a tenth is left there.
 SEARCH = Levenberg(settled=0.1)
-
-
-def starts_of_round(number: int, kinds: int) -> int:
-    """Return the starting points per set of classes in a round, of this many sets."""
-    return STARTS if number else min(STARTS, max(FEWEST_STARTS, FIRST_PROBLEMS // kinds))
 
 
 def explore(
@@ -317,22 +307,17 @@ SHARES = 400  # the number of coefficients that are looked at, between none and 
 MINIMA = 3  # the number of lowest places among them that are worth a local search
 
 
+def _twins(found: FoundSamples) -> Tensor:
+    """Return which samples (R,) another one of the same kind stands beside."""
+    return (found.kind[:, None] == found.kind[None]).sum(1) > 1
+
+
 def shared_out(
     space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
 ) -> list[FoundSamples]:
     """Return the best shares of the coefficients for each sample of a class that another has."""
-    if not supports.unknowns:
-        return []
-    return [
-        shared
-        for i in _alike(found).nonzero()[:, 0].tolist()
-        for shared in _best_shares(space, supports, found, i, scaled=scaled)
-    ]
-
-
-def _alike(found: FoundSamples) -> Tensor:
-    """Return which samples (R,) another one of the same kind stands beside."""
-    return (found.kind[:, None] == found.kind[None]).sum(1) > 1
+    rows = _twins(found).nonzero()[:, 0].tolist() if supports.unknowns else []
+    return [one for i in rows for one in _best_shares(space, supports, found, i, scaled=scaled)]
 
 
 def _best_shares(
@@ -349,9 +334,8 @@ def _best_shares(
     whole = biorthogonal(space, many, scaled=scaled)
     errors = equation_errors(space, row_errors(space), whole.a, whole.b, whole.p)
     misfit = unexplained(space, supports, whole, kind, errors)
-    return [
-        replace(found, at=SamplePoints(*(part[i] for part in whole))) for i in lowest_minima(misfit)
-    ]
+    best = lowest_minima(misfit)
+    return [replace(found, at=SamplePoints(*(part[i] for part in whole))) for i in best]
 
 
 def lowest_minima(misfit: Tensor) -> list[int]:
@@ -373,7 +357,7 @@ def walk_flat_direction(
     space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
 ) -> list[FoundSamples]:
     """Return the samples at the lowest places of the flat direction, none without a twin."""
-    alike = _alike(found)
+    alike = _twins(found)
     if not supports.unknowns or not bool(alike.any()):
         return []
     row = int(found.at.p.amax(-1).where(alike, torch.inf).argmin())  # the least sure of them
@@ -460,7 +444,8 @@ def find_batch(
     unsolved: list[tuple[float, FoundSamples]] = []
     kept: tuple[Whole, FoundSamples] | None = None
     for number in range(ROUNDS):
-        starts = starts_of_round(number, len(supports))
+        few = min(STARTS, max(FEWEST_STARTS, FIRST_PROBLEMS // len(supports)))
+        starts = STARTS if number else few  # per set of classes
         fresh = explore(space, searched, features, known, generator, starts, scaled=scaled)
         pool = joined(pool, fresh)
         sets = compatible(pool, space.rank) + likely_sets(
@@ -489,12 +474,9 @@ def _walked(
     space: HeadSpace, supports: Supports, unsolved: list[tuple[float, FoundSamples]]
 ) -> Whole | None:
     """Return the batch that is found along the flat direction of two samples of a class."""
-    alike = [
-        (misfit, one)
-        for misfit, one in unsolved
-        if misfit < TOO_FAR and len(set(one.kind.tolist())) < len(one)
-    ]
-    for _, found in sorted(alike, key=lambda tried: tried[0])[:WALKED]:
+    near = sorted((one for one in unsolved if one[0] < TOO_FAR), key=lambda tried: tried[0])
+    alike = [found for _, found in near if bool(_twins(found).any())]
+    for found in alike[:WALKED]:
         for start in walk_flat_direction(space, supports, found):
             whole = _solved(space, supports, start, scaled=True, solver=THOROUGH)
             if whole.explained:

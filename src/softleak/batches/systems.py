@@ -21,6 +21,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from softleak.core.factors import OWN, RANK, SMALLEST_NORMAL, head_gradients
@@ -92,7 +93,6 @@ class HeadSpace:
     the column of a further feature, which is one for every sample. Rounding is a part of every
     entry, so columns are divided by their lengths: then all of them are equally exact. The same
     holds of rows, which ``levelled`` divides as well.
-
     """
 
     U: Tensor  # (C, R) the left singular vectors: they span all ``δ_i = p_i − y_i``, times ``rows``
@@ -284,12 +284,9 @@ def supports_of(family: Family, count: int, likely: Sequence[int]) -> Supports |
 def joined_supports(one: Supports, other: Supports) -> Supports:
     """Return the flats of both, in this order; missing directions are zero."""
     most = max(one.unknowns, other.unknowns)
-    directions = [
-        torch.nn.functional.pad(each.directions, (0, most - each.unknowns)) for each in (one, other)
-    ]
-    return Supports(
-        one.classes + other.classes, torch.cat([one.origin, other.origin]), torch.cat(directions)
-    )
+    directions = [F.pad(each.directions, (0, most - each.unknowns)) for each in (one, other)]
+    origin = torch.cat([one.origin, other.origin])
+    return Supports(one.classes + other.classes, origin, torch.cat(directions))
 
 
 EXPLAINED_WHOLLY = 1e-12  # an entry of which so little is left has no residual

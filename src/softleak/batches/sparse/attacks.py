@@ -44,11 +44,11 @@ from softleak.core.client import SgdSteps, mean_gradient
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
-from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.results import BatchRecovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.recover import recover
-from softleak.resimulation import Resimulation, exact_copy, resimulate
+from softleak.resimulation import exact_copy, resimulate
 
 NEAR_ZERO = 32.0  # a feature within this many of its standard errors may be zero or not
 MOST_SWITCHED = 8  # units whose state the bias may decide; more would be no coincidence
@@ -107,15 +107,12 @@ class FeatureProblem:
         weights = 1 / self._bias_errors(unit, behind)
         scales, left = self._scales(behind, weights)
         # A feature within its error of zero may have been on: its part of the bias tells.
-        behind = _switched(behind, back, left / weights, scales, self.near_zero(unit))
+        near = unit.abs() <= NEAR_ZERO * self.space.errors
+        behind = _switched(behind, back, left / weights, scales, near)
         scales, left = self._scales(behind, weights)
         misfit = left.square().sum().div(max(len(left) - len(unit), 1)).sqrt()
         features = unit / torch.where(scales == 0, SMALLEST_NORMAL, scales)
         return FeatureFit(features, delta * scales, behind * scales, scales[:, 0], float(misfit))
-
-    def near_zero(self, unit: Tensor) -> Tensor:
-        """Return which features (B, I) are zero within their errors."""
-        return unit.abs() <= NEAR_ZERO * self.space.errors
 
     def _scales(self, behind: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inverse scales (B, 1), and what they leave of the bias, in errors (I,)."""
@@ -168,22 +165,13 @@ class TailInputs(NamedTuple):
     errors: Tensor  # (B, 1) their standard errors
 
 
-def resimulate_tail(
-    subject: Subject, share: GradientShare, problem: FeatureProblem, fit: FeatureFit, labels: Tensor
-) -> Resimulation | None:
-    """Compare every gradient of the fully connected tail with what the client would send."""
-    found = tail_inputs(subject, share, problem, fit)
-    if found is None:
-        return None
-    tail = FullyConnectedTail(subject, found.layers)
-    own = Subject.of(tail, (found.inputs.shape[1],), head=subject.head)
-    return resimulate(own, share, found.inputs, labels, errors=found.errors)
-
-
 def tail_inputs(
     subject: Subject, share: GradientShare, problem: FeatureProblem, fit: FeatureFit
 ) -> TailInputs | None:
-    """Return what the deepest layer read whose inputs the share tells."""
+    """Return what the deepest layer read whose inputs the share tells.
+
+    Inputs (B, n) are those whose products with ``D`` (B, m) come nearest to the gradient (m, n).
+    """
     generator = torch.Generator().manual_seed(0)
     D, moved = fit.behind, problem.moved(generator).solve().behind
     found: TailInputs | None = None
@@ -192,22 +180,17 @@ def tail_inputs(
         if f"{name}.weight" not in share:
             break
         G = share[f"{name}.weight"].double()
-        Z = _inputs(D, G)
+        Z = torch.linalg.lstsq(D.T, G).solution
         relative = share.resolution(f"{name}.weight", G.dtype)
         noise = relative * G.abs() + share.noise(f"{name}.weight")
-        other = _inputs(moved, G + noise * torch.randn(G.shape, generator=generator).to(G))
+        again = G + noise * torch.randn(G.shape, generator=generator).to(G)
+        other = torch.linalg.lstsq(moved.T, again).solution
         errors = (other - Z).square().mean(1, keepdim=True).sqrt()
         found = TailInputs(tuple(reversed(layers[: number + 1])), Z, errors)
         W = subject.parameters[f"{name}.weight"].detach().double()
         off = Z.abs() <= OFF_ERRORS * errors
         D, moved = (torch.where(off, 0.0, each @ W) for each in (D, moved))
     return found
-
-
-def _inputs(D: Tensor, G: Tensor) -> Tensor:
-    """Return the inputs (B, n) whose products with ``D`` (B, m) come nearest to ``G`` (m, n)."""
-    nearest: Tensor = torch.linalg.lstsq(D.T, G).solution
-    return nearest
 
 
 MOVED_RUNS = 4  # solutions of equations moved by their own errors
@@ -233,9 +216,12 @@ def judge_features(
     size_of = fit.features.norm(dim=1)
     feature_errors = _largest([(m.features - fit.features).norm(dim=1) / size_of for m in moved])
     problems = list(_problems(problem, fit, labels, known))
-    if not problems:
-        simulated = resimulate_tail(subject, share, problem, fit, labels)
-        problems += [] if simulated is None else disagreements(simulated)
+    tail = tail_inputs(subject, share, problem, fit) if not problems else None
+    if tail is not None:
+        alone = FullyConnectedTail(subject, tail.layers)
+        own = Subject.of(alone, (tail.inputs.shape[1],), head=subject.head)
+        simulated = resimulate(own, share, tail.inputs, labels, errors=tail.errors)
+        problems += disagreements(simulated)
     samples = judged(
         labels, fit.features, errors, feature_errors.tolist(), not problems, knowledge.tolerance,
         "feature",
@@ -298,11 +284,8 @@ def recover_by_features(
     before = layers[0]
     if f"{before}.bias" not in share:
         return None
-    G = share[head.weight_name].double()
-    relative = share.resolution(head.weight_name, head.dtype)
-    noise = math.hypot(share.noise(head.weight_name), knowledge.noise)
-    space = GradientSpace.of(G.T.contiguous(), relative, noise)
-    if not 0 < space.rank < min(head.classes - 1, len(G.T)):
+    space = _space(subject, share, head.weight_name, knowledge, turned=True)
+    if not 0 < space.rank < min(head.classes - 1, len(space.R)):
         return None  # the rank of so few classes does not tell how many samples there are
     found = sparse_directions(space.R, space.errors)
     if len(found) != space.rank:
@@ -346,7 +329,8 @@ def recover_without_scale(
     agrees = known and resimulate(subject, share, x, torch.stack(labels)).agree
     sure = agrees and size == rank and alone.scale == "known"
     sure = sure and bool((parts.misfit <= VERDICT_MISFIT).all())
-    samples = tuple(recoveries if sure else map(_doubted, recoveries))
+    doubted = {} if sure else {Status.UNIQUE: Status.AMBIGUOUS}
+    samples = tuple(replace(one, status=doubted.get(one.status, one.status)) for one in recoveries)
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
     message = _message(rank, proved, known, agrees)
     # An error of a label is one of its scale, and so of its input.
@@ -398,11 +382,6 @@ def _alone(
     return out
 
 
-def _doubted(recovery: Recovery) -> Recovery:
-    unique = recovery.status is Status.UNIQUE
-    return replace(recovery, status=Status.AMBIGUOUS) if unique else recovery
-
-
 def _message(rank: int, proved: int, known: bool, agrees: bool) -> str:
     told = "Some have no label of that family, so that the client could not be simulated."
     if agrees:
@@ -424,7 +403,7 @@ def recover_by_inputs(
     size = knowledge.samples if size is None else size
     if layer is None or f"{layer}.weight" not in share or knowledge.head_only:
         return None
-    space = first_layer_space(subject, share, f"{layer}.weight", knowledge)
+    space = _space(subject, share, f"{layer}.weight", knowledge)
     if not space.rank:
         return None
     found = sparse_directions(space.R, space.errors)
@@ -441,20 +420,25 @@ def recover_by_inputs(
     return judge(subject, share, knowledge.of(share), inputs, size)
 
 
-def first_layer_space(
-    subject: Subject, share: GradientShare, name: str, knowledge: Knowledge
+def _space(
+    subject: Subject, share: GradientShare, name: str, knowledge: Knowledge, turned: bool = False
 ) -> GradientSpace:
-    """Return the space of the first layer's gradient, whose weight has this name."""
-    G = share[name].double()
-    relative = share.resolution(name, subject.parameters[name].dtype)
-    return GradientSpace.of(G, relative, math.hypot(share.noise(name), knowledge.noise))
+    """Return the space of a linear layer's gradient, or of its transpose if it is ``turned``."""
+    dtype = subject.head.dtype if turned else subject.parameters[name].dtype
+    relative, G = share.resolution(name, dtype), share[name].double()
+    noise = math.hypot(share.noise(name), knowledge.noise)
+    return GradientSpace.of(G.T.contiguous() if turned else G, relative, noise)
 
 
 def inputs_of(share: GradientShare, layer: str, space: GradientSpace, found: Directions) -> Inputs:
     """Return ``D``, scaled by the gradient of the bias, and the inputs."""
     unit = found.vectors @ space.R.T  # (B, m), each row up to its scale
     bias = share[f"{layer}.bias"].double()
-    errors = _bias_errors(share, layer, space, bias)
+    # Its entries are sums over the batch, whose terms may cancel: rounding is that of the terms.
+    terms = bias.abs() + bias.square().mean().sqrt() / space.R.shape[1] ** 0.5
+    known = share.resolution(f"{layer}.bias", share[f"{layer}.bias"].dtype)
+    errors = (known * terms).hypot(terms.new_tensor(share.noise(f"{layer}.bias")))
+    errors = errors.clamp_min(SMALLEST_NORMAL)
     weighted = (unit / errors).T
     factor = torch.linalg.qr(weighted)
     scales = torch.linalg.solve_triangular(
@@ -477,18 +461,6 @@ def inputs_of(share: GradientShare, layer: str, space: GradientSpace, found: Dir
     row_errors = scales.abs()[:, None] * space.errors + spread[:, None] * D.abs()
     row_errors = row_errors + rounding[:, None]
     return Inputs(layer, D, row_errors, X, float(error.max()), misfit)
-
-
-def _bias_errors(share: GradientShare, layer: str, space: GradientSpace, bias: Tensor) -> Tensor:
-    """Return standard errors (m,) of the bias's gradient: rounding of its terms, and noise."""
-    name = f"{layer}.bias"
-    dtype = share[name].dtype
-    relative = share.resolution(name, dtype)
-    size = space.R.shape[1] ** 0.5
-    # Its entries are sums over the batch, whose terms may cancel: rounding is that of the terms.
-    terms = bias.abs() + bias.square().mean().sqrt() / size
-    errors = (relative * terms).hypot(terms.new_tensor(share.noise(name)))
-    return torch.clamp_min(errors, SMALLEST_NORMAL)
 
 
 def _mixing(D: Tensor, found: Directions, space: GradientSpace, scales: Tensor) -> Tensor:
@@ -522,7 +494,7 @@ def recover_trained_batch(
     gradient = _mean(subject, share, knowledge.samples)
     if gradient is None:
         return _none("the client's steps are not SGD, or not all of its settings are known")
-    space = first_layer_space(subject, gradient, f"{layer}.weight", knowledge)
+    space = _space(subject, gradient, f"{layer}.weight", knowledge)
     if not space.rank:
         return _none("the first layer did not move")
     found = sparse_directions(space.R, space.errors)

@@ -103,15 +103,15 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
 
 
 def certify_alone(
-    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
+    space: HeadSpace, supports: Supports, found: FoundSamples
 ) -> tuple[BatchCertificate, Tensor]:
     """Return what each sample's own equations prove (§9), and their misfits (N,).
 
     ``a`` and the coefficients of the label are projected out, so a sample has ``C − R − K``
-    equations for the R unknowns of its ``b``, and one more if the scale is known (``scaled``).
+    equations for the R unknowns of its ``b``, and one more if the scale is known.
     """
     at, R = found.at, space.rank
-    system = SampleSystem.whole(space, supports, scaled=scaled)
+    system = SampleSystem.whole(space, supports)
     values, J = system.jacobian(at.b, found.kind)
     n = row_errors(space)
     errors = equation_errors(space, n, at.a, at.b, at.p) * space.rows
@@ -205,7 +205,7 @@ def without_other_labels(
     proof: BatchCertificate, space: HeadSpace, supports: Supports, found: FoundSamples
 ) -> BatchCertificate:
     """Return a certificate in which no label counts as proved beside another with its feature."""
-    system = SampleSystem.whole(space, supports, scaled=False)
+    system = SampleSystem.whole(replace(space, scaled=False), supports)
     at, regular = found.at, proof.regular.clone()
     errors = equation_errors(space, row_errors(space), at.a, at.b, at.p) * space.rows
     kinds = torch.arange(len(supports), device=space.U.device)
@@ -269,7 +269,7 @@ def _labels_after(
     own = Supports(names, origin, directions)
     scale = (at.a[0] * at.b[0]).sum()
     start = SamplePoints(scale * torch.linalg.inv(b).mT, b, at.label, space.predicted(b))
-    solved, x = polish(space, own, start, scaled=system.scaled, solver=THOROUGH)
+    solved, x = polish(space, own, start, solver=THOROUGH)
     labels = solved.point(x).label
     explained = solved.misfit(x) <= TRADES_MISFIT
     return labels if explained and float(labels.amin()) >= -TRADES_NEGATIVE else None

@@ -83,7 +83,7 @@ def read_head(
     likely = _likely(space, features)
     best: HeadReading | None = None
     for scaled in scales:
-        supports: Supports | None = None
+        space, supports = replace(space, scaled=scaled), None
         for tried in USUAL if family is None else (family,):
             own = supports_of(tried, space.classes, likely)
             if own is None:
@@ -91,8 +91,8 @@ def read_head(
             supports = own if supports is None else joined_supports(supports, own)
             if 1 + supports.unknowns + space.rank > space.classes:
                 continue  # There are not more equations than unknowns.
-            whole, part = find_batch(space, supports, features, scaled=scaled)
-            reading = _reading(space, supports, whole, part, tried, scaled, stated)
+            whole, part = find_batch(space, supports, features)
+            reading = _reading(space, supports, whole, part, tried, stated)
             if reading is not None and reading.whole:
                 return reading
             if best is None or (reading and len(reading.at.a) > len(best.at.a)):
@@ -122,20 +122,21 @@ def _likely(space: HeadSpace, features: Tensor) -> list[int]:
 
 def _reading(
     space: HeadSpace, supports: Supports, whole: Whole | None, part: FoundSamples, family: Family,
-    scaled: bool, stated: bool,
+    stated: bool,
 ) -> HeadReading | None:  # fmt: skip
     if whole is not None and whole.explained:
         at = whole.system.point(whole.x)
         system, x = whole.system, whole.x
-        if scaled and not stated:
-            system, x = replace(system, scaled=False), torch.cat([x, torch.zeros_like(x[:1])])
+        if space.scaled and not stated:
+            system = replace(system, space=replace(space, scaled=False))
+            x = torch.cat([x, torch.zeros_like(x[:1])])
         proof = without_traded(certify(system, x, whole.misfit), system, x, supports)
         scale = float(whole.system.unpack(whole.x)[2])
         return HeadReading(space, at, proof, True, family, scale)
-    if not len(part) or not scaled:
+    if not len(part) or not space.scaled:
         return None
     own = supports.opened() if space.is_levelled else supports
-    proof, misfits = certify_alone(space, own, part, scaled=stated)
+    proof, misfits = certify_alone(replace(space, scaled=stated), own, part)
     proof = without_other_labels(proof, space, own, part)
     rows = (misfits <= 4.0).nonzero()[:, 0]
     if not len(rows):

@@ -133,14 +133,14 @@ SEARCH = Levenberg(settled=0.1)
 
 def explore(
     space: HeadSpace, supports: Supports, features: Tensor, known: Tensor,
-    generator: torch.Generator, starts: int, *, scaled: bool = True,
+    generator: torch.Generator, starts: int,
 ) -> FoundSamples:  # fmt: skip
     """Return samples of one family that fit the head's gradient, the best first.
 
     The search has so many ``starts`` per set of classes, around usual ``features`` (n, I). Only
     samples other than the ``known``, whose ``a`` (N, R) were found before, are searched.
     """
-    system = _deflated(space, supports, known, scaled)
+    system = _deflated(space, supports, known)
     beta = _starts(system, features, starts, generator)
     kind = torch.arange(len(supports), device=beta.device).repeat(len(beta))
     beta = beta.repeat_interleave(len(supports), 0)
@@ -148,17 +148,17 @@ def explore(
     return _fitting(system, FoundSamples(system.point(beta, kind), kind), cost)
 
 
-def _deflated(space: HeadSpace, supports: Supports, a: Tensor, scaled: bool) -> SampleSystem:
+def _deflated(space: HeadSpace, supports: Supports, a: Tensor) -> SampleSystem:
     """Return the system of one more sample, whose ``b`` is orthogonal to every ``a`` found."""
     rows, right = [*a], [0.0] * len(a)
     if space.constraint is not None:
         rows, right = [*rows, space.constraint], [*right, 1.0]
     if not rows:
-        return SampleSystem.whole(space, supports, scaled=scaled)
+        return SampleSystem.whole(space, supports)
     matrix = torch.stack(rows)
     basis = torch.linalg.svd(matrix)[2][len(rows) :].T
     start = torch.linalg.pinv(matrix) @ matrix.new_tensor(right)
-    return SampleSystem(space, supports, basis, start, scaled)
+    return SampleSystem(space, supports, basis, start)
 
 
 def _starts(
@@ -233,14 +233,14 @@ def saturated_samples(space: HeadSpace, supports: Supports) -> FoundSamples:
     return FoundSamples(SamplePoints(a, b, label, supports.origin[kind]), kind)
 
 
-def biorthogonal(space: HeadSpace, at: SamplePoints, *, scaled: bool = True) -> SamplePoints:
+def biorthogonal(space: HeadSpace, at: SamplePoints) -> SamplePoints:
     """Return samples (…, R, R) whose ``b`` follow from their ``a``.
 
     ``Σ a_i = B Uᵀ g`` holds for the gradient ``g`` of the head's bias, and gives their lengths.
     """
     a = at.a
     scale: Tensor | float = 1.0
-    if not scaled:
+    if not space.scaled:
         scale = (at.a * at.b).sum(-1).mean(-1)[..., None, None]
     elif space.with_bias:
         total = space.factor * space.left(space.mean_difference)
@@ -252,9 +252,8 @@ def biorthogonal(space: HeadSpace, at: SamplePoints, *, scaled: bool = True) -> 
 
 
 def likely_sets(
-    space: HeadSpace, supports: Supports, pool: FoundSamples, *, scaled: bool = True,
-    alike: bool = True,
-) -> list[list[int]]:  # fmt: skip
+    space: HeadSpace, supports: Supports, pool: FoundSamples, alike: bool = True
+) -> list[list[int]]:
     """Return the sets of R solutions that explain the gradient best together."""
     R, most = space.rank, len(pool)
     while math.comb(most, R) > SETS_LOOKED_AT:
@@ -268,7 +267,7 @@ def likely_sets(
     regular = torch.linalg.inv_ex(sizes)[0].norm(dim=(-2, -1)) < 1 / SETS_SINGULAR
     sets, kind = sets[regular], kind[regular]
     found = SamplePoints(*(part[sets] for part in pool.at))
-    whole = biorthogonal(space, found, scaled=scaled)
+    whole = biorthogonal(space, found)
     misfit = unexplained(space, supports, whole, kind)
     order = misfit.argsort()
     classes = kind[order].sort(-1).values
@@ -312,16 +311,14 @@ def _twins(found: FoundSamples) -> Tensor:
     return (found.kind[:, None] == found.kind[None]).sum(1) > 1
 
 
-def shared_out(
-    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
-) -> list[FoundSamples]:
+def shared_out(space: HeadSpace, supports: Supports, found: FoundSamples) -> list[FoundSamples]:
     """Return the best shares of the coefficients for each sample of a class that another has."""
     rows = _twins(found).nonzero()[:, 0].tolist() if supports.unknowns else []
-    return [one for i in rows for one in _best_shares(space, supports, found, i, scaled=scaled)]
+    return [one for i in rows for one in _best_shares(space, supports, found, i)]
 
 
 def _best_shares(
-    space: HeadSpace, supports: Supports, found: FoundSamples, row: int, *, scaled: bool
+    space: HeadSpace, supports: Supports, found: FoundSamples, row: int
 ) -> list[FoundSamples]:
     """Return the samples with those coefficients of one label that explain the gradient best."""
     at, kind = found.at, found.kind
@@ -331,7 +328,7 @@ def _best_shares(
     a = at.a.expand(SHARES, -1, -1).clone()
     a[:, row] = space.left(at.p[row] - label)
     many = SamplePoints(a, *(part.expand(SHARES, -1, -1) for part in (at.b, at.label, at.p)))
-    whole = biorthogonal(space, many, scaled=scaled)
+    whole = biorthogonal(space, many)
     errors = equation_errors(space, row_errors(space), whole.a, whole.b, whole.p)
     misfit = unexplained(space, supports, whole, kind, errors)
     best = lowest_minima(misfit)
@@ -354,20 +351,20 @@ LONGEST_MOVE = 8.0  # the longest step to the bottom of a parabola, in widths
 
 
 def walk_flat_direction(
-    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
+    space: HeadSpace, supports: Supports, found: FoundSamples
 ) -> list[FoundSamples]:
     """Return the samples at the lowest places of the flat direction, none without a twin."""
     alike = _twins(found)
     if not supports.unknowns or not bool(alike.any()):
         return []
     row = int(found.at.p.amax(-1).where(alike, torch.inf).argmin())  # the least sure of them
-    own, at = supports.take(found.kind), biorthogonal(space, found.at, scaled=scaled)
+    own, at = supports.take(found.kind), biorthogonal(space, found.at)
     points, misfits = [], []
     for c in torch.linspace(0, 1, HELD_STEPS, dtype=at.a.dtype, device=at.a.device):
         a = at.a.clone()
         a[row] = space.left(at.p[row] - _held(own, row, c).origin[row])
-        start = biorthogonal(space, at._replace(a=a), scaled=scaled)
-        misfit, point = _solved_with(space, own, start, row, c, scaled=scaled)
+        start = biorthogonal(space, at._replace(a=a))
+        misfit, point = _solved_with(space, own, start, row, c)
         at = point if bool(misfit.isfinite()) else at
         points.append(at)
         misfits.append(misfit)
@@ -377,11 +374,11 @@ def walk_flat_direction(
 
 def descend_flat_direction(system: JointSystem, x: Tensor, row: int) -> SamplePoints:
     """Return the samples at the bottom of the flat direction that unknowns (U,) are in."""
-    space, own, scaled = system.space, system.supports, system.scaled
+    space, own = system.space, system.supports
     at, c, width = system.point(x), system.unpack(x)[1][row, -1], FIRST_WIDTH
     for _ in range(PARABOLAS):
         costs, points = zip(
-            *(_solved_with(space, own, at, row, c + k * width, scaled=scaled) for k in (-1, 0, 1)),
+            *(_solved_with(space, own, at, row, c + k * width) for k in (-1, 0, 1)),
             strict=True,
         )
         slope, bend = float(costs[2] - costs[0]) / 2, float(costs[0] - 2 * costs[1] + costs[2])
@@ -391,14 +388,14 @@ def descend_flat_direction(system: JointSystem, x: Tensor, row: int) -> SamplePo
         c, width = c + move * width, max(LEAST_WIDTH, abs(move) * width / 4)
         if width == LEAST_WIDTH:
             break
-    return _solved_with(space, own, at, row, c, scaled=scaled)[1]
+    return _solved_with(space, own, at, row, c)[1]
 
 
 def _solved_with(
-    space: HeadSpace, own: Supports, at: SamplePoints, row: int, c: Tensor, *, scaled: bool
+    space: HeadSpace, own: Supports, at: SamplePoints, row: int, c: Tensor
 ) -> tuple[Tensor, SamplePoints]:
     """Return the mean square that is left with one coefficient held, and the samples there."""
-    system, x = polish(space, _held(own, row, c), at, scaled=scaled)
+    system, x = polish(space, _held(own, row, c), at)
     return system.values(x[None], NO_KIND).square().mean(), system.point(x)
 
 
@@ -433,7 +430,7 @@ class Whole:
 
 
 def find_batch(
-    space: HeadSpace, supports: Supports, features: Tensor, *, scaled: bool = True
+    space: HeadSpace, supports: Supports, features: Tensor
 ) -> tuple[Whole | None, FoundSamples]:
     """Search all samples of a batch; return the whole batch if it was found, and what else was."""
     generator = torch.Generator().manual_seed(SEED)
@@ -446,16 +443,14 @@ def find_batch(
     for number in range(ROUNDS):
         few = min(STARTS, max(FEWEST_STARTS, FIRST_PROBLEMS // len(supports)))
         starts = STARTS if number else few  # per set of classes
-        fresh = explore(space, searched, features, known, generator, starts, scaled=scaled)
+        fresh = explore(space, searched, features, known, generator, starts)
         pool = joined(pool, fresh)
-        sets = compatible(pool, space.rank) + likely_sets(
-            space, searched, pool, scaled=scaled, alike=number > 0
-        )
+        sets = compatible(pool, space.rank) + likely_sets(space, searched, pool, alike=number > 0)
         for members in sets:
             if len(members) == space.rank and tuple(members) not in tried:
                 tried.add(tuple(members))
                 chosen = pool.take(members)
-                whole = solve_jointly(space, supports, chosen, scaled=scaled)
+                whole = solve_jointly(space, supports, chosen)
                 if whole.explained and whole.misfit <= CONVINCING:
                     return whole, chosen
                 if whole.explained and (kept is None or whole.misfit < kept[0].misfit):
@@ -466,7 +461,7 @@ def find_batch(
         known = part.at.a[: space.rank - 1]
     if kept is not None:
         return kept
-    walked = _walked(space, supports, unsolved) if scaled else None
+    walked = _walked(space, supports, unsolved) if space.scaled else None
     return walked, pool.take(compatible(pool, space.rank)[0] if len(pool) else [])
 
 
@@ -478,32 +473,29 @@ def _walked(
     alike = [found for _, found in near if bool(_twins(found).any())]
     for found in alike[:WALKED]:
         for start in walk_flat_direction(space, supports, found):
-            whole = _solved(space, supports, start, scaled=True, solver=THOROUGH)
+            whole = _solved(space, supports, start, solver=THOROUGH)
             if whole.explained:
                 return whole
     return None
 
 
-def solve_jointly(
-    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
-) -> Whole:
+def solve_jointly(space: HeadSpace, supports: Supports, found: FoundSamples) -> Whole:
     """Solve for as many samples as the space has dimensions, from where each was found."""
-    together = replace(found, at=biorthogonal(space, found.at, scaled=scaled))
-    starts = [together, *shared_out(space, supports, found, scaled=scaled)]
+    together = replace(found, at=biorthogonal(space, found.at))
+    starts = [together, *shared_out(space, supports, found)]
     if space.is_levelled:  # There each sample's own small probabilities tell its ``b`` best.
         starts = [found, *starts]
-    best = _solved(space, supports, starts[0], scaled=scaled)
+    best = _solved(space, supports, starts[0])
     for start in starts[1:]:
         if best.explained:
             break
-        best = min(best, _solved(space, supports, start, scaled=scaled), key=lambda one: one.misfit)
+        best = min(best, _solved(space, supports, start), key=lambda one: one.misfit)
     return best
 
 
 def _solved(
-    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool,
-    solver: Levenberg = POLISH,
-) -> Whole:  # fmt: skip
+    space: HeadSpace, supports: Supports, found: FoundSamples, solver: Levenberg = POLISH
+) -> Whole:
     """Return the solution of the joint system that a local search from these samples finds.
 
     A point that rounding explains need not be the solution yet, and errors are those of a solution:
@@ -512,7 +504,7 @@ def _solved(
     own = supports.take(found.kind)
 
     def polished(at: SamplePoints, solver: Levenberg) -> Whole:
-        system, x = polish(space, own, at, scaled=scaled, solver=solver)
+        system, x = polish(space, own, at, solver=solver)
         return Whole(system, x, system.misfit(x))
 
     whole = polished(found.at, solver)

@@ -326,7 +326,7 @@ def _by_layers(
     found = []
     for attack in (recover_by_inputs, recover_by_features):
         with suppress(ArithmeticError, BROKEN):
-            found.append(attack(subject, share, knowledge, knowledge.samples))
+            found.append(attack(subject, share, knowledge))
     return max(filter(None, found), key=lambda one: len(one.proved), default=None)
 
 

@@ -194,21 +194,19 @@ def tail_inputs(
 
 
 MOVED_RUNS = 4  # solutions of equations moved by their own errors
-MOVED_SEED = 0  # their seed
 
 
 def judge_features(
-    subject: Subject, share: GradientShare, knowledge: Knowledge, problem: FeatureProblem,
-    size: int | None,
-) -> BatchRecovery:  # fmt: skip
+    subject: Subject, share: GradientShare, knowledge: Knowledge, problem: FeatureProblem
+) -> BatchRecovery:
     """Return labels and features with what is proved of them."""
-    generator = torch.Generator().manual_seed(MOVED_SEED)
+    generator = torch.Generator().manual_seed(0)
     fit = problem.solve()
     moved = [problem.moved(generator).solve() for _ in range(MOVED_RUNS)]
     p = _prediction(problem, fit)
     rounding = _rounding(problem, fit)
     off = _largest([(run.delta - fit.delta).abs().amax(1) for run in moved])
-    weighing = weigh(p, fit.delta, off, size, knowledge.scale == "known")
+    weighing = weigh(p, fit.delta, off, knowledge)
     labels = p - fit.delta / weighing.weight
     others = [_prediction(problem, run) - run.delta / weighing.weight for run in moved]
     known = _largest([(other - labels).abs().sum(1) for other in others]) + rounding
@@ -232,7 +230,7 @@ def judge_features(
         f"The labels of {proved} of them are proved.",
     )
     message = " ".join([*said, *problems, *filter(None, [weighing.why])])
-    return BatchRecovery(status_of(samples), message, size or len(labels), samples)
+    return BatchRecovery(status_of(samples), message, knowledge.samples or len(labels), samples)
 
 
 def _largest(differences: list[Tensor]) -> Tensor:
@@ -274,11 +272,10 @@ def _problems(
 
 
 def recover_by_features(
-    subject: Subject, share: GradientShare, knowledge: Knowledge, size: int | None = None
+    subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery | None:
     """Recover label and feature of every sample from the last two layers, where those allow it."""
     head, layers = subject.head, subject.once(layers_before_head)
-    size = knowledge.samples if size is None else size
     if not layers or knowledge.head_only or head.weight_name not in share:
         return None
     before = layers[0]
@@ -296,7 +293,7 @@ def recover_by_features(
         )
         return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
     problem = FeatureProblem.of(subject, share, space, found.zeros, before)
-    return judge_features(subject, share, knowledge.of(share), problem, size)
+    return judge_features(subject, share, knowledge.of(share), problem)
 
 
 OWN_ROUNDINGS = 4.0  # what the walk through the model adds to the error of a sample's gradient
@@ -304,10 +301,10 @@ OWN_ROUNDINGS = 4.0  # what the walk through the model adds to the error of a sa
 
 def recover_without_scale(
     subject: Subject, share: GradientShare, knowledge: Knowledge, space: GradientSpace,
-    found: Directions, size: int | None,
+    found: Directions,
 ) -> BatchRecovery:  # fmt: skip
     """Recover the samples whose sparse vectors were found, where no bias tells their scales."""
-    rank = space.rank
+    rank, size = space.rank, knowledge.samples
     if not subject.once(is_homogeneous):
         message = (
             f"The inputs of {rank} samples are known up to a factor each, which the gradient of "
@@ -396,11 +393,10 @@ def _message(rank: int, proved: int, known: bool, agrees: bool) -> str:
 
 
 def recover_by_inputs(
-    subject: Subject, share: GradientShare, knowledge: Knowledge, size: int | None = None
+    subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery | None:
     """Recover every sample with its input by a fully connected first layer, if there is one."""
     layer = subject.once(first_layer)
-    size = knowledge.samples if size is None else size
     if layer is None or f"{layer}.weight" not in share or knowledge.head_only:
         return None
     space = _space(subject, share, f"{layer}.weight", knowledge)
@@ -415,9 +411,9 @@ def recover_by_inputs(
         )
         return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
     if f"{layer}.bias" not in share:
-        return recover_without_scale(subject, share, knowledge, space, found, size)
+        return recover_without_scale(subject, share, knowledge, space, found)
     inputs = inputs_of(share, layer, space, found)
-    return judge(subject, share, knowledge.of(share), inputs, size)
+    return judge(subject, share, knowledge.of(share), inputs)
 
 
 def _space(

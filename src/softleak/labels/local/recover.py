@@ -76,48 +76,33 @@ GUESSED_MOMENTUM = (0.0, 0.5, 0.9, 0.95, 0.99)
 # With these answers no other client is looked for.
 NO_CAUSE_SOUGHT = (Status.UNIQUE, Status.ZERO_GRADIENT, Status.REFUSED)
 
-Answer = tuple[Recovery, SgdSteps | None]  # what was recovered, and the steps it rests on
-
 
 def recover_trained(
-    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
-) -> list[Recovery]:
-    """Recover the labels behind updates ``before − after`` of local training on one sample each."""
-    answers = answer_trained(subject, knowledge, shares, plain)
-    found = [answer for answer, _ in answers]
-    if knowledge.samples is not None and knowledge.samples > 1:
-        return found  # several samples are reason enough
-    for places in _trained_alike(subject, shares):
-        recipe, first = answers[places[0]][1], shares[places[0]]
+    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain,
+    others: bool = True,
+) -> list[Recovery]:  # fmt: skip
+    """Recover the labels behind updates ``before − after`` of local training on one sample each.
+
+    A message names what would fit an update that is not explained, if ``others`` are looked for.
+    """
+    found: dict[int, Recovery] = {}
+    several = knowledge.samples is not None and knowledge.samples > 1  # which is reason enough
+    keys = [(x.made_by, x.scale, x.precision, trains_head_alone(subject, x), *x) for x in shares]
+    for places in alike(keys):  # one client, the same layers
+        some = [shares[i] for i in places]
+        known = knowledge.of(some[0])
+        answers, recipe = _answers(subject, known, some, plain)
+        found.update(zip(places, answers, strict=True))
+        if recipe is None or several or not others:
+            continue
         open_ = [i for i in places if found[i].status not in NO_CAUSE_SOUGHT]
-        if not trains_head_alone(subject, first):
+        if not trains_head_alone(subject, some[0]):
             # Where all layers were trained, a label that explains the update is reason enough.
             open_ = [i for i in open_ if found[i].label is None]
-        if recipe is not None and open_:
-            some = [shares[i] for i in open_]
-            named = would_fit(subject, knowledge.of(first), some, recipe, plain)
-            for i, words in zip(open_, named, strict=True):
-                found[i] = with_note(found[i], words)
-    return found
-
-
-def answer_trained(
-    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
-) -> list[Answer]:
-    """Return the answers, and the steps each rests on; None if there are none to doubt."""
-    found: dict[int, Answer] = {}
-    for places in _trained_alike(subject, shares):
-        same = [shares[i] for i in places]
-        found.update(zip(places, _answers(subject, knowledge, same, plain), strict=True))
+        rest = [shares[i] for i in open_]
+        named = would_fit(subject, known, rest, recipe, plain) if rest else []
+        found |= {i: with_note(found[i], words) for i, words in zip(open_, named, strict=True)}
     return [found[i] for i in range(len(shares))]
-
-
-def _trained_alike(subject: Subject, shares: Sequence[GradientShare]) -> list[list[int]]:
-    """Return the indices of shares that are recovered together: one client, the same layers."""
-    return alike(
-        (share.made_by, share.scale, share.precision, trains_head_alone(subject, share), *share)
-        for share in shares
-    )
 
 
 def alike(keys: Iterable[Hashable]) -> list[list[int]]:
@@ -162,28 +147,29 @@ def attempt(
 
 def _answers(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
-) -> list[Answer]:
-    """Return the answers for shares of one client's settings that trained the same layers."""
-    training, knowledge = shares[0].made_by, knowledge.of(shares[0])
+) -> tuple[Sequence[Recovery], SgdSteps | None]:
+    """Return the answers for shares of one client's settings that trained the same layers.
+
+    The steps that they rest on come with them; None if there are none to doubt.
+    """
+    training = shares[0].made_by
     if training is None:
-        return [(one, None) for one in plain(shares)]
+        return plain(shares), None
     if training.optimiser != "sgd":
-        return [(_of_adam(share, plain), None) for share in shares]
+        return [_of_adam(share, plain) for share in shares], None
     if training.lr is UNKNOWN and training.single_steps != 1:
         words = "not attempted: several steps at an unknown learning rate; say lr, or try several"
-        return [(Recovery(Status.AMBIGUOUS, words), None) for _ in shares]
+        return [Recovery(Status.AMBIGUOUS, words) for _ in shares], None
     if training.lr is UNKNOWN:
-        scaled = [replace(share, made_by=None, scale="unknown") for share in shares]
-        return [(one, None) for one in plain(scaled)]
+        return plain([replace(share, made_by=None, scale="unknown") for share in shares]), None
     recipes = list(_recipes(training))
     tries = [attempt(subject, knowledge, shares, recipe, plain) for recipe in recipes]
-    found: list[Answer] = []
-    for share, *every in zip(shares, *tries, strict=True):
-        answer = _agreed(list(zip(recipes, every, strict=True)))
-        if knowledge.scale != "known":
-            answer = _tested(subject, share, answer, recipes[0])
-        found.append((answer, recipes[0]))
-    return found
+    every = zip(*tries, strict=True)
+    answers = [_agreed(list(zip(recipes, each, strict=True))) for each in every]
+    if knowledge.scale != "known":
+        pairs = zip(shares, answers, strict=True)
+        answers = [_tested(subject, share, one, recipes[0]) for share, one in pairs]
+    return answers, recipes[0]
 
 
 def _recipes(training: LocalTraining) -> Iterator[SgdSteps]:

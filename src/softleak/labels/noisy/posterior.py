@@ -69,7 +69,6 @@ GAUSSIAN_FLOOR = 1e-14  # the variance that float32 leaves in any entry of a lab
 GAUSSIAN_ROOT_STEPS = 40  # fixed-point steps to the root on which evenly spread points rest
 GAUSSIAN_MARGIN = 1e-6  # from the faces of the unit cube, where a normal variable is infinite
 GAUSSIAN_RIDGE = 1e-12  # the relative ridge that fixes a weight which the equations leave open
-GAUSSIAN_SEED = 0  # the seed of the draws, so that equal shares give equal answers
 
 
 def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -135,7 +134,7 @@ def sum_zero_covariance(spread: Tensor) -> Tensor:
 def normal_draws(classes: int) -> Tensor:
     """Return the same normal draws (M, C) every time, of mean zero and covariance one exactly."""
     half = max(GAUSSIAN_DRAWS // 2, classes)
-    generator = torch.Generator().manual_seed(GAUSSIAN_SEED)
+    generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(half, classes, generator=generator, dtype=torch.double)
     exact = torch.linalg.qr(drawn).Q * math.sqrt(half)
     return torch.cat([exact, -exact])

@@ -233,13 +233,12 @@ PRIOR_SAMPLING_NEGLIGIBLE = 30.0  # a label this much below the highest logarith
 # A label's highest logarithm may be too low by this many times its distance from their median,
 PRIOR_SAMPLING_SWING = 2.0
 PRIOR_SAMPLING_WIDEST = 100.0  # and by no more than this
-PRIOR_SAMPLING_SEED = 0  # the seed of all draws, so that equal shares give equal answers
 
 
 def draw_from_prior(posterior: Posterior) -> Draws:
     """Return labels drawn from the prior, weighted; ``ArithmeticError`` if none has any."""
     labels, plain = draw_labels(posterior)
-    noise = NoisyLogits.of(posterior, PRIOR_SAMPLING_SEED)
+    noise = NoisyLogits.of(posterior, 0)
     each = len(noise.lengths)
     if labels.numel() * each > PRIOR_SAMPLING_ENTRIES:
         log = weigh(posterior, labels, noise, PRIOR_SAMPLING_GLANCE)[0]
@@ -264,7 +263,7 @@ def draw_labels(posterior: Posterior) -> tuple[Tensor, Tensor]:
     exponential variables.
     """
     simplices = posterior.simplices
-    generator = torch.Generator().manual_seed(PRIOR_SAMPLING_SEED)
+    generator = torch.Generator().manual_seed(0)
     count, each = len(simplices.origin), PRIOR_SAMPLING_LABELS
     whole = simplices.concentration.int().tolist()
     blank = [torch.empty(alpha, count * each, dtype=torch.double) for alpha in whole]

@@ -487,20 +487,3 @@ def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:
                     f"({type(step).__name__}); use softleak.invert, or {REMEDY}"
                 )
     return x
-
-
-def bias_attack(model: nn.Module, share: GradientShare) -> Tensor:
-    """Return the input of the first fully connected layer with a bias: ``∂L/∂W_r / ∂L/∂b_r``.
-
-    Raises ``ShareError`` if no fully connected layer of the share has a gradient of its bias.
-    """
-    for name, layer in model.named_modules():
-        complete = {f"{name}.weight", f"{name}.bias"} <= set(share.gradients)
-        if isinstance(layer, nn.Linear) and complete:
-            bias = share[f"{name}.bias"]
-            row = int(bias.abs().argmax())
-            return share[f"{name}.weight"][row] / bias[row]
-    raise ShareError(
-        "expected a fully connected layer whose weight and bias gradients are both in the share, "
-        "got none; use softleak.invert, which needs no bias"
-    )

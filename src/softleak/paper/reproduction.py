@@ -8,15 +8,13 @@ from dataclasses import dataclass, field, replace
 from softleak.core.environment import code, versions
 from softleak.core.errors import DataError, OptionError
 from softleak.paper.experiment import Attack, Cell, Experiment, Size
-from softleak.paper.input_tables import FCN, TABLE3, TABLE4, MatchingCell
-from softleak.paper.label_tables import BATCH_TABLE, TABLE1, TABLE2, TABLE5
 from softleak.paper.leaderboard import LEADERBOARD
-from softleak.paper.networks import SEEDS, Shelf
+from softleak.paper.networks import SAMPLE_SEED, WEIGHT_SEED, Shelf
 from softleak.paper.sweep import Engine, Piece, Record, Records, missing, sweep
+from softleak.paper.tables import TABLES, MatchingCell
 
 EXPERIMENTS: Mapping[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (TABLE1, TABLE2, TABLE3, TABLE4, TABLE5, FCN, BATCH_TABLE, LEADERBOARD)
+    experiment.name: experiment for experiment in (*TABLES, LEADERBOARD)
 }
 
 
@@ -127,7 +125,7 @@ def provenance(cell: Cell, shelf: Shelf) -> dict[str, object]:
     return {
         "code": code(),
         "versions": dict(versions()),
-        "seeds": {"samples": SEEDS.samples, "weights": SEEDS.weights},
+        "seeds": {"samples": SAMPLE_SEED, "weights": WEIGHT_SEED},
         "files": shelf.hashes([network.source.file, network.weights]),
         "shortfall": shelf.shortfall(network.source),
         **({"compiled": True} if compiled else {}),

@@ -18,9 +18,9 @@ from softleak._version import __version__
 from softleak.core.errors import FileError
 from softleak.io.atomic import write_text
 from softleak.paper.experiment import NOTHING, PAPER, Cell, Column, Experiment
-from softleak.paper.input_tables import PSNR
 from softleak.paper.reproduction import EXPERIMENTS, Key
 from softleak.paper.sweep import Record, Records, numbers
+from softleak.paper.tables import PSNR
 from softleak.present.page import fill
 
 

@@ -248,27 +248,17 @@ def _class_names(arrays: _Arrays, labels: npt.NDArray[np.int64]) -> tuple[str, .
 
 
 _MEMO_CODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-_BYTE_TYPES = frozenset({"u1", "|u1", "uint8", "B"})
+_BYTE_TYPES = [(name,) for name in ("u1", b"u1", "|u1", b"|u1", "uint8", b"uint8", "B", b"B")]
 
 
-class _DType:
-    """Stand for numpy.dtype: it keeps the type's name and ignore the state."""
-
-    def __init__(self, name: object = "", *flags: object) -> None:
-        self.name = name.decode("latin1") if isinstance(name, bytes) else name
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-class _Array:
-    """Stand for numpy.ndarray: it keeps shape, type and bytes as they were stored."""
+class _Stored:
+    """Stand for numpy's arrays and types: it keeps what was stored, and computes nothing."""
 
     def __init__(self, *parts: object) -> None:
         self.parts = parts
 
     def __setstate__(self, state: object) -> None:
-        # numpy stores (version, shape, dtype, Fortran order, bytes)
+        # numpy stores (version, shape, dtype, Fortran order, bytes) of an array
         if isinstance(state, tuple) and len(state) == 5:
             _, shape, dtype, fortran, raw = state
             self.parts = (raw, dtype, shape, "F" if fortran else "C")
@@ -278,7 +268,8 @@ class _Array:
         if len(self.parts) != 4:
             raise DataError("A pickled array lacks its contents.")
         raw, dtype, shape, order = self.parts
-        if not isinstance(dtype, _DType) or dtype.name not in _BYTE_TYPES:
+        named = dtype.parts[:1] if isinstance(dtype, _Stored) else ()
+        if named not in _BYTE_TYPES:
             raise DataError("Expected a pickled array of unsigned bytes, got another type.")
         if not isinstance(raw, (bytes, bytearray)) or not isinstance(shape, tuple):
             raise DataError("A pickled array is not stored as bytes and a shape.")
@@ -298,12 +289,12 @@ def _encode(text: object, encoding: object) -> bytes:
 
 _STAND_INS = {
     ("_codecs", "encode"): _encode,
-    ("numpy", "dtype"): _DType,
-    ("numpy", "ndarray"): _Array,
-    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),  # __setstate__ fills it
-    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),  # __setstate__ fills it
-    ("numpy.core.numeric", "_frombuffer"): _Array,
-    ("numpy._core.numeric", "_frombuffer"): _Array,
+    ("numpy", "dtype"): _Stored,
+    ("numpy", "ndarray"): _Stored,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Stored(),  # __setstate__ fills it
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Stored(),  # __setstate__ fills it
+    ("numpy.core.numeric", "_frombuffer"): _Stored,
+    ("numpy._core.numeric", "_frombuffer"): _Stored,
 }
 
 
@@ -336,7 +327,7 @@ def unpickle(data: bytes) -> dict[str, object]:
     if not isinstance(content, dict):
         raise DataError(f"Expected a dictionary in a CIFAR pickle, got {type(content).__name__}.")
     return {
-        _text(key): value.bytes_array() if isinstance(value, _Array) else value
+        _text(key): value.bytes_array() if isinstance(value, _Stored) else value
         for key, value in content.items()
     }
 

@@ -471,7 +471,6 @@ class UpdateReading:
         return share if self.precision is None else replace(share, precision=self.precision)
 
 
-AS_GRADIENTS = UpdateReading()
 # What a folder of strangers' files may cost.
 SHARES_AT_ONCE = 256  # held in memory
 BYTES_AT_ONCE = 1 << 29  # of gradients held in memory
@@ -491,19 +490,17 @@ def share_files(path: Path) -> list[Path]:
 
 
 @dataclass(frozen=True, eq=False)
-class UpdateFiles:
-    """The update files of one audit.
+class UpdateFiles(UpdateReading):
+    """The update files of one audit, and what they are said to hold.
 
     What ``recorded_shape`` has to read early is kept for ``audited``, which lets it go.
 
     Attributes:
         paths: the files, in the order in which they are audited.
-        reading: what the files are said to hold.
         truth: a file of truth for every update, or a folder with one per update.
     """
 
-    paths: Sequence[Path]
-    reading: UpdateReading = AS_GRADIENTS
+    paths: Sequence[Path] = ()
     truth: Path | None = None
     _early: dict[Path, Content | SoftleakError] = field(default_factory=dict, repr=False)
 
@@ -540,7 +537,7 @@ class UpdateFiles:
         for path in self.paths:
             name = shown(path.name)
             try:
-                share = self.reading.share(self._content(path), subject.model)
+                share = self.share(self._content(path), subject.model)
                 ready = prepared(subject, share, options)
                 batch.append(NamedShare(name, ready, truth(path), fingerprint(path)))
                 held += sum(g.numel() * g.element_size() for g in ready.values())

@@ -69,7 +69,7 @@ class CataloguedAttack(Attack):
         outcome, why = self.read(report)
         if outcome is Outcome.NO_SUCCESS and not report.fit.holds:  # it failed for nothing
             found = in_a_word(report.fit)
-            return Outcome.NOT_APPLICABLE, f"the update contradicts what it rests on ({found})"
+            return Outcome.NOT_APPLICABLE, f"the update contradicts what it rests on: {found}"
         return outcome, why
 
     def on(self, report: AuditReport) -> Attempt:

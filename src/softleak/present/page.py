@@ -35,6 +35,7 @@ from softleak.present.catalogue import every_attack
 from softleak.present.fit import fit_rows, fit_words
 from softleak.present.machine import finite
 from softleak.present.words import (
+    VOID,
     class_name,
     composition_words,
     feature_words,
@@ -173,6 +174,7 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> dict[str,
         "report": report,
         "severity": severity_of_share(report),
         "headline": headline(report),
+        "void": VOID,
         "label": label_words(report, names),
         "feature": feature_words(report),
         "input": input_words(report),

@@ -1,4 +1,4 @@
-"""Read data sets: packs, folders of images, and the folders in which CIFAR is distributed.
+"""Read data sets: packs, folders of images, and CIFAR in its binary version.
 
 A pack (.npz) has pixels under `x`, differenced planes under `residual`, or photos under `jpeg`. It
 has labels under `y` and may have `class_names`; `wnid` marks an ImageNet sample.
@@ -7,9 +7,6 @@ has labels under `y` and may have `class_names`; `wnid` marks an ImageNet sample
 from __future__ import annotations
 
 import io
-import math
-import pickle
-import pickletools
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +15,7 @@ from importlib import resources
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -247,102 +244,6 @@ def _class_names(arrays: _Arrays, labels: npt.NDArray[np.int64]) -> tuple[str, .
     return tuple(table)
 
 
-_MEMO_CODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-_BYTE_TYPES = [(name,) for name in ("u1", b"u1", "|u1", b"|u1", "uint8", b"uint8", "B", b"B")]
-
-
-class _Stored:
-    """Stand for numpy's arrays and types: it keeps what was stored, and computes nothing."""
-
-    def __init__(self, *parts: object) -> None:
-        self.parts = parts
-
-    def __setstate__(self, state: object) -> None:
-        # numpy stores (version, shape, dtype, Fortran order, bytes) of an array
-        if isinstance(state, tuple) and len(state) == 5:
-            _, shape, dtype, fortran, raw = state
-            self.parts = (raw, dtype, shape, "F" if fortran else "C")
-
-    def bytes_array(self) -> npt.NDArray[np.uint8]:
-        """Return the array itself, if it holds unsigned bytes in C or Fortran order."""
-        if len(self.parts) != 4:
-            raise DataError("A pickled array lacks its contents.")
-        raw, dtype, shape, order = self.parts
-        named = dtype.parts[:1] if isinstance(dtype, _Stored) else ()
-        if named not in _BYTE_TYPES:
-            raise DataError("Expected a pickled array of unsigned bytes, got another type.")
-        if not isinstance(raw, (bytes, bytearray)) or not isinstance(shape, tuple):
-            raise DataError("A pickled array is not stored as bytes and a shape.")
-        sizes = [n for n in shape if isinstance(n, int) and n >= 0]
-        if len(sizes) != len(shape) or math.prod(sizes) != len(raw):
-            raise DataError("A pickled array's shape does not match its bytes.")
-        flat = np.frombuffer(bytes(raw), dtype=np.uint8)
-        return flat.reshape(sizes, order="F" if order == "F" else "C")
-
-
-def _encode(text: object, encoding: object) -> bytes:
-    """Return encoded text, as _codecs.encode does when Python 3 reads bytes of protocol 2."""
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise DataError("A pickle asks for an encoding other than latin1.")
-    return text.encode("latin1")
-
-
-_STAND_INS = {
-    ("_codecs", "encode"): _encode,
-    ("numpy", "dtype"): _Stored,
-    ("numpy", "ndarray"): _Stored,
-    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Stored(),  # __setstate__ fills it
-    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Stored(),  # __setstate__ fills it
-    ("numpy.core.numeric", "_frombuffer"): _Stored,
-    ("numpy._core.numeric", "_frombuffer"): _Stored,
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> object:
-        try:
-            return _STAND_INS[module, name]
-        except KeyError:
-            raise DataError(
-                f"The pickle asks for {module}.{name}, which no CIFAR file needs. "
-                "It was not run; do not trust this file."
-            ) from None
-
-    def persistent_load(self, _: object) -> NoReturn:
-        raise DataError("The pickle refers to objects outside itself, which no CIFAR file does.")
-
-
-def unpickle(data: bytes) -> dict[str, object]:
-    """Return the dictionary in a pickled CIFAR file, keys as text and arrays as arrays."""
-    try:
-        # A huge memo index makes the reader allocate a table of that size.
-        for code, argument, _ in pickletools.genops(data):
-            if code.name in _MEMO_CODES and isinstance(argument, int) and argument > len(data):
-                raise DataError("The pickle's memo index is out of all proportion.")
-        content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
-    except DataError:
-        raise
-    except Exception as error:  # a damaged pickle may raise almost anything
-        raise DataError(f"Not a readable CIFAR pickle: {error}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"Expected a dictionary in a CIFAR pickle, got {type(content).__name__}.")
-    return {
-        _text(key): value.bytes_array() if isinstance(value, _Stored) else value
-        for key, value in content.items()
-    }
-
-
-def _text(value: object) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
-
-
-CIFAR10_NAMES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
-CIFAR_PIXELS = 3 * 32 * 32
-LARGEST_CIFAR_FILE = 512 * 2**20  # the largest official file has 155 MB
-
-
 class Split(Enum):
     """The part of a data set that is read."""
 
@@ -350,83 +251,58 @@ class Split(Enum):
     TEST = "test"
 
 
-# The files of each split in the folders for Python, which hold pickles.
-CIFAR_FILES: Mapping[str, Mapping[Split, tuple[str, ...]]] = {
-    "cifar-10-batches-py": {
-        Split.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)),
-        Split.TEST: ("test_batch",),
-    },
-    "cifar-100-python": {Split.TRAIN: ("train",), Split.TEST: ("test",)},
+class CifarFolder(NamedTuple):
+    """What the binary version of CIFAR-10 or CIFAR-100 consists of."""
+
+    files: Mapping[Split, tuple[str, ...]]  # the files of each split
+    labels: int  # how many bytes before an image are labels; the last one is that of its class
+    names: str  # the file with the names of classes
+
+
+_BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+CIFAR: Mapping[str, CifarFolder] = {
+    "cifar-10-batches-bin": CifarFolder(
+        {Split.TRAIN: _BATCHES, Split.TEST: ("test_batch.bin",)}, 1, "batches.meta.txt"
+    ),
+    "cifar-100-binary": CifarFolder(
+        {Split.TRAIN: ("train.bin",), Split.TEST: ("test.bin",)}, 2, "fine_label_names.txt"
+    ),
 }
+CIFAR_PIXELS = 3 * 32 * 32
 
 
 def load_cifar(path: str | PathLike[str], split: Split = Split.TEST) -> ImageSet:
-    """Read one split of CIFAR-10 or CIFAR-100 from its folder for Python, or one that holds it."""
+    """Read one split of CIFAR's binary version: from its folder, or from the one that holds it."""
     place = Path(path)
-    files = _cifar_files(place, split)
+    found = _cifar_at(place)
+    if found is None:
+        raise DataError(f"{place} has no CIFAR files; expected those of {' or '.join(CIFAR)}.")
+    home, kind = found
+    files = [home / name for name in kind.files[split]]
     if lacking := [file.name for file in files if not file.is_file()]:
         raise DataError(f"{place} lacks {', '.join(lacking)} of CIFAR.")
-    if not files:
-        expected = ", ".join(names[split][0] for names in CIFAR_FILES.values())
-        raise DataError(f"{place} has no CIFAR {split.value} files; expected one of {expected}.")
-    batches = [_cifar_batch(_cifar_content(file)) for file in files]
-    planes, labels, fine = (list(part) for part in zip(*batches, strict=True))
-    images = np.concatenate(planes).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return ImageSet(
-        torch.from_numpy(np.ascontiguousarray(images)),
-        torch.from_numpy(np.concatenate(labels)),
-        _fine_names(files[0].parent) if any(fine) else CIFAR10_NAMES,
-    )
+    content = np.concatenate([np.fromfile(file, dtype=np.uint8) for file in files])
+    size = kind.labels + CIFAR_PIXELS
+    if not len(content) or len(content) % size:
+        raise DataError(
+            f"Expected records of {size} bytes in {files[0].name}, got {len(content)} bytes in "
+            "all: a file is cut short or of another format."
+        )
+    rows = content.reshape(-1, size)
+    images = rows[:, kind.labels :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    labels = rows[:, kind.labels - 1].astype(np.int64)
+    given = (home / kind.names).read_text("latin1").split() if (home / kind.names).is_file() else ()
+    names = tuple(given) or tuple(f"class {number}" for number in range(10**kind.labels))
+    return ImageSet(torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels), names)
 
 
-def is_cifar_folder(place: Path) -> bool:
-    """Return whether a folder, or one of an official name in it, holds CIFAR files."""
-    return any(_cifar_files(place, split) for split in Split)
-
-
-def _cifar_files(place: Path, split: Split) -> list[Path]:
-    """Return the files that a split consists of; none unless at least one of them is there."""
-    home = next((place / name for name in CIFAR_FILES if (place / name).is_dir()), place)
-    for names in CIFAR_FILES.values():
-        files = [home / name for name in names[split]]
-        if any(file.is_file() for file in files):
-            return files
-    return []
-
-
-def _cifar_content(file: Path) -> dict[str, object]:
-    if file.stat().st_size > LARGEST_CIFAR_FILE:
-        raise DataError(f"{file.name} has more bytes than any CIFAR file: {LARGEST_CIFAR_FILE}.")
-    return unpickle(file.read_bytes())
-
-
-def _cifar_batch(
-    content: Mapping[str, object],
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], bool]:
-    """Return rows (N, 3072) of a red, a green and a blue plane, labels, and whether these are fine.
-
-    Fine labels are those of CIFAR-100's hundred classes.
-    """
-    planes = content.get("data")
-    if not isinstance(planes, np.ndarray) or planes.ndim != 2 or planes.shape[1] != CIFAR_PIXELS:
-        raise DataError(f"Expected the key 'data' with bytes (N, {CIFAR_PIXELS}) in a CIFAR file.")
-    fine = "fine_labels" in content
-    labels, classes = content.get("fine_labels" if fine else "labels"), 100 if fine else 10
-    if not isinstance(labels, list) or len(labels) != len(planes):
-        raise DataError(f"Expected a list of {len(planes)} labels in a CIFAR file.")
-    if not all(type(label) is int and 0 <= label < classes for label in labels):
-        raise DataError(f"Every label in this CIFAR file must be an integer below {classes}.")
-    return planes, np.array(labels, dtype=np.int64), fine
-
-
-def _fine_names(folder: Path) -> tuple[str, ...]:
-    """Return the class names in CIFAR-100's `meta` file, or numbered ones if there is none."""
-    if not (folder / "meta").is_file():
-        return tuple(f"class {number}" for number in range(100))
-    names = _cifar_content(folder / "meta").get("fine_label_names")
-    if not isinstance(names, list) or not all(isinstance(name, (bytes, str)) for name in names):
-        raise DataError("Expected a list of names under 'fine_label_names'.")
-    return tuple(map(_text, names))
+def _cifar_at(place: Path) -> tuple[Path, CifarFolder] | None:
+    """Return the folder of CIFAR's files, and which these are; None if there are none."""
+    home = next((place / name for name in CIFAR if (place / name).is_dir()), place)
+    for kind in CIFAR.values():
+        if any((home / name).is_file() for names in kind.files.values() for name in names):
+            return home, kind
+    return None
 
 
 _SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -441,7 +317,7 @@ def load_folder(path: str | PathLike[str], size: int | None = None) -> ImageSet:
     if not classes:
         raise DataError(
             f"{root} has no subfolder with images. Expected one subfolder for each class, "
-            f"with files ending in {', '.join(sorted(_SUFFIXES))}."
+            f"with files ending in {', '.join(sorted(_SUFFIXES))}, or CIFAR's binary version."
         )
     files = [(file, label) for label, c in enumerate(classes) for file in image_files(c)]
     images = [_read(file, size) for file, _ in files]
@@ -479,14 +355,14 @@ def verses() -> tuple[str, ...]:
 
 
 def load(path: str | PathLike[str], split: Split = Split.TEST, size: int | None = None) -> ImageSet:
-    """Read an .npz pack, a folder of CIFAR for Python, or a folder of class folders.
+    """Read an .npz pack, the folder of CIFAR's binary version, or a folder of class folders.
 
     ``split`` is the part of CIFAR that is read; ``size`` makes the images square, if given.
     """
     place = Path(path)
     if not place.exists():
         raise DataError(f"No data at {place}.")
-    if place.is_dir() and not is_cifar_folder(place):
+    if place.is_dir() and _cifar_at(place) is None:
         return load_folder(place, size)
     images = load_cifar(place, split) if place.is_dir() else load_pack(place)
     return images if size is None else images.resized(size)

@@ -25,18 +25,18 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.share import Scale
 from softleak.labels.recover import recover
 from softleak.paper import data
-from softleak.paper.label_tables import LABEL_TOLERANCE
 from softleak.paper.networks import (
     MIXED,
     NETWORKS,
     ONE_HOT,
-    SEEDS,
+    SAMPLE_SEED,
     SMOOTHED,
     AttackedNetwork,
     AugmentationKind,
     Network,
     Shelf,
 )
+from softleak.paper.tables import LABEL_TOLERANCE
 
 COLUMNS = (
     "network", "labels", "share", "exact", "ambiguous", "zero", "none", "wrong", "missed",
@@ -157,7 +157,7 @@ def target_of(cell: Cell, network: Network, shelf: Shelf) -> AttackedNetwork:
 
 
 def measure(
-    cell: Cell, network: Network, shelf: Shelf, samples: int, seed: int = SEEDS.samples,
+    cell: Cell, network: Network, shelf: Shelf, samples: int, seed: int = SAMPLE_SEED,
     target: AttackedNetwork | None = None,
 ) -> Score:  # fmt: skip
     """Draw samples and attack their gradients; compare with the labels only afterwards.

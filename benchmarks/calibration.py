@@ -15,8 +15,8 @@ import torch
 
 import softleak as sl
 from softleak.paper import data
-from softleak.paper.label_tables import NOISES
-from softleak.paper.networks import NETWORKS, SEEDS, AttackedNetwork, Shelf
+from softleak.paper.networks import NETWORKS, NOISE_SEED, AttackedNetwork, Shelf
+from softleak.paper.tables import NOISES
 
 NETWORK = {"kaiming": "resnet18 kaiming", "default": "resnet18"}
 LEVELS = (1e-2, 1e-1, 3e-1, 1.0, 2.0)
@@ -100,7 +100,7 @@ def main() -> None:
     shares = [target.share(sample) for sample in drawn]
     claims, statuses = list[Claim](), Counter[sl.Status]()
     for level in given.levels:
-        noise = NOISES[given.noise](level, torch.Generator().manual_seed(SEEDS.noise))
+        noise = NOISES[given.noise](level, torch.Generator().manual_seed(NOISE_SEED))
         found = sl.recover_labels(
             target.model, [noise(share) for share in shares], family=sl.Smoothed(),
             head=target.head, evidence=target.relations if given.evidence else False,

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from softleak.paper.experiment import Experiment
-from softleak.paper.input_tables import PSNR, TABLE3, TABLE4, WEIGHT_TITLES
 from softleak.paper.sweep import Records
+from softleak.paper.tables import PSNR, TABLE3, TABLE4, WEIGHT_TITLES
 
 LOST_BELOW = 15.0  # the PSNR in dB below which an image counts as not found
 PAIRS = (("ours", "GT"), ("ours", "iDLG"), ("DLG+ours", "GT"))

@@ -55,7 +55,7 @@ def best(work: Callable[[], object]) -> float:
 def by_function(paths: list[Path]) -> None:
     """Audit the files from Python, with the preparation of the model."""
     subject = Subject.of(models.trained_lenet(), (3, 32, 32))
-    list(UpdateFiles(paths).audited(subject, Options(inputs=False)))
+    list(UpdateFiles(paths=paths).audited(subject, Options(inputs=False)))
 
 
 def run(code: str, *arguments: str) -> None:

@@ -22,7 +22,7 @@ from softleak.audit.metrics import psnr
 from softleak.labels.evidence.relation import Relation
 from softleak.paper import data, models
 from softleak.paper.classic import PUBLISHED_SMOOTHING, one_index
-from softleak.paper.input_tables import pixels
+from softleak.paper.tables import pixels
 
 OURS, CLASSIC, CLASSIC_IMAGE, OURS_IMAGE = "softleak", "classic", "classic, image", "ours, image"
 ROUNDS = 3

@@ -26,7 +26,6 @@ import softleak as sl
 from softleak.audit.metrics import psnr, same_bits, ssim
 from softleak.paper import data, models
 from softleak.paper.data import CIFAR10_NORM
-from softleak.paper.input_tables import inverter, mean_image
 from softleak.paper.networks import (
     MIXED,
     NETWORKS,
@@ -36,6 +35,7 @@ from softleak.paper.networks import (
     Network,
     Shelf,
 )
+from softleak.paper.tables import inverter, mean_image
 
 COLUMNS = (
     "network", "labels", "mean dB", "median", "worst", "SSIM", "honest", "rosy", "bits", "failed",

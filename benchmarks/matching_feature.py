@@ -17,8 +17,8 @@ from statistics import mean, stdev
 from rich.console import Console
 
 from softleak.matching import L2, LBFGS, Adam
-from softleak.paper.input_tables import PSNR, TABLE4, MatchingCell
 from softleak.paper.networks import Shelf
+from softleak.paper.tables import PSNR, TABLE4, MatchingCell
 
 COMPARED_WEIGHTS = ((1.0, 0.0), (0.0, 2.0))  # α and β: without the feature, and with it
 

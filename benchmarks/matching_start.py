@@ -17,7 +17,8 @@ from rich.console import Console
 import softleak as sl
 from benchmarks.inversion_accuracy import Cell, cells
 from softleak.audit.metrics import psnr
-from softleak.matching import L2, LBFGS, Image, MatchStatus, reconstruct_many
+from softleak.core.results import Status
+from softleak.matching import L2, LBFGS, Image, reconstruct_many
 from softleak.paper.data import CIFAR10_NORM
 from softleak.paper.networks import AttackedNetwork, Shelf
 
@@ -58,7 +59,7 @@ def measure(cell: Cell, shelf: Shelf, samples: int) -> list[Pair]:
         Pair(
             psnr(undo(x), undo(sample.x)),
             0.0 if result.input is None else psnr(undo(result.input), undo(sample.x)),
-            result.status is MatchStatus.EXPLAINED,
+            result.status is Status.EXPLAINED,
         )
         for x, sample, result in zip(inputs, drawn, found, strict=True)
     ]

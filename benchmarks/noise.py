@@ -11,7 +11,7 @@ from torch import nn
 import softleak as sl
 from softleak.audit.metrics import psnr
 from softleak.paper import data, models
-from softleak.paper.input_tables import pixels
+from softleak.paper.tables import pixels
 
 NOISE_STDS = (1e-5, 1e-4, 1e-3, 1e-2)
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from softleak.paper.classic import ScalarObjective
+from softleak.paper.classic import FullHead
 
 
 @dataclass(frozen=True, eq=False)
-class EntryByEntry(ScalarObjective):
+class EntryByEntry(FullHead):
     """Eq. 7 as printed: find an entry of the feature to divide by, then take one class at a time.
 
     The published code compares the entries of the feature one after another as Python objects, for

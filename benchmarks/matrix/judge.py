@@ -12,8 +12,8 @@ from benchmarks.matrix.simple import FEATURE_NEAR, simple_leaks
 from benchmarks.matrix.updates import Sent
 from softleak.audit import AuditReport, Leak, State
 from softleak.audit import Truth as Told
-from softleak.audit.findings import LEAK_LABEL_ERROR, LEAK_RECOGNISABLE, PixelMap
 from softleak.audit.metrics import pairing, psnr
+from softleak.audit.report import LEAK_LABEL_ERROR, LEAK_RECOGNISABLE, PixelMap
 from softleak.core.results import Recovery, Status
 from softleak.core.subject import Subject
 from softleak.labels.composition import BatchReader

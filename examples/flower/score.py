@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from examples.flower.app import Run
 from examples.flower.settings import NORM
 from examples.judging import exact, guess
-from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.metrics import psnr
+from softleak.audit.report import LEAK_RECOGNISABLE
 from softleak.guard.flower.monitor import Picture, picture
 from softleak.paper import data
 

@@ -15,8 +15,8 @@ from nvflare.apis.dxo import DXO
 from examples.flower.settings import NORM, Settings
 from examples.judging import exact, guess
 from examples.nvflare.job import FlareRun
-from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.metrics import psnr
+from softleak.audit.report import LEAK_RECOGNISABLE
 from softleak.core.errors import SoftleakError
 from softleak.guard.auditor import Auditor, ClientUpdate, Question
 from softleak.guard.nvflare import built, own_step

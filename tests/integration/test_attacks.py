@@ -14,12 +14,13 @@ from torch import nn
 
 import softleak as sl
 from softleak.audit import Options
-from softleak.audit.findings import CompositionFinding, InputFinding
 from softleak.audit.input_attacks import recover_input
+from softleak.audit.report import CompositionFinding, InputFinding
 from softleak.audit.several import read_composition
+from softleak.core.results import Status
 from softleak.defenses import Clip, GaussianNoise, Int8, Prune, Sign
 from softleak.labels.recover import recover
-from softleak.matching import LBFGS, Matching, MatchStatus
+from softleak.matching import LBFGS, Matching
 from softleak.paper.models import vit
 
 SHAPE = (3, 8, 8)
@@ -157,7 +158,7 @@ def test_matching(case):
     found = quick(subject, list(shares.values()), list(recoveries.values()))
     assert len(found) == len(shares)
     for name, one in zip(shares, found, strict=True):
-        assert isinstance(one.status, MatchStatus), name
+        assert isinstance(one.status, Status), name
         assert (one.input is None) == one.status.name.startswith(
             ("UNFIT", "NO_LABEL", "ZERO", "NON_FINITE")
         ), name

@@ -8,8 +8,8 @@ import torch
 import softleak as sl
 from benchmarks.accuracy import Cell, cells, measure, target_of
 from softleak.paper import models
-from softleak.paper.label_tables import LABEL_TOLERANCE
 from softleak.paper.networks import NETWORKS, AttackedNetwork, Shelf
+from softleak.paper.tables import LABEL_TOLERANCE
 
 SAMPLES = 8
 FEWER_SAMPLES = {"alexnet": 4, "resnet50 at 224": 2, "resnet50 at 224, uniform": 2}

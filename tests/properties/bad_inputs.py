@@ -177,7 +177,7 @@ def attack(stock: Stock, folder: Path, seed: int) -> str:
     path = folder / f"bad{ending}"
     path.write_bytes(content)
     start = time.process_time()  # a busy machine is no hang
-    audited = UpdateFiles([path]).audited(stock.subject, Options(inputs=False))
+    audited = UpdateFiles(paths=[path]).audited(stock.subject, Options(inputs=False))
     found = [one if isinstance(one, Refusal) else one[1] for one in audited]
     render(Audit(tuple(f for f in found if not isinstance(f, Refusal))))
     took = time.process_time() - start

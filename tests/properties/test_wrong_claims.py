@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak.audit import Options, Truth
-from softleak.audit.findings import CompositionFinding
+from softleak.audit.report import CompositionFinding
 from softleak.audit.several import read_composition
 from softleak.batches.recover import read_batch
 from softleak.core.knowledge import Knowledge
+from softleak.core.results import Status
 from softleak.core.subject import Subject
-from softleak.matching import GaussNewton, MatchStatus
+from softleak.matching import GaussNewton
 from softleak.matching.gauss_newton.certificate import find_look_alike
 from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
 from tests.integration import strangers as s
@@ -304,7 +305,7 @@ def test_an_input_with_a_twin_is_not_proved(kind, tries):
             torch.testing.assert_close(share[name], other[name], rtol=1e-9, atol=1e-12)
         recovery = sl.recover_label(model, share)
         found = sl.reconstruct(model, share, recovery, optimiser=GaussNewton(), restarts=2)
-        if found.status is MatchStatus.PROVED:
+        if found.status is Status.PROVED:
             proved.append(seed)
             others += float((found.input - x).abs().max()) > 1e-3
     assert not proved, f"{len(proved)} of {tries} proved, {others} of them the twin"

@@ -16,17 +16,17 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from softleak.audit.findings import (
-    LEAK_RECOGNISABLE,
-    InputFinding,
-    LabelFinding,
-    PixelMap,
-)
 from softleak.audit.input_attacks import embeddings, recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.metrics import label_error, psnr
 from softleak.audit.options import Options
-from softleak.audit.report import AuditReport
+from softleak.audit.report import (
+    LEAK_RECOGNISABLE,
+    AuditReport,
+    InputFinding,
+    LabelFinding,
+    PixelMap,
+)
 from softleak.audit.run import NamedShare
 from softleak.audit.sweeps import LossFall
 from softleak.batches.recover import read_batch

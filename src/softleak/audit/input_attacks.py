@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softleak.audit.findings import (
+from softleak.audit.leaks import Leak
+from softleak.audit.options import Options
+from softleak.audit.report import (
     LEAK_RECOGNISABLE,
     Attempt,
     InputFinding,
@@ -22,8 +24,6 @@ from softleak.audit.findings import (
     Outcome,
     PixelMap,
 )
-from softleak.audit.leaks import Leak
-from softleak.audit.options import Options
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
 from softleak.core.fit import Bearing, Topic

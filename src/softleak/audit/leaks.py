@@ -15,7 +15,7 @@ from softleak.core.errors import OptionError
 from softleak.core.vocabulary import State
 
 if TYPE_CHECKING:
-    from softleak.audit.report import AuditReport
+    from softleak.audit.report import AuditReport, SamplesFinding
 
 
 class Severity(Enum):
@@ -77,7 +77,9 @@ class Leak(metaclass=_Table):
         severity: how bad it is.
         state: reads from a report whether it leaked, and whether it was attacked.
         defended: whether defences are tried against it.
-        of_samples: whether it is told apart for the samples of an update of several.
+        of_samples: counts the samples of an update of several that it leaked from; None if it is
+            not told apart for them.
+        each: what such a sample gives away, with ``{}`` in the place of its short name.
     """
 
     value: str
@@ -88,7 +90,8 @@ class Leak(metaclass=_Table):
     severity: Severity
     state: Callable[[AuditReport], State]
     defended: bool = False
-    of_samples: bool = False
+    of_samples: Callable[[SamplesFinding], int] | None = None
+    each: str = "the {}"
 
     LABEL: ClassVar[Leak]
     CLASS: ClassVar[Leak]
@@ -128,7 +131,7 @@ Leak.LABEL = register(Leak(
     "label", "label", "its exact label", "their exact label",
     "recovered exactly, nearly, or as another reading of the same numbers",
     Severity.HIGH, lambda report: State.of(report.knows_label, _tried(report)),
-    defended=True, of_samples=True,
+    defended=True, of_samples=lambda found: len(found.proved), each="the exact {}",
 ))  # fmt: skip
 Leak.CLASS = register(Leak(
     "class", "class", "its class", "their class",
@@ -138,17 +141,18 @@ Leak.CLASS = register(Leak(
 Leak.FEATURE = register(Leak(
     "feature", "feature", "the feature before the last layer", "the feature before the last layer",
     "the input of the last layer, as the model saw it",
-    Severity.HIGH, lambda report: State.of(report.knows_feature, _tried(report)), of_samples=True,
+    Severity.HIGH, lambda report: State.of(report.knows_feature, _tried(report)),
+    of_samples=lambda found: found.features, each="the {} before the last layer",
 ))  # fmt: skip
 Leak.INPUT = register(Leak(
     "input", "input", "the input itself", "the input itself",
     "an image, computed or matched, of 20 dB or better, or words of a text",
     Severity.CRITICAL,
     lambda report: State.of(report.shows_input or report.samples.inputs > 0, report.input.attacked),
-    defended=True, of_samples=True,
+    defended=True, of_samples=lambda found: found.inputs,
 ))  # fmt: skip
 Leak.COMPOSITION = register(Leak(
-    "composition", "class composition", "which classes are in it", "which classes are in it",
+    "composition", "class composition", "which classes are in it", "which classes are in them",
     "classes proved to be among the labels",
     Severity.MEDIUM,
     lambda report: State.of(report.knows_composition, report.composition.attacked),

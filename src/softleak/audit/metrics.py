@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softleak import io as tensor_files
-from softleak.audit.findings import LEAK_RECOGNISABLE, InputFinding, PixelMap
+from softleak.audit.report import InputFinding, PixelMap, Score
 from softleak.core.errors import DataError, import_extra
 from softleak.core.input_spec import Layout, Normalisation
 from softleak.core.results import Recovery
@@ -191,24 +191,6 @@ def paired_psnr(images: Tensor, truths: Tensor) -> list[float]:
     table = [[psnr(image, truth) for image in images] for truth in truths]
     columns = pairing(-torch.tensor(table, dtype=torch.double).reshape(len(truths), len(images)))
     return [row[column] for row, column in zip(table, columns, strict=True)]
-
-
-@dataclass(frozen=True, eq=False)
-class Score:
-    """What the truth says of the answer. It is read after the answer was given."""
-
-    label_true: Tensor | None = None
-    label_error: float | None = None
-    set_distance: float | None = None
-    pixels_true: Tensor | None = None
-    psnr: float | None = None
-    tokens_true: tuple[int, ...] = ()  # of a text
-    tokens_right: float | None = None  # the part of these that was found in its place
-
-    @property
-    def recognisable(self) -> bool | None:
-        """Return whether the image shows what the true one is of, None if there is no image."""
-        return None if self.psnr is None else self.psnr >= LEAK_RECOGNISABLE
 
 
 @dataclass(frozen=True, eq=False)

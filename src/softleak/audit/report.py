@@ -1,77 +1,478 @@
-"""The answer of an audit: a report per share, and how to run it again."""
+"""What an audit finds out of one share, as data, and the answer of an audit.
+
+A label, a feature and an input, or those of every sample of several, make up a report of a share.
+The reports of all shares, and how to run the audit again, make up an audit.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from html import escape
 from os import PathLike
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from softleak.audit.findings import (
-    NO_SAMPLES,
-    UNREAD,
-    CompositionFinding,
-    FeatureFinding,
-    InputFinding,
-    LabelFinding,
-    SamplesFinding,
-    mixes,
-)
 from softleak.audit.leaks import Leak
-from softleak.audit.metrics import Score
 from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
-from softleak.core.factors import factor
-from softleak.core.families import Family, SmoothedMixed
-from softleak.core.fit import Fit, Topic
-from softleak.core.head import Head
+from softleak.core.fit import Fit
+from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import CrossEntropy
-from softleak.core.results import Recovery, Status
-from softleak.core.share import GradientShare
+from softleak.core.results import BatchRecovery, Recovery, Status, Told, Why, because
 from softleak.core.vocabulary import State
-from softleak.labels.curve import spread
-from softleak.labels.pseudo import LARGEST, PseudoLabels
+from softleak.inversion.results import Certainty, LayerReport, Text
+from softleak.matching.reconstruction import Certificate
 
-POINTS = 600  # an even number, so that zero is none of them
-NEAR = 10.0 ** -torch.arange(1.0, 7.0, 0.5, dtype=torch.double)  # of t: closer and closer to a mark
-REACH = LARGEST ** (1 / 3)
-SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
+LABEL_READ = (because(Why.LABEL_READ),)
+NOT_SEVERAL = because(Why.NOT_SEVERAL)
 
 
-def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[str, Any] | None:
-    """Return ``ŷ(t) = softmax(a/t + b) − t u`` with its loss, for the page of one share.
+class Outcome(Enum):
+    """The ways in which an attack can end. Only an attack that ran can fail."""
 
-    Returns:
-        ``a``, ``b``, ``u`` (C,). ``loss`` (S,) on cubes of evenly spaced numbers from −``reach`` to
-        ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
-        around the certified solutions, where it falls to zero. None where no single sample is
-        behind the share, or where it is not that of a softmax cross-entropy at these weights.
+    SUCCEEDED = "succeeded"
+    NO_SUCCESS = "tried without success"
+    NOT_APPLICABLE = "not applicable"
+    NOT_CARRIED_OUT = "not carried out"
+
+    @classmethod
+    def of(cls, succeeded: bool) -> Outcome:
+        """Return the outcome of an attack that was carried out."""
+        return cls.SUCCEEDED if succeeded else cls.NO_SUCCESS
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How one attack on one share ended, and why in a phrase."""
+
+    attack: str
+    outcome: Outcome
+    why: Told
+
+
+LIKE_PIXELS = (-0.1, 1.1)  # an input within these is taken for pixels if nobody says
+
+
+@dataclass(frozen=True, eq=False)
+class PixelMap:
+    """Compute ``x · scale + offset`` in float64. Both broadcast to the input."""
+
+    scale: Tensor
+    offset: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, normalisation: Normalisation | None) -> PixelMap:
+        """Return the inverse of a normalisation, or else a stretch to the input's own range.
+
+        Args:
+            x: an input, or the inputs (B, …) of a batch, which then have one range.
+            normalisation: how pixels became inputs, if that is known.
+        """
+        if normalisation is not None:
+            zero = torch.zeros(x.shape[-3:], dtype=torch.double)  # (C, H, W), also of a batch
+            std = zero.new_tensor(normalisation.std).reshape(-1, 1, 1)
+            return cls(std, normalisation.invert(zero))
+        low, high = float(x.min()), float(x.max())
+        if LIKE_PIXELS[0] <= low and high <= LIKE_PIXELS[1]:
+            low, high = 0.0, 1.0
+        scale = torch.tensor(1 / max(high - low, 1e-12), dtype=torch.double)
+        return cls(scale, -low * scale)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return an input in pixels."""
+        return x.detach().cpu().double() * self.scale + self.offset
+
+    def undo(self, pixels: Tensor) -> Tensor:
+        """Return pixels as an input."""
+        return (pixels.detach().cpu().double() - self.offset) / self.scale
+
+
+# What decides what counts as leaked.
+LEAK_FEATURE_ERROR = 1e-2  # the relative error up to which a feature counts as known
+LEAK_RECOGNISABLE = 20.0  # dB: an image this close to the truth shows what it is of
+LEAK_DOUBTFUL = 18.0
+LEAK_UNEXPLAINED = -100.0  # dB: what an image is worth that does not explain the share
+LEAK_LABEL_ERROR = 0.1  # L1: a label whose error is bounded by this is known, if not exactly
+LEAK_MISFIT = 0.2  # what a matched image may leave of the share, relative to its size
+
+
+# How much of a label is proved, in the words of ``audit.json``: AMBIGUOUS is a set of labels, CLASS
+# the class only, PROBABLE the class, probably.
+Proved = Literal["UNIQUE", "AMBIGUOUS", "CLASS", "PROBABLE", "NOTHING"]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelFinding:
+    """The recovery, and how much of the label it proves."""
+
+    recovery: Recovery
+    seconds: float
+
+    @property
+    def proved(self) -> Proved:
+        """Return what was proved, without any truth."""
+        if self.recovery.status is Status.UNIQUE:
+            return "UNIQUE"
+        if self.recovery.status is Status.PROBABLE:
+            return "PROBABLE"
+        if self.recovery.readings:
+            return "AMBIGUOUS"
+        if self.class_index is not None:
+            return "CLASS"
+        narrowed = self.recovery.status is Status.AMBIGUOUS and self.recovery.label is not None
+        return "AMBIGUOUS" if narrowed else "NOTHING"
+
+    @property
+    def known(self) -> bool:
+        """Return whether the label is named: alone, nearly, or as one of two readings."""
+        recovery = self.recovery
+        # Evidence of other layers bounds the label of the gradient itself, as a report assumes.
+        probable = recovery.status is Status.PROBABLE
+        bounded = recovery.complete or _decided(recovery) or probable
+        close = bounded and recovery.error <= LEAK_LABEL_ERROR
+        return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
+
+    @property
+    def class_index(self) -> int | None:
+        """Return the class every label that fits has on top, or that noise leaves probable."""
+        recovery = self.recovery
+        if recovery.readings:
+            labels = [one.label for one in recovery.readings]
+            labels += [one.label for one in recovery.solutions]
+            tops = {int(label.argmax()) for label in labels}
+            return tops.pop() if len(tops) == 1 else None
+        if recovery.status is Status.PROBABLE:
+            return recovery.class_index
+        return self._bounded_class if recovery.proved_class is None else recovery.proved_class
+
+    @property
+    def _bounded_class(self) -> int | None:
+        """Return the class that leads a known label by more than the label's error."""
+        label = self.recovery.label
+        if not self.known or label is None:
+            return None
+        (first, second), (top, _) = (pair.tolist() for pair in label.topk(2))
+        return top if first - second > self.recovery.error else None
+
+
+def _decided(recovery: Recovery) -> bool:
+    """Return whether other layers tell the label, and none of them contradicts it."""
+    pieces = recovery.evidence
+    return any(p.agrees for p in pieces) and not any(p.refutes for p in pieces)
+
+
+@dataclass(frozen=True)
+class FeatureFinding:
+    """Whether the input of the last layer is known, and to which relative error."""
+
+    entries: int
+    error: float
+    proved: bool
+
+    @classmethod
+    def of(cls, recovery: Recovery) -> FeatureFinding:
+        """Return what a recovery says of the feature.
+
+        With unknown scale it may be exact by itself.
+        """
+        if recovery.feature is None:
+            return cls(0, float("inf"), False)
+        sure = recovery.status in (Status.UNIQUE, Status.PROBABLE)
+        one = recovery.complete and len(recovery.solutions) == 1
+        proved = sure or one or _decided(recovery)
+        error = recovery.feature_error
+        return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to attack an input.
+
+    Attributes:
+        name: what machines call it.
+        value: what people call it.
+        exact: whether it computes the input and predicts the error from its equations; otherwise
+            it searches, and an image counts by how well independent starts agree on it.
+        covers_open: whether the predicted error includes directions that the equations leave open.
     """
-    broken = {one.topic for one in recovery.fit.contradicted} - {Topic.NOISE, Topic.SCALE}
-    if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE) or broken:
-        return None
-    if not isinstance(recovery.loss, CrossEntropy):
-        return None
-    unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
-    pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
-    even = torch.arange(POINTS, dtype=torch.double).add(0.5).mul(2 * REACH / POINTS).sub(REACH)
-    sides = torch.cat([1 - NEAR, torch.ones(1, dtype=torch.double), 1 + NEAR])
-    around = [found.scalar * sides for found in recovery.solutions]
-    close = [torch.cat(around).sort().values] if around else []
-    t = torch.cat([even**3, *close]).to(head.W.device)
-    loss = spread(pseudo, SHOWN, t[None])[0]
-    near = torch.stack([t, loss], 1)[POINTS:]
-    numbers = {"a": pseudo.a[0], "b": pseudo.b, "u": pseudo.u[0]}
-    return {
-        **{name: entries.tolist() for name, entries in numbers.items()},
-        "reach": REACH,
-        "loss": loss[:POINTS].tolist(),
-        "near": near.tolist(),
-    }
+
+    name: str
+    value: str
+    exact: bool = False
+    covers_open: bool = False
+
+    NONE: ClassVar[Method]
+    QUOTIENT: ClassVar[Method]
+    INVERSION: ClassVar[Method]
+    SOLVING: ClassVar[Method]
+    MATCHING: ClassVar[Method]
+    EMBEDDING: ClassVar[Method]
+    TEXT: ClassVar[Method]
+
+
+Method.NONE = Method("NONE", "not attempted")
+Method.QUOTIENT = Method("QUOTIENT", "one division, of the first layer's gradients", exact=True)
+Method.INVERSION = Method("INVERSION", "exact inversion, layer by layer", exact=True)
+Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True)
+Method.MATCHING = Method("MATCHING", "gradient matching")
+Method.EMBEDDING = Method(
+    "EMBEDDING", "closed form, from gradients of embeddings", exact=True, covers_open=True
+)
+Method.TEXT = Method("TEXT", "words read from gradients", exact=True)
+
+
+@dataclass(frozen=True, eq=False)
+class InputFinding:
+    """The input as pixels in [0, 1], or as it is, and how good it must be.
+
+    ``psnr_predicted`` is computed from the equations of an exact inversion. A matched image has
+    none: it is judged by its ``misfit``, what remains of the gradient relative to its size, and by
+    its ``agreement``, the PSNR in dB between two images found from independent starts.
+    """
+
+    method: Method
+    reason: Told
+    pixels: Tensor | None = None
+    psnr_predicted: float | None = None
+    determined: bool = False
+    layers: tuple[LayerReport, ...] = ()
+    to_pixels: PixelMap | None = None
+    misfit: float | None = None
+    agreement: float | None = None
+    seconds: float = 0.0
+    asked: bool = True  # whether anybody wanted it
+    text: Text | None = None  # the words, if the input is a text
+    attempts: tuple[Attempt, ...] = ()  # how each attack on the input ended
+    certificate: Certificate | None = None  # of Gauss–Newton, if it was tried
+    batch: tuple[Tensor, ...] = ()  # the pixels of every input, if there are several
+    failed_to_run: bool = False  # whether the attack raised something
+    instead_of: tuple[Told, ...] = ()  # what attacks found that were tried before this one
+    beside: Told | None = None  # what became of an attack that was no better
+    up_to_factor: bool = False  # whether it is an input, but for a factor that nothing tells
+    factor: float = 1.0  # by which the tensors differ that it was computed from
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the attack ended."""
+        if self.method == Method.NONE:
+            return Outcome.NOT_CARRIED_OUT if self.failed_to_run else Outcome.NOT_APPLICABLE
+        return Outcome.of(self.leaked)
+
+    @property
+    def told(self) -> Told:
+        """Return the reason, or all reasons as one if there are several."""
+        if self.beside is None and not self.instead_of:
+            return self.reason
+        every = (*self.instead_of, self.reason)
+        return because(Why.OF_SEVERAL_ATTACKS, reasons=every, beside=self.beside)
+
+    @property
+    def message(self) -> str:
+        """Return the reasons in words."""
+        return str(self.told)
+
+    @property
+    def attacked(self) -> bool:
+        """Return whether any attack on the input was carried out."""
+        return self.method != Method.NONE
+
+    @property
+    def leaked(self) -> bool:
+        """Return whether the image can be taken for recognisable, without any truth.
+
+        By inversion or solving: the predicted PSNR is 20 dB or more, and every layer determined its
+        input unless the prediction covers what was left open. An input up to a factor counts.
+        By matching: the image explains the share, and another start led to the same one.
+        Of a text: some word is known, with or without its place.
+        """
+        if self.text is not None:
+            placed = self.text.count(Certainty.CERTAIN, Certainty.LIKELY)
+            return bool(self.text.words or placed)
+        if not self.method.exact:
+            explains = (self.misfit or 0.0) <= LEAK_MISFIT
+            return explains and (self.agreement or 0.0) >= LEAK_RECOGNISABLE
+        told = self.determined or self.method.covers_open
+        return self.up_to_factor or (told and (self.psnr_predicted or 0.0) >= LEAK_RECOGNISABLE)
+
+    @property
+    def doubtful(self) -> bool:
+        """Return whether a computed image may be recognisable below the predicted 20 dB.
+
+        A prediction has an error of 2 dB or so of its own.
+        """
+        told = self.psnr_predicted or 0.0
+        return self.method.exact and LEAK_DOUBTFUL <= told < LEAK_RECOGNISABLE
+
+    @property
+    def quality(self) -> float:
+        """Return how good the image should be, in dB and without any truth.
+
+        By inversion it is what the equations predict, by matching how well two starts agree.
+        Of a text it is the number of words that are known in their place.
+        """
+        if self.text is not None:
+            return float(self.text.count(Certainty.CERTAIN, Certainty.LIKELY))
+        told = self.psnr_predicted if self.method.exact else self.agreement
+        if self.pixels is None or told is None or math.isnan(told):
+            return -math.inf
+        return told if (self.misfit or 0.0) <= LEAK_MISFIT else min(told, LEAK_UNEXPLAINED)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The number of samples of each class: an estimate, and bounds that are proved.
+
+    A mean gradient has ``B·(−δ_c) = n_c − Σ p_c`` with probabilities p, so ``n_c ≥ −B·δ_c``; all
+    counts sum to B, which bounds each from above. Without a head bias there are no bounds.
+    """
+
+    estimated: tuple[int, ...]
+    low: tuple[int, ...] = ()
+    high: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompositionFinding:
+    """The classes proved to be among the labels, and what is known of their number.
+
+    ``raised`` are all classes that the update makes more likely. Those that are not ``present`` are
+    classes of samples unless labels are smoothed.
+
+    ``otherwise`` are the classes that would be proved if the file held a difference of weights
+    after − before and not a gradient, as long as nobody said which of the two it is.
+    """
+
+    samples: int = 1  # at least: samples, or steps on the same ones
+    present: tuple[int, ...] = ()
+    counts: Counts | None = None
+    reasons: tuple[Told, ...] = LABEL_READ
+    attacked: bool = False
+    otherwise: tuple[int, ...] = ()
+    signs: bool = False  # whether it is a pattern of signs, which has no label of one sample
+    raised: tuple[int, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """Return the reasons in words."""
+        return str(because(Why.ALL_OF, reasons=self.reasons))
+
+    @property
+    def message(self) -> str:
+        """Return the reasons in words, and whether they are ones for no attack."""
+        return self.why if self.attacked else str(because(Why.NOT_ATTACKED, why=self.why))
+
+    def because(self, *more: Told) -> CompositionFinding:
+        """Return the finding with further reasons."""
+        return replace(self, reasons=(*self.reasons, *(one for one in more if one)))
+
+
+UNREAD = CompositionFinding()
+
+
+def mixes(recovery: Recovery, found: CompositionFinding) -> bool:
+    """Return whether an update is of several samples or steps, by its label's proof or by its rank.
+
+    A label that is only guessed, or that nothing explains, is no reason to think of one sample.
+    """
+    unexplained = recovery.status in (Status.GUESS, Status.NO_SOLUTION)
+    return recovery.status is Status.NOT_SINGLE or (unexplained and found.samples > 1)
+
+
+@dataclass(frozen=True, eq=False)
+class SamplesFinding:
+    """What was found of every sample of an update of several.
+
+    Attributes:
+        found: the samples; None if they were not attacked.
+        reason: what was found and what it rests on, or why there was no attack.
+        known: what the attack took for granted of the client.
+        pictures: the inputs in pixels, in the order of the samples, where a layer gives them.
+        seconds: how long the attack took.
+        searched: how the search for all inputs ended, if no layer gave them and one was made.
+    """
+
+    found: BatchRecovery | None = None
+    reason: Told = NOT_SEVERAL
+    known: Knowledge | None = None
+    pictures: tuple[Tensor, ...] = ()
+    seconds: float = 0.0
+    searched: InputFinding | None = None
+
+    @property
+    def message(self) -> str:
+        """Return the reason in words, and that it is one for no attack."""
+        return str(self.reason if self.attacked else because(Why.NOT_ATTACKED, why=self.reason))
+
+    @property
+    def attacked(self) -> bool:
+        """Return whether samples were searched one by one."""
+        return self.found is not None
+
+    @property
+    def samples(self) -> tuple[Recovery, ...]:
+        """Return the samples that were found, proved or not."""
+        return () if self.found is None else self.found.samples
+
+    @property
+    def proved(self) -> tuple[Recovery, ...]:
+        """Return the samples whose label is proved."""
+        return () if self.found is None else self.found.proved
+
+    @property
+    def size(self) -> int:
+        """Return the number of samples behind the update, as far as it is known."""
+        return 0 if self.found is None else self.found.size
+
+    @property
+    def features(self) -> int:
+        """Return the number of samples whose feature is proved."""
+        return sum(one.feature_error <= LEAK_FEATURE_ERROR for one in self.proved)
+
+    @property
+    def inputs(self) -> int:
+        """Return the number of inputs that are given away, which is all of them or none."""
+        if self.searched is not None:
+            return len(self.pictures) if self.searched.leaked else 0
+        whole = self.found is not None and self.found.status is Status.UNIQUE
+        return len(self.pictures) if whole else 0
+
+    @property
+    def proved_inputs(self) -> int:
+        """Return the number of inputs that are proved; a matched one is a candidate."""
+        return self.inputs if self.searched is None or self.searched.method.exact else 0
+
+    def with_inputs(self, searched: InputFinding) -> SamplesFinding:
+        """Return the samples with the inputs that a search found of them."""
+        if not searched.batch:
+            return self
+        return replace(self, pictures=searched.batch, searched=searched)
+
+
+NO_SAMPLES = SamplesFinding()
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """What the truth says of the answer. It is read after the answer was given."""
+
+    label_true: Tensor | None = None
+    label_error: float | None = None
+    set_distance: float | None = None
+    pixels_true: Tensor | None = None
+    psnr: float | None = None
+    tokens_true: tuple[int, ...] = ()  # of a text
+    tokens_right: float | None = None  # the part of these that was found in its place
+
+    @property
+    def recognisable(self) -> bool | None:
+        """Return whether the image shows what the true one is of, None if there is no image."""
+        return None if self.psnr is None else self.psnr >= LEAK_RECOGNISABLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +495,9 @@ class AuditReport:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Return what the findings rest on, in sentences that follow from what was known."""
-        said = self.knowledge.assumptions(self.label.recovery)
-        single = (self.samples.assumed,) if self.samples.attacked else ()
-        return (*said, *self.input.assumptions, *single)
+        from softleak.present.words import resting_on  # above this layer, where words are made
+
+        return tuple(resting_on(self))
 
     @property
     def several(self) -> bool:
@@ -111,7 +512,7 @@ class AuditReport:
     @property
     def why(self) -> str:
         """Return why the label is what it is, by the notes on the share or by the recovery."""
-        return "; ".join(self.notes) or self.label.recovery.message
+        return str(because(Why.ALL_OF, reasons=self.notes or (self.label.recovery.reason,)))
 
     @cached_property
     def states(self) -> dict[Leak, State]:

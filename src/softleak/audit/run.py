@@ -12,26 +12,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from softleak import io as tensor_files
-from softleak.audit.findings import (
+from softleak.audit.input_attacks import recover_input
+from softleak.audit.metrics import Truth
+from softleak.audit.options import Options
+from softleak.audit.report import (
     NO_SAMPLES,
     UNREAD,
+    AuditReport,
     CompositionFinding,
     FeatureFinding,
     InputFinding,
     LabelFinding,
     Method,
+    Refusal,
     SamplesFinding,
     mixes,
 )
-from softleak.audit.input_attacks import recover_input
-from softleak.audit.metrics import Truth
-from softleak.audit.options import Options
-from softleak.audit.report import AuditReport, Refusal, scalar_view
 from softleak.audit.several import (
     batch_input,
     input_of_any_loss,
@@ -42,9 +44,12 @@ from softleak.audit.several import (
 )
 from softleak.core.client import as_gradient
 from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
-from softleak.core.factors import head_gradients
+from softleak.core.factors import factor, head_gradients
+from softleak.core.families import Family, SmoothedMixed
 from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
+from softleak.core.head import Head
 from softleak.core.input_spec import InputSpec, Layout, entries
+from softleak.core.loss import CrossEntropy
 from softleak.core.results import Reading, Recovery, Status, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
@@ -52,8 +57,10 @@ from softleak.core.vocabulary import Precision, UpdateKind
 from softleak.io.formats import Content, fingerprint
 from softleak.io.untrusted import shown
 from softleak.io.weights import aligned, own_weights
+from softleak.labels.curve import spread
 from softleak.labels.fit import noise_is_absent
 from softleak.labels.otherwise import is_sign_pattern
+from softleak.labels.pseudo import LARGEST, PseudoLabels
 from softleak.labels.recover import recover
 
 Progress = Callable[[str], None]
@@ -216,6 +223,44 @@ def _report(
     )
 
 
+POINTS = 600  # an even number, so that zero is none of them
+NEAR = 10.0 ** -torch.arange(1.0, 7.0, 0.5, dtype=torch.double)  # of t: closer and closer to a mark
+REACH = LARGEST ** (1 / 3)
+SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
+
+
+def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[str, Any] | None:
+    """Return ``ŷ(t) = softmax(a/t + b) − t u`` with its loss, for the page of one share.
+
+    Returns:
+        ``a``, ``b``, ``u`` (C,). ``loss`` (S,) on cubes of evenly spaced numbers from −``reach`` to
+        ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
+        around the certified solutions, where it falls to zero. None where no single sample is
+        behind the share, or where it is not that of a softmax cross-entropy at these weights.
+    """
+    broken = {one.topic for one in recovery.fit.contradicted} - {Topic.NOISE, Topic.SCALE}
+    if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE) or broken:
+        return None
+    if not isinstance(recovery.loss, CrossEntropy):
+        return None
+    unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
+    pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
+    even = torch.arange(POINTS, dtype=torch.double).add(0.5).mul(2 * REACH / POINTS).sub(REACH)
+    sides = torch.cat([1 - NEAR, torch.ones(1, dtype=torch.double), 1 + NEAR])
+    around = [found.scalar * sides for found in recovery.solutions]
+    close = [torch.cat(around).sort().values] if around else []
+    t = torch.cat([even**3, *close]).to(head.W.device)
+    loss = spread(pseudo, SHOWN, t[None])[0]
+    near = torch.stack([t, loss], 1)[POINTS:]
+    numbers = {"a": pseudo.a[0], "b": pseudo.b, "u": pseudo.u[0]}
+    return {
+        **{name: entries.tolist() for name, entries in numbers.items()},
+        "reach": REACH,
+        "loss": loss[:POINTS].tolist(),
+        "near": near.tolist(),
+    }
+
+
 def _with_factors(label: LabelFinding, found: InputFinding) -> LabelFinding:
     """Return the label whose fit says that tensors have factors of their own, if an input does."""
     if found.factor == 1.0:
@@ -254,14 +299,10 @@ def _reread(
     ((sign, found),) = unique
     if found.label is None:
         return recovery
-    what = "another scale" if sign > 0 else "another scale and sign (a difference of weights)"
-    message = (
-        f"taken as the gradient itself, the share means no label at all; at {what} it means one "
-        f"label, of class {found.class_index}. If you know which, say so by the kind of the share"
-    )
+    why = because(Why.ANOTHER_READING, sign=sign, class_index=found.class_index)
     reading = Reading(found.label, sign * found.scale, found.family)
     return replace(
-        recovery, status=Status.AMBIGUOUS, reason=message, label=found.label, readings=(reading,)
+        recovery, status=Status.AMBIGUOUS, reason=why, label=found.label, readings=(reading,)
     )
 
 
@@ -430,7 +471,6 @@ class UpdateReading:
         return share if self.precision is None else replace(share, precision=self.precision)
 
 
-AS_GRADIENTS = UpdateReading()
 # What a folder of strangers' files may cost.
 SHARES_AT_ONCE = 256  # held in memory
 BYTES_AT_ONCE = 1 << 29  # of gradients held in memory
@@ -450,19 +490,17 @@ def share_files(path: Path) -> list[Path]:
 
 
 @dataclass(frozen=True, eq=False)
-class UpdateFiles:
-    """The update files of one audit.
+class UpdateFiles(UpdateReading):
+    """The update files of one audit, and what they are said to hold.
 
     What ``recorded_shape`` has to read early is kept for ``audited``, which lets it go.
 
     Attributes:
         paths: the files, in the order in which they are audited.
-        reading: what the files are said to hold.
         truth: a file of truth for every update, or a folder with one per update.
     """
 
-    paths: Sequence[Path]
-    reading: UpdateReading = AS_GRADIENTS
+    paths: Sequence[Path] = ()
     truth: Path | None = None
     _early: dict[Path, Content | SoftleakError] = field(default_factory=dict, repr=False)
 
@@ -499,7 +537,7 @@ class UpdateFiles:
         for path in self.paths:
             name = shown(path.name)
             try:
-                share = self.reading.share(self._content(path), subject.model)
+                share = self.share(self._content(path), subject.model)
                 ready = prepared(subject, share, options)
                 batch.append(NamedShare(name, ready, truth(path), fingerprint(path)))
                 held += sum(g.numel() * g.element_size() for g in ready.values())

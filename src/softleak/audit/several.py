@@ -10,16 +10,6 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from softleak.audit.findings import (
-    Attempt,
-    CompositionFinding,
-    Counts,
-    InputFinding,
-    Method,
-    Outcome,
-    PixelMap,
-    SamplesFinding,
-)
 from softleak.audit.input_attacks import (
     EMBEDDINGS,
     MATCHING,
@@ -30,6 +20,16 @@ from softleak.audit.input_attacks import (
     text_finding,
 )
 from softleak.audit.options import Options
+from softleak.audit.report import (
+    Attempt,
+    CompositionFinding,
+    Counts,
+    InputFinding,
+    Method,
+    Outcome,
+    PixelMap,
+    SamplesFinding,
+)
 from softleak.batches.recover import read_batch
 from softleak.batches.sparse.attacks import recover_by_inputs, recover_trained_batch
 from softleak.core.client import Client
@@ -41,7 +41,6 @@ from softleak.core.results import BatchRecovery, Status, Told, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.inversion.texts.read import read_bag
-from softleak.labels.certify import describe_family
 from softleak.labels.composition import Batch, BatchReader
 from softleak.labels.local.proportions import ProportionReader, StandIns
 from softleak.labels.otherwise import is_sign_pattern, without_decay
@@ -273,7 +272,7 @@ def read_samples(
     pictures: tuple[Tensor, ...] = ()
     if options.inputs and found.inputs is not None and found.inputs.ndim >= 2:
         pictures = tuple(PixelMap.of(x, options.normalisation)(x) for x in found.inputs)
-    return SamplesFinding(found, found.message, _assumed(knowledge), pictures, seconds)
+    return SamplesFinding(found, found.reason, knowledge, pictures, seconds)
 
 
 def _with_inputs(
@@ -307,17 +306,6 @@ def _same_labels(one: BatchRecovery, other: BatchRecovery) -> bool:
             return False
         left = [pair for pair in left if pair is not near[0]]
     return not left
-
-
-def _assumed(knowledge: Knowledge) -> str:
-    """Return what the attack on single samples rests on beside what every attack does."""
-    said = (
-        f"{knowledge.samples} samples, as was said" if knowledge.samples is not None
-        else "as many samples as its head's gradient shows, no two of them with the same feature"
-    )  # fmt: skip
-    labels = "one-hot, smoothed or mixed of two classes, or any where ReLU layers tell them"
-    named = labels if knowledge.family is None else describe_family(knowledge.family)
-    return f"The update is one step on {said}; their labels are {named}."
 
 
 def batch_input(

@@ -13,7 +13,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
@@ -54,13 +55,13 @@ from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision
 from softleak.defenses.dpsgd import PrivateTraining
 from softleak.io.atomic import make_folder
-from softleak.io.formats import Content, fingerprint
+from softleak.io.formats import Content, fingerprint, tensor_digest
 from softleak.io.untrusted import check_file, shown
 from softleak.io.weights import copy_weights, match, own_weights
 from softleak.labels.evidence.probes import evidence_of
 from softleak.paper import data, models
 from softleak.paper.data.load import LARGEST_CLASS_COUNT, embedded
-from softleak.paper.sample import NORMALISATION, sample_shares, tensor_digest
+from softleak.paper.sample import NORMALISATION, sample_shares
 from softleak.present.dossier import write_dossier
 from softleak.present.machine import as_data, write_json, write_junit, write_sarif
 from softleak.present.page import write_page
@@ -200,31 +201,26 @@ RANDOM_WEIGHTS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class LoadedWeights:
-    """What the file of the weights before the step held, and what has to be said of it."""
-
-    remarks: tuple[str, ...] = ()  # how the file was read
-    cautions: tuple[str, ...] = ()  # sentences that belong to the verdict
-    held: Content | None = None
-
-
 def ready(
-    request: Request, classes: int | None, files: UpdateFiles | None
-) -> tuple[Subject, LoadedWeights]:
+    request: Request, classes: int | None, files: UpdateFiles
+) -> tuple[Subject, Content, tuple[str, ...]]:
     """Build the model, load the weights before the step, and probe it.
 
-    Inputs have the shape that the user says, else the update, else the model itself. The number of
-    classes and the files of updates are those the user says, if any.
+    Inputs have the shape that the user says, else the update, else the model itself.
+
+    Returns:
+        The model made ready, what the file of its weights held, and cautions of the verdict.
     """
     said = input_shape(request.input_shape)
     model, own = build_model(request.model or "", classes, said)
-    loaded = _weights(request, model, lambda: build_model(request.model or "", classes, said)[0])
+    again = partial(build_model, request.model or "", classes, said)
+    held, cautions = _weights(request, model, lambda: again()[0])
     model.train(request.train_mode)
-    if said is None and files is not None:
+    if said is None and files.paths:
         with suppress(ModelError):  # a file may claim what the model does not take
-            return _subject(model, request.head, files.recorded_shape() or own), loaded
-    return _subject(model, request.head, own), loaded
+            shape = files.recorded_shape() or own
+            return _subject(model, request.head, shape), held, cautions
+    return _subject(model, request.head, own), held, cautions
 
 
 def _subject(model: nn.Module, head: str | None, shape: Layout | None) -> Subject:
@@ -233,15 +229,17 @@ def _subject(model: nn.Module, head: str | None, shape: Layout | None) -> Subjec
     return Subject.of(model, shape, head=Head.of(model, head) if head and unknown else head)
 
 
-def _weights(request: Request, model: nn.Module, again: Callable[[], nn.Module]) -> LoadedWeights:
-    """Load the weights before the step into the model."""
+def _weights(
+    request: Request, model: nn.Module, again: Callable[[], nn.Module]
+) -> tuple[Content, tuple[str, ...]]:
+    """Load the weights before the step; return what their file held, and cautions."""
     path = request.before or request.weights
     if path is None:
         other = again().state_dict()
         if all(torch.equal(tensor, other[name]) for name, tensor in model.state_dict().items()):
-            return LoadedWeights()  # a factory that makes other weights every time was no client's
+            return Content({}), ()  # a factory that makes others every time was no client's
         if request.random_weights:
-            return LoadedWeights(cautions=(RANDOM_WEIGHTS,))
+            return Content({}), (RANDOM_WEIGHTS,)
         raise ModelError(
             f"{request.model} comes with random weights, and an update says nothing without the "
             "weights it was computed with: give --weights FILE (or --before FILE); "
@@ -251,7 +249,7 @@ def _weights(request: Request, model: nn.Module, again: Callable[[], nn.Module])
     copy_weights(model, held.tensors, path.name)
     if request.weights is not None and path is not request.weights:
         _check_same(model, request.weights, path)
-    return LoadedWeights((*held.remarks, *match(held.tensors, model)[1]), held=held)
+    return replace(held, remarks=(*held.remarks, *match(held.tensors, model)[1])), ()
 
 
 def _check_same(model: nn.Module, weights: Path, before: Path) -> None:
@@ -280,26 +278,29 @@ def run(request: Request, step: Step) -> Audit:
     if request.of_the_sample:
         return _sample(request, step)
     names = class_names(request.classes)
-    paths = None if request.share is None else share_files(request.share)
-    files = None if paths is None else UpdateFiles(paths, _reading(request), request.truth)
-    subject, loaded = ready(request, len(names) or None, files)
+    files = _update_files(request)
+    subject, before, cautions = ready(request, len(names) or None, files)
     if names and len(names) != subject.head.classes:
         raise DataError(f"got {len(names)} class names for {subject.head.classes} classes")
     options = _options(request)
     reports, refused, shares = (
-        _checkpoints(request, subject, loaded.held, options, step) if files is None
-        else _files(request, files, subject, options, step)
+        _files(request, files, subject, options, step) if files.paths
+        else _checkpoints(request, files, subject, before, options, step)
     )  # fmt: skip
     found = Audit(
-        tuple(reports), tuple(refused), names, request.model or "", remarks=loaded.remarks,
-        cautions=loaded.cautions,
+        tuple(reports), tuple(refused), names, request.model or "", remarks=before.remarks,
+        cautions=cautions,
     )  # fmt: skip
     return _completed(found, request, subject, shares, options, step)
 
 
-def _reading(request: Request) -> UpdateReading:
+def _update_files(request: Request) -> UpdateFiles:
+    """Return the files of updates and how they are read; without files it is two checkpoints."""
     precision = None if request.precision is None else cast(Precision, request.precision.value)
-    return UpdateReading(request.kind, request.lr, precision, client(request.client))
+    return UpdateFiles(
+        request.kind, request.lr, precision, client(request.client),
+        paths=() if request.share is None else share_files(request.share), truth=request.truth,
+    )  # fmt: skip
 
 
 def _options(request: Request) -> Options:
@@ -334,18 +335,19 @@ def _files(
         reports.append(report)
         if request.what_if and report.telling and len(kept) < DEFENDED_SHARES:
             kept.append(share)
-    if refused and files.paths == [request.share]:
+    if refused and list(files.paths) == [request.share]:
         raise SoftleakError(refused[0].reason)
     return reports, refused, kept
 
 
 def _checkpoints(
-    request: Request, subject: Subject, before: Content | None, options: Options, step: Step
-) -> AuditedShares:
+    request: Request, reading: UpdateReading, subject: Subject, before: Content, options: Options,
+    step: Step,
+) -> AuditedShares:  # fmt: skip
     """Audit the update between two checkpoints."""
-    if request.before is None or request.after is None or before is None:
+    if request.before is None or request.after is None:
         raise SoftleakError("--before and --after belong together; give both")
-    share = _reading(request).between(before, tensor_files.load(request.after), subject.model)
+    share = reading.between(before, tensor_files.load(request.after), subject.model)
     truth = None if request.truth is None else Truth.load(request.truth)
     fitted = None if truth is None else truth.fitted(subject.head.classes, subject.input_shape)
     name = shown(f"{request.before.name} → {request.after.name}")

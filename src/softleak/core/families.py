@@ -177,15 +177,15 @@ def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplic
     if not hasattr(family, "simplices"):
         raise LabelError(
             f"the family {family!r} cannot be integrated over, as it has no method `simplices`. "
-            "Add simplices(classes, likely) -> softleak.families.Simplices to it "
+            "Add simplices(classes, likely) -> softleak.core.families.Simplices to it "
             "(docs/extending.md), or name a family of softleak, or none"
         )
     found = family.simplices(classes, likely)
     if not isinstance(found, Simplices) or found.classes != classes:
         got = f"{found.classes} classes" if isinstance(found, Simplices) else type(found).__name__
         raise LabelError(
-            f"simplices() of the family {family!r} should return softleak.families.Simplices of "
-            f"{classes} classes, got {got}"
+            f"simplices() of the family {family!r} should return softleak.core.families.Simplices "
+            f"of {classes} classes, got {got}"
         )
     return found
 

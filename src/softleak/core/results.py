@@ -76,7 +76,11 @@ class Why(Enum):
     NOT_SEVERAL = auto()
     SIGNS_OF_SEVERAL = auto()
     NOT_ATTACKED = auto()  # why
+    # of several reasons
+    ALL_OF = auto()  # reasons
+    OF_SEVERAL_ATTACKS = auto()  # reasons, beside
     # of what the share looks like
+    ANOTHER_READING = auto()  # sign, class_index
     SIGN_PATTERN = auto()
     DROPOUT = auto()  # layers
     DECAY_SHOWS = auto()  # decay
@@ -167,7 +171,7 @@ SAMPLES_SHOWN = 4  # of a batch, in its short text
 
 
 class Status(Enum):
-    """How much was proved. Only ``UNIQUE`` is a proof."""
+    """How an attack ended, and how much it proved: ``UNIQUE`` a label, and ``PROVED`` an input."""
 
     UNIQUE = "one label explains the gradient"
     AMBIGUOUS = "several labels explain the gradient equally well"
@@ -177,6 +181,17 @@ class Status(Enum):
     PROBABLE = "the share carries noise: the label has a confidence and an interval"
     GUESS = "the share carries so much noise that even the class is a guess"
     REFUSED = "the share cannot be read, or does not fit the model"
+    # of an input that is searched
+    PROVED = "every layer is explained to within its rounding, and the share determines every pixel"
+    CONVERGED = "the loss hardly falls any more"
+    EXHAUSTED = "all evaluations were used"
+    EXPLAINED = "the start explains the gradient as well as its rounding allows, and is kept"
+    OUT_OF_TIME = "out of time; the best iterate so far is kept"
+    INTERRUPTED = "interrupted; the best iterate so far is kept"
+    DIVERGED = "the loss became NaN or infinite; the best iterate before that is kept"
+    NON_FINITE = "the share holds NaN or infinity: it matches nothing"
+    NO_LABEL = "no label or feature was recovered to reconstruct with"
+    UNFIT = "the share, its label or its start does not fit the model"
 
 
 @dataclass(frozen=True, eq=False)

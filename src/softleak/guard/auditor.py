@@ -15,11 +15,10 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from softleak.audit.findings import InputFinding
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
-from softleak.audit.report import AuditReport
+from softleak.audit.report import AuditReport, InputFinding
 from softleak.audit.run import NamedShare, audit_shares, prepared
 from softleak.audit.several import counted, parts_of_classes, read_samples, trained_input
 from softleak.core.errors import ModelError, ShareError, SoftleakError
@@ -38,11 +37,14 @@ from softleak.present.words import composition_words, headline
 Weights = Mapping[str, Tensor]  # weights and buffers by name
 
 
-def step_between(before: Weights, after: Weights, lr: float | None) -> GradientShare:
-    """Return the gradient behind the state a client received and the one it sent back.
+def step_between(
+    before: Weights, after: Weights, lr: float | None, client: LocalTraining | None = None
+) -> GradientShare:
+    """Return what a client made of the state it received: the gradient of its one plain step.
 
-    Without a learning rate it is multiplied by an unknown factor. Raises ``ShareError`` if the
-    states are not those of one model, or hold NaN or infinity.
+    Without a learning rate it is multiplied by an unknown factor. Of a ``client`` that trained
+    locally it is ``before − after``. Raises ``ShareError`` if the states are not those of one
+    model, or hold NaN or infinity.
     """
     if not after:
         raise ShareError("it sent no arrays, so there is nothing to audit")
@@ -61,9 +63,10 @@ def step_between(before: Weights, after: Weights, lr: float | None) -> GradientS
             )
         if came.is_floating_point() != start.is_floating_point():
             raise ShareError(f"the array {name!r} should be {start.dtype}, got {came.dtype}")
-    share = GradientShare.from_update(before, after, lr=1.0 if lr is None else lr)
+    rate = 1.0 if lr is None or client is not None else lr
+    share = GradientShare.from_update(before, after, lr=rate)
     share.check_finite()
-    return share
+    return share if client is None else replace(share, made_by=client)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +74,8 @@ class ClientUpdate:
     """One client's step as a share, or the reason why there is none."""
 
     node: int  # the number of the client's node
-    share: GradientShare | None = None  # the gradient behind the step; None if it was not read
-    lr: float | None = None  # what the share was divided by; None if it is unknown
+    share: GradientShare | None = None  # as ``step_between`` makes it; None if it was not read
+    lr: float | None = None  # the learning rate; None if it is unknown
     samples: int | None = None  # the number of samples that the client says it used
     reason: str = ""  # why there is no share
     client: LocalTraining | None = None  # how it trained; None if no more than lr is known
@@ -84,7 +87,7 @@ class ClientUpdate:
         Raises ``ShareError`` if this is not a step from the state that the client was sent.
         """
         told = {name: self.received[name] for name in after if name in self.received}
-        return replace(self, share=step_between(told, after, self.lr), samples=samples)
+        return replace(self, share=step_between(told, after, self.lr, self.client), samples=samples)
 
     def under_sent_names(self, share: GradientShare, model: nn.Module) -> GradientShare:
         """Return a share under the names of the arrays that were sent, not the model's own."""
@@ -102,15 +105,15 @@ class ClientUpdate:
 
     @property
     def size(self) -> float:
-        """What the step was divided by for the share."""
+        """The step of weights that a gradient of one stands for."""
         return 1.0 if self.lr is None else self.lr
 
     @cached_property
-    def trained(self) -> GradientShare | None:
-        """The share as local training made it, where that is known; else the gradient."""
-        if self.share is None or self.client is None:
+    def gradient(self) -> GradientShare | None:
+        """The share as the gradient of one plain step, whatever the training was."""
+        if self.share is None or self.share.made_by is None:
             return self.share
-        return replace(self.share.scaled(self.size), made_by=self.client)
+        return replace(self.share.scaled(1 / self.size), made_by=None)
 
     @property
     def samples_of_steps(self) -> int | None:
@@ -144,17 +147,18 @@ def read_several(
 
     Images with their classes may be given, on which local training is simulated.
     """
-    share, sent = update.share, update.trained
-    if share is None or sent is None or not report.several or not report.composition.attacked:
+    sent, gradient = update.share, update.gradient
+    attacked = report.several and report.composition.attacked
+    if sent is None or gradient is None or not attacked:
         return report
-    reason = _uncounted(subject, update, share)
+    reason = _uncounted(subject, update, gradient)
     if not reason and update.samples is not None:
-        found = counted(subject, share, report.composition, update.samples)
+        found = counted(subject, gradient, report.composition, update.samples)
         report = replace(report, composition=found)
         if update.samples >= subject.head.classes:  # more than the head's rows tell apart
             return report
         known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
-        return replace(report, samples=read_samples(subject, share, found, Options(known)))
+        return replace(report, samples=read_samples(subject, gradient, found, Options(known)))
     parts = parts_of_classes(subject, sent, update.samples, stand_ins)
     uncounted = because(Why.NOT_COUNTED, why=reason)
     return replace(report, composition=report.composition.because(uncounted, parts))
@@ -383,7 +387,7 @@ class Auditor:
     ) -> list[ClientAudit]:
         """Audit updates of which the same is known, all labels in one pass."""
         options = self.question.options(updates[0].scale_known, updates[0].samples_of_steps)
-        named = [NamedShare(str(u.node), u.trained) for u in updates if u.trained is not None]
+        named = [NamedShare(str(u.node), u.share) for u in updates if u.share is not None]
         clients: list[ClientAudit] = []
         for update, report in zip(updates, audit_shares(subject, named, options), strict=True):
             if len(clients) < inputs:
@@ -397,12 +401,12 @@ def _input(
     subject: Subject, update: ClientUpdate, report: AuditReport, options: Options
 ) -> InputFinding:
     """Attack the input behind a gradient, or behind the local steps that were declared."""
-    share, sent = update.share, update.trained
-    if share is None or sent is None:
+    sent, gradient = update.share, update.gradient
+    if sent is None or gradient is None:
         return report.input
     training = sent.made_by
     if training is None or (training.single_steps == 1 and training.epochs is None):
-        return recover_input(subject, share, report.label.recovery, options)
+        return recover_input(subject, gradient, report.label.recovery, options)
     return trained_input(subject, sent, replace(options, inputs=True))
 
 

@@ -185,11 +185,10 @@ class UpdateGuard:
     ) -> GuardOutcome:
         policy, inputs = self.policy, Leak.INPUT in self.policy.stop
         subject = self._auditor.subject(update.received)
-        update = replace(update, client=update.client or self.question.client)
         update = self._auditor.ready(subject, update)
         found = self._auditor.one(subject, update, inputs=inputs)
         leaking, unknown = found.leaks & policy.stop, found.unattacked & policy.stop
-        report, share, acts = found.report, update.share, policy.action is not Action.WARN
+        report, share, acts = found.report, update.gradient, policy.action is not Action.WARN
         if leaking and policy.action is Action.REFUSE:
             return GuardOutcome(found, refusal=f"the update gives away: {named(leaking)}")
         if report is not None and found.contradicted and acts:

@@ -76,11 +76,6 @@ def unwrap(content: object) -> tuple[Tensors, Remarks]:
     )
 
 
-def is_averaged(prefix: str) -> bool:
-    """Return whether a name says that its tensors are a running average of weights."""
-    return AVERAGED_WEIGHTS.search(prefix) is not None
-
-
 Keys = tuple[str, ...]
 
 
@@ -419,4 +414,14 @@ def fingerprint(path: Path) -> str:
         with part.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
+    return digest.hexdigest()
+
+
+def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of tensors by name: of names, shapes, number formats and bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

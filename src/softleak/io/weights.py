@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from softleak import io as tensor_files
 from softleak.core.errors import ModelError, ShareError
 from softleak.core.share import GradientShare
-from softleak.io.formats import is_averaged
+from softleak.io.formats import AVERAGED_WEIGHTS
 
 NUMBERED = re.compile(r"(?:arr_|array_|param_|parameters?[._]|tensor_)?(\d{1,6})")
 # What compilation, sharding and checkpointing put into names, at any place.
@@ -117,6 +117,11 @@ def _copies(
 
     best = sorted((pair for pair in named if alike[pair] or pair == ("", "")), key=order)
     return [pair for pair in best if 2 * alike[pair] >= alike[best[0]]]
+
+
+def is_averaged(prefix: str) -> bool:
+    """Return whether a name says that its tensors are a running average of weights."""
+    return AVERAGED_WEIGHTS.search(prefix) is not None
 
 
 def _chosen(copies: Sequence[Prefixes]) -> Prefixes:

@@ -20,7 +20,6 @@ from softleak.matching.reconstruct import (
 from softleak.matching.reconstruction import (
     Certificate,
     MatchProgress,
-    MatchStatus,
     Reconstruction,
     Watch,
 )
@@ -37,7 +36,7 @@ from softleak.matching.tasks import (
 
 __all__ = [
     "L2", "LBFGS", "Adam", "AttemptSettings", "Box", "Certificate", "Cosine", "GaussNewton",
-    "GivenLabel", "HardLabel", "Image", "LabelSource", "MatchProgress", "MatchStatus", "Matching",
+    "GivenLabel", "HardLabel", "Image", "LabelSource", "MatchProgress", "Matching",
     "MatchingSettings", "Noise", "Objective", "Optimiser", "Prior", "RandomLabel",
     "Reconstruction", "RecoveredLabel", "Start", "TotalVariation", "Watch", "WolfeSearch",
     "reconstruct", "reconstruct_batch", "reconstruct_many", "usual_objective",

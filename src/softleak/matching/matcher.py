@@ -32,7 +32,7 @@ from softleak.matching.problems import (
     count_activations,
     factored,
 )
-from softleak.matching.reconstruction import MatchStatus, Reconstruction, Stopping
+from softleak.matching.reconstruction import Reconstruction, Stopping
 from softleak.matching.tasks import Image, Job, targets
 
 NEAR_ATTEMPTS = 3  # how many attempts differ in how their steps are damped, not only in their start
@@ -61,13 +61,13 @@ class Prover:
                 )  # fmt: skip
         except (ModelError, RuntimeError, NotImplementedError) as error:
             if not found:
-                return Reconstruction(MatchStatus.UNFIT, reason=in_a_line(error))
+                return Reconstruction(Status.UNFIT, reason=in_a_line(error))
         best = min(found, key=lambda one: one.misfit)
         rivals = [one for one in found if one is not best and one.explained]
         answer = self._answer(best, job)
         if answer.proved and any(_apart(one, best) for one in rivals):
             reason = "another label explains the share as well, with another image"
-            return replace(answer, status=MatchStatus.CONVERGED, reason=reason)
+            return replace(answer, status=Status.CONVERGED, reason=reason)
         return answer
 
     def polish(self, job: Job, matched: Reconstruction) -> Reconstruction:
@@ -148,34 +148,26 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return alike and torch.allclose(one.double(), other.double(), atol=1e-6)
 
 
-@dataclass(frozen=True)
-class MemoryModel:
-    """What double backpropagation holds of a problem, measured on LeNet, ResNet18, VGG and ViT."""
+# What double backpropagation holds of a problem, measured on LeNet, ResNet18, VGG and ViT: copies
+# of all layers' outputs, and of the model's parameters.
+ACTIVATION_COPIES, PARAMETER_COPIES = 12, 6
+MOST_PROBLEMS = 64  # the largest batch; beyond it a batch is not faster
 
-    activations: int = 12  # how many copies of all layers' outputs are held
-    parameters: int = 6  # how many copies of the model's parameters are held
-    most_problems: int = 64  # the largest batch; beyond it a batch is not faster
 
-    def entries(
-        self, model: DifferentiableModel, input_shape: tuple[int, ...], optimiser: Optimiser
-    ) -> int:
-        """Return how many numbers one problem holds in memory.
+def entries(model: DifferentiableModel, input_shape: tuple[int, ...], optimiser: Optimiser) -> int:
+    """Return how many numbers one problem holds in memory."""
+    A = count_activations(model, model.like.new_zeros(1, *input_shape))
+    weights = sum(p.numel() for p in model.parameters.values())
+    n = math.prod(input_shape) + model.head.classes
+    return ACTIVATION_COPIES * A + PARAMETER_COPIES * weights + optimiser.vectors * n
 
-        ``activations · A + parameters · |θ| + vectors · n``, where ``A`` counts the entries of all
-        layers' outputs, and ``n`` the unknowns of a problem.
-        """
-        A = count_activations(model, model.like.new_zeros(1, *input_shape))
-        weights = sum(p.numel() for p in model.parameters.values())
-        n = math.prod(input_shape) + model.head.classes
-        return self.activations * A + self.parameters * weights + optimiser.vectors * n
 
-    def batch_size(
-        self, model: DifferentiableModel, input_shape: tuple[int, ...], optimiser: Optimiser,
-        memory: int,
-    ) -> int:  # fmt: skip
-        """Return how many problems fit in ``memory`` bytes, at least one."""
-        size = self.entries(model, input_shape, optimiser) * model.like.element_size()
-        return max(1, min(self.most_problems, memory // size))
+def batch_size(
+    model: DifferentiableModel, input_shape: tuple[int, ...], optimiser: Optimiser, memory: int
+) -> int:
+    """Return how many problems fit in ``memory`` bytes, at least one."""
+    size = entries(model, input_shape, optimiser) * model.like.element_size()
+    return max(1, min(MOST_PROBLEMS, memory // size))
 
 
 IMAGE_DIMENSIONS = 3  # (C, H, W)
@@ -199,9 +191,9 @@ class BatchMatcher:
         """Return the reconstructions of jobs of one kind, as many at once as memory allows."""
         try:
             share = self.memory // math.prod(jobs[0].batch)
-            fit = MemoryModel().batch_size(self.model, jobs[0].sample_shape, self.optimiser, share)
+            fit = batch_size(self.model, jobs[0].sample_shape, self.optimiser, share)
         except ModelError as error:  # the shares say a shape that the model does not take
-            return [Reconstruction(MatchStatus.UNFIT, reason=str(error)) for _ in jobs]
+            return [Reconstruction(Status.UNFIT, reason=str(error)) for _ in jobs]
         size = max(1, fit // self.attempts)
         parts = (jobs[i : i + size] for i in range(0, len(jobs), size))
         return [found for part in parts for found in self._batch(part)]
@@ -257,7 +249,7 @@ class BatchMatcher:
         told = zip(jobs, problems.labels(start), losses, problems.misfits(start), strict=True)
         return {
             i: Reconstruction(
-                MatchStatus.EXPLAINED, job.start.draw(job.shape, 0), label, _finite(loss),
+                Status.EXPLAINED, job.start.draw(job.shape, 0), label, _finite(loss),
                 _finite(misfit), evaluations=1,
             )
             for i, (job, label, loss, misfit) in enumerate(told)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from softleak.core.errors import OptionError
+from softleak.core.results import Status
 from softleak.matching.problems import MatchingProblems
-from softleak.matching.reconstruction import MatchStatus, Stopping
+from softleak.matching.reconstruction import Stopping
 
-STATUSES = tuple(MatchStatus)
+STATUSES = tuple(Status)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,7 @@ class Minimum:
     ending: Tensor  # how each problem ended (P,), as an index into ``STATUSES``
 
     @property
-    def statuses(self) -> list[MatchStatus]:
+    def statuses(self) -> list[Status]:
         return [STATUSES[int(index)] for index in self.ending]
 
 
@@ -104,9 +105,7 @@ class Adam:
             moved = self.rate(step) * mean / (1 - self.betas[0] ** number) / root
             x = torch.where(sound[:, None], x - moved, x)
             stopping.tell(len(start), lowest, int(sound.sum()))
-        index = torch.where(
-            sound, STATUSES.index(stopping.ended), STATUSES.index(MatchStatus.DIVERGED)
-        )
+        index = torch.where(sound, STATUSES.index(stopping.ended), STATUSES.index(Status.DIVERGED))
         return Minimum(best, lowest, count, index)
 
     def rate(self, step: int) -> float:
@@ -275,7 +274,7 @@ class WolfeSearch:
         state.step = torch.where(state.high.isfinite(), middle, 2 * step)
 
 
-CONVERGED, DIVERGED = map(STATUSES.index, (MatchStatus.CONVERGED, MatchStatus.DIVERGED))
+CONVERGED, DIVERGED = map(STATUSES.index, (Status.CONVERGED, Status.DIVERGED))
 
 
 @dataclass(frozen=True)

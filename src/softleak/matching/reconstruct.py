@@ -149,8 +149,6 @@ class Matching:
 
         The subject's ``said_shape`` counts for all shares; without one, each share's own counts.
         """
-        for share in shares:
-            expect(share, GradientShare, "a GradientShare")
         count = len(shares)
         known = [None] * count if recoveries is None else recoveries
         expect(known, Sequence, "a sequence of recoveries")
@@ -246,7 +244,6 @@ def reconstruct(
             f"expected one GradientShare, got a {type(share).__name__} of {len(share)}; use "
             "reconstruct_many(model, shares, recoveries) for several shares"
         )
-    expect(share, GradientShare, "a GradientShare")
     settings.setdefault("objective", usual_objective(recovery))
     (found,) = reconstruct_many(
         model, [share], [recovery], head=head, input_shape=input_shape, watch=watch, **settings

@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from types import FrameType, TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
+
+from softleak.core.results import Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,22 +45,6 @@ class Certificate:
         return -10 * math.log10(float((self.error * pixel).square().mean()) + 1e-300)
 
 
-class MatchStatus(Enum):
-    """How a reconstruction ended. Only ``PROVED`` is a proof; else the misfit says how near."""
-
-    CONVERGED = "the loss hardly falls any more"
-    EXHAUSTED = "all evaluations were used"
-    EXPLAINED = "the start explains the gradient as well as its rounding allows, and is kept"
-    OUT_OF_TIME = "out of time; the best iterate so far is kept"
-    INTERRUPTED = "interrupted; the best iterate so far is kept"
-    DIVERGED = "the loss became NaN or infinite; the best iterate before that is kept"
-    NON_FINITE = "the share holds NaN or infinity: it matches nothing"
-    ZERO_GRADIENT = "every gradient is zero: any input the model is sure of matches it"
-    NO_LABEL = "no label or feature was recovered to reconstruct with"
-    UNFIT = "the share, its label or its start does not fit the model"
-    PROVED = "every layer is explained to within its rounding, and the share determines every pixel"
-
-
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
     """An input whose gradient comes near to the share's, and the label it was found with.
@@ -68,7 +53,7 @@ class Reconstruction:
     the recovery.
     """
 
-    status: MatchStatus  # how the search ended
+    status: Status  # how the search ended
     input: Tensor | None = None  # of one sample, or (B, …); None if nothing could be matched
     label: Tensor | None = None  # the soft label (C,) it was found with, or (B, C)
     loss: float = float("inf")  # the objective at the input, priors included
@@ -80,7 +65,7 @@ class Reconstruction:
 
     @property
     def proved(self) -> bool:
-        return self.status is MatchStatus.PROVED
+        return self.status is Status.PROVED
 
     @property
     def psnr_predicted(self) -> float | None:
@@ -141,11 +126,11 @@ class Stopping:
         return late or (self.watch is not None and self.watch.interrupted)
 
     @property
-    def ended(self) -> MatchStatus:
+    def ended(self) -> Status:
         """Return the status of problems that were still going on at the end."""
         if self.watch is not None and self.watch.interrupted:
-            return MatchStatus.INTERRUPTED
-        return MatchStatus.OUT_OF_TIME if self.over else MatchStatus.EXHAUSTED
+            return Status.INTERRUPTED
+        return Status.OUT_OF_TIME if self.over else Status.EXHAUSTED
 
     def tell(self, evaluated: int, losses: Tensor, active: int) -> None:
         """Count an evaluation of so many problems, and pass it on if that is due."""

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from softleak.core.errors import LabelError, OptionError, ShareError, SoftleakError
 from softleak.core.factors import head_gradients
 from softleak.core.head import Head
-from softleak.core.results import BatchRecovery, Recovery
+from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.problems import DifferentiableModel, Objective, Targets
-from softleak.matching.reconstruction import MatchStatus, Reconstruction
+from softleak.matching.reconstruction import Reconstruction
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +216,9 @@ class Job:
         return tuple(sorted(self.share)), self.shape, self.start.near
 
 
+NO_GRADIENT = "every gradient is zero: any input the model is sure of matches it"
+
+
 def job_of(
     subject: Subject, objective: Objective, share: GradientShare,
     recovery: Recovery | BatchRecovery | None, label: LabelSource, start: Start,
@@ -225,18 +228,18 @@ def job_of(
         scale = _scale(recovery)
         shape = _checked_shape(share, subject, objective)
         if not all(bool(g.isfinite().all()) for g in share.values()):
-            return Reconstruction(MatchStatus.NON_FINITE)
+            return Reconstruction(Status.NON_FINITE)
         if not any(bool(g.any()) for g in share.values()):
-            return Reconstruction(MatchStatus.ZERO_GRADIENT)
+            return Reconstruction(Status.ZERO_GRADIENT, reason=NO_GRADIENT)
         sent = share if scale == 1.0 else share.scaled(1 / scale)
         first, feature = label.start(Seen(subject.head, sent, recovery)), _feature(recovery)
         if first is None or (objective.beta and feature is None):
-            return Reconstruction(MatchStatus.NO_LABEL)
+            return Reconstruction(Status.NO_LABEL)
         whole = (*first.value.shape[:-1], *shape)
         job = Job(sent, whole, first, feature if objective.beta else None, start, recovery)
         _check_sizes(job, subject)
     except SoftleakError as error:
-        return Reconstruction(MatchStatus.UNFIT, reason=str(error))
+        return Reconstruction(Status.UNFIT, reason=str(error))
     return job
 
 

@@ -100,7 +100,6 @@ class ClassicResult:
         return self.outcome is ClassicOutcome.CONVERGED
 
 
-SCALE = 1000.0  # the factor of App. B.1
 # The losses (…) of pseudo labels (…, C), zero on the labels that the loss is made for.
 Loss = Callable[[Tensor], Tensor]
 
@@ -110,76 +109,38 @@ class Variance:
     """The loss of Eq. 5: the biased variance of all but the top ``k`` entries."""
 
     k: int = 1  # the number of excluded classes: 1 for smoothing, 2 for mixup
-    scale: float = SCALE
+    scale: float = 1000.0  # the factor of App. B.1
 
     def __call__(self, y: Tensor) -> Tensor:
-        return self.scale * _rest(y, self.k, fewest=2).var(-1, unbiased=False)
-
-
-@dataclass(frozen=True)
-class MeanSquare:
-    """The first loss of App. C: the mean square of all but the top ``k`` entries."""
-
-    k: int = 1
-    scale: float = SCALE
-
-    def __call__(self, y: Tensor) -> Tensor:
-        return self.scale * _rest(y, self.k, fewest=1).square().mean(-1)
-
-
-@dataclass(frozen=True)
-class NegativeMass:
-    """The second loss of App. C: ``Σ|ŷ_i| − 1``.
-
-    As the entries sum to one, this is twice the mass below zero. It is linear in ŷ, not quadratic:
-    float32 rounding alone leaves some 1e-4 of it, so a search needs a higher threshold than with
-    Eq. 5. It is zero on a whole interval of scalars if the label has no zero.
-    """
-
-    scale: float = SCALE
-
-    def __call__(self, y: Tensor) -> Tensor:
-        return self.scale * (y.abs().sum(-1) - 1)
-
-
-def _rest(y: Tensor, k: int, *, fewest: int) -> Tensor:
-    """Return the entries (…, C − k) outside the exclusion set."""
-    classes = y.shape[-1]
-    if k < 1 or classes - k < fewest:
-        raise LabelError(
-            f"expected from 1 to {classes - fewest} excluded classes of {classes}, got k={k}"
-        )
-    return y.topk(classes - k, dim=-1, largest=False, sorted=False).values
+        classes = y.shape[-1]
+        if not 1 <= self.k <= classes - 2:
+            raise LabelError(
+                f"expected from 1 to {classes - 2} excluded classes of {classes}, got k={self.k}"
+            )
+        rest = y.topk(classes - self.k, dim=-1, largest=False, sorted=False).values
+        return self.scale * rest.var(-1, unbiased=False)
 
 
 @dataclass(frozen=True, eq=False)
-class ScalarObjective(ABC):
-    """The function that a search minimises. It is differentiable."""
+class FullHead:
+    """The published evaluation: the whole head for one scalar at a time, in the share's dtype."""
 
     row: RowRatios
     loss: Loss
 
-    @abstractmethod
     def label(self, scalar: Tensor) -> Tensor:
         """Return the pseudo label ``softmax(W (s g) + b) − ratios / s`` (C,) at one scalar ()."""
-
-    def __call__(self, scalars: Tensor) -> Tensor:
-        """Return the losses (S,) at scalars (S,), computed one after the other."""
-        return torch.stack([self.loss(self.label(scalar)) for scalar in scalars])
-
-
-@dataclass(frozen=True, eq=False)
-class FullHead(ScalarObjective):
-    """The published evaluation: the whole head for one scalar at a time, in the share's dtype."""
-
-    def label(self, scalar: Tensor) -> Tensor:
         s = scalar.to(self.row.g)
         p = linear(s * self.row.g, self.row.W, self.row.b).softmax(-1)
         return p - self.row.ratios / s
 
+    def __call__(self, scalars: Tensor) -> Tensor:
+        """Return the losses (S,) at scalars (S,), which can be differentiated."""
+        return torch.stack([self.loss(self.label(scalar)) for scalar in scalars])
+
 
 @dataclass(frozen=True, eq=False)
-class Vectorised(ScalarObjective):
+class Vectorised(FullHead):
     """The fast evaluation: ``a = W g`` once, then all scalars together, in float64."""
 
     @cached_property
@@ -214,7 +175,7 @@ class Best:
         return Best(first.scalar, first.loss, self.evaluations + other.evaluations)
 
 
-Evaluation = Callable[[RowRatios, Loss], ScalarObjective]
+Evaluation = Callable[[RowRatios, Loss], FullHead]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +211,7 @@ class ScalarSearch(ABC):
         return replace(found, label=label, feature=best.scalar * row.g.double())
 
     @abstractmethod
-    def search(self, objective: ScalarObjective) -> tuple[ClassicOutcome, Best]:
+    def search(self, objective: FullHead) -> tuple[ClassicOutcome, Best]:
         """Return how the search ended, and the lowest point that it saw."""
 
 
@@ -283,7 +244,7 @@ class LBFGSSearch(ScalarSearch):
     history: int = 100  # torch's history of L-BFGS. One takes the same steps in less time
     skip: Skip | None = None  # how plateaus are left, if at all
 
-    def search(self, objective: ScalarObjective) -> tuple[ClassicOutcome, Best]:
+    def search(self, objective: FullHead) -> tuple[ClassicOutcome, Best]:
         """Descend from one side of zero, and if that fails from the other."""
         outcome, best = self._descend(objective, self.initial)
         if outcome is not ClassicOutcome.CONVERGED:
@@ -291,7 +252,7 @@ class LBFGSSearch(ScalarSearch):
             best = best.lower(other)
         return outcome, best
 
-    def _descend(self, objective: ScalarObjective, start: float) -> tuple[ClassicOutcome, Best]:
+    def _descend(self, objective: FullHead, start: float) -> tuple[ClassicOutcome, Best]:
         """Descend on one side, with at most half the iterations, from ``start``."""
         s = torch.tensor([start], dtype=torch.double, requires_grad=True)
         optimiser = torch.optim.LBFGS([s], lr=self.lr, history_size=self.history)
@@ -389,7 +350,7 @@ class PSOSearch(ScalarSearch):
         if not self.widths or min(self.widths) <= 0:
             raise SoftleakError(f"expected at least one width, all positive, got {self.widths=}")
 
-    def search(self, objective: ScalarObjective) -> tuple[ClassicOutcome, Best]:
+    def search(self, objective: FullHead) -> tuple[ClassicOutcome, Best]:
         """Send a swarm to one interval after the other."""
         generator = torch.Generator().manual_seed(self.seed)
         best = Best(math.nan, math.inf, 0)
@@ -431,17 +392,10 @@ class LBFGSThenPSO:
         return replace(second, evaluations=first.evaluations + second.evaluations)
 
 
-_SWARM = Swarm(particles=500, iterations=40)
-
 # The intervals end at 6, 10, 30 and 50. The next would end at the bound, which is not below it.
 PUBLISHED_SMOOTHING = LBFGSThenPSO(
-    LBFGSSearch(skip=Skip()), PSOSearch(swarm=_SWARM, widths=(5.0, 4.0, 20.0))
-)
-
-# The intervals end at 6, 16 and 66.
-PUBLISHED_MIXUP = LBFGSThenPSO(
-    LBFGSSearch(loss=Variance(2), coefficient=2.0, skip=Skip()),
-    PSOSearch(loss=Variance(2), coefficient=2.0, swarm=_SWARM, widths=(5.0, 10.0, 50.0)),
+    LBFGSSearch(skip=Skip()),
+    PSOSearch(swarm=Swarm(particles=500, iterations=40), widths=(5.0, 4.0, 20.0)),
 )
 
 # For Table 5: with noise no loss is below 1e-9, so the best of all intervals is taken. It is
@@ -458,20 +412,13 @@ def bias_ratio(
     ``y = softmax(W x + b) − G_b``. Raises a ``SoftleakError`` if head or share have no such bias.
     """
     known, sent = head_gradient(model, share, head)
-    if known.bias_name not in dict(model.named_parameters()):
-        raise ModelError(
-            f"expected a head with a bias, but {known.name or 'the model'!r} has none; "
-            "use recover_label, which finds other evidence"
-        )
-    if known.bias_name not in share:
+    parameters = dict(model.named_parameters())
+    if known.bias_name not in parameters or known.bias_name not in share:
         raise MissingGradient(
-            f"the share lacks {known.bias_name!r}, the gradient of the head's bias"
+            f"expected {known.bias_name!r}, the gradient of the head's bias, in the share; use "
+            "recover_label, which finds other evidence"
         )
-    if share[known.bias_name].shape != known.b.shape:
-        raise ShareError(
-            f"the gradient {known.bias_name!r} should be {tuple(known.b.shape)} as the model's "
-            f"bias, got {tuple(share[known.bias_name].shape)}; is this the right model?"
-        )
+    share.check_shapes(parameters)
     G = sent.double()
     delta = share[known.bias_name].to(G)
     index = int(delta.abs().argmax())
@@ -540,20 +487,3 @@ def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:
                     f"({type(step).__name__}); use softleak.invert, or {REMEDY}"
                 )
     return x
-
-
-def bias_attack(model: nn.Module, share: GradientShare) -> Tensor:
-    """Return the input of the first fully connected layer with a bias: ``∂L/∂W_r / ∂L/∂b_r``.
-
-    Raises ``ShareError`` if no fully connected layer of the share has a gradient of its bias.
-    """
-    for name, layer in model.named_modules():
-        complete = {f"{name}.weight", f"{name}.bias"} <= set(share.gradients)
-        if isinstance(layer, nn.Linear) and complete:
-            bias = share[f"{name}.bias"]
-            row = int(bias.abs().argmax())
-            return share[f"{name}.weight"][row] / bias[row]
-    raise ShareError(
-        "expected a fully connected layer whose weight and bias gradients are both in the share, "
-        "got none; use softleak.invert, which needs no bias"
-    )

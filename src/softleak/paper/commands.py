@@ -27,7 +27,7 @@ from softleak.paper.leaderboard import LEADERBOARD, frameworks_left_out, runnabl
 from softleak.paper.models import MODELS
 from softleak.paper.networks import Shelf
 from softleak.paper.options import EVERYTHING, EngineName, ReproduceOptions, TrainOptions
-from softleak.paper.reproduction import EXPERIMENTS, Omission, reproduce
+from softleak.paper.reproduction import EXPERIMENTS, Key, reproduce
 from softleak.paper.results import (
     ResultsPage,
     around,
@@ -38,7 +38,7 @@ from softleak.paper.results import (
     write_results,
 )
 from softleak.paper.sweep import Cluster, Engine, Local, Piece, Processes, Records
-from softleak.paper.training import RECIPES, Epoch, Recipe, accuracy, save, train
+from softleak.paper.training import RECIPES, Recipe, accuracy, save, train
 
 
 def show_models() -> None:
@@ -123,7 +123,7 @@ def _drawn(
             yield f"{name} was not drawn: {error}"
 
 
-def _close(console: Console, omitted: list[Omission], lost: list[Piece], out: Path) -> None:
+def _close(console: Console, omitted: dict[Key, str], lost: list[Piece], out: Path) -> None:
     if omitted:
         console.print(omission_table(omitted))
     if lost:
@@ -154,8 +154,8 @@ def train_network(options: TrainOptions) -> None:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
 
-    def tell(epoch: Epoch) -> None:
-        console.print(f"epoch {epoch.number} of {epoch.of}: loss {epoch.loss:.4f}")
+    def tell(epoch: int, loss: float) -> None:
+        console.print(f"epoch {epoch} of {recipe.epochs}: loss {loss:.4f}")
 
     # Whatever is wrong is said before hours of training.
     with mistakes("Nothing was kept: weights are written after the last epoch."):

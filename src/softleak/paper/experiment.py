@@ -7,23 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
+from typing import ClassVar
 
 from softleak.core.errors import OptionError
 from softleak.paper.data.load import FILES
-from softleak.paper.networks import NETWORKS, Network, Shelf
+from softleak.paper.networks import NETWORKS, AttackedNetwork, Network, Shelf
 from softleak.paper.sweep import Measures, Piece
 
 Attack = Callable[[Sequence[int], int], Iterable[Measures]]  # sample numbers and the repetition
 NOTHING = "–"  # how a value that does not exist is written
-
-
-def one_by_one(measured: Callable[[int, int], Measures]) -> Attack:
-    """Return the attack that measures one sample after the other, by its number and repetition."""
-
-    def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
-        return (measured(number, repeat) for number in numbers)
-
-    return attack
 
 
 class Unit(Enum):
@@ -54,7 +46,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell(ABC):
-    """One entry of a table: an attack on a network."""
+    """One entry of a table: an attack on a network.
+
+    A cell measures one sample by itself (``measured``), or makes its attack on several together
+    (``prepare``).
+    """
+
+    everything: ClassVar[bool] = False  # whether shares hold the gradient of every parameter
+    evidence: ClassVar[bool] = True  # whether the network's layers are searched for evidence
 
     subject: str  # the name of the network in ``NETWORKS``
     _: KW_ONLY
@@ -72,9 +71,16 @@ class Cell(ABC):
     def network(self) -> Network:
         return NETWORKS[self.subject]
 
-    @abstractmethod
     def prepare(self, shelf: Shelf) -> Attack:
         """Do what is done once for all samples, and return the attack on them."""
+        target = AttackedNetwork.of(
+            self.network, shelf, evidence=self.evidence, everything=self.everything
+        )
+        return lambda numbers, repeat: (self.measured(target, n, repeat) for n in numbers)
+
+    def measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
+        """Return what is measured of one sample of a repetition."""
+        raise NotImplementedError
 
 
 PAPER = json.loads(FILES.joinpath("paper.json").read_text("utf-8"))

@@ -24,21 +24,10 @@ from softleak.matching.optimisers import LBFGS, Adam
 from softleak.matching.problems import L2, Cosine, TotalVariation
 from softleak.matching.reconstruct import reconstruct_many
 from softleak.matching.tasks import RandomLabel
+from softleak.paper import tables
 from softleak.paper.classic import RowRatios, Variance, Vectorised
 from softleak.paper.data.samples import Sample, smooth
 from softleak.paper.experiment import Cell, Experiment
-from softleak.paper.input_tables import inverter, mean_image
-from softleak.paper.label_tables import (
-    BATCH_TABLE,
-    NOISES,
-    PROVED_PART,
-    RIGHT_PART,
-    TABLE5,
-    BatchCell,
-    NoiseCell,
-    chosen_row,
-    read,
-)
 from softleak.paper.networks import (
     MIXED,
     NETWORKS,
@@ -92,9 +81,12 @@ def labels_by_size(drawing: Drawing) -> None:
     """Draw a panel per network and a line per kind of label: what is right, and what is proved."""
     # By network and kind of label: the sizes of batches, and two means over batches of each.
     lines: dict[str, dict[str, list[tuple[int, float, float]]]] = {}
-    for cell in BATCH_TABLE.cells:
-        right, proved = (drawing.mean(BATCH_TABLE, cell, m) for m in (RIGHT_PART, PROVED_PART))
-        if isinstance(cell, BatchCell) and right is not None and proved is not None:
+    for cell in tables.BATCH_TABLE.cells:
+        right, proved = (
+            drawing.mean(tables.BATCH_TABLE, cell, m)
+            for m in (tables.RIGHT_PART, tables.PROVED_PART)
+        )
+        if isinstance(cell, tables.BatchCell) and right is not None and proved is not None:
             kinds = lines.setdefault(cell.subject, {})
             kinds.setdefault(cell.kind.name, []).append((cell.size, right, proved))
     if not lines:
@@ -126,7 +118,7 @@ def _target(drawing: Drawing) -> AttackedNetwork:
 
 def computed(target: AttackedNetwork, samples: list[Sample]) -> list[Tensor]:
     """Return each input in pixels (C, H, W), or the mean image where none was found."""
-    inverse, nothing = inverter(target), mean_image(target)
+    inverse, nothing = tables.inverter(target), tables.mean_image(target)
     found = (inverse(target.share(sample))[1] for sample in samples)
     undo = target.network.normalisation.invert
     return [
@@ -172,7 +164,7 @@ def comparison(drawing: Drawing) -> None:
             target.model, shares, objective=objective, optimiser=way, priors=priors,
             label=RandomLabel(), head=target.head,
         )  # fmt: skip
-        nothing = mean_image(target)
+        nothing = tables.mean_image(target)
         rows[name] = [nothing if r.input is None else undo(r.input) for r in found]
     rows["softleak"] = computed(target, samples)
     figure, panels = plot.subplots(
@@ -198,12 +190,16 @@ WAYS = {
 
 def errors_under_noise(drawing: Drawing) -> None:
     """Draw a panel per kind of noise and a line per way to read the share."""
-    figure, panels = pyplot().subplots(1, len(NOISES), figsize=(10, 3.6), layout="constrained")
+    figure, panels = pyplot().subplots(
+        1, len(tables.NOISES), figsize=(10, 3.6), layout="constrained"
+    )
     drawn = 0
-    for axes, kind in zip(panels, NOISES, strict=True):
-        cells = [c for c in TABLE5.cells if isinstance(c, NoiseCell) and c.kind == kind]
+    for axes, kind in zip(panels, tables.NOISES, strict=True):
+        cells = [
+            c for c in tables.TABLE5.cells if isinstance(c, tables.NoiseCell) and c.kind == kind
+        ]
         for way, words in WAYS.items():
-            means = {cell.std: drawing.mean(TABLE5, cell, f"{way}_L1") for cell in cells}
+            means = {cell.std: drawing.mean(tables.TABLE5, cell, f"{way}_L1") for cell in cells}
             measured = {std: mean for std, mean in means.items() if mean is not None}
             drawn += len(measured)
             axes.loglog(list(measured), list(measured.values()), "o-", label=words)
@@ -245,7 +241,7 @@ def line(drawing: Drawing, wanted: str, otherwise: str) -> ScalarLine:
     recovery = recover_label(
         target.model, share, family=Smoothed(), evidence=False, head=target.head
     )
-    found = read(recovery, target.head, chosen_row(share, target.head)).scalar
+    found = tables.read(recovery, target.head, tables.chosen_row(share, target.head)).scalar
     if row is None or not math.isfinite(found):
         raise DataError(f"nothing can be drawn of {name}: {recovery.message}")
     reach = max(SCALAR_FARTHEST, 1.5 * abs(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
@@ -11,6 +11,7 @@ from importlib import import_module
 from io import StringIO
 from itertools import product
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,12 +30,10 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, GaussianNoise, Prune
 from softleak.matching.problems import TotalVariation
-from softleak.paper.data.samples import Sample
-from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit, one_by_one
-from softleak.paper.input_tables import mean_image
-from softleak.paper.label_tables import LABEL_TOLERANCE
-from softleak.paper.networks import SEEDS, SMOOTHED, AttackedNetwork, Shelf
+from softleak.paper.experiment import Cell, Column, Experiment, Unit
+from softleak.paper.networks import NOISE_SEED, SMOOTHED, AttackedNetwork
 from softleak.paper.sweep import Measures
+from softleak.paper.tables import LABEL_TOLERANCE, mean_image
 
 BREACHING = "breaching (inverting gradients)"
 UNDECLARED = "operator torchvision::"  # how torch's complaint about such an operator begins
@@ -99,12 +98,8 @@ def frameworks_left_out() -> str:
     return leakpro
 
 
-@dataclass(frozen=True, eq=False)
-class FieldAnswer:
-    """The inputs (n, …) that an attack found, None if there are none, and its labels (m, C)."""
-
-    inputs: Tensor | None
-    labels: Tensor
+# The inputs (n, …) that an attack found, None if there are none, and its labels (m, C).
+FieldAnswer = tuple[Tensor | None, Tensor]
 
 
 def apparent_labels(subject: Subject, share: GradientShare, size: int) -> Tensor:
@@ -138,7 +133,7 @@ class FieldAttack:
 
         with torch.enable_grad():
             self._minimise(sought, lambda: distance(x, labels()))
-        return FieldAnswer(x.detach(), labels().detach())
+        return x.detach(), labels().detach()
 
     def _minimise(self, sought: list[Tensor], distance: Callable[[], Tensor]) -> None:
         """Minimise by Adam on the signs of the slope, or by L-BFGS, as the attack's authors do."""
@@ -219,7 +214,7 @@ class BreachingAttack:
             )
             sent, received = self._exchanged(subject, share, labels)
             found, _ = attacker.reconstruct([sent], [received], {})
-        return FieldAnswer(found["data"].detach(), labels)
+        return found["data"].detach(), labels
 
     def _exchanged(
         self, subject: Subject, share: GradientShare, labels: Tensor
@@ -255,9 +250,7 @@ def ours(subject: Subject, share: GradientShare, size: int) -> FieldAnswer:
     alone = () if report.input.pixels is None else (report.input.pixels,)
     pictures = [CIFAR10_NORM.apply(one.float()) for one in report.samples.pictures or alone]
     none = torch.zeros(0, subject.head.classes)
-    return FieldAnswer(
-        torch.stack(pictures) if pictures else None, torch.stack(labels) if labels else none
-    )
+    return torch.stack(pictures) if pictures else None, torch.stack(labels) if labels else none
 
 
 LeaderboardAttack = Callable[[Subject, GradientShare, int], FieldAnswer]
@@ -279,6 +272,9 @@ DEFENCES: Mapping[str, Callable[[int], Defense | None]] = {
 class LeaderboardCell(Cell):
     """One attack on the batches of one network, behind one defence; the paper has none."""
 
+    everything: ClassVar[bool] = True
+    evidence: ClassVar[bool] = False
+
     defence: str  # the name of the defence in ``DEFENCES``
     size: int  # the number of samples in a batch, which every attack is told
     method: str  # the name of the attack in ``ATTACKS``
@@ -289,29 +285,20 @@ class LeaderboardCell(Cell):
     def name(self) -> str:
         return f"{self.subject}, {self.defence}, B={self.size}, {self.method}"
 
-    def prepare(self, shelf: Shelf) -> Attack:
-        target = AttackedNetwork.of(self.network, shelf, evidence=False, everything=True)
-        nothing = self.network.normalisation.apply(mean_image(target))
-
-        def measured(number: int, repeat: int) -> Measures:
-            drawn, share = target.batch(SMOOTHED.augmentation, self.size, number, repeat)
-            defence = DEFENCES[self.defence](SEEDS.noise + repeat + number)
-            sent = share if defence is None else defence(share)
-            found = ATTACKS[self.method](target.subject, sent, self.size)
-            return self._scored(found, drawn, nothing)
-
-        return one_by_one(measured)
-
-    def _scored(self, found: FieldAnswer, drawn: Sequence[Sample], nothing: Tensor) -> Measures:
+    def measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
         """Compare every true sample with the image and the label that come nearest to it."""
+        drawn, share = target.batch(SMOOTHED.augmentation, self.size, number, repeat)
+        defence = DEFENCES[self.defence](NOISE_SEED + repeat + number)
+        sent = share if defence is None else defence(share)
+        images, labels = ATTACKS[self.method](target.subject, sent, self.size)
         norm = self.network.normalisation
-        usable = found.inputs is not None and bool(found.inputs.isfinite().all())
-        images = found.inputs if usable and found.inputs is not None else nothing[None]
-        pixels = [norm.invert(image.view_as(nothing).double()) for image in images]
+        if images is None or not bool(images.isfinite().all()):
+            images = norm.apply(mean_image(target))[None]
+        pixels = [norm.invert(image.view(drawn[0].x.shape).double()) for image in images]
         best = [max(psnr(one, norm.invert(s.x.double())) for one in pixels) for s in drawn]
         y = torch.stack([one.y for one in drawn])
-        off = torch.cdist(y, found.labels.double(), p=1)
-        same = y.argmax(1)[:, None] == found.labels.argmax(1)
+        off = torch.cdist(y, labels.double(), p=1)
+        same = y.argmax(1)[:, None] == labels.argmax(1)
         exact = (off < LABEL_TOLERANCE).any(1)
         return {
             IMAGE: sum(best) / len(best),

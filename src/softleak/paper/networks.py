@@ -25,17 +25,9 @@ from softleak.paper import data, models
 from softleak.paper.data.load import ImageSet
 from softleak.paper.data.samples import Augmentation, Sample
 
-
-@dataclass(frozen=True)
-class Seeds:
-    """The seeds of an experiment; a repetition adds its number to those of samples and noise."""
-
-    samples: int = 1  # the seed of the images and labels of the first repetition
-    weights: int = 0  # the seed of the initial weights of a network
-    noise: int = 2  # the seed of the noise that is added to shares in the first repetition
-
-
-SEEDS = Seeds()
+# Seeds: of initial weights, and of the first repetition's samples and noise; a repetition adds its
+# number to these.
+WEIGHT_SEED, SAMPLE_SEED, NOISE_SEED = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -146,7 +138,7 @@ class Network:
     def build(self, shelf: Shelf) -> nn.Module:
         """Return the model in eval mode, with the same weights every time."""
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(SEEDS.weights)
+            torch.manual_seed(WEIGHT_SEED)
             model = self.make()
             model = model if self.initialise is None else self.initialise(model)
         if self.weights:
@@ -250,7 +242,7 @@ class AttackedNetwork:
 
     def sample(self, kind: Augmentation, number: int, repeat: int = 0) -> Sample:
         """Return a sample that depends on nothing but its number and its repetition."""
-        return self.network.sample(self.shelf, kind, number, SEEDS.samples + repeat)
+        return self.network.sample(self.shelf, kind, number, SAMPLE_SEED + repeat)
 
     def share(self, sample: Sample) -> GradientShare:
         """Return the gradient that a client sends for this sample."""

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field, replace
 from softleak.core.environment import code, versions
 from softleak.core.errors import DataError, OptionError
 from softleak.paper.experiment import Attack, Cell, Experiment, Size
-from softleak.paper.input_tables import FCN, TABLE3, TABLE4, MatchingCell
-from softleak.paper.label_tables import BATCH_TABLE, TABLE1, TABLE2, TABLE5
 from softleak.paper.leaderboard import LEADERBOARD
-from softleak.paper.networks import SEEDS, Shelf
+from softleak.paper.networks import SAMPLE_SEED, WEIGHT_SEED, Shelf
 from softleak.paper.sweep import Engine, Piece, Record, Records, missing, sweep
+from softleak.paper.tables import TABLES, MatchingCell
 
 EXPERIMENTS: Mapping[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (TABLE1, TABLE2, TABLE3, TABLE4, TABLE5, FCN, BATCH_TABLE, LEADERBOARD)
+    experiment.name: experiment for experiment in (*TABLES, LEADERBOARD)
 }
 
 
@@ -57,25 +55,16 @@ class Laboratory:
 Begin = Callable[[int], Callable[[Piece], None]]  # from the number of pieces to a listener
 
 
-@dataclass(frozen=True)
-class Omission:
-    """A cell that was not run because files are missing."""
-
-    experiment: str  # the name of its experiment
-    cell: str  # the name of the cell
-    lacking: str  # the files that it needs
-
-
 def reproduce(
     experiments: Sequence[Experiment], size: Size, shelf: Shelf, records: Records, engine: Engine,
     only: str = "", compiled: bool = False, begin: Begin = lambda _: lambda __: None,
-) -> tuple[list[Omission], list[Piece]]:  # fmt: skip
+) -> tuple[dict[Key, str], list[Piece]]:  # fmt: skip
     """Run every cell whose name contains ``only`` and whose files are there.
 
     What the records hold already is not computed again. ``compiled`` gradient matching is faster
     and rounds differently. ``begin`` is told the number of pieces, and returns a listener to them.
 
-    Returns the cells that need files that are missing, and the pieces whose workers died
+    Returns the missing files of the cells that need some, and the pieces whose workers died
     repeatedly. Raises ``OptionError`` if no cell has such a name, ``DataError`` if files are
     missing for all of them, ``MissingExtra`` if a measure needs a package that is not installed.
     """
@@ -115,13 +104,13 @@ def _chosen(experiments: Sequence[Experiment], only: str) -> list[tuple[Experime
 
 def _runnable(
     cells: Sequence[tuple[Experiment, Cell]], shelf: Shelf
-) -> tuple[list[tuple[Experiment, Cell]], list[Omission]]:
-    """Return the cells whose files are there, and the omissions; raise if all are omitted."""
+) -> tuple[list[tuple[Experiment, Cell]], dict[Key, str]]:
+    """Return the cells whose files are there, and what the others lack; raise if all lack some."""
     lacking = {(e.name, cell.name): cell.network.lacking(shelf) for e, cell in cells}
     runnable = [(e, cell) for e, cell in cells if not lacking[e.name, cell.name]]
-    omitted = [Omission(*key, files) for key, files in lacking.items() if files]
+    omitted = {key: files for key, files in lacking.items() if files}
     if omitted and not runnable:
-        files = dict.fromkeys(name for each in omitted for name in each.lacking.split(", "))
+        files = dict.fromkeys(name for each in omitted.values() for name in each.split(", "))
         raise DataError(
             f"nothing can be run: the cells asked for need {', '.join(files)}. Give the folders "
             "that hold them by --data and --weights"
@@ -136,7 +125,7 @@ def provenance(cell: Cell, shelf: Shelf) -> dict[str, object]:
     return {
         "code": code(),
         "versions": dict(versions()),
-        "seeds": {"samples": SEEDS.samples, "weights": SEEDS.weights},
+        "seeds": {"samples": SAMPLE_SEED, "weights": WEIGHT_SEED},
         "files": shelf.hashes([network.source.file, network.weights]),
         "shortfall": shelf.shortfall(network.source),
         **({"compiled": True} if compiled else {}),

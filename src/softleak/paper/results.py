@@ -18,9 +18,9 @@ from softleak._version import __version__
 from softleak.core.errors import FileError
 from softleak.io.atomic import write_text
 from softleak.paper.experiment import NOTHING, PAPER, Cell, Column, Experiment
-from softleak.paper.input_tables import PSNR
-from softleak.paper.reproduction import EXPERIMENTS, Omission
+from softleak.paper.reproduction import EXPERIMENTS, Key
 from softleak.paper.sweep import Record, Records, numbers
+from softleak.paper.tables import PSNR
 from softleak.present.page import fill
 
 
@@ -427,11 +427,11 @@ def results_table(results: Table) -> Group:
     return Group(table, Text("\n".join(caption)))
 
 
-def omission_table(omitted: Sequence[Omission]) -> RichTable:
+def omission_table(omitted: Mapping[Key, str]) -> RichTable:
     """Return a table of the cells that were not run, and what they need."""
     table = RichTable(title="Not run", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
     for column in ("cell", "needs, in --data or --weights"):
         table.add_column(column, overflow="fold")
-    for omission in omitted:
-        table.add_row(f"{omission.experiment}: {omission.cell}", omission.lacking)
+    for (experiment, cell), files in omitted.items():
+        table.add_row(f"{experiment}: {cell}", files)
     return table

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
-
-import torch
-from torch import Tensor
 
 from softleak.audit.metrics import Truth
 from softleak.audit.run import NamedShare
 from softleak.core.client import capture
+from softleak.io.formats import tensor_digest
 from softleak.paper import data, models
-
-
-def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of tensors by name: of names, shapes, number formats and bytes."""
-    digest = sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
 
 KINDS: Mapping[str, data.Augmentation] = {
     "one-hot": data.Hard(),

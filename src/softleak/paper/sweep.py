@@ -7,13 +7,12 @@ import json
 import os
 import pickle
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from multiprocessing import get_all_start_methods, get_context, parent_process
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -252,19 +251,16 @@ class Processes:
     def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
         packed, rest = pickle.dumps(compute), iter(pieces)
         while lost := (yield from _until_one_dies(self.workers, packed, rest)):
-            yield from _one_by_one(packed, lost)
+            for piece in lost:
+                yield from _alone(packed, piece)
 
 
-def _one_by_one(packed: bytes, lost: list[Piece]) -> Iterator[Done]:
-    """Compute what was under way when a worker died, one by one: each death then has one cause."""
-    deaths, rest = Counter(lost), iter(lost)
-    while killing := (yield from _until_one_dies(1, packed, rest)):
-        (piece,) = killing
-        deaths[piece] += 1
-        if deaths[piece] < TRIES_PER_PIECE:
-            rest = chain(killing, rest)
-        else:
-            yield piece, None
+def _alone(packed: bytes, piece: Piece) -> Iterator[Done]:
+    """Compute a piece that was under way when a worker died: a further death has one cause."""
+    for _ in range(TRIES_PER_PIECE - 1):
+        if not (yield from _until_one_dies(1, packed, iter([piece]))):
+            return
+    yield piece, None
 
 
 def _until_one_dies(

@@ -36,15 +36,6 @@ class Recipe:
     seed: int = 0  # the seed of initial weights, order and augmentation
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """How far training has come."""
-
-    number: int  # the number of the epoch that has ended, from 1
-    of: int  # the number of all epochs
-    loss: float  # the mean loss of the epoch
-
-
 def initialise(model: nn.Module, gain: float) -> None:
     """Replace the weights by Xavier initialisation, and biases by zero.
 
@@ -105,10 +96,10 @@ def accuracy(model: nn.Module, images: ImageSet) -> float:
     return (torch.cat(guesses) == images.labels).double().mean().item()
 
 
-def train(recipe: Recipe, images: ImageSet, tell: Callable[[Epoch], None]) -> nn.Module:
+def train(recipe: Recipe, images: ImageSet, tell: Callable[[int, float], None]) -> nn.Module:
     """Train a network with AdamW and a one-cycle schedule, and return it in eval mode.
 
-    ``images`` are of the recipe's size; ``tell`` is called at the end of each epoch.
+    ``images`` are of the recipe's size; ``tell`` hears the number and mean loss of each epoch.
     """
     generator = torch.Generator().manual_seed(recipe.seed)
     with torch.random.fork_rng(devices=()):
@@ -128,7 +119,7 @@ def train(recipe: Recipe, images: ImageSet, tell: Callable[[Epoch], None]) -> nn
             for inputs, targets in batches(images, recipe, generator):
                 total += len(inputs) * _step(model, optimiser, inputs, targets)
                 schedule.step()
-            tell(Epoch(number, recipe.epochs, total / len(images)))
+            tell(number, total / len(images))
     return model.eval()
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from softleak.audit.findings import Outcome
 from softleak.audit.leaks import Leak, Severity
-from softleak.audit.report import Audit, AuditReport
+from softleak.audit.report import Audit, AuditReport, Outcome
 from softleak.audit.sweeps import Response, WhatIf
 from softleak.core.fit import NOT_FITTED, Bearing, Fit, Topic
 from softleak.core.knowledge import Knowledge
@@ -140,8 +139,8 @@ def residual_risk(audit: Audit) -> Iterator[str]:
         parts = [f"recovered from {count} of {total} updates"] if count else []
         parts += [f"attacked without success in {failed}"] if failed else []
         parts += [f"not attacked in {missed}, of which nothing is known"] if missed else []
-        contradicted = f"not attacked in {broken}, since the update contradicts what was stated"
-        parts += [contradicted] if broken else []
+        void = f"not known in {broken}, since the update contradicts what was stated"
+        parts += [void] if broken else []
         yield f"{leak.value.capitalize()}: {listed(parts) or 'no update was audited'}."
     if audit.refused:
         yield f"{len(audit.refused)} files could not be audited; nothing is known of them."

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from softleak.audit.findings import Attempt, Method, Outcome
 from softleak.audit.input_attacks import (
     EMBEDDINGS,
     GAUSS_NEWTON,
@@ -21,7 +20,7 @@ from softleak.audit.input_attacks import (
     Attack,
 )
 from softleak.audit.leaks import Leak
-from softleak.audit.report import AuditReport
+from softleak.audit.report import Attempt, AuditReport, Method, Outcome
 from softleak.audit.several import LOCAL_FIRST_LAYER, LOCAL_MATCHING
 from softleak.core.fit import Bearing, Topic
 from softleak.core.results import Status
@@ -70,7 +69,7 @@ class CataloguedAttack(Attack):
         outcome, why = self.read(report)
         if outcome is Outcome.NO_SUCCESS and not report.fit.holds:  # it failed for nothing
             found = in_a_word(report.fit)
-            return Outcome.NOT_APPLICABLE, f"the update contradicts what it rests on ({found})"
+            return Outcome.NOT_APPLICABLE, f"the update contradicts what it rests on: {found}"
         return outcome, why
 
     def on(self, report: AuditReport) -> Attempt:

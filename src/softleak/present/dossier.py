@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from softleak.audit.findings import Outcome
 from softleak.audit.leaks import Leak
-from softleak.audit.report import Audit, AuditReport
+from softleak.audit.report import Audit, AuditReport, Outcome
 from softleak.audit.sweeps import Response
 from softleak.core.vocabulary import written
 from softleak.io.atomic import write_text

@@ -18,14 +18,15 @@ from urllib.parse import quote
 from torch import Tensor
 
 from softleak._version import __version__
-from softleak.audit.findings import (
+from softleak.audit.leaks import Leak, Severity
+from softleak.audit.report import (
+    Audit,
+    AuditReport,
     CompositionFinding,
     InputFinding,
     LabelFinding,
     SamplesFinding,
 )
-from softleak.audit.leaks import Leak, Severity
-from softleak.audit.report import Audit, AuditReport
 from softleak.audit.sweeps import Point, WhatIf
 from softleak.core.vocabulary import State
 from softleak.inversion.results import Text
@@ -50,10 +51,7 @@ def as_data(audit: Audit) -> dict[str, Any]:
         "counts": {leak.value: audit.count(leak) for leak in Leak},
         "not_attacked": {leak.value: audit.untried(leak) for leak in Leak},
         "shares": len(audit.reports),
-        "model": audit.model,
-        "evidence": list(audit.evidence),
-        "class_names": list(audit.class_names),
-        "remarks": list(audit.remarks),
+        **_fields(audit, "model", "evidence", "class_names", "remarks"),
         "reports": [_report(report) for report in audit.reports],
         "refused": [asdict(refusal) for refusal in audit.refused],
         "provenance": asdict(audit.provenance),
@@ -87,7 +85,7 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "samples": _samples(report.samples),
         "assumptions": list(report.assumptions),
         "seconds": report.seconds,
-        "score": score and {name: getattr(score, name) for name in SCORED},
+        "score": score and _fields(score, *SCORED),
     }
 
 
@@ -114,85 +112,63 @@ def _point(point: Point) -> dict[str, Any]:
 
 def _label(finding: LabelFinding) -> dict[str, Any]:
     recovery = finding.recovery
+    told = ("message", "error", "scalar", "scale", "samples", "noise", "confidence")
     return {
         "proved": finding.proved,
         "status": recovery.status.name,
-        "message": recovery.message,
         "label": numbers(recovery.label),
-        "error": recovery.error,
         "class_index": finding.class_index,
-        "scalar": recovery.scalar,
-        "scale": recovery.scale,
-        "samples": recovery.samples,
-        "noise": recovery.noise,
-        "confidence": recovery.confidence,
         "family": repr(recovery.family) if recovery.family else None,
         "solutions": [
-            {"scalar": c.scalar, "low": c.low, "high": c.high, "label": numbers(c.label)}
+            {**_fields(c, "scalar", "low", "high"), "label": numbers(c.label)}
             for c in recovery.solutions
         ],
         "evidence": [asdict(piece) for piece in recovery.evidence],
         "seconds": finding.seconds,
+        **_fields(recovery, *told),
     }
 
 
+def _fields(found: object, *names: str) -> dict[str, Any]:
+    """Return some attributes of a finding under their own names."""
+    return {name: getattr(found, name) for name in names}
+
+
 def _input(finding: InputFinding) -> dict[str, Any]:
+    told = ("message", "psnr_predicted", "determined", "misfit", "agreement", "seconds")
     return {
         "method": finding.method.name,
-        "message": finding.message,
-        "psnr_predicted": finding.psnr_predicted,
-        "determined": finding.determined,
-        "misfit": finding.misfit,
-        "agreement": finding.agreement,
         "shape": None if finding.pixels is None else list(finding.pixels.shape),
         "layers": [asdict(layer) for layer in finding.layers],
-        "seconds": finding.seconds,
         "text": None if finding.text is None else _text(finding.text),
         "certificate": None if finding.certificate is None else _certificate(finding.certificate),
+        **_fields(finding, *told),
     }
 
 
 def _certificate(found: Certificate) -> dict[str, Any]:
     """Return how Gauss–Newton went, and how well the share determines each direction."""
-    return {
-        "proved": found.proved,
-        "reason": found.reason,
-        "misfits": list(found.misfits),
-        "undetermined": found.undetermined,
-        "spectrum": numbers(found.spectrum),
-        "seconds": found.seconds,
-    }
+    told = _fields(found, "proved", "reason", "misfits", "undetermined", "seconds")
+    return {**told, "spectrum": numbers(found.spectrum)}
 
 
 def _composition(finding: CompositionFinding) -> dict[str, Any]:
-    return {
-        "samples": finding.samples,
-        "present": list(finding.present),
-        "raised": list(finding.raised),
-        "counts": None if finding.counts is None else asdict(finding.counts),
-        "message": finding.message,
-        "attacked": finding.attacked,
-        "otherwise": list(finding.otherwise),
-        "signs": finding.signs,
-    }
+    told = ("samples", "present", "raised", "message", "attacked", "otherwise", "signs")
+    counts = None if finding.counts is None else asdict(finding.counts)
+    return {**_fields(finding, *told), "counts": counts}
 
 
 def _samples(finding: SamplesFinding) -> dict[str, Any]:
     """Return every sample of an update of several."""
     return {
-        "attacked": finding.attacked,
-        "message": finding.message,
+        **_fields(finding, "attacked", "message", "inputs", "seconds"),
         "size": finding.size or None,
         "proved": len(finding.proved),
-        "inputs": finding.inputs,
-        "seconds": finding.seconds,
         "each": [
             {
                 "status": one.status.name,
-                "message": one.message,
                 "label": numbers(one.label),
-                "error": one.error,
-                "feature_error": one.feature_error,
+                **_fields(one, "message", "error", "feature_error"),
             }
             for one in finding.samples
         ],
@@ -200,15 +176,11 @@ def _samples(finding: SamplesFinding) -> dict[str, Any]:
 
 
 def _text(text: Text) -> dict[str, Any]:
-    return {
-        "method": text.method,
-        "explained": text.explained,
-        "words": list(text.words),
-        "tokens": [
-            {"position": p.position, "token": p.token, "certainty": p.certainty.name}
-            for p in text.places
-        ],
-    }
+    tokens = [
+        {**_fields(place, "position", "token"), "certainty": place.certainty.name}
+        for place in text.places
+    ]
+    return {**_fields(text, "method", "explained", "words"), "tokens": tokens}
 
 
 def numbers(tensor: Tensor | None) -> list[float] | None:
@@ -229,19 +201,16 @@ UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def write_junit(path: Path, audit: Audit, gates: frozenset[Leak]) -> None:
-    """Write the findings as JUnit XML, whole or not at all.
-
-    Args:
-        path: the file to write.
-        audit: what was found.
-        gates: the kinds of leak that ``--fail-on`` names; if there are none, every kind is a test
-            and what was not attacked is skipped.
-    """
+    """Write the findings as JUnit XML, whole or not at all."""
     write_text(path, junit(audit, gates))
 
 
 def junit(audit: Audit, gates: frozenset[Leak] = frozenset()) -> str:
-    """Return the findings as JUnit XML."""
+    """Return the findings as JUnit XML.
+
+    ``gates`` are the kinds of leak that ``--fail-on`` names; if there are none, every kind is a
+    test and what was not attacked is skipped.
+    """
     kinds = [leak for leak in Leak if leak in gates or not gates]
     cases = [_case(r, leak, bool(gates)) for r in audit.reports for leak in kinds]
     cases += [_refused(refusal.name, refusal.reason) for refusal in audit.refused]
@@ -309,12 +278,7 @@ KIND_OF_STATE = {
 
 
 def write_sarif(path: Path, audit: Audit) -> None:
-    """Write the findings as SARIF, whole or not at all.
-
-    Args:
-        path: the file to write.
-        audit: what was found.
-    """
+    """Write the findings as SARIF, whole or not at all."""
     write_text(path, json.dumps(sarif(audit), indent=1, allow_nan=False) + "\n")
 
 
@@ -334,14 +298,10 @@ def sarif(audit: Audit) -> dict[str, Any]:
             }
             for refusal in audit.refused
         ]
-    driver = {
-        "name": "softleak",
-        "version": __version__,
-        "semanticVersion": __version__,
-        "rules": [_rule(leak) for leak in Leak],
-    }
+    rules = [_rule(leak) for leak in Leak]
+    versions = {"version": __version__, "semanticVersion": __version__}
     run = {
-        "tool": {"driver": driver},
+        "tool": {"driver": {"name": "softleak", **versions, "rules": rules}},
         "invocations": [invocation],
         "columnKind": "unicodeCodePoints",
         "results": [result for report in audit.reports for result in _results(report)],

@@ -23,9 +23,8 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from softleak._version import __version__
-from softleak.audit.findings import SamplesFinding
 from softleak.audit.leaks import Leak
-from softleak.audit.report import Audit, AuditReport
+from softleak.audit.report import Audit, AuditReport, SamplesFinding
 from softleak.audit.sweeps import Rate, Response
 from softleak.core.results import Status
 from softleak.core.vocabulary import State, written
@@ -36,6 +35,7 @@ from softleak.present.catalogue import every_attack
 from softleak.present.fit import fit_rows, fit_words
 from softleak.present.machine import finite
 from softleak.present.words import (
+    VOID,
     class_name,
     composition_words,
     feature_words,
@@ -174,6 +174,7 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> dict[str,
         "report": report,
         "severity": severity_of_share(report),
         "headline": headline(report),
+        "void": VOID,
         "label": label_words(report, names),
         "feature": feature_words(report),
         "input": input_words(report),

@@ -5,10 +5,10 @@ A row is a text whose braces name the reason's fields, or a function of these fi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from softleak.core.results import Reason, Why
+from softleak.core.results import Reason, Told, Why
 from softleak.present.fit import LOSS_NAMES
 
 LISTED_LAYERS = 3  # layers with dropout that are named
@@ -55,6 +55,23 @@ def _dropout(layers: tuple[str, ...]) -> str:
 def _under(words: str) -> Callable[..., str]:
     """Return a function that fills in the name of a loss."""
     return lambda loss: words.format(loss=LOSS_NAMES.get(loss.name, loss.name))
+
+
+def _of_several_attacks(reasons: Sequence[Told], beside: Told | None) -> str:
+    """Return what each attack found, the last one's finding counting, and what came of another."""
+    return _all_of([", so ".join(map(str, reasons)), *([] if beside is None else [beside])])
+
+
+def _all_of(reasons: Sequence[Told]) -> str:
+    return "; ".join(map(str, reasons))
+
+
+def _another_reading(sign: float, class_index: int | None) -> str:
+    what = "another scale" if sign > 0 else "another scale and sign (a difference of weights)"
+    return (
+        f"taken as the gradient itself, the share means no label at all; at {what} it means one "
+        f"label, of class {class_index}. If you know which, say so by the kind of the share"
+    )
 
 
 SENTENCES: dict[Why, str | Callable[..., Any]] = {
@@ -121,6 +138,9 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     Why.SIGNS_OF_SEVERAL: "the update is a pattern of signs",
     Why.NOT_ATTACKED: "not attacked: {why}",
     Why.NOT_SEVERAL: "nothing shows that there are several samples",
+    Why.ALL_OF: _all_of,
+    Why.OF_SEVERAL_ATTACKS: _of_several_attacks,
+    Why.ANOTHER_READING: _another_reading,
     Why.SIGN_PATTERN: "every entry of the head's gradient has the same size: the share is a sign "
     "pattern, as one step of Adam or signSGD leaves it, and not a gradient",
     Why.DROPOUT: _dropout,
@@ -134,4 +154,4 @@ def sentence(reason: Reason) -> str:
     words = SENTENCES[reason.kind]
     fields = dict(reason.fields)
     said = words.format(**fields) if isinstance(words, str) else words(**fields)
-    return "; ".join([said, *map(str, reason.notes)])
+    return _all_of([said, *reason.notes])

@@ -16,7 +16,7 @@ from softleak.core.fit import Fit
 from softleak.core.vocabulary import State
 from softleak.present.fit import in_a_word
 from softleak.present.page import chart
-from softleak.present.words import in_a_line, in_brief, known_words, not_attacked, summary
+from softleak.present.words import VOID, in_a_line, in_brief, known_words, not_attacked, summary
 
 TABLE_ROWS = 60  # of many shares the first; the files have all
 SCORE_COLUMNS = ("L1", "PSNR")  # columns that are there if the truth is
@@ -59,7 +59,7 @@ def audit_table(audit: Audit) -> Group:
     failed = any(State.NO_SUCCESS in report.states.values() for report in audit.reports)
     notes += ["–: this attack did not succeed"] if failed else []
     broken = any(State.CONTRADICTED in report.states.values() for report in audit.reports)
-    notes += [f"contradicted: {State.CONTRADICTED.value}"] if broken else []
+    notes += [f"contradicted: {VOID}"] if broken else []
     notes += [f"evidence: {'; '.join(audit.evidence)}"] if audit.evidence else []
     notes += ["L1 and PSNR: scored against the truth, which no attack saw"] if scored else []
     return Group(table, Text("\n".join([*notes, *audit.remarks]), style="table.caption"))

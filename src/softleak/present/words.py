@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torch import Tensor
 
-from softleak.audit.findings import Counts, Method, SamplesFinding
 from softleak.audit.leaks import Leak
 from softleak.audit.options import TokenNames
-from softleak.audit.report import Audit, AuditReport
+from softleak.audit.report import Audit, AuditReport, Counts, Method, SamplesFinding
+from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status, tags_in_words
 from softleak.core.vocabulary import State, written
 from softleak.inversion.results import Certainty, Text
 from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
+from softleak.labels.certify import describe_family
 from softleak.present.fit import in_a_word
 
 # Limits that keep sentences short.
@@ -23,6 +24,7 @@ MOST_CLASSES = 20  # classes that are listed
 MOST_SAMPLES = 8  # samples of an update whose labels are listed
 MOST_WORDS = 60  # words of a text without their places that are listed
 FAILED = "this attack did not succeed"
+VOID = "nothing is known of it, as the update contradicts what was stated"
 
 
 def class_name(index: int, names: Sequence[str]) -> str:
@@ -91,15 +93,11 @@ def leaked_of_samples(found: SamplesFinding, leaks: Sequence[Leak]) -> list[str]
 
     What leaked of the same number of samples is said together.
     """
-    known = {
-        Leak.LABEL: (len(found.proved), "the exact {}", "label"),
-        Leak.FEATURE: (found.features, "the {} before the last layer", "feature"),
-        Leak.INPUT: (found.inputs, "the {}", "input"),
-    }
     said: dict[int, list[str]] = {}
     for leak in leaks:
-        count, phrase, noun = known[leak]
-        said.setdefault(count, []).append(phrase.format(noun if count == 1 else f"{noun}s"))
+        count = 0 if leak.of_samples is None else leak.of_samples(found)
+        noun = leak.short if count == 1 else f"{leak.short}s"
+        said.setdefault(count, []).append(leak.each.format(noun))
     return [f"{listed(words)} of {_part(count, found.size)}" for count, words in said.items()]
 
 
@@ -167,7 +165,7 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
     """Return what was proved of the label."""
     recovery, proved = report.label.recovery, report.label.proved
     if report.refuted:
-        return f"{State.CONTRADICTED.value}. {contradiction(report).removesuffix('.')}"
+        return f"{VOID}. {contradiction(report).removesuffix('.')}"
     if report.samples.attacked:
         return samples_words(report.samples)
     if proved == "UNIQUE" and recovery.label is not None:
@@ -224,11 +222,9 @@ def feature_words(report: AuditReport) -> str:
     if report.feature.proved:
         error = written(report.feature.error)
         return f"all {report.feature.entries} entries, to a relative error of {error}"
-    if report.states[Leak.FEATURE] is State.CONTRADICTED:
-        return State.CONTRADICTED.value
-    if not report.states[Leak.FEATURE].attacked:
+    if report.states[Leak.FEATURE] is State.NOT_ATTACKED:
         return "not attacked: the update mixes several samples or steps"
-    return f"not proved; {FAILED}"
+    return f"not proved; {_failed(report, Leak.FEATURE)}"
 
 
 def input_words(report: AuditReport) -> str:
@@ -253,9 +249,8 @@ def input_words(report: AuditReport) -> str:
 
 
 def _failed(report: AuditReport, leak: Leak) -> str:
-    """Return that an attack ended without success, or that it could not count."""
-    broken = report.states[leak] is State.CONTRADICTED
-    return State.CONTRADICTED.value if broken else FAILED
+    """Return that an attack did not succeed, and that this says nothing if it could not count."""
+    return VOID if report.states[leak] is State.CONTRADICTED else FAILED
 
 
 def text_words(report: AuditReport) -> str:
@@ -333,17 +328,23 @@ def headline(report: AuditReport) -> str:
     if not parts and report.label.proved == "AMBIGUOUS":
         said = "This share narrows the label down to a set, and proves no more."
     elif not parts:
-        tried = [k.short for k, s in report.states.items() if s is State.NO_SUCCESS]
+        tried = _in_state(report, State.NO_SUCCESS)
         said = f"Nothing was proved of the {listed(tried)}: {FAILED}." if tried else ""
     elif report.several:
         count = report.composition.samples
         said = f"This update of at least {count} samples or steps gives away {listed(parts)}."
     else:
         said = f"{'This' if report.fit.holds else 'Even so this'} share gives away {listed(parts)}."
-    untried = [leak.short for leak in Leak if leak in report.unattacked]
-    grey = [f"Not attacked: {listed(untried)}."] if untried else []
-    against = [] if report.fit.holds else [contradiction(report)]
-    return " ".join(filter(None, [*against, said, *grey]))
+    void = _in_state(report, State.CONTRADICTED)
+    untried = _in_state(report, State.NOT_ATTACKED)
+    grey = [f"So nothing is known of the {listed(void)}."] if void else []
+    grey += [f"Not attacked: {listed(untried)}."] if untried else []
+    return " ".join(filter(None, [contradiction(report), said, *grey]))
+
+
+def _in_state(report: AuditReport, state: State) -> list[str]:
+    """Return the kinds of leak of one share that are in a state."""
+    return [leak.short for leak, own in report.states.items() if own is state]
 
 
 def contradiction(report: AuditReport) -> str:
@@ -373,6 +374,39 @@ def _worth_saying(report: AuditReport) -> list[Leak]:
     if only or report.label.class_index is not None or known:
         implied |= {Leak.COMPOSITION}
     return [leak for leak in Leak if leak in report.leaks - implied]
+
+
+def resting_on(report: AuditReport) -> Iterator[str]:
+    """Yield what the findings on one share rest on, in sentences."""
+    yield from report.knowledge.assumptions(report.label.recovery)
+    found, known = report.input, report.samples.known
+    if found.text is not None and found.leaked:
+        yield "A word counts as leaked where no other explains the gradient."
+    elif found.pixels is not None and not found.method.exact:
+        yield (
+            "The image that was found by a search is a candidate, not a proof: it counts as leaked "
+            "if it explains the share and a second start led to the same image."
+        )
+    elif found.pixels is not None and found.method == Method.SOLVING:
+        yield (
+            "The image is the only one near it that explains the share, and none of its shifted, "
+            "mirrored or exchanged forms does; that no image far away does is not shown."
+        )
+    elif found.pixels is not None:
+        yield "A predicted error is evidence that the input leaks, not a proof."
+    if known is not None:
+        yield _of_samples(known)
+
+
+def _of_samples(known: Knowledge) -> str:
+    """Return what the attack on single samples rests on beside what every attack does."""
+    said = (
+        f"{known.samples} samples, as was said" if known.samples is not None
+        else "as many samples as its head's gradient shows, no two of them with the same feature"
+    )  # fmt: skip
+    labels = "one-hot, smoothed or mixed of two classes, or any where ReLU layers tell them"
+    named = labels if known.family is None else describe_family(known.family)
+    return f"The update is one step on {said}; their labels are {named}."
 
 
 def summary(audit: Audit) -> str:
@@ -408,8 +442,9 @@ def _summary(audit: Audit) -> str:
     if counts.get(Leak.CLASS):  # an exact label says its class
         counts[Leak.CLASS] = audit.count(Leak.CLASS)
     if not counts:
-        tried = any(State.NO_SUCCESS in r.states.values() for r in audit.reports)
-        why = FAILED if tried else "none was attacked"
+        found = {state for report in audit.reports for state in report.states.values()}
+        ends = {State.NO_SUCCESS: FAILED, State.CONTRADICTED: "they contradict what was stated"}
+        why = next((said for state, said in ends.items() if state in found), "none was attacked")
         return f"Of {total} shares none was proved to leak: {why}."
     exact = all(r.label.proved == "UNIQUE" for r in audit.reports if r.label.known)
     if set(counts.values()) == {total}:
@@ -437,7 +472,7 @@ def not_attacked(audit: Audit) -> str:
     reasons = [
         report.input.message
         for report in audit.reports
-        if report.input.asked and Leak.INPUT in report.unattacked
+        if report.input.asked and report.states[Leak.INPUT] is State.NOT_ATTACKED
     ]
     if not reasons:
         return ""

@@ -6,7 +6,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.audit import Leak, Method, Options, State, Truth, audit, prepared
-from softleak.audit.findings import LEAK_LABEL_ERROR
+from softleak.audit.report import LEAK_LABEL_ERROR
 from softleak.core.errors import DataError, MissingGradient, ShareError
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject

@@ -41,8 +41,7 @@ def test_an_audit_states_parts_with_intervals(federation):
 
 def test_a_round_states_them_where_the_client_is_known(federation):
     subject, public, share = federation
-    gradient = share.scaled(1 / CLIENT.lr)
-    update = ClientUpdate(1, gradient, CLIENT.lr, SAMPLES, client=CLIENT.training)
+    update = ClientUpdate(1, share, CLIENT.lr, SAMPLES, client=CLIENT.training)
     report = audit(subject.model, share, options=Options(inputs=False))
     assert "parts of the classes" not in report.composition.message
     told = read_several(subject, update, report, public).composition

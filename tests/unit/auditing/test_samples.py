@@ -8,7 +8,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.audit import Audit, Leak, Options
-from softleak.audit.findings import Method, Outcome
+from softleak.audit.report import Method, Outcome
 from softleak.core.knowledge import Knowledge
 from softleak.paper import data
 from softleak.present import dossier_data

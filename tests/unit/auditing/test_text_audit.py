@@ -10,10 +10,10 @@ import torch
 
 import softleak as sl
 from softleak.audit import Method, Options, Truth
-from softleak.audit.findings import Outcome
 from softleak.audit.input_attacks import embeddings
 from softleak.audit.leaks import Leak
 from softleak.audit.options import TokenNames
+from softleak.audit.report import Outcome
 from softleak.core.errors import FileError
 from softleak.core.vocabulary import State
 from softleak.present.catalogue import attempts

@@ -9,9 +9,9 @@ import torch
 import softleak as sl
 from softleak.audit import Leak, NamedShare, Options, Truth, audit_shares, defended, sweeps, whatif
 from softleak.audit.defended import SUCCESS_WALK_GAIN, InputReach, Target, walks
-from softleak.audit.findings import LEAK_RECOGNISABLE
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.metrics import psnr
+from softleak.audit.report import LEAK_RECOGNISABLE
 from softleak.audit.sweeps import Point, Rate, Response, Sweep
 from softleak.audit.whatif import ResponseCurve, behind
 from softleak.core.knowledge import Knowledge

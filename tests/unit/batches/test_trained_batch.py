@@ -7,7 +7,7 @@ import torch
 
 import softleak as sl
 from softleak.audit import Leak, Options, audit
-from softleak.audit.findings import Outcome
+from softleak.audit.report import Outcome
 from softleak.core.vocabulary import State
 from softleak.paper import models
 from softleak.present.catalogue import attempts

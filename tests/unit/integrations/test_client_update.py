@@ -26,10 +26,9 @@ def test_of_a_client_that_says_it_has_several_samples_no_other_client_is_looked_
     model = models.mlp(6, (8,), 5).eval()
     x, y = torch.rand(10, 6), torch.arange(10) % 5
     sent = sl.Client(lr=0.1, epochs=1, batch_size=4, momentum=0.9).share(model, x, y)
-    gradient = sl.GradientShare({name: g / 0.1 for name, g in sent.items()})
     auditor = Auditor(model, Question(input_shape=(6,)))
     state = dict(model.state_dict())
-    updates = [ClientUpdate(n, gradient, 0.1, n, client=EPOCH, received=state) for n in (10, 1)]
+    updates = [ClientUpdate(n, sent, 0.1, n, client=EPOCH, received=state) for n in (10, 1)]
     found = auditor.audit(1, updates).clients
     messages = [one.report.label.recovery.message for one in found if one.report is not None]
     assert ["would fit" in message for message in messages] == [False, True]

@@ -11,7 +11,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.audit import Leak
-from softleak.audit.findings import Method
+from softleak.audit.report import Method
 from softleak.guard.auditor import ClientUpdate, Question
 from softleak.guard.guard import Action, GuardPolicy, UpdateGuard
 

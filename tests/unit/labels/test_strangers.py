@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import softleak as sl
 from benchmarks.adversary.subject import find
-from softleak.audit.findings import LabelFinding
 from softleak.audit.metrics import distance_to_set, label_error
+from softleak.audit.report import LabelFinding
 from softleak.core.errors import ShareError
 from softleak.paper import data
 from softleak.paper.data import smooth

@@ -1,7 +1,8 @@
 import torch
 
+from softleak.core.results import Status
 from softleak.matching.optimisers import Adam
-from softleak.matching.reconstruction import MatchStatus, Stopping
+from softleak.matching.reconstruction import Stopping
 from tests.unit.matching.problems import Known, blown, bowl, valley
 
 
@@ -32,7 +33,7 @@ def test_it_takes_the_steps_torch_takes():
 def test_a_diverging_problem_is_marked_and_left_at_its_best():
     start = torch.zeros(2, 3, dtype=torch.double)
     found = minimise(Known([blown, bowl(centre=1.0)]), start, Adam(lr=0.1, steps=500))
-    assert found.statuses == [MatchStatus.DIVERGED, MatchStatus.EXHAUSTED]
+    assert found.statuses == [Status.DIVERGED, Status.EXHAUSTED]
     assert found.loss[0].isfinite()
     assert int(found.evaluations[0]) < int(found.evaluations[1]) == 500
     assert torch.allclose(found.unknowns[1], torch.ones(3).double(), atol=1e-3)

@@ -11,7 +11,8 @@ from torch import nn
 import softleak as sl
 from softleak.audit.metrics import paired_psnr
 from softleak.core.errors import OptionError
-from softleak.matching import L2, LBFGS, GaussNewton, GivenLabel, Image, MatchStatus
+from softleak.core.results import Status
+from softleak.matching import L2, LBFGS, GaussNewton, GivenLabel, Image
 
 SIZE, CLASSES = 2, 8
 FEATURES = L2(alpha=0.0, beta=2.0)
@@ -95,7 +96,7 @@ def test_a_sample_that_was_not_found_has_a_free_label(model, victim):
     missing = y.double()[(y.double() - found.label[0]).abs().sum(1).argmax()]
     assert int(found.label[1].argmax()) == int(missing.argmax())
     none = replace(recovery, samples=())
-    assert sl.reconstruct(model, share, none).status is MatchStatus.NO_LABEL
+    assert sl.reconstruct(model, share, none).status is Status.NO_LABEL
 
 
 def test_a_batch_is_solved_and_proved(model, victim):
@@ -109,7 +110,7 @@ def test_a_batch_is_solved_and_proved(model, victim):
 def test_a_start_or_a_label_of_another_size_is_refused(model, victim):
     x, y, share, recovery = victim
     one = sl.reconstruct(model, share, recovery, start=Image(x[0]))
-    assert one.status is MatchStatus.UNFIT
+    assert one.status is Status.UNFIT
     assert "expected a start of shape" in one.message
     other = sl.reconstruct(model, share, label=GivenLabel(y[None]))
     assert "(B, 8)" in other.message

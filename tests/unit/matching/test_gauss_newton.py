@@ -17,8 +17,9 @@ from benchmarks.gauss_newton_wrong import (
     blurred,
 )
 from softleak.core.errors import LabelError, OptionError
+from softleak.core.results import Status
 from softleak.core.subject import Subject
-from softleak.matching import Adam, GaussNewton, Image, MatchStatus, reconstruct_batch
+from softleak.matching import Adam, GaussNewton, Image, reconstruct_batch
 from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge, ShareEquations
 from softleak.matching.gauss_newton.model import NewtonModel, NormalEquations
 from softleak.matching.gauss_newton.products import TangentProducts
@@ -110,7 +111,7 @@ def test_an_image_is_proved_from_grey_with_the_error_it_predicts(smooth):
     found = sl.reconstruct(
         smooth, share, sl.recover_label(smooth, share), optimiser=FAST, restarts=3
     )
-    assert found.status is MatchStatus.PROVED, found.message
+    assert found.status is Status.PROVED, found.message
     error = float((found.input - x[0]).square().mean().sqrt())
     told = float(found.error.square().mean().sqrt())
     assert error < 1e-4
@@ -137,7 +138,7 @@ def test_a_model_that_returns_an_object_with_logits_is_solved_for(smooth):
     share = sl.capture(model, x[0], y[0])
     recovery = sl.recover_label(model, share)
     found = sl.reconstruct(model, share, recovery, optimiser=FAST, restarts=2)
-    assert found.status is MatchStatus.PROVED, found.message
+    assert found.status is Status.PROVED, found.message
     assert float((found.input - x[0]).abs().max()) < 1e-3
 
 

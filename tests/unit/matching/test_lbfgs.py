@@ -1,8 +1,9 @@
 import pytest
 import torch
 
+from softleak.core.results import Status
 from softleak.matching.optimisers import LBFGS
-from softleak.matching.reconstruction import MatchStatus, Stopping
+from softleak.matching.reconstruction import Stopping
 from tests.unit.matching.problems import Known, bowl, kinked, valley
 
 
@@ -18,7 +19,7 @@ def test_a_curved_valley_is_followed_to_its_end_wherever_it_lies(shift, sign):
     problem = Known([lambda x: valley(sign * (x - shift))])
     found = minimise(problem, sign * start + shift, steps=10)
     assert torch.allclose(found.unknowns, sign * torch.ones(1, 2).double() + shift, atol=1e-6)
-    assert found.statuses == [MatchStatus.CONVERGED]
+    assert found.statuses == [Status.CONVERGED]
 
 
 def test_kinks_do_not_stop_it():
@@ -35,7 +36,7 @@ def test_problems_neither_wait_for_nor_disturb_each_other():
         alone = minimise(Known([loss]), start[row : row + 1], steps=1, inner=12)
         assert torch.allclose(together.unknowns[row], alone.unknowns[0], rtol=1e-9, atol=1e-12)
         assert together.evaluations[row] == alone.evaluations[0]
-    assert together.statuses[3] is MatchStatus.DIVERGED
+    assert together.statuses[3] is Status.DIVERGED
     assert together.evaluations[3] == 1
 
 
@@ -61,19 +62,19 @@ def test_the_loss_never_rises_and_the_budget_is_kept():
     problems = Known([valley])
     found = minimise(problems, start, steps=2, inner=7)
     assert len(problems.evaluated) == int(found.evaluations) == 14
-    assert found.statuses == [MatchStatus.EXHAUSTED]
+    assert found.statuses == [Status.EXHAUSTED]
 
 
 def test_a_loss_that_hardly_falls_ends_the_search():
     found = minimise(
         Known([kinked]), torch.zeros(1, 3, dtype=torch.double), steps=1000, patience=20
     )
-    assert found.statuses == [MatchStatus.CONVERGED]
+    assert found.statuses == [Status.CONVERGED]
     assert int(found.evaluations) < 2000
 
 
 def test_out_of_time_it_keeps_what_it_has():
     start = torch.full((1, 6), -1.0, dtype=torch.double)
     found = LBFGS().minimise(Known([valley]), start, Stopping(1, seconds=0.0))
-    assert found.statuses == [MatchStatus.OUT_OF_TIME]
+    assert found.statuses == [Status.OUT_OF_TIME]
     assert torch.equal(found.unknowns, start)

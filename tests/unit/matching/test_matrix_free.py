@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.matching import GaussNewton, Image, MatchStatus
+from softleak.core.results import Status
+from softleak.matching import GaussNewton, Image
 from softleak.matching.gauss_newton.descent import (
     ConjugateGradients,
     DampedProducts,
@@ -131,7 +132,7 @@ def test_an_image_is_found_without_a_matrix(near):
         model, share, recovery, optimiser=GaussNewton(dense=10), restarts=2, **start
     )
     assert float((found.input - x).abs().max()) < 1e-3
-    assert found.status is MatchStatus.CONVERGED
+    assert found.status is Status.CONVERGED
     assert found.certificate.explained
     assert max(found.certificate.layers.values()) < 5
     assert "41 unknowns are too many" in found.certificate.reason

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import softleak as sl
+from softleak.core.results import Status
 from softleak.core.subject import Subject
 from softleak.matching import (
     L2,
@@ -13,7 +14,6 @@ from softleak.matching import (
     GivenLabel,
     Matching,
     MatchingSettings,
-    MatchStatus,
     Noise,
     Reconstruction,
     reconstruct,
@@ -67,5 +67,5 @@ def test_a_watch_ends_a_run_and_hears_of_it():
     _, labels, shares = victims(model, 3)
     matching = Matching(label=GivenLabel(labels[0]), optimiser=Adam(steps=500))
     found = matching(Subject(model, sl.Head.of(model)), shares, watch=Impatient())
-    assert {one.status for one in found} == {MatchStatus.INTERRUPTED}
+    assert {one.status for one in found} == {Status.INTERRUPTED}
     assert all(one.evaluations < 500 for one in found)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from softleak.matching import LBFGS, Adam, MatchStatus, Optimiser
+from softleak.core.results import Status
+from softleak.matching import LBFGS, Adam, Optimiser
 from softleak.matching.optimisers import STATUSES, Minimum
 from softleak.matching.reconstruction import Stopping, Watch
 from tests.unit.matching.problems import Known, bowl, valley
@@ -22,7 +23,7 @@ def start(rows=2):
 def test_endings_are_indices_of_statuses():
     ending = torch.arange(len(STATUSES))
     found = Minimum(torch.zeros(1), torch.zeros(1), torch.zeros(1), ending)
-    assert found.statuses == list(MatchStatus)
+    assert found.statuses == list(Status)
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS, ids=lambda one: type(one).__name__)
@@ -55,5 +56,5 @@ class TestContract:
         watch = Watch()
         watch.stop()
         found = run(optimiser, [valley, bowl()], start(), Stopping(1, watch=watch))
-        assert found.statuses == [MatchStatus.INTERRUPTED] * 2
+        assert found.statuses == [Status.INTERRUPTED] * 2
         assert torch.equal(found.unknowns, start())

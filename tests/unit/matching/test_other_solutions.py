@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak.core.results import Status
 from softleak.core.subject import Subject
-from softleak.matching import GaussNewton, MatchStatus, reconstruct_batch
+from softleak.matching import GaussNewton, reconstruct_batch
 from softleak.matching.gauss_newton.certificate import changed_inputs
 from softleak.matching.gauss_newton.method import SecondLook, SmoothnessProbe
 
@@ -87,12 +88,12 @@ def built(make):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_image_with_others_that_send_the_same_is_not_proved(make, seed):
     _, found = attacked(built(make), seed=seed)
-    assert found.status is not MatchStatus.PROVED
+    assert found.status is not Status.PROVED
 
 
 def test_the_same_network_without_the_symmetry_is_proved():
     x, found = attacked(built(lambda: Entering(nn.Identity())))
-    assert found.status is MatchStatus.PROVED, found.message
+    assert found.status is Status.PROVED, found.message
     assert float((found.input - x).abs().max()) < 1e-3
 
 
@@ -102,7 +103,7 @@ def test_a_batch_whose_samples_can_exchange_patches_is_not_proved():
     x, y = torch.randn(2, 1, 6, 6), torch.randn(2, CLASSES).softmax(1)
     share = sl.capture(model, x, y)
     found = reconstruct_batch(model, share, y, restarts=1)
-    assert found.status is not MatchStatus.PROVED
+    assert found.status is not Status.PROVED
 
 
 def test_few_independent_numbers_prove_nothing():
@@ -118,7 +119,7 @@ def test_few_independent_numbers_prove_nothing():
     entries = sum(share[name].numel() for name in share)
     assert entries > 2 * (18 + 20)
     found = sl.reconstruct(model, share, recovery, optimiser=GaussNewton(), restarts=2)
-    assert found.status is not MatchStatus.PROVED
+    assert found.status is not Status.PROVED
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_a_value_in_another_period_is_looked_for_beyond_the_range_of_the_input(d
     found = sl.reconstruct(
         model, share, sl.recover_label(model, share), optimiser=GaussNewton(), restarts=2
     )
-    assert found.status is not MatchStatus.PROVED
+    assert found.status is not Status.PROVED
 
 
 def test_starts_of_a_second_look_have_the_shape_and_are_far_from_the_inputs():

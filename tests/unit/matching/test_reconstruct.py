@@ -12,6 +12,7 @@ from torch import nn
 import softleak as sl
 from softleak.audit.metrics import psnr
 from softleak.core.errors import ModelError, OptionError
+from softleak.core.results import Status
 from softleak.matching import (
     L2,
     LBFGS,
@@ -19,7 +20,6 @@ from softleak.matching import (
     Cosine,
     GivenLabel,
     Image,
-    MatchStatus,
     Noise,
     RandomLabel,
     RecoveredLabel,
@@ -65,7 +65,7 @@ def test_at_the_truth_nothing_remains_of_the_gradient(name, train, draw):
     x = sample.x.double()
     share = sl.capture(model, x, sample.y)
     found = reconstruct(model, share, label=GivenLabel(sample.y), start=Image(x))
-    assert found.status is MatchStatus.EXPLAINED
+    assert found.status is Status.EXPLAINED
     assert found.misfit < 1e-12
     nudged = reconstruct(
         model, share, label=GivenLabel(sample.y), start=Image(x + 0.01 * torch.randn_like(x)),
@@ -110,7 +110,7 @@ def test_what_cannot_be_matched_is_marked_and_disturbs_nobody():
         model, shares, label=[sources[0], sources[4]], objective=L2(), optimiser=Adam(steps=20)
     )
     assert [r.status for r in found[1:4]] == [
-        MatchStatus.NON_FINITE, MatchStatus.ZERO_GRADIENT, MatchStatus.DIVERGED,
+        Status.NON_FINITE, Status.ZERO_GRADIENT, Status.DIVERGED,
     ]  # fmt: skip
     assert found[1].input is None
     assert torch.allclose(found[0].input, alone[0].input, atol=1e-4)
@@ -120,10 +120,10 @@ def test_what_cannot_be_matched_is_marked_and_disturbs_nobody():
 def test_without_a_recovered_label_there_is_nothing_to_match_with():
     model = small()
     _, _, shares = victims(model, 1)
-    assert reconstruct(model, shares[0]).status is MatchStatus.NO_LABEL
+    assert reconstruct(model, shares[0]).status is Status.NO_LABEL
     given = GivenLabel(torch.full((4,), 0.25))
     asked = reconstruct(model, shares[0], label=given, objective=L2(beta=1.0))
-    assert asked.status is MatchStatus.NO_LABEL
+    assert asked.status is Status.NO_LABEL
 
 
 def test_restarts_share_the_evaluations_of_one():
@@ -173,12 +173,12 @@ def test_shares_of_another_model_have_a_status_that_says_so():
     }
     found = reconstruct_many(model, [*unfit.values(), share], **given)
     for message, one in zip(unfit, found, strict=False):
-        assert one.status is MatchStatus.UNFIT
+        assert one.status is Status.UNFIT
         assert message in one.message
         assert one.input is None
-    assert found[-1].status is MatchStatus.EXHAUSTED
+    assert found[-1].status is Status.EXHAUSTED
     alone = reconstruct(model, unfit["pass input_shape"], head=sl.Head.of(model), **given)
-    assert alone.status is MatchStatus.UNFIT
+    assert alone.status is Status.UNFIT
 
 
 def test_a_label_or_start_of_another_size_ends_its_share_alone():
@@ -190,7 +190,7 @@ def test_a_label_or_start_of_another_size_ends_its_share_alone():
         label=[GivenLabel(y[:3]), GivenLabel(y), GivenLabel(y), GivenLabel(y)],
         start=[Noise(), Image(torch.zeros(2, 2)), Image(torch.full((1, 8, 8), torch.nan)), Noise()],
     )  # fmt: skip
-    assert [one.status is MatchStatus.UNFIT for one in found] == [True, True, True, False]
+    assert [one.status is Status.UNFIT for one in found] == [True, True, True, False]
     assert ["4 entries" in found[0].message, "(2, 2)" in found[1].message] == [True, True]
 
 
@@ -220,7 +220,7 @@ def test_an_interruption_returns_the_best_so_far():
     }  # fmt: skip
     with TerminalWatch() as watch:
         found = reconstruct(model, shares[0], watch=watch, **settings)
-    assert found.status is MatchStatus.INTERRUPTED
+    assert found.status is Status.INTERRUPTED
     assert found.input is not None
     assert found.evaluations < 5
     assert signal.getsignal(signal.SIGINT) is before
@@ -271,7 +271,7 @@ def test_a_start_that_explains_the_gradient_has_its_loss():
     inputs, labels, shares = victims(model, 1)
     asked = {"label": GivenLabel(labels[0]), "start": Image(inputs[0]), "objective": L2()}
     found = reconstruct(model, shares[0], optimiser=SHORT, **asked)
-    assert found.status is MatchStatus.EXPLAINED
+    assert found.status is Status.EXPLAINED
     assert found.loss < 1e-10
 
 
@@ -330,7 +330,7 @@ def test_without_the_head_something_else_has_to_be_there():
     share = victims(model, 1)[2][0]
     alone = sl.GradientShare({"5.weight": share["5.weight"]}, share.input_shape)
     found = reconstruct(model, alone, sl.recover_label(model, share), objective=L2(0.0, 1.0))
-    assert found.status is MatchStatus.UNFIT
+    assert found.status is Status.UNFIT
     assert "alpha=0" in found.message
 
 

@@ -1,6 +1,7 @@
 import torch
 
-from softleak.matching import MatchProgress, MatchStatus, Watch
+from softleak.core.results import Status
+from softleak.matching import MatchProgress, Watch
 from softleak.matching.reconstruction import Stopping
 
 
@@ -17,18 +18,18 @@ def test_without_a_limit_nothing_ends_it():
     stopping = Stopping(10)
     stopping.tell(5, torch.zeros(2), 2)
     assert not stopping.over
-    assert stopping.ended is MatchStatus.EXHAUSTED
+    assert stopping.ended is Status.EXHAUSTED
 
 
 def test_time_and_somebody_end_it():
-    assert Stopping(10, seconds=-1.0).ended is MatchStatus.OUT_OF_TIME
+    assert Stopping(10, seconds=-1.0).ended is Status.OUT_OF_TIME
     assert not Stopping(10, seconds=1e6).over
     watch = Watch()
     stopping = Stopping(10, watch=watch)
     assert not stopping.over
     watch.stop()
     assert stopping.over
-    assert stopping.ended is MatchStatus.INTERRUPTED
+    assert stopping.ended is Status.INTERRUPTED
 
 
 def test_who_watches_hears_counts_and_the_median_loss():

@@ -12,8 +12,8 @@ from softleak.audit.leaks import Leak
 from softleak.audit.sweeps import Point, Rate, Response, WhatIf
 from softleak.core.subject import Subject
 from softleak.defenses import GaussianNoise
+from softleak.io.formats import tensor_digest
 from softleak.paper import data, models
-from softleak.paper.sample import tensor_digest
 
 
 @pytest.fixture(scope="session")

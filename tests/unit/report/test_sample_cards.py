@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from softleak.audit.findings import SamplesFinding
+from softleak.audit.report import SamplesFinding
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.present.page import sample_cards
 

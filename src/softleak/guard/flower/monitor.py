@@ -21,8 +21,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
-from softleak.audit.findings import CompositionFinding, Method
 from softleak.audit.leaks import Leak
+from softleak.audit.report import CompositionFinding, Method
 from softleak.core.errors import SoftleakError, import_extra
 from softleak.core.share import LocalTraining
 from softleak.core.vocabulary import State
@@ -80,11 +80,7 @@ LIMITS_PICTURES = 24  # the number of pictures per run
 LIMITS_ROUNDS = 3  # the number of last rounds that are shown client by client
 
 
-GIVEN_AWAY = {  # what the sentence about a run says of each kind of leak
-    Leak.LABEL: "gave away their exact label",
-    Leak.INPUT: "gave away their image",
-    Leak.COMPOSITION: "gave away which classes are in them",
-}
+HEADLINED = (Leak.LABEL, Leak.INPUT, Leak.COMPOSITION)  # in the sentence about a run
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,9 +148,9 @@ def headline(run: Federation) -> str:
     """Return a run in a sentence or two."""
     if not run.audited:
         return "No update could be audited."
-    tried = {k: sum(run.count(k, state) for state in State if state.attacked) for k in GIVEN_AWAY}
+    tried = {k: sum(run.count(k, state) for state in State if state.attacked) for k in HEADLINED}
     parts = [
-        f"{run.count(k)}{'' if n == run.audited else f' of the {n} attacked'} {GIVEN_AWAY[k]}"
+        f"{run.count(k)}{'' if n == run.audited else f' of the {n} attacked'} gave away {k.their}"
         for k, n in tried.items() if n
     ]  # fmt: skip
     said = f"Of {run.audited} updates, {listed(parts)}." if parts else ""
@@ -320,7 +316,7 @@ def update_of(reply: Message, sent: Mapping[int, ClientUpdate]) -> ClientUpdate:
         return replace(before, reason="it was sent nothing in this round")
     try:
         _, record = only_arrays(reply.content)
-        share = step_between(before.received, tensors(record), before.lr)
+        share = step_between(before.received, tensors(record), before.lr, before.client)
     except SoftleakError as error:
         return replace(before, reason=str(error))
     return replace(before, share=share, samples=claimed_samples(reply.content))

@@ -17,13 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from softleak.core.errors import OptionError
+from softleak.core.results import Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.certificate import Certifier, ProofSettings
 from softleak.matching.gauss_newton.descent import DampedDescent, FoldEscape, MatrixFree, Walk
 from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge, ShareEquations
 from softleak.matching.gauss_newton.model import IMAGE_AXES, LinearisedShare, NewtonModel
-from softleak.matching.reconstruction import Certificate, MatchStatus, Reconstruction, Stopping
+from softleak.matching.reconstruction import Certificate, Reconstruction, Stopping
 
 # Operations of torch that are smooth wherever they are defined. Those that pick or move entries are
 # among them: they are linear unless indices depend on the input, which other operations betray.
@@ -450,11 +451,11 @@ def solve_from_starts(
 def described(found: NewtonSolution, stopping: Stopping) -> Reconstruction:
     """Return a solution for the inputs (B, …) as the answer of gradient matching."""
     certificate = found.certificate
-    status = MatchStatus.CONVERGED if found.stuck else stopping.ended
-    if found.explained and status is MatchStatus.EXHAUSTED:
-        status = MatchStatus.CONVERGED
+    status = Status.CONVERGED if found.stuck else stopping.ended
+    if found.explained and status is Status.EXHAUSTED:
+        status = Status.CONVERGED
     return Reconstruction(
-        MatchStatus.PROVED if certificate.proved else status, found.inputs, found.labels,
+        Status.PROVED if certificate.proved else status, found.inputs, found.labels,
         found.misfit**2, found.misfit, found.steps, certificate.reason, certificate.error,
         certificate,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Read every kind of data set: packs, folders of images, and CIFAR-10 and -100 as distributed.
+"""Read data sets: packs, folders of images, and the folders in which CIFAR is distributed.
 
 A pack (.npz) has pixels under `x`, differenced planes under `residual`, or photos under `jpeg`. It
 has labels under `y` and may have `class_names`; `wnid` marks an ImageNet sample.
@@ -10,16 +10,15 @@ import io
 import math
 import pickle
 import pickletools
-import tarfile
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import resources
 from itertools import pairwise
 from os import PathLike
-from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import IO, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -248,61 +247,18 @@ def _class_names(arrays: _Arrays, labels: npt.NDArray[np.int64]) -> tuple[str, .
     return tuple(table)
 
 
-PIXELS = 3 * 32 * 32
-
-
-class CifarBatch(NamedTuple):
-    """Images as rows (N, 3072), each a red, a green and a blue plane, and their labels (N,)."""
-
-    planes: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.int64]
-    fine: bool  # whether these are CIFAR-100's fine labels
-
-
-_CIFAR10_RECORD = 1 + PIXELS
-_CIFAR100_RECORD = 2 + PIXELS
-
-
-def decode_binary(data: bytes) -> CifarBatch:
-    """Return the batch in a .bin file; the fine label of CIFAR-100 is its second byte."""
-    if not data or (len(data) % _CIFAR10_RECORD and len(data) % _CIFAR100_RECORD):
-        raise DataError(
-            f"A CIFAR .bin file is a whole number of records of {_CIFAR10_RECORD} "
-            f"(CIFAR-10) or {_CIFAR100_RECORD} (CIFAR-100) bytes, got {len(data)} "
-            "bytes: the file is cut short or another format."
-        )
-    fine = len(data) % _CIFAR10_RECORD != 0
-    head = 2 if fine else 1
-    rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, head + PIXELS)
-    labels = rows[:, head - 1].astype(np.int64)
-    classes = 100 if fine else 10
-    if labels.max() >= classes:
-        raise DataError(f"A CIFAR .bin file has label {labels.max()}, expected below {classes}.")
-    return CifarBatch(rows[:, head:], labels, fine)
-
-
 _MEMO_CODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-_BYTE_TYPES = frozenset({"u1", "|u1", "uint8", "B"})
+_BYTE_TYPES = [(name,) for name in ("u1", b"u1", "|u1", b"|u1", "uint8", b"uint8", "B", b"B")]
 
 
-class _DType:
-    """Stand for numpy.dtype: it keeps the type's name and ignore the state."""
-
-    def __init__(self, name: object = "", *flags: object) -> None:
-        self.name = name.decode("latin1") if isinstance(name, bytes) else name
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-class _Array:
-    """Stand for numpy.ndarray: it keeps shape, type and bytes as they were stored."""
+class _Stored:
+    """Stand for numpy's arrays and types: it keeps what was stored, and computes nothing."""
 
     def __init__(self, *parts: object) -> None:
         self.parts = parts
 
     def __setstate__(self, state: object) -> None:
-        # numpy stores (version, shape, dtype, Fortran order, bytes)
+        # numpy stores (version, shape, dtype, Fortran order, bytes) of an array
         if isinstance(state, tuple) and len(state) == 5:
             _, shape, dtype, fortran, raw = state
             self.parts = (raw, dtype, shape, "F" if fortran else "C")
@@ -312,7 +268,8 @@ class _Array:
         if len(self.parts) != 4:
             raise DataError("A pickled array lacks its contents.")
         raw, dtype, shape, order = self.parts
-        if not isinstance(dtype, _DType) or dtype.name not in _BYTE_TYPES:
+        named = dtype.parts[:1] if isinstance(dtype, _Stored) else ()
+        if named not in _BYTE_TYPES:
             raise DataError("Expected a pickled array of unsigned bytes, got another type.")
         if not isinstance(raw, (bytes, bytearray)) or not isinstance(shape, tuple):
             raise DataError("A pickled array is not stored as bytes and a shape.")
@@ -332,12 +289,12 @@ def _encode(text: object, encoding: object) -> bytes:
 
 _STAND_INS = {
     ("_codecs", "encode"): _encode,
-    ("numpy", "dtype"): _DType,
-    ("numpy", "ndarray"): _Array,
-    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),  # __setstate__ fills it
-    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),  # __setstate__ fills it
-    ("numpy.core.numeric", "_frombuffer"): _Array,
-    ("numpy._core.numeric", "_frombuffer"): _Array,
+    ("numpy", "dtype"): _Stored,
+    ("numpy", "ndarray"): _Stored,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Stored(),  # __setstate__ fills it
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Stored(),  # __setstate__ fills it
+    ("numpy.core.numeric", "_frombuffer"): _Stored,
+    ("numpy._core.numeric", "_frombuffer"): _Stored,
 }
 
 
@@ -370,7 +327,7 @@ def unpickle(data: bytes) -> dict[str, object]:
     if not isinstance(content, dict):
         raise DataError(f"Expected a dictionary in a CIFAR pickle, got {type(content).__name__}.")
     return {
-        _text(key): value.bytes_array() if isinstance(value, _Array) else value
+        _text(key): value.bytes_array() if isinstance(value, _Stored) else value
         for key, value in content.items()
     }
 
@@ -379,82 +336,11 @@ def _text(value: object) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
-def decode_python(data: bytes) -> CifarBatch:
-    """Return the batch in a data file; for CIFAR-100 with the fine labels."""
-    content = unpickle(data)
-    planes = content.get("data")
-    if not isinstance(planes, np.ndarray) or planes.ndim != 2 or planes.shape[1] != PIXELS:
-        raise DataError(f"Expected the key 'data' with bytes (N, {PIXELS}) in a CIFAR file.")
-    fine = "fine_labels" in content
-    labels = content.get("fine_labels" if fine else "labels")
-    classes = 100 if fine else 10
-    if not isinstance(labels, list) or len(labels) != len(planes):
-        raise DataError(f"Expected a list of {len(planes)} labels in a CIFAR file.")
-    if not all(type(label) is int and 0 <= label < classes for label in labels):
-        raise DataError(f"Every label in this CIFAR file must be an integer below {classes}.")
-    return CifarBatch(planes, np.array(labels, dtype=np.int64), fine)
-
-
-def decode_python_names(data: bytes) -> tuple[str, ...]:
-    """Return the fine class names in CIFAR-100's `meta` file."""
-    names = unpickle(data).get("fine_label_names")
-    if not isinstance(names, list) or not all(isinstance(name, (bytes, str)) for name in names):
-        raise DataError("Expected a list of names under 'fine_label_names'.")
-    return tuple(map(_text, names))
-
-
-# The largest official file, CIFAR-100's training set, has 155 MB.
-LARGEST_CIFAR_FILE = 512 * 2**20
-
-
-def first_bytes(file: Path, count: int) -> bytes:
-    """Return the first `count` bytes of a file, or all it has."""
-    try:
-        with file.open("rb") as stream:
-            return stream.read(count)
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error}") from error
-
-
-def read_file(file: Path) -> bytes:
-    """Return the whole file, if it is no larger than a CIFAR file can be."""
-    data = first_bytes(file, LARGEST_CIFAR_FILE + 1)
-    _check_size(file.name, len(data))
-    return data
-
-
-def read_folder(folder: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    """Return those of the wanted files that the folder has."""
-    return {name: read_file(folder / name) for name in wanted if (folder / name).is_file()}
-
-
-def read_archive(file: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    """Return those of the wanted files that the archive has, in whichever folder inside it."""
-    found: dict[str, bytes] = {}
-    try:
-        with tarfile.open(file) as archive:
-            for member in archive:
-                name = PurePosixPath(member.name).name
-                if name not in wanted or not member.isreg():
-                    continue
-                _check_size(name, member.size)
-                stream = archive.extractfile(member)
-                found[name] = stream.read() if stream else b""
-    except DataError:
-        raise
-    except Exception as error:  # tarfile and its decompressors each raise their own
-        raise DataError(f"{file} is not a readable tar archive: {error}") from error
-    return found
-
-
-def _check_size(name: str, size: int) -> None:
-    if size > LARGEST_CIFAR_FILE:
-        raise DataError(f"{name} has more bytes than any CIFAR file: over {LARGEST_CIFAR_FILE}.")
-
-
 CIFAR10_NAMES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
+CIFAR_PIXELS = 3 * 32 * 32
+LARGEST_CIFAR_FILE = 512 * 2**20  # the largest official file has 155 MB
 
 
 class Split(Enum):
@@ -464,96 +350,83 @@ class Split(Enum):
     TEST = "test"
 
 
-@dataclass(frozen=True)
-class Layout:
-    """One distribution."""
-
-    folder: str
-    train: tuple[str, ...]
-    test: tuple[str, ...]
-    decode: Callable[[bytes], CifarBatch]
-
-    def files(self, split: Split) -> tuple[str, ...]:
-        return self.train if split is Split.TRAIN else self.test
-
-
-_TRAINING_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-_BINARY_BATCHES = tuple(f"{name}.bin" for name in _TRAINING_BATCHES)
-LAYOUTS = (
-    Layout("cifar-10-batches-py", _TRAINING_BATCHES, ("test_batch",), decode_python),
-    Layout("cifar-10-batches-bin", _BINARY_BATCHES, ("test_batch.bin",), decode_binary),
-    Layout("cifar-100-python", ("train",), ("test",), decode_python),
-    Layout("cifar-100-binary", ("train.bin",), ("test.bin",), decode_binary),
-)
-# The files with CIFAR-100's class names, and how each is read.
-NAME_FILES: Mapping[str, Callable[[bytes], tuple[str, ...]]] = {
-    "meta": decode_python_names,
-    "fine_label_names.txt": lambda data: tuple(data.decode("latin1").split()),
+# The files of each split in the folders for Python, which hold pickles.
+CIFAR_FILES: Mapping[str, Mapping[Split, tuple[str, ...]]] = {
+    "cifar-10-batches-py": {
+        Split.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)),
+        Split.TEST: ("test_batch",),
+    },
+    "cifar-100-python": {Split.TRAIN: ("train",), Split.TEST: ("test",)},
 }
 
 
-# Every pickle of protocol 2 or later begins so, and no label byte is as large.
-_PICKLE_START = b"\x80"
-
-
 def load_cifar(path: str | PathLike[str], split: Split = Split.TEST) -> ImageSet:
-    """Read one split of CIFAR: a folder, a tar archive, or a single file, whatever the split."""
+    """Read one split of CIFAR-10 or CIFAR-100 from its folder for Python, or one that holds it."""
     place = Path(path)
-    if place.is_dir():
-        return _assemble(read_folder(_home(place), _wanted(split)), split, place)
-    if not place.is_file():
-        raise DataError(f"No CIFAR folder, archive or file at {place}.")
-    head = first_bytes(place, 262)
-    if head[:2] == b"\x1f\x8b" or head[257:] == b"ustar":  # gzipped or plain tar
-        return _assemble(read_archive(place, _wanted(split)), split, place)
-    data = read_file(place)
-    batch = decode_python(data) if data[:1] == _PICKLE_START else decode_binary(data)
-    return _join([batch], _names(read_folder(place.parent, NAME_FILES)))
+    files = _cifar_files(place, split)
+    if lacking := [file.name for file in files if not file.is_file()]:
+        raise DataError(f"{place} lacks {', '.join(lacking)} of CIFAR.")
+    if not files:
+        expected = ", ".join(names[split][0] for names in CIFAR_FILES.values())
+        raise DataError(f"{place} has no CIFAR {split.value} files; expected one of {expected}.")
+    batches = [_cifar_batch(_cifar_content(file)) for file in files]
+    planes, labels, fine = (list(part) for part in zip(*batches, strict=True))
+    images = np.concatenate(planes).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return ImageSet(
+        torch.from_numpy(np.ascontiguousarray(images)),
+        torch.from_numpy(np.concatenate(labels)),
+        _fine_names(files[0].parent) if any(fine) else CIFAR10_NAMES,
+    )
 
 
 def is_cifar_folder(place: Path) -> bool:
     """Return whether a folder, or one of an official name in it, holds CIFAR files."""
-    home = _home(place)
-    names = (name for layout in LAYOUTS for name in (*layout.train, *layout.test))
-    return any((home / name).is_file() for name in names)
+    return any(_cifar_files(place, split) for split in Split)
 
 
-def _home(place: Path) -> Path:
-    inside = (place / layout.folder for layout in LAYOUTS)
-    return next((folder for folder in inside if folder.is_dir()), place)
+def _cifar_files(place: Path, split: Split) -> list[Path]:
+    """Return the files that a split consists of; none unless at least one of them is there."""
+    home = next((place / name for name in CIFAR_FILES if (place / name).is_dir()), place)
+    for names in CIFAR_FILES.values():
+        files = [home / name for name in names[split]]
+        if any(file.is_file() for file in files):
+            return files
+    return []
 
 
-def _wanted(split: Split) -> set[str]:
-    return set(NAME_FILES).union(*(layout.files(split) for layout in LAYOUTS))
+def _cifar_content(file: Path) -> dict[str, object]:
+    if file.stat().st_size > LARGEST_CIFAR_FILE:
+        raise DataError(f"{file.name} has more bytes than any CIFAR file: {LARGEST_CIFAR_FILE}.")
+    return unpickle(file.read_bytes())
 
 
-def _assemble(found: Mapping[str, bytes], split: Split, place: Path) -> ImageSet:
-    layout = next((x for x in LAYOUTS if any(name in found for name in x.files(split))), None)
-    if layout is None:
-        expected = ", ".join(layout.files(split)[0] for layout in LAYOUTS)
-        raise DataError(f"{place} has no CIFAR {split.value} files; expected one of {expected}.")
-    missing = [name for name in layout.files(split) if name not in found]
-    if missing:
-        raise DataError(f"{place} lacks {', '.join(missing)} of {layout.folder}.")
-    return _join([layout.decode(found[name]) for name in layout.files(split)], _names(found))
+def _cifar_batch(
+    content: Mapping[str, object],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], bool]:
+    """Return rows (N, 3072) of a red, a green and a blue plane, labels, and whether these are fine.
+
+    Fine labels are those of CIFAR-100's hundred classes.
+    """
+    planes = content.get("data")
+    if not isinstance(planes, np.ndarray) or planes.ndim != 2 or planes.shape[1] != CIFAR_PIXELS:
+        raise DataError(f"Expected the key 'data' with bytes (N, {CIFAR_PIXELS}) in a CIFAR file.")
+    fine = "fine_labels" in content
+    labels, classes = content.get("fine_labels" if fine else "labels"), 100 if fine else 10
+    if not isinstance(labels, list) or len(labels) != len(planes):
+        raise DataError(f"Expected a list of {len(planes)} labels in a CIFAR file.")
+    if not all(type(label) is int and 0 <= label < classes for label in labels):
+        raise DataError(f"Every label in this CIFAR file must be an integer below {classes}.")
+    return planes, np.array(labels, dtype=np.int64), fine
 
 
-def _names(found: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Return CIFAR-100's class names, or numbered ones where no file gives them."""
-    for file, decode in NAME_FILES.items():
-        if file in found:
-            return decode(found[file])
-    return tuple(f"class {number}" for number in range(100))
-
-
-def _join(batches: Sequence[CifarBatch], fine_names: tuple[str, ...]) -> ImageSet:
-    if len({batch.fine for batch in batches}) > 1:
-        raise DataError("CIFAR-10 and CIFAR-100 files are mixed in one folder.")
-    planes = np.concatenate([batch.planes for batch in batches]).reshape(-1, 3, 32, 32)
-    images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
-    labels = np.concatenate([batch.labels for batch in batches])
-    names = fine_names if batches[0].fine else CIFAR10_NAMES
-    return ImageSet(torch.from_numpy(images), torch.from_numpy(labels), names)
+def _fine_names(folder: Path) -> tuple[str, ...]:
+    """Return the class names in CIFAR-100's `meta` file, or numbered ones if there is none."""
+    if not (folder / "meta").is_file():
+        return tuple(f"class {number}" for number in range(100))
+    names = _cifar_content(folder / "meta").get("fine_label_names")
+    if not isinstance(names, list) or not all(isinstance(name, (bytes, str)) for name in names):
+        raise DataError("Expected a list of names under 'fine_label_names'.")
+    return tuple(map(_text, names))
 
 
 _SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -605,19 +478,15 @@ def verses() -> tuple[str, ...]:
     return tuple(FILES.joinpath("verses.txt").read_text("ascii").splitlines())
 
 
-_ZIP_START = b"PK"
-
-
 def load(path: str | PathLike[str], split: Split = Split.TEST, size: int | None = None) -> ImageSet:
-    """Read an .npz pack, a CIFAR folder, archive or file, or a folder of class folders.
+    """Read an .npz pack, a folder of CIFAR for Python, or a folder of class folders.
 
-    ``split`` is the part of a CIFAR folder or archive; ``size`` makes the images square, if given.
+    ``split`` is the part of CIFAR that is read; ``size`` makes the images square, if given.
     """
     place = Path(path)
-    if place.is_dir() and not is_cifar_folder(place):
-        return load_folder(place, size)
     if not place.exists():
         raise DataError(f"No data at {place}.")
-    is_pack = place.is_file() and first_bytes(place, len(_ZIP_START)) == _ZIP_START
-    images = load_pack(place) if is_pack else load_cifar(place, split)
+    if place.is_dir() and not is_cifar_folder(place):
+        return load_folder(place, size)
+    images = load_cifar(place, split) if place.is_dir() else load_pack(place)
     return images if size is None else images.resized(size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -59,18 +58,17 @@ def check_share(name: str, value: float) -> None:
 Augmentation = Callable[[ImageSet, Normalisation, int, torch.Generator], Sample]
 
 
-class _Labelled(ABC):
+class _Labelled:
     """An augmentation that leaves the image as it is."""
 
-    @abstractmethod
     def label(self, images: ImageSet, index: int, generator: torch.Generator) -> Tensor:
         """Return the label (classes,) of image `index`."""
+        raise NotImplementedError
 
     def __call__(
         self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
     ) -> Sample:
-        y = self.label(images, index, generator)
-        return _sample(norm.apply(images.pixels(index)), y)
+        return Sample(norm.apply(images.pixels(index)), self.label(images, index, generator))
 
 
 @dataclass(frozen=True)
@@ -114,12 +112,12 @@ class Dirichlet(_Labelled):
 
 
 @dataclass(frozen=True)
-class SmoothedMixup:
-    """Mix in an image of another class, λ ~ U(low, high), of labels smoothed by epsilon."""
+class Mixup:
+    """Mix in an image of another class, with λ ~ U(low, high)."""
 
     low: float = 0.0
     high: float = 1.0
-    epsilon: float = 0.1
+    epsilon: float = 0.0  # by which both labels are smoothed
 
     def __post_init__(self) -> None:
         _check_range(self.low, self.high)
@@ -135,29 +133,14 @@ class SmoothedMixup:
         y1, y2 = (
             smooth(int(images.labels[i]), images.classes, self.epsilon) for i in (index, partner)
         )
-        mixed = mixup(x1, y1, x2, y2, weight)
-        return _sample(mixed.x, mixed.y)
+        return mixup(x1, y1, x2, y2, weight)
 
 
 @dataclass(frozen=True)
-class Mixup:
-    """Mix in an image of another class, with λ ~ U(low, high)."""
+class SmoothedMixup(Mixup):
+    """Mix in an image of another class, of labels that are smoothed by a tenth."""
 
-    low: float = 0.0
-    high: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_range(self.low, self.high)
-
-    def __call__(
-        self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
-    ) -> Sample:
-        """Return the sample made from image `index` (1 - λ) and its partner (λ)."""
-        return SmoothedMixup(self.low, self.high, 0.0)(images, norm, index, generator)
-
-
-def _sample(x: Tensor, y: Tensor) -> Sample:
-    return Sample(x.float(), y.to(x.device, torch.float64))
+    epsilon: float = 0.1
 
 
 def _partner(images: ImageSet, index: int, generator: torch.Generator) -> int:

@@ -11,10 +11,10 @@ from softleak.core.errors import DataError, ModelError
 from softleak.defenses import LaplaceNoise
 from softleak.matching import LBFGS, Adam, GaussNewton
 from softleak.paper import models
-from softleak.paper.label_tables import NoiseCell
 from softleak.paper.networks import CIFAR10, CIFAR100, FLOWERS17, IMAGENET, NETWORKS, Network, Shelf
 from softleak.paper.reproduction import EXPERIMENTS, Laboratory
 from softleak.paper.sweep import Piece
+from softleak.paper.tables import NoiseCell
 
 SHELF = Shelf()
 
@@ -100,8 +100,8 @@ def test_weights_travel_with_the_shelf_and_are_not_done_without(tmp_path):
 
 
 def test_samples_of_a_repetition_cover_every_class_and_every_pair():
-    from softleak.paper.input_tables import MIXED_PROTOCOL, SMOOTHED_PROTOCOL
     from softleak.paper.networks import AttackedNetwork
+    from softleak.paper.tables import MIXED_PROTOCOL, SMOOTHED_PROTOCOL
 
     target = AttackedNetwork.of(NETWORKS["lenet"], SHELF, evidence=False)
     classes = [int(s.y.argmax()) for s in SMOOTHED_PROTOCOL.drawn(target, range(30), 0)]

@@ -34,12 +34,12 @@ def small() -> tuple[nn.Module, torch.Tensor, sl.GradientShare]:
 )
 def test_the_attacks_of_the_field_find_a_small_batch(attack, far):
     model, x, share = small()
-    found = replace(attack, variation=0.0, evaluations=100)(
+    inputs, labels = replace(attack, variation=0.0, evaluations=100)(
         Subject.of(model, (3, 2, 2)), share, SIZE
     )
-    assert sorted(found.labels.argmax(1).tolist()) == [1, 3]
-    assert found.inputs is not None
-    off = torch.cdist(x.flatten(1), found.inputs.flatten(1)).amin(1) / x.flatten(1).norm(dim=1)
+    assert sorted(labels.argmax(1).tolist()) == [1, 3]
+    assert inputs is not None
+    off = torch.cdist(x.flatten(1), inputs.flatten(1)).amin(1) / x.flatten(1).norm(dim=1)
     assert float(off.max()) < far
 
 

@@ -1,4 +1,4 @@
-"""Build the classifiers, and initialise untrained networks in other ways than PyTorch's.
+"""Image classifiers to audit, their initialisation, and the trained one that comes along.
 
 The thin ResNets are those for CIFAR. The state-dict keys of the vision transformer (class token,
 pre-norm, a bias-free head) are those of torchvision's.
@@ -7,13 +7,25 @@ pre-norm, a bias-free head) are those of torchvision's.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from types import MappingProxyType
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from softleak.core.errors import ModelError
+from softleak.io.weights import copy_state, load_weights
+
+__all__ = [
+    "MODELS", "ModelSpec", "alexnet", "fcn4", "kaiming_", "lenet", "load_weights", "mlp",
+    "resnet18", "resnet18_cifar", "resnet20", "resnet32", "resnet50", "resnet50_cifar",
+    "resnet56", "trained_lenet", "uniform_", "vgg", "vit",
+]  # fmt: skip
 
 
 def positive(**sizes: int) -> None:
@@ -49,19 +61,7 @@ class PlainClassifier(nn.Module):
         return logits
 
 
-class AlexNet(PlainClassifier):
-    """Convolutions `features.{0,3,6,8,10}` and linear layers `classifier.{1,4,6}`."""
-
-    def __init__(self, features: Sequence[nn.Module], classifier: nn.Module) -> None:
-        super().__init__(features, classifier)
-        self.avgpool = nn.AdaptiveAvgPool2d(6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
-        return logits
-
-
-def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) -> AlexNet:
+def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) -> PlainClassifier:
     """Build AlexNet; torchvision's own weights need head_bias=True and 1000 classes."""
     positive(classes=classes)
     probability("dropout", dropout)
@@ -71,13 +71,14 @@ def alexnet(classes: int = 17, dropout: float = 0.5, head_bias: bool = False) ->
         nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(),
         nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
         nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, stride=2),
+        nn.AdaptiveAvgPool2d(6),
     ]  # fmt: skip
     classifier = nn.Sequential(
         nn.Dropout(dropout), nn.Linear(256 * 6 * 6, 4096), nn.ReLU(),
         nn.Dropout(dropout), nn.Linear(4096, 4096), nn.ReLU(),
         nn.Linear(4096, classes, bias=head_bias),
     )  # fmt: skip
-    return AlexNet(features, classifier)
+    return PlainClassifier(features, classifier)
 
 
 class MLP(PlainClassifier):
@@ -137,11 +138,7 @@ _VGG_WIDTHS = (32, 64, 128)
 _VGG_HIDDEN = 256
 
 
-class VGG(PlainClassifier):
-    """Convolutions `features.{0,3,6}` and linear layers `classifier.{0,3}`."""
-
-
-def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> VGG:
+def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> PlainClassifier:
     """Build the small VGG for square images, whose pixels per side are a multiple of 8."""
     positive(classes=classes)
     divisible("image", image, "the total pooling", 2 ** len(_VGG_WIDTHS))
@@ -155,7 +152,7 @@ def vgg(classes: int = 10, image: int = 32, dropout: float = 0.5) -> VGG:
         nn.Linear(channels * side * side, _VGG_HIDDEN), nn.ReLU(), nn.Dropout(dropout),
         nn.Linear(_VGG_HIDDEN, classes, bias=False),
     )  # fmt: skip
-    return VGG(layers, classifier)
+    return PlainClassifier(layers, classifier)
 
 
 def uniform_(
@@ -465,3 +462,41 @@ def vit(
     probability("dropout", dropout)
     tokens = (image // patch) ** 2 + 1
     return ViT(classes, patch, width, Encoder(tokens, width, depth, heads, dropout))
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model factory that is called through this, and the image shape (C, H, W) it is for."""
+
+    factory: Callable[..., nn.Module]
+    input_shape: tuple[int, int, int] = (3, 32, 32)
+
+    def __call__(self, *args: object, **options: object) -> nn.Module:
+        return self.factory(*args, **options)
+
+
+MODELS: Mapping[str, ModelSpec] = MappingProxyType(
+    {
+        "lenet": ModelSpec(lenet),
+        "alexnet": ModelSpec(alexnet, (3, 224, 224)),
+        "resnet18": ModelSpec(resnet18),
+        "resnet50": ModelSpec(resnet50, (3, 224, 224)),
+        "resnet18_cifar": ModelSpec(resnet18_cifar),
+        "resnet50_cifar": ModelSpec(resnet50_cifar),
+        "resnet20": ModelSpec(resnet20),
+        "resnet32": ModelSpec(resnet32),
+        "resnet56": ModelSpec(resnet56),
+        "fcn4": ModelSpec(fcn4, (3, 64, 64)),
+        "mlp": ModelSpec(partial(mlp, 3 * 32 * 32)),
+        "vgg": ModelSpec(vgg),
+        "vit": ModelSpec(vit),
+    }
+)
+
+
+def trained_lenet() -> LeNet:
+    """Return the sigmoid LeNet trained on CIFAR-10 (inputs by CIFAR10_NORM), in eval mode."""
+    model, name = lenet(), "lenet_cifar10.safetensors"
+    data = resources.files("softleak.paper").joinpath("weights", name).read_bytes()
+    copy_state(model, safetensors.torch.load(data), name)
+    return model.eval()

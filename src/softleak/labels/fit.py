@@ -13,7 +13,7 @@ from softleak.core.factors import Factors, factor, numerical_rank
 from softleak.core.families import KNOWN_FAMILIES, Binary, Family
 from softleak.core.fit import Bearing, Explanation, Fit, Hypothesis, Topic
 from softleak.core.knowledge import Knowledge
-from softleak.core.loss import BinaryCrossEntropy, CrossEntropy, Loss
+from softleak.core.loss import CROSS_ENTROPY, BinaryCrossEntropy, CrossEntropy, Loss
 from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -250,8 +250,8 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
     pieces = verdict.pieces[0]
     seen = Residual.of(head, share, factors, verdict)
     if seen is not None:
-        loss = knowledge.other_loss
-        reading = next(simple_readings(seen, loss), None)
+        loss = knowledge.loss
+        reading = next(simple_readings(seen, knowledge.other_loss), None)
         one = list(_of_one(seen, reading, share, loss))
         said = [compression, *one, *_of_layers(subject, pieces, factors)]
         if reading is None and (swapped := _swapped(seen, knowledge, share)) is not None:
@@ -278,11 +278,15 @@ def _of_one(
     yield Hypothesis(Topic.STEPS, Bearing.HOLDS)
     yield Hypothesis(Topic.NOISE, Bearing.HOLDS, number=0.0)
     if reading is None:
-        yield from _unread(seen, share) if stated is None else _unread_under(seen, stated)
+        if stated is None or stated == CROSS_ENTROPY:
+            yield from _unread(seen, share)
+        else:
+            yield from _unread_under(seen, stated)
         return
     yield Hypothesis(Topic.WEIGHTS, Bearing.HOLDS, number=reading.misfit)
     if stated is not None and stated.name == reading.loss.name:
-        yield Hypothesis(Topic.LOSS, Bearing.HOLDS, Explanation.STATED, reading.misfit)
+        why = Explanation.NONE if stated == CROSS_ENTROPY else Explanation.STATED
+        yield Hypothesis(Topic.LOSS, Bearing.HOLDS, why, reading.misfit)
     else:
         bearing = Bearing.HOLDS if stated is None else Bearing.CONTRADICTED
         named = Explanation.CE if stated and reading.loss.balanced else NAMED[reading.loss.name]
@@ -307,6 +311,9 @@ def _below_zero(seen: Residual) -> float:
 
 def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
     """Yield what a residual without a simple label says: it may be of any label, or of none."""
+    if len(seen.delta) == 1:
+        yield Hypothesis(Topic.LOSS, Bearing.OPEN)
+        return
     error, total = seen.errors(CrossEntropy(), 1.0), float(seen.delta.sum())
     off = total / float(seen.delta.abs().sum())
     if _is_margin(seen.delta, seen.relative):

@@ -16,7 +16,7 @@ from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import Solutions, certify
-from softleak.labels.curve import Interval, misfit
+from softleak.labels.curve import Curve, Interval, misfit
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.evidence.relation import Estimate, combine
 from softleak.labels.pseudo import PseudoLabels, Rescaled, Segment
@@ -51,12 +51,17 @@ def solve(
 def _solve(
     head: Head, knowledge: Knowledge, factors: Factors, pseudo: PseudoLabels, verdict: Estimate
 ) -> list[Recovery]:
+    family, scaled = knowledge.family or WIDEST, knowledge.scale_unknown
+
+    def by_family(rows: Tensor, _: Estimate) -> Solutions:
+        some = pseudo.take(rows)
+        return searched(Rescaled(some, family), family, 2) if scaled else searched(some, family)
+
     answers = solve_each(
         head, knowledge, factors, verdict,
-        lambda rows, said: _by_evidence(knowledge, pseudo.take(rows), said),
-        lambda rows, _: _by_family(knowledge, pseudo.take(rows)),
+        lambda rows, said: _by_evidence(knowledge, pseudo.take(rows), said), by_family,
     )  # fmt: skip
-    if knowledge.scale_unknown and knowledge.family is None:
+    if scaled and knowledge.family is None:
         # Outside the usual families the feature is still exact; the label lies on a segment.
         decided = verdict.decided.tolist()
         lost = [i for i, one in enumerate(answers) if decided[i] and one.status != Status.UNIQUE]
@@ -88,13 +93,17 @@ def solve_each(
     return [answers[i] for i in range(len(factors.sigma))]
 
 
+def searched(curve: Curve, family: Family, unknowns: int = 1) -> Solutions:
+    """Return the solutions where only the head speaks: all scalars are searched."""
+    return Solutions(curve, family, search(curve, family, curve.interval()), unknowns)
+
+
 def _by_evidence(knowledge: Knowledge, pseudo: PseudoLabels, verdict: Estimate) -> Solutions:
     """Return the solutions where τ is known; the family, if any, only has to pick the label."""
     tau, error = verdict.scalar, verdict.error
     if knowledge.scale_unknown:
         segment = Segment.at(pseudo, tau, error)
-        family = knowledge.family or WIDEST
-        return Solutions(segment, family, search(segment, family, segment.interval()), 1, tau)
+        return replace(searched(segment, knowledge.family or WIDEST), tau=tau)
     if knowledge.family is not None:
         margin = error / tau.abs() + EVIDENCE_AROUND
         everyone = torch.arange(len(tau), device=tau.device)
@@ -120,12 +129,3 @@ def _given(pseudo: PseudoLabels, verdict: Estimate) -> Minima:
     far = t + error * t.sign()
     found = misfit(pseudo.take(owner), ANY_LABEL, torch.stack([t, near, far], 1)).amin(-1)
     return Minima(owner, t, near.minimum(far), near.maximum(far), found)
-
-
-def _by_family(knowledge: Knowledge, pseudo: PseudoLabels) -> Solutions:
-    """Return the solutions where only the head speaks: all scalars are searched."""
-    family = knowledge.family or WIDEST
-    if not knowledge.scale_unknown:
-        return Solutions(pseudo, family, search(pseudo, family, pseudo.interval()), 1)
-    rescaled = Rescaled(pseudo, family)
-    return Solutions(rescaled, family, search(rescaled, family, rescaled.interval()), 2)

@@ -73,7 +73,7 @@ def measure(images: data.ImageSet, width: int, size: int, number: int) -> BatchS
     x, y = draw(images, size, generator)
     share, subject = sl.capture(model, x, y), Subject.of(model, (3, 32, 32))
     start = time.process_time()
-    found = recover_by_inputs(subject, share, Knowledge(scale="known"), size)
+    found = recover_by_inputs(subject, share, Knowledge(scale="known", samples=size))
     return _scored(found, x.double(), y.double(), time.process_time() - start)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.labels.local.recover import answer_trained
+from softleak.labels.local.recover import recover_trained
 from softleak.labels.recover import recover
 from softleak.paper import data, models
 
@@ -153,10 +153,9 @@ def recovered(subject: sl.Subject, shares: list[sl.GradientShare]) -> list[sl.Re
     What is left out is the search for other clients that would fit, which changes no label.
     """
     knowledge = sl.Knowledge()
-    answers = answer_trained(
-        subject, knowledge, shares, lambda some: recover(subject, some, knowledge)
+    return recover_trained(
+        subject, knowledge, shares, lambda some: recover(subject, some, knowledge), others=False
     )
-    return [answer for answer, _ in answers]
 
 
 def told(share: sl.GradientShare, said: sl.Client) -> sl.GradientShare:

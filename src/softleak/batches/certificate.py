@@ -53,9 +53,7 @@ class BatchCertificate:
     regular: Tensor  # (R,) whether errors are small beside the samples, of all or of each
 
     def take(self, rows: Tensor) -> BatchCertificate:
-        return BatchCertificate(
-            self.bits[rows], self.label_errors[rows], self.feature_errors[rows], self.regular[rows]
-        )
+        return BatchCertificate(*(part[rows] for part in vars(self).values()))
 
     @property
     def tested(self) -> Tensor:
@@ -66,8 +64,11 @@ class BatchCertificate:
 def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
     """Return what is proved by the joint system at its solution ``x`` (U,)."""
     _, J = system.jacobian(x[None], NO_KIND)
-    at, R, K = system.point(x), system.space.rank, system.supports.unknowns
-    sizes = _sizes(system, at, len(x))
+    space, at = system.space, system.point(x)
+    R, K = space.rank, system.supports.unknowns
+    own = (at.b * space.S).norm(dim=-1, keepdim=True) / space.S
+    # The size of every unknown (U,): a step of it moves the feature by its own length.
+    sizes = torch.cat([own.flatten(), own.new_ones(len(x) - R * R)])
     told = J[0] * sizes
     used = told.norm(dim=0) > 0
     bits = excess_bits(told[:, used], redundant=R)
@@ -78,34 +79,39 @@ def certify(system: JointSystem, x: Tensor, misfit: float) -> BatchCertificate:
     of_b = spread[: R * R].reshape(R, R)
     of_c = spread[R * R : R * (R + K)].reshape(R, K) * sizes[R * R : R * (R + K)].reshape(R, K)
     labels = (system.supports.directions.abs() @ of_c[..., None])[..., 0].sum(-1)
-    features = of_b.norm(dim=-1) + _outside(system, at)
+    # Rounding of the gradient leaves a relative error outside of ``V`` as well.
+    features = space.divided(at.b)
+    n = entry_errors(space, as_sent(space, at), features)
+    back = (n * space.rows * (at.b @ space.U.T)).norm(dim=-1)
+    lengths = features.norm(dim=-1).clamp_min(SHORTEST_VECTOR)
+    outside = PROOF_DEVIATIONS * space.factor * features.shape[1] ** 0.5 * back / lengths
     # Where one sample is open by as much as itself, it may be anything, and so may those beside it:
     # ``A = B⁻ᵀ`` has a pole there, and no linear error says how far the others move.
     regular = of_b.norm(dim=-1) < PROOF_DEVIATIONS * PROOF_LINEAR
     # A solution with negative entries of a label is not one of the batch, in no part of it.
-    regular &= at.label.amin(-1) >= -(labels + system.space.relative)
+    regular &= at.label.amin(-1) >= -(labels + space.relative)
     regular = regular.all().expand(R)
-    if system.space.is_levelled:
+    if space.is_levelled:
         whole = torch.zeros_like(told.mT @ told)
         whole[used[:, None] & used] = covariance.flatten()
         whole = whole * sizes * sizes[:, None]
-        own = torch.stack([whole[i : i + R, i : i + R] for i in range(0, R * R, R)])
-        regular = (
-            regular & (deviations * _logit_errors(system.space, at.p, own) < PROOF_LOGITS).all()
-        )
-    return BatchCertificate(torch.full_like(labels, bits), labels, features, regular)
+        each = torch.stack([whole[i : i + R, i : i + R] for i in range(0, R * R, R)])
+        errors = deviations * _logit_errors(space, at.p, each)
+        regular = regular & (errors < PROOF_LOGITS).all()
+    total = of_b.norm(dim=-1) + outside
+    return BatchCertificate(torch.full_like(labels, bits), labels, total, regular)
 
 
 def certify_alone(
-    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
+    space: HeadSpace, supports: Supports, found: FoundSamples
 ) -> tuple[BatchCertificate, Tensor]:
     """Return what each sample's own equations prove (§9), and their misfits (N,).
 
     ``a`` and the coefficients of the label are projected out, so a sample has ``C − R − K``
-    equations for the R unknowns of its ``b``, and one more if the scale is known (``scaled``).
+    equations for the R unknowns of its ``b``, and one more if the scale is known.
     """
     at, R = found.at, space.rank
-    system = SampleSystem.whole(space, supports, scaled=scaled)
+    system = SampleSystem.whole(space, supports)
     values, J = system.jacobian(at.b, found.kind)
     n = row_errors(space)
     errors = equation_errors(space, n, at.a, at.b, at.p) * space.rows
@@ -142,13 +148,6 @@ def excess_bits(told: Tensor, redundant: int) -> float:
     return float(left.sum())
 
 
-def _sizes(system: JointSystem, at: SamplePoints, unknowns: int) -> Tensor:
-    """Return the size (U,) of every unknown: a step of it moves the feature by its own length."""
-    R = system.space.rank
-    own = (at.b * system.space.S).norm(dim=-1, keepdim=True) / system.space.S
-    return torch.cat([own.flatten(), own.new_ones(unknowns - R * R)])
-
-
 UNTOLD = 1e60  # the variance of an unknown that no equation tells
 
 
@@ -170,17 +169,6 @@ def _logit_errors(space: HeadSpace, p: Tensor, covariances: Tensor) -> Tensor:
     beside = space.logit_map - space.logit_map[p.argmax(-1)][:, None]
     variances = torch.einsum("ncr,nrs,ncs->nc", beside, covariances, beside)
     return variances.clamp_min(0).amax(-1).sqrt()
-
-
-def _outside(system: JointSystem, at: SamplePoints) -> Tensor:
-    """Return the relative error (R,) that rounding of the gradient leaves outside of ``V``."""
-    space = system.space
-    features = space.divided(at.b)
-    n = entry_errors(space, as_sent(space, at), features)
-    back = (n * space.rows * (at.b @ space.U.T)).norm(dim=-1)
-    width = features.shape[1] ** 0.5
-    lengths = features.norm(dim=-1).clamp_min(SHORTEST_VECTOR)
-    return torch.div(PROOF_DEVIATIONS * space.factor * width * back, lengths)
 
 
 TRADES_SURE = 0.99  # a sample of at least this probability of one class may trade
@@ -217,7 +205,7 @@ def without_other_labels(
     proof: BatchCertificate, space: HeadSpace, supports: Supports, found: FoundSamples
 ) -> BatchCertificate:
     """Return a certificate in which no label counts as proved beside another with its feature."""
-    system = SampleSystem.whole(space, supports, scaled=False)
+    system = SampleSystem.whole(replace(space, scaled=False), supports)
     at, regular = found.at, proof.regular.clone()
     errors = equation_errors(space, row_errors(space), at.a, at.b, at.p) * space.rows
     kinds = torch.arange(len(supports), device=space.U.device)
@@ -243,7 +231,9 @@ def _trades(
                 continue
             t, label, missed = _hits(at.label[i], difference, supports)
             change = (label - at.label[i]).abs().sum(-1)
-            paid = at.p[s] - _factor(system, t)[:, None] * difference
+            # What the difference of the sample that pays is multiplied by.
+            c = 1 - t if system.space.with_bias else torch.ones_like(t)
+            paid = at.p[s] - c[:, None] * difference
             fits = (missed <= TRADES_MISSED * change) & (change > errors[i])
             fits &= torch.minimum(label.amin(-1), paid.amin(-1)) >= -TRADES_NEGATIVE
             yield from (Trade(i, s, flat, float(t[flat])) for flat in fits.nonzero()[:, 0].tolist())
@@ -262,33 +252,24 @@ def _hits(y: Tensor, difference: Tensor, supports: Supports) -> tuple[Tensor, Te
     return t, label, (y - t[:, None] * difference - label).abs().sum(-1)
 
 
-def _factor(system: JointSystem, t: Tensor) -> Tensor:
-    """Return ``c``, what the difference of the sample that pays is multiplied by."""
-    return 1 - t if system.space.with_bias else torch.ones_like(t)
-
-
 def _labels_after(
     system: JointSystem, at: SamplePoints, supports: Supports, trade: Trade
 ) -> Tensor | None:
     """Return the labels (R, C) that explain the gradient after a trade, or None."""
-    c = float(_factor(system, at.b.new_tensor(trade.t)))
+    space, own, (i, flat) = system.space, system.supports, (trade.i, trade.flat)
+    c = 1 - trade.t if space.with_bias else 1.0
     if c == 0:
         return None
     b = at.b.clone()
     b[trade.s] = (b[trade.s] - trade.t * b[trade.i]) / c
-    space, own = system.space, _moved(system.supports, supports, trade)
-    scale = (at.a[0] * at.b[0]).sum()
-    start = SamplePoints(scale * torch.linalg.inv(b).mT, b, at.label, space.predicted(b))
-    solved, x = polish(space, own, start, scaled=system.scaled, solver=THOROUGH)
-    labels = solved.point(x).label
-    explained = solved.misfit(x) <= TRADES_MISFIT
-    return labels if explained and float(labels.amin()) >= -TRADES_NEGATIVE else None
-
-
-def _moved(own: Supports, supports: Supports, trade: Trade) -> Supports:
-    """Return the flat of each sample, with that of one sample replaced."""
-    i, flat = trade.i, trade.flat
+    # The flat of each sample, with that of one sample replaced:
     origin, directions = own.origin.clone(), own.directions.clone()
     origin[i], directions[i] = supports.origin[flat], supports.directions[flat]
     names = (*own.classes[:i], supports.classes[flat], *own.classes[i + 1 :])
-    return Supports(names, origin, directions)
+    own = Supports(names, origin, directions)
+    scale = (at.a[0] * at.b[0]).sum()
+    start = SamplePoints(scale * torch.linalg.inv(b).mT, b, at.label, space.predicted(b))
+    solved, x = polish(space, own, start, solver=THOROUGH)
+    labels = solved.point(x).label
+    explained = solved.misfit(x) <= TRADES_MISFIT
+    return labels if explained and float(labels.amin()) >= -TRADES_NEGATIVE else None

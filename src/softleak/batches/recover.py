@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -45,6 +45,7 @@ from softleak.labels.recover import check_share, make_subject, recover
 
 # Families that are tried in turn if none is named, each beside those before it.
 USUAL: tuple[Family, ...] = (Smoothed(), Mixed(2), SmoothedMixed(2))
+ANY_USUAL = "one-hot, smoothed or mixed"  # what labels of them are
 
 
 NARROW_ALL_CLASSES = 20  # up to this number of classes, all of them are tried
@@ -82,11 +83,16 @@ def read_head(
     likely = _likely(space, features)
     best: HeadReading | None = None
     for scaled in scales:
-        for tried, supports in _families(family, space.classes, likely):
+        space, supports = replace(space, scaled=scaled), None
+        for tried in USUAL if family is None else (family,):
+            own = supports_of(tried, space.classes, likely)
+            if own is None:
+                continue
+            supports = own if supports is None else joined_supports(supports, own)
             if 1 + supports.unknowns + space.rank > space.classes:
                 continue  # There are not more equations than unknowns.
-            whole, part = find_batch(space, supports, features, scaled=scaled)
-            reading = _reading(space, supports, whole, part, tried, scaled, stated)
+            whole, part = find_batch(space, supports, features)
+            reading = _reading(space, supports, whole, part, tried, stated)
             if reading is not None and reading.whole:
                 return reading
             if best is None or (reading and len(reading.at.a) > len(best.at.a)):
@@ -114,34 +120,23 @@ def _likely(space: HeadSpace, features: Tensor) -> list[int]:
     return order[:count] + order[count:][-(space.rank - 1) :]
 
 
-def _families(
-    family: Family | None, classes: int, likely: list[int]
-) -> Iterator[tuple[Family, Supports]]:
-    """Yield families with their flats; each of the usual ones comes with those before it."""
-    held: Supports | None = None
-    for tried in USUAL if family is None else (family,):
-        own = supports_of(tried, classes, likely)
-        if own is not None:
-            held = own if held is None else joined_supports(held, own)
-            yield tried, held
-
-
 def _reading(
     space: HeadSpace, supports: Supports, whole: Whole | None, part: FoundSamples, family: Family,
-    scaled: bool, stated: bool,
+    stated: bool,
 ) -> HeadReading | None:  # fmt: skip
     if whole is not None and whole.explained:
         at = whole.system.point(whole.x)
         system, x = whole.system, whole.x
-        if scaled and not stated:
-            system, x = replace(system, scaled=False), torch.cat([x, torch.zeros_like(x[:1])])
+        if space.scaled and not stated:
+            system = replace(system, space=replace(space, scaled=False))
+            x = torch.cat([x, torch.zeros_like(x[:1])])
         proof = without_traded(certify(system, x, whole.misfit), system, x, supports)
         scale = float(whole.system.unpack(whole.x)[2])
         return HeadReading(space, at, proof, True, family, scale)
-    if not len(part) or not scaled:
+    if not len(part) or not space.scaled:
         return None
     own = supports.opened() if space.is_levelled else supports
-    proof, misfits = certify_alone(space, own, part, scaled=stated)
+    proof, misfits = certify_alone(replace(space, scaled=stated), own, part)
     proof = without_other_labels(proof, space, own, part)
     rows = (misfits <= 4.0).nonzero()[:, 0]
     if not len(rows):
@@ -157,9 +152,10 @@ def _said(
     reading: HeadReading, samples: Sequence[Recovery], size: int, knowledge: Knowledge
 ) -> str:
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
+    kind = describe_family(knowledge.family) if knowledge.family else ANY_USUAL
     said = [
         f"{len(samples)} of {size} samples found, {proved} of them proved",
-        f"the labels are assumed to be {_kind_of_labels(knowledge)}",
+        f"the labels are assumed to be {kind}",
     ]
     if not reading.whole:
         said.append("the others fit no label of that kind, or were not found")
@@ -174,10 +170,6 @@ def _said(
     bits = float(reading.certificate.bits.min())
     said.append(f"the equations test {bits:.0f} bits beyond the unknowns")
     return "; ".join(said)
-
-
-def _kind_of_labels(knowledge: Knowledge) -> str:
-    return describe_family(knowledge.family) if knowledge.family else "one-hot, smoothed or mixed"
 
 
 def _said_of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str:
@@ -220,9 +212,10 @@ def _unsolvable(space: HeadSpace, size: int, knowledge: Knowledge) -> str:
             f"the head's gradient of {space.classes} classes has rank {space.rank}: with as many "
             "samples as classes, the head alone does not tell one from another"
         )
+    kind = describe_family(knowledge.family) if knowledge.family else ANY_USUAL
     return (
         f"the head's gradient is of rank {space.rank}, so at least {space.rank} gradients were "
-        f"added up, but no sample of a label that is {_kind_of_labels(knowledge)} was found in it: "
+        f"added up, but no sample of a label that is {kind} was found in it: "
         f"the batch of {size} has other labels, took several steps, or is too large for the search"
     )
 
@@ -333,7 +326,7 @@ def _by_layers(
     found = []
     for attack in (recover_by_inputs, recover_by_features):
         with suppress(ArithmeticError, BROKEN):
-            found.append(attack(subject, share, knowledge, knowledge.samples))
+            found.append(attack(subject, share, knowledge))
     return max(filter(None, found), key=lambda one: len(one.proved), default=None)
 
 
@@ -372,29 +365,23 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
     return BatchRecovery(status, _said(reading, samples, size, knowledge), size, samples)
 
 
-def _tells_apart(reading: HeadReading, knowledge: Knowledge) -> bool:
-    """Return whether a sample found cannot be several samples in one.
-
-    Samples of one class with the same prediction have the same ``δ``, so that they look like one
-    sample: sixteen samples of an untrained network can have a gradient of rank three, and other
-    labels of three samples explain it. Only a number of samples that equals the rank excludes that.
-    """
-    if reading.scale != 1.0 and not knowledge.scale_unknown:
-        return False  # The numbers fit another client than the assumed one.
-    return knowledge.samples == reading.space.rank
-
-
 def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
     proof, at = reading.certificate, reading.at
     features = reading.space.features(at.b)
     valid = (at.label.amin(-1) >= -(proof.label_errors + reading.space.relative)).tolist()
     tested, regular = proof.tested.tolist(), proof.regular.tolist()
+    # Samples of one class with the same prediction have the same ``δ``, so that they look like one:
+    # sixteen samples of an untrained network can have a gradient of rank three, and other labels of
+    # three samples explain it. Only a number of samples that equals the rank excludes that. And the
+    # numbers may fit another client than the assumed one.
+    assumed = reading.scale == 1.0 or knowledge.scale_unknown
+    apart = assumed and knowledge.samples == reading.space.rank
     samples = []
     for i, label in enumerate(at.label.clamp_min(0.0)):
         error = float(proof.label_errors[i]) + 2 * reading.space.relative
         flat = knowledge.scale_unknown and knowledge.family is None and is_flat(label)
         proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
-        proved = proved and not flat and _tells_apart(reading, knowledge)
+        proved = proved and not flat and apart
         said = _said_of_one(proved, tested[i], error, knowledge)
         samples.append(
             Recovery(

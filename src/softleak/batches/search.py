@@ -10,7 +10,6 @@ minima are, and parabolas lead to the bottom of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
@@ -101,19 +100,15 @@ def compatible(pool: FoundSamples, most: int) -> list[list[int]]:
     own = torch.diagonal(products).abs().sqrt()
     apart = products.abs() <= SELECT_COUPLING * own[:, None] * own[None]
     apart = apart & apart.mT
-    sets = {tuple(sorted(members)) for members in _cliques(apart, most)}
-    order = sorted(sets, key=lambda members: (-len(members), sum(members)))
-    return [list(members) for members in order[:SELECT_SETS]]
-
-
-def _cliques(apart: Tensor, most: int) -> Iterator[list[int]]:
-    """Yield a set of mutually compatible solutions from each of them, taken greedily."""
-    for first in range(len(apart)):
+    sets = set()
+    for first in range(len(apart)):  # a set from each of them, taken greedily
         members, rest = [first], apart[first].clone()
         while len(members) < most and bool(rest.any()):
             members.append(int(rest.nonzero()[0, 0]))
             rest &= apart[members[-1]]
-        yield members
+        sets.add(tuple(sorted(members)))
+    order = sorted(sets, key=lambda members: (-len(members), sum(members)))
+    return [list(members) for members in order[:SELECT_SETS]]
 
 
 ROUNDS = 6  # how often the search is repeated in what is left of the space
@@ -130,27 +125,21 @@ SUREST_LEAD = 45.0  # the same where rows are levelled, so that weaker samples a
 FIT_MISFIT = 30.0  # a solution may miss its equations by this many standard errors
 WEAKEST = 6.0  # a sample is longer than this many standard errors where rows are levelled
 FIT_NEGATIVE = 1e-4  # no entry of a label may be below minus this
-SEED = 0  # the seed of the starting points
 # A solution is known by steps that promise to lower the cost to nothing; a point whose step
 # promises less than a tenth is left there.
 SEARCH = Levenberg(settled=0.1)
 
 
-def starts_of_round(number: int, kinds: int) -> int:
-    """Return the starting points per set of classes in a round, of this many sets."""
-    return STARTS if number else min(STARTS, max(FEWEST_STARTS, FIRST_PROBLEMS // kinds))
-
-
 def explore(
     space: HeadSpace, supports: Supports, features: Tensor, known: Tensor,
-    generator: torch.Generator, starts: int, *, scaled: bool = True,
+    generator: torch.Generator, starts: int,
 ) -> FoundSamples:  # fmt: skip
     """Return samples of one family that fit the head's gradient, the best first.
 
     The search has so many ``starts`` per set of classes, around usual ``features`` (n, I). Only
     samples other than the ``known``, whose ``a`` (N, R) were found before, are searched.
     """
-    system = _deflated(space, supports, known, scaled)
+    system = _deflated(space, supports, known)
     beta = _starts(system, features, starts, generator)
     kind = torch.arange(len(supports), device=beta.device).repeat(len(beta))
     beta = beta.repeat_interleave(len(supports), 0)
@@ -158,17 +147,17 @@ def explore(
     return _fitting(system, FoundSamples(system.point(beta, kind), kind), cost)
 
 
-def _deflated(space: HeadSpace, supports: Supports, a: Tensor, scaled: bool) -> SampleSystem:
+def _deflated(space: HeadSpace, supports: Supports, a: Tensor) -> SampleSystem:
     """Return the system of one more sample, whose ``b`` is orthogonal to every ``a`` found."""
     rows, right = [*a], [0.0] * len(a)
     if space.constraint is not None:
         rows, right = [*rows, space.constraint], [*right, 1.0]
     if not rows:
-        return SampleSystem.whole(space, supports, scaled=scaled)
+        return SampleSystem.whole(space, supports)
     matrix = torch.stack(rows)
     basis = torch.linalg.svd(matrix)[2][len(rows) :].T
     start = torch.linalg.pinv(matrix) @ matrix.new_tensor(right)
-    return SampleSystem(space, supports, basis, start, scaled)
+    return SampleSystem(space, supports, basis, start)
 
 
 def _starts(
@@ -243,14 +232,14 @@ def saturated_samples(space: HeadSpace, supports: Supports) -> FoundSamples:
     return FoundSamples(SamplePoints(a, b, label, supports.origin[kind]), kind)
 
 
-def biorthogonal(space: HeadSpace, at: SamplePoints, *, scaled: bool = True) -> SamplePoints:
+def biorthogonal(space: HeadSpace, at: SamplePoints) -> SamplePoints:
     """Return samples (…, R, R) whose ``b`` follow from their ``a``.
 
     ``Σ a_i = B Uᵀ g`` holds for the gradient ``g`` of the head's bias, and gives their lengths.
     """
     a = at.a
     scale: Tensor | float = 1.0
-    if not scaled:
+    if not space.scaled:
         scale = (at.a * at.b).sum(-1).mean(-1)[..., None, None]
     elif space.with_bias:
         total = space.factor * space.left(space.mean_difference)
@@ -262,9 +251,8 @@ def biorthogonal(space: HeadSpace, at: SamplePoints, *, scaled: bool = True) -> 
 
 
 def likely_sets(
-    space: HeadSpace, supports: Supports, pool: FoundSamples, *, scaled: bool = True,
-    alike: bool = True,
-) -> list[list[int]]:  # fmt: skip
+    space: HeadSpace, supports: Supports, pool: FoundSamples, alike: bool = True
+) -> list[list[int]]:
     """Return the sets of R solutions that explain the gradient best together."""
     R, most = space.rank, len(pool)
     while math.comb(most, R) > SETS_LOOKED_AT:
@@ -278,7 +266,7 @@ def likely_sets(
     regular = torch.linalg.inv_ex(sizes)[0].norm(dim=(-2, -1)) < 1 / SETS_SINGULAR
     sets, kind = sets[regular], kind[regular]
     found = SamplePoints(*(part[sets] for part in pool.at))
-    whole = biorthogonal(space, found, scaled=scaled)
+    whole = biorthogonal(space, found)
     misfit = unexplained(space, supports, whole, kind)
     order = misfit.argsort()
     classes = kind[order].sort(-1).values
@@ -317,26 +305,19 @@ SHARES = 400  # the number of coefficients that are looked at, between none and 
 MINIMA = 3  # the number of lowest places among them that are worth a local search
 
 
-def shared_out(
-    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
-) -> list[FoundSamples]:
-    """Return the best shares of the coefficients for each sample of a class that another has."""
-    if not supports.unknowns:
-        return []
-    return [
-        shared
-        for i in _alike(found).nonzero()[:, 0].tolist()
-        for shared in _best_shares(space, supports, found, i, scaled=scaled)
-    ]
-
-
-def _alike(found: FoundSamples) -> Tensor:
+def _twins(found: FoundSamples) -> Tensor:
     """Return which samples (R,) another one of the same kind stands beside."""
     return (found.kind[:, None] == found.kind[None]).sum(1) > 1
 
 
+def shared_out(space: HeadSpace, supports: Supports, found: FoundSamples) -> list[FoundSamples]:
+    """Return the best shares of the coefficients for each sample of a class that another has."""
+    rows = _twins(found).nonzero()[:, 0].tolist() if supports.unknowns else []
+    return [one for i in rows for one in _best_shares(space, supports, found, i)]
+
+
 def _best_shares(
-    space: HeadSpace, supports: Supports, found: FoundSamples, row: int, *, scaled: bool
+    space: HeadSpace, supports: Supports, found: FoundSamples, row: int
 ) -> list[FoundSamples]:
     """Return the samples with those coefficients of one label that explain the gradient best."""
     at, kind = found.at, found.kind
@@ -346,12 +327,11 @@ def _best_shares(
     a = at.a.expand(SHARES, -1, -1).clone()
     a[:, row] = space.left(at.p[row] - label)
     many = SamplePoints(a, *(part.expand(SHARES, -1, -1) for part in (at.b, at.label, at.p)))
-    whole = biorthogonal(space, many, scaled=scaled)
+    whole = biorthogonal(space, many)
     errors = equation_errors(space, row_errors(space), whole.a, whole.b, whole.p)
     misfit = unexplained(space, supports, whole, kind, errors)
-    return [
-        replace(found, at=SamplePoints(*(part[i] for part in whole))) for i in lowest_minima(misfit)
-    ]
+    best = lowest_minima(misfit)
+    return [replace(found, at=SamplePoints(*(part[i] for part in whole))) for i in best]
 
 
 def lowest_minima(misfit: Tensor) -> list[int]:
@@ -370,20 +350,20 @@ LONGEST_MOVE = 8.0  # the longest step to the bottom of a parabola, in widths
 
 
 def walk_flat_direction(
-    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
+    space: HeadSpace, supports: Supports, found: FoundSamples
 ) -> list[FoundSamples]:
     """Return the samples at the lowest places of the flat direction, none without a twin."""
-    alike = _alike(found)
+    alike = _twins(found)
     if not supports.unknowns or not bool(alike.any()):
         return []
     row = int(found.at.p.amax(-1).where(alike, torch.inf).argmin())  # the least sure of them
-    own, at = supports.take(found.kind), biorthogonal(space, found.at, scaled=scaled)
+    own, at = supports.take(found.kind), biorthogonal(space, found.at)
     points, misfits = [], []
     for c in torch.linspace(0, 1, HELD_STEPS, dtype=at.a.dtype, device=at.a.device):
         a = at.a.clone()
         a[row] = space.left(at.p[row] - _held(own, row, c).origin[row])
-        start = biorthogonal(space, at._replace(a=a), scaled=scaled)
-        misfit, point = _solved_with(space, own, start, row, c, scaled=scaled)
+        start = biorthogonal(space, at._replace(a=a))
+        misfit, point = _solved_with(space, own, start, row, c)
         at = point if bool(misfit.isfinite()) else at
         points.append(at)
         misfits.append(misfit)
@@ -393,11 +373,11 @@ def walk_flat_direction(
 
 def descend_flat_direction(system: JointSystem, x: Tensor, row: int) -> SamplePoints:
     """Return the samples at the bottom of the flat direction that unknowns (U,) are in."""
-    space, own, scaled = system.space, system.supports, system.scaled
+    space, own = system.space, system.supports
     at, c, width = system.point(x), system.unpack(x)[1][row, -1], FIRST_WIDTH
     for _ in range(PARABOLAS):
         costs, points = zip(
-            *(_solved_with(space, own, at, row, c + k * width, scaled=scaled) for k in (-1, 0, 1)),
+            *(_solved_with(space, own, at, row, c + k * width) for k in (-1, 0, 1)),
             strict=True,
         )
         slope, bend = float(costs[2] - costs[0]) / 2, float(costs[0] - 2 * costs[1] + costs[2])
@@ -407,14 +387,14 @@ def descend_flat_direction(system: JointSystem, x: Tensor, row: int) -> SamplePo
         c, width = c + move * width, max(LEAST_WIDTH, abs(move) * width / 4)
         if width == LEAST_WIDTH:
             break
-    return _solved_with(space, own, at, row, c, scaled=scaled)[1]
+    return _solved_with(space, own, at, row, c)[1]
 
 
 def _solved_with(
-    space: HeadSpace, own: Supports, at: SamplePoints, row: int, c: Tensor, *, scaled: bool
+    space: HeadSpace, own: Supports, at: SamplePoints, row: int, c: Tensor
 ) -> tuple[Tensor, SamplePoints]:
     """Return the mean square that is left with one coefficient held, and the samples there."""
-    system, x = polish(space, _held(own, row, c), at, scaled=scaled)
+    system, x = polish(space, _held(own, row, c), at)
     return system.values(x[None], NO_KIND).square().mean(), system.point(x)
 
 
@@ -449,10 +429,10 @@ class Whole:
 
 
 def find_batch(
-    space: HeadSpace, supports: Supports, features: Tensor, *, scaled: bool = True
+    space: HeadSpace, supports: Supports, features: Tensor
 ) -> tuple[Whole | None, FoundSamples]:
     """Search all samples of a batch; return the whole batch if it was found, and what else was."""
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(0)
     pool = saturated_samples(space, supports)
     searched = supports.opened() if space.is_levelled else supports
     known = pool.at.a[: space.rank - 1]
@@ -460,17 +440,16 @@ def find_batch(
     unsolved: list[tuple[float, FoundSamples]] = []
     kept: tuple[Whole, FoundSamples] | None = None
     for number in range(ROUNDS):
-        starts = starts_of_round(number, len(supports))
-        fresh = explore(space, searched, features, known, generator, starts, scaled=scaled)
+        few = min(STARTS, max(FEWEST_STARTS, FIRST_PROBLEMS // len(supports)))
+        starts = STARTS if number else few  # per set of classes
+        fresh = explore(space, searched, features, known, generator, starts)
         pool = joined(pool, fresh)
-        sets = compatible(pool, space.rank) + likely_sets(
-            space, searched, pool, scaled=scaled, alike=number > 0
-        )
+        sets = compatible(pool, space.rank) + likely_sets(space, searched, pool, alike=number > 0)
         for members in sets:
             if len(members) == space.rank and tuple(members) not in tried:
                 tried.add(tuple(members))
                 chosen = pool.take(members)
-                whole = solve_jointly(space, supports, chosen, scaled=scaled)
+                whole = solve_jointly(space, supports, chosen)
                 if whole.explained and whole.misfit <= CONVINCING:
                     return whole, chosen
                 if whole.explained and (kept is None or whole.misfit < kept[0].misfit):
@@ -481,7 +460,7 @@ def find_batch(
         known = part.at.a[: space.rank - 1]
     if kept is not None:
         return kept
-    walked = _walked(space, supports, unsolved) if scaled else None
+    walked = _walked(space, supports, unsolved) if space.scaled else None
     return walked, pool.take(compatible(pool, space.rank)[0] if len(pool) else [])
 
 
@@ -489,39 +468,33 @@ def _walked(
     space: HeadSpace, supports: Supports, unsolved: list[tuple[float, FoundSamples]]
 ) -> Whole | None:
     """Return the batch that is found along the flat direction of two samples of a class."""
-    alike = [
-        (misfit, one)
-        for misfit, one in unsolved
-        if misfit < TOO_FAR and len(set(one.kind.tolist())) < len(one)
-    ]
-    for _, found in sorted(alike, key=lambda tried: tried[0])[:WALKED]:
+    near = sorted((one for one in unsolved if one[0] < TOO_FAR), key=lambda tried: tried[0])
+    alike = [found for _, found in near if bool(_twins(found).any())]
+    for found in alike[:WALKED]:
         for start in walk_flat_direction(space, supports, found):
-            whole = _solved(space, supports, start, scaled=True, solver=THOROUGH)
+            whole = _solved(space, supports, start, solver=THOROUGH)
             if whole.explained:
                 return whole
     return None
 
 
-def solve_jointly(
-    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool = True
-) -> Whole:
+def solve_jointly(space: HeadSpace, supports: Supports, found: FoundSamples) -> Whole:
     """Solve for as many samples as the space has dimensions, from where each was found."""
-    together = replace(found, at=biorthogonal(space, found.at, scaled=scaled))
-    starts = [together, *shared_out(space, supports, found, scaled=scaled)]
+    together = replace(found, at=biorthogonal(space, found.at))
+    starts = [together, *shared_out(space, supports, found)]
     if space.is_levelled:  # There each sample's own small probabilities tell its ``b`` best.
         starts = [found, *starts]
-    best = _solved(space, supports, starts[0], scaled=scaled)
+    best = _solved(space, supports, starts[0])
     for start in starts[1:]:
         if best.explained:
             break
-        best = min(best, _solved(space, supports, start, scaled=scaled), key=lambda one: one.misfit)
+        best = min(best, _solved(space, supports, start), key=lambda one: one.misfit)
     return best
 
 
 def _solved(
-    space: HeadSpace, supports: Supports, found: FoundSamples, *, scaled: bool,
-    solver: Levenberg = POLISH,
-) -> Whole:  # fmt: skip
+    space: HeadSpace, supports: Supports, found: FoundSamples, solver: Levenberg = POLISH
+) -> Whole:
     """Return the solution of the joint system that a local search from these samples finds.
 
     A point that rounding explains need not be the solution yet, and errors are those of a solution:
@@ -530,7 +503,7 @@ def _solved(
     own = supports.take(found.kind)
 
     def polished(at: SamplePoints, solver: Levenberg) -> Whole:
-        system, x = polish(space, own, at, scaled=scaled, solver=solver)
+        system, x = polish(space, own, at, solver=solver)
         return Whole(system, x, system.misfit(x))
 
     whole = polished(found.at, solver)

@@ -21,6 +21,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from softleak.core.factors import OWN, RANK, SMALLEST_NORMAL, head_gradients
@@ -92,7 +93,6 @@ class HeadSpace:
     the column of a further feature, which is one for every sample. Rounding is a part of every
     entry, so columns are divided by their lengths: then all of them are equally exact. The same
     holds of rows, which ``levelled`` divides as well.
-
     """
 
     U: Tensor  # (C, R) the left singular vectors: they span all ``δ_i = p_i − y_i``, times ``rows``
@@ -113,6 +113,7 @@ class HeadSpace:
     absolute: float  # the rounding of an entry whatever its size
     smallest: float  # entries below this are less exact than ``relative``
     is_levelled: bool = False  # whether rows are divided
+    scaled: bool = True  # whether the scale is known, so that ``a·b = 1`` for every sample
 
     @property
     def rank(self) -> int:
@@ -284,12 +285,9 @@ def supports_of(family: Family, count: int, likely: Sequence[int]) -> Supports |
 def joined_supports(one: Supports, other: Supports) -> Supports:
     """Return the flats of both, in this order; missing directions are zero."""
     most = max(one.unknowns, other.unknowns)
-    directions = [
-        torch.nn.functional.pad(each.directions, (0, most - each.unknowns)) for each in (one, other)
-    ]
-    return Supports(
-        one.classes + other.classes, torch.cat([one.origin, other.origin]), torch.cat(directions)
-    )
+    directions = [F.pad(each.directions, (0, most - each.unknowns)) for each in (one, other)]
+    origin = torch.cat([one.origin, other.origin])
+    return Supports(one.classes + other.classes, origin, torch.cat(directions))
 
 
 EXPLAINED_WHOLLY = 1e-12  # an entry of which so little is left has no residual
@@ -332,13 +330,12 @@ class SampleSystem:
     supports: Supports  # the flats of labels
     basis: Tensor  # (R, K) the directions that ``b`` is searched in
     start: Tensor  # (R,) a point of the flat
-    scaled: bool = True  # whether the scale is known, so that ``a·b = 1`` is an equation
 
     @classmethod
-    def whole(cls, space: HeadSpace, supports: Supports, *, scaled: bool = True) -> SampleSystem:
+    def whole(cls, space: HeadSpace, supports: Supports) -> SampleSystem:
         """Return the system whose ``b`` may be anything."""
         identity = torch.eye(space.rank, dtype=space.U.dtype, device=space.U.device)
-        return cls(space, supports, identity, torch.zeros_like(identity[0]), scaled)
+        return cls(space, supports, identity, torch.zeros_like(identity[0]))
 
     @cached_property
     def logits(self) -> tuple[Tensor, Tensor]:
@@ -400,7 +397,7 @@ class SampleSystem:
         p = self._predicted(beta)
         rest, a, _ = self._explain(p, kind)
         size = a.norm(dim=-1, keepdim=True).clamp_min(SHORTEST_VECTOR)
-        if not self.scaled:
+        if not self.space.scaled:
             return torch.div(rest, size)
         b = beta @ self.basis.T + self.start
         return torch.cat([rest / size, _product(a, b)[0]], 1)
@@ -420,7 +417,7 @@ class SampleSystem:
         shrink = (a[:, None, :] @ da) / size[..., None].square()
         values = rest / size
         J = left / size[..., None] - values[..., None] * shrink
-        if not self.scaled:
+        if not self.space.scaled:
             return values, J
         b = beta @ self.basis.T + self.start
         value, by_a, by_b = _product(a, b)
@@ -529,12 +526,11 @@ class JointSystem:
     space: HeadSpace  # the factors of the head's gradient
     supports: Supports  # the flat of each sample, in their order
     errors: Tensor  # (R, C) the standard error of every equation
-    scaled: bool = True  # whether the scale is known; else the logarithm of ``a·b`` is an unknown
 
     def unpack(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return ``b`` (R, R), the coefficients (R, K) and ``a·b`` of unknowns (U,)."""
         R, K = self.space.rank, self.supports.unknowns
-        scale = x.new_ones(()) if self.scaled else x[-1].exp()
+        scale = x.new_ones(()) if self.space.scaled else x[-1].exp()
         return x[: R * R].reshape(R, R), x[R * R : R * (R + K)].reshape(R, K), scale
 
     def point(self, x: Tensor) -> SamplePoints:
@@ -556,7 +552,7 @@ class JointSystem:
         leaves no such way out. Where rows are levelled, a weak sample with the feature of another
         fits as well, with errors beyond its own size: there the least sample counts.
         """
-        if self.scaled and not self.space.is_levelled:
+        if self.space.scaled and not self.space.is_levelled:
             return math.inf
         told = (self.point(x).a @ self.space.spread.T / self.errors).square()
         told = told.mean(-1).amin() if self.space.is_levelled else told.mean()
@@ -592,7 +588,7 @@ class JointSystem:
         labels = x.new_zeros(R, C, R, K)
         labels[i, :, i, :] = -self.supports.directions
         blocks.append(labels.reshape(R * C, R * K))
-        if not self.scaled:
+        if not self.space.scaled:
             blocks.append(-(at.a @ U.T).reshape(R * C, 1))
         J = torch.cat(blocks, 1) / self.errors.reshape(-1, 1)
         constraint = self.space.constraint
@@ -606,17 +602,16 @@ class JointSystem:
 
 
 def polish(
-    space: HeadSpace, supports: Supports, found: SamplePoints, *, scaled: bool = True,
-    solver: Levenberg = POLISH,
-) -> tuple[JointSystem, Tensor]:  # fmt: skip
+    space: HeadSpace, supports: Supports, found: SamplePoints, solver: Levenberg = POLISH
+) -> tuple[JointSystem, Tensor]:
     """Solve for all samples together from where each was found; return the system and its point."""
     T, label = supports.directions, found.p - found.a @ space.spread.T
     c = torch.linalg.pinv(T) @ (label - supports.origin)[..., None]
     parts = [found.b.flatten(), c.flatten()]
-    if not scaled:
+    if not space.scaled:
         parts.append((found.a * found.b).sum(-1).mean().clamp_min(1e-12).log()[None])
     x = torch.cat(parts)[None]
-    system = JointSystem(space, supports, torch.ones_like(found.p), scaled)
+    system = JointSystem(space, supports, torch.ones_like(found.p))
     at = system.point(x[0])
     for _ in range(REWEIGHTED):
         n = entry_errors(space, as_sent(space, at), space.divided(at.b))

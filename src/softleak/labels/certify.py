@@ -12,6 +12,7 @@ from torch import Tensor
 
 from softleak.core.factors import Factors
 from softleak.core.families import (
+    ANY_LABEL,
     KNOWN_FAMILIES,
     AnyLabel,
     Family,
@@ -74,13 +75,11 @@ class Solutions:
         rounding = curve.errors(along, label).sum(-1).amax(-1)  # the largest along the interval
         scalar = size[:, 0] * self.features.sign()
         ends = torch.stack([minima.low, minima.high]) * (scalar / minima.scalar)
-        rows = zip(
-            scalar.tolist(), ends.amin(0).tolist(), ends.amax(0).tolist(), minima.misfit.tolist(),
-            minima.fits.tolist(), label[:, 0],
-            (self.paths.get(i, (None, y[:1]))[1] for i, y in enumerate(label)),
-            (CERTIFICATE_LABEL_ROUNDINGS * error for error in rounding.tolist()), strict=True,
-        )  # fmt: skip
-        return [Candidate(*row) for row in rows]
+        numbers = (scalar, ends.amin(0), ends.amax(0), minima.misfit, minima.fits)
+        around = (self.paths.get(i, (None, y[:1]))[1] for i, y in enumerate(label))
+        errors = (CERTIFICATE_LABEL_ROUNDINGS * error for error in rounding.tolist())
+        columns = (*(one.tolist() for one in numbers), label[:, 0], around, errors)
+        return [Candidate(*row) for row in zip(*columns, strict=True)]
 
     @cached_property
     def paths(self) -> dict[int, tuple[Tensor, Tensor]]:
@@ -269,56 +268,44 @@ class Doubt(Enum):
 
 def doubt_of(fitting: Sequence[int], solutions: Solutions, client: int) -> Doubt | None:
     """Return why the solutions may not be all there are, if there is a reason."""
-    found = [solutions.candidates[row] for row in fitting]
-    if any(one.rounding > DOUBT_COARSE for one in found):
+    if max(solutions.candidates[row].rounding for row in fitting) > DOUBT_COARSE:
         return Doubt.COARSE
-    if isinstance(solutions.family, AnyLabel) or solutions.unknowns < 0:
-        return _doubt_without_equations(solutions)
+    if isinstance(solutions.family, AnyLabel):
+        # A continuum fits, which no grid misses unless it is a surface: a curve is one path of it.
+        signed = Doubt.SIGN if solutions.tau is not None else None
+        return Doubt.FEW if solutions.unknowns > 1 else signed
+    if solutions.unknowns < 0:
+        return None
     if solutions.equations[fitting[0]] <= solutions.unknowns:
         return Doubt.FEW
     if any(_indistinct(row, solutions) for row in fitting):
         return Doubt.PREDICTION
     if _factor_open(fitting, solutions, client):
         return Doubt.FACTOR
-    if solutions.declared:
-        return None
-    if solutions.scaled and any(is_flat(one.label) for one in found):
+    some_factor = solutions.scaled and not solutions.declared
+    if some_factor and any(is_flat(solutions.candidates[row].label) for row in fitting):
         return Doubt.FLAT
-    chance = any(solutions.spare[row] < DOUBT_SPARE_BITS for row in fitting)
+    chance = min(solutions.spare[row] for row in fitting) < DOUBT_SPARE_BITS
     return Doubt.CHANCE if chance and not _no_other_kind(solutions, client) else None
 
 
-def _doubt_without_equations(solutions: Solutions) -> Doubt | None:
-    """Return the doubt where a continuum fits, which no grid misses unless it is a surface."""
-    if not isinstance(solutions.family, AnyLabel):
-        return None
-    if solutions.unknowns > 1:
-        return Doubt.FEW  # the curve is one path through the set
-    return Doubt.SIGN if solutions.tau is not None else None
-
-
 def _indistinct(row: int, solutions: Solutions) -> bool:
-    """Return whether ``p − y`` may be a few roundings of ``p``, times any unknown factor."""
+    """Return whether ``p − y`` may be a few roundings of ``p``, times any unknown factor.
+
+    A model that takes a log-softmax turns roundings ``r`` into ``r − p Σr``. That is ``Σr`` times
+    ``y − p`` of the label ``y = r/Σr``, whose entries are to each other as small whole numbers.
+    """
     roundings, found = DOUBT_INDISTINCT * solutions.relative, solutions.candidates[row]
     if abs(found.scalar) <= roundings:
         return True
     if solutions.declared or not solutions.scaled or not solutions.normalised:
         return False  # a prediction of another family cannot be a declared label
-    tau = abs(float(solutions.features[row]))
-    return tau <= FACTOR_SEARCH_LARGEST_FACTOR * roundings and _of_roundings(found)
-
-
-def _of_roundings(found: Candidate) -> bool:
-    """Return whether roundings of the prediction look like this label behind a log-softmax.
-
-    A model that takes a log-softmax turns roundings ``r`` into ``r − p Σr``. That is ``Σr`` times
-    ``y − p`` of the label ``y = r/Σr``, whose entries are to each other as small whole numbers.
-    """
     largest = found.label.max()
     counts = torch.arange(1, DOUBT_INDISTINCT + 1).to(found.label)[:, None]
     parts = counts * found.label / largest
     whole = (parts - parts.round()).abs() <= counts * found.rounding / largest
-    return bool(whole.all(-1).any())
+    tau = abs(float(solutions.features[row]))
+    return tau <= FACTOR_SEARCH_LARGEST_FACTOR * roundings and bool(whole.all(-1).any())
 
 
 def _factor_open(fitting: Sequence[int], solutions: Solutions, client: int) -> bool:
@@ -361,7 +348,7 @@ def _no_other_kind(solutions: Solutions, client: int) -> bool:
     mine = curve.take(solutions.minima.client.new_tensor([client]))
     for rows, grid in mine.interval().grids():
         each = mine.take(torch.zeros_like(rows))
-        of_any_kind = misfit(each, AnyLabel(), grid) <= SEARCH_FIT
+        of_any_kind = misfit(each, ANY_LABEL, grid) <= SEARCH_FIT
         if bool((of_any_kind & (misfit(each, solutions.family, grid) > SEARCH_FIT)).any()):
             return False
     return True
@@ -381,17 +368,16 @@ def certify(
 
 def _merged(rows: Sequence[int], candidates: Sequence[Candidate]) -> list[int]:
     """Sort solutions, best first, and drop those whose interval meets that of a better one."""
+
+    def meet(a: Candidate, b: Candidate) -> bool:
+        slack = SEARCH_SAME * abs(a.scalar)
+        return a.fits and a.low - slack <= b.high and b.low - slack <= a.high
+
     kept: list[int] = []
     for row in sorted(rows, key=lambda row: candidates[row].misfit):
-        better = (candidates[one] for one in kept)
-        if not any(one.fits and _meet(one, candidates[row]) for one in better):
+        if not any(meet(candidates[one], candidates[row]) for one in kept):
             kept.append(row)
     return kept
-
-
-def _meet(a: Candidate, b: Candidate) -> bool:
-    slack = SEARCH_SAME * abs(a.scalar)
-    return a.low - slack <= b.high and b.low - slack <= a.high
 
 
 def _judge(
@@ -426,19 +412,12 @@ def _judge(
     else:
         words = _why_open(doubt, found, error, tolerance)
     return Recovery(
-        status=Status.UNIQUE if unique else Status.AMBIGUOUS,
-        reason=words,
-        label=label,
-        feature=factors.sigma[client] / tau * factors.v[client],
-        scalar=t.scalar,
-        error=error,
-        feature_error=_feature_error(t, solutions, verdict, client) + factors.feature_error(client),
-        scale=tau / t.scalar,
-        family=simplest_family(label, error),
-        candidates=candidates,
-        evidence=evidence,
-        complete=complete,
-    )
+        Status.UNIQUE if unique else Status.AMBIGUOUS, words, label,
+        factors.sigma[client] / tau * factors.v[client], t.scalar, error,
+        _feature_error(t, solutions, verdict, client) + factors.feature_error(client),
+        tau / t.scalar, family=simplest_family(label, error), candidates=candidates,
+        evidence=evidence, complete=complete,
+    )  # fmt: skip
 
 
 def _feature_error(t: Candidate, solutions: Solutions, verdict: Estimate, client: int) -> float:
@@ -459,7 +438,7 @@ def simplest_family(label: Tensor, error: float) -> Family:
     for family in KNOWN_FAMILIES:
         if float((apart - family.project(apart)).abs().sum()) <= error:
             return family
-    return AnyLabel()
+    return ANY_LABEL
 
 
 FAMILY_NAMES: Mapping[object, str] = {

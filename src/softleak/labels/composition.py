@@ -2,19 +2,81 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from softleak.core.errors import LabelError
 from softleak.core.factors import head_gradients, numerical_rank
+from softleak.core.forward import forward_one, random_input, seeded
 from softleak.core.head import Head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.noisy.spectrum import features_of_noise
-from softleak.labels.positive import never_negative
+from softleak.numerics.recorder import recorded_inputs
+
+Node = Any  # a node of autograd's graph, whose class has no public name
+NEVER = frozenset({"Relu", "Sigmoid", "Softmax", "Softplus", "Abs", "Exp", "Square"})
+# What leaves entries as they are, picks among them, or averages them.
+KEEPS = frozenset({
+    "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Permute", "Transpose",
+    "T", "Select", "Slice", "Expand", "Clone", "ToCopy", "Mean", "Sum", "Max", "Amax", "AvgPool1D",
+    "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D", "MaxPool2DWithIndices",
+    "MaxPool3DWithIndices", "AdaptiveMaxPool2D", "Cat", "Stack", "NativeDropout", "Contiguous",
+    "Alias", "SplitWithSizes", "Split", "Index", "IndexSelect", "Gather", "Flip", "ConstantPadNd",
+})  # fmt: skip
+PRODUCTS = frozenset({"Mul", "Add"})  # of two factors or terms that are never negative
+
+
+def never_negative(subject: Subject) -> bool:
+    """Return whether no feature before the head can be negative, whatever the input.
+
+    Runs on random inputs cannot prove it: GELU and ELU are hardly ever negative behind a pooling of
+    maxima. The graph that autograd records of a run names the operations.
+    """
+    shape = subject.input_shape
+    if shape is None:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    try:
+        with seeded(0, subject.head.W), torch.enable_grad():
+            model = copy.deepcopy(subject.model).requires_grad_()  # frozen layers leave no graph
+            with recorded_inputs(model, subject.head.name) as entered:
+                forward_one(model, random_input(shape, 0, generator))
+    except Exception:  # the model's own code may raise anything
+        return False
+    calls = entered[subject.head.name]
+    return bool(calls) and _never(calls[-1].grad_fn)
+
+
+def _never(node: Node) -> bool:
+    """Return whether what a node computes is never negative."""
+    if node is None:
+        return False
+    name = type(node).__name__.removesuffix("0").removesuffix("1").removesuffix("Backward")
+    if name in NEVER or (name in BOUNDED and BOUNDED[name](node)):
+        return True
+    before = [one for one, _ in node.next_functions if one is not None]
+    if name in KEEPS:
+        return bool(before) and all(map(_never, before))
+    both = len(before) == len(node.next_functions) == 2
+    plain = getattr(node, "_saved_alpha", 1) == 1
+    return name in PRODUCTS and both and plain and all(map(_never, before))
+
+
+BOUNDED: Mapping[str, Callable[[Node], bool]] = {
+    "Hardtanh": lambda node: node._saved_min_val >= 0,
+    "Clamp": lambda node: node._saved_min is not None and node._saved_min >= 0,
+    "ClampMin": lambda node: node._saved_min >= 0,
+    "Pow": lambda node: float(node._saved_exponent) % 2 == 0,
+    "Hardsigmoid": lambda node: True,
+}
+
 
 PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
 # The most that labels are taken to be smoothed by: a class of no sample is then raised by up to a
@@ -27,43 +89,28 @@ LOPSIDED = 4.0  # times as many classes raised as lowered: a sign that does this
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What a share of several samples, or of several local steps of SGD, still says.
+    """What a share of several samples, or of several local steps of SGD, still says."""
 
-    Attributes:
-        gradients: how many are behind it at least: samples, or the same sample in another step.
-        present: classes of samples, proved unless labels are smoothed by more than a fifth.
-        counts: (C,) how often each class is estimated to occur, if the number of samples is stated.
-        message: what was proved, or why nothing was.
-        raised: all classes that the step makes more likely: of samples, or of no sample where
-            labels are smoothed.
-    """
-
-    gradients: int
-    present: tuple[int, ...]
-    counts: Tensor | None
-    message: str
-    raised: tuple[int, ...] = ()
+    gradients: int  # behind it at least: of samples, or of the same sample in another step
+    present: tuple[int, ...]  # classes, proved unless labels are smoothed by more than a fifth
+    counts: Tensor | None  # (C,) how often each is estimated to occur, if samples are stated
+    message: str  # what was proved, or why nothing was
+    raised: tuple[int, ...] = ()  # all classes made more likely, by samples or by smoothing
 
 
 @dataclass(frozen=True, eq=False)
 class BatchReader:
-    """A model made ready to read batches, by the features it makes of noise.
-
-    Attributes:
-        head: the model's head.
-        features: (n, I) what it makes of noise; none if the model cannot be run.
-        never_negative: whether no feature can be negative, by the operations it comes from.
-    """
+    """A model made ready to read batches, by the features it makes of noise."""
 
     head: Head
-    features: Tensor
-    never_negative: bool = False
+    features: Tensor  # (n, I) what it makes of noise; none if the model cannot be run
+    never_negative: bool = False  # whether no feature can be, by the operations it comes from
 
     @classmethod
     def of(cls, subject: Subject) -> BatchReader:
         """Make a model ready by running it on noise, if it is known what it takes."""
-        positive = subject.once(never_negative)
-        return cls(subject.head, subject.once(features_of_noise), positive)
+        noise = subject.once(features_of_noise)
+        return cls(subject.head, noise, subject.once(never_negative))
 
     @cached_property
     def like_a_bias(self) -> Tensor | None:
@@ -92,8 +139,7 @@ class BatchReader:
         if left is None and not bool((G.sum(0).abs() <= error * len(G) ** 0.5).all()):
             noisy = "the head's gradient carries noise: neither samples nor classes proved"
             return Batch(1, (), None, noisy)
-        relative = share.resolution(self.head.weight_name, self.head.dtype)
-        least = max(numerical_rank(self.head, share, relative), 1)
+        least = max(self._rank(share), 1)
         raised, lowered = self._moved(share, G, error)
         if self.is_lopsided(share, len(raised), lowered):
             return Batch(least, (), None, "nearly every class is raised: the sign may be wrong")
@@ -115,9 +161,7 @@ class BatchReader:
         if raised <= 2 or raised < LOPSIDED * lowered:
             return False
         G = head_gradients(self.head, [share])[0].double()
-        rank = numerical_rank(
-            self.head, share, share.resolution(self.head.weight_name, self.head.dtype)
-        )
+        rank = self._rank(share)
         if rank < min(len(G) - 1, G.shape[1]):
             return raised > rank
         delta = self._mean_delta(share, G)
@@ -126,11 +170,19 @@ class BatchReader:
         p = torch.softmax(self.head.logits(self.features) + self.head.b, -1).mean(0)
         return float((delta - p)[delta > 0].sum()) > MISPLACED
 
+    def _rank(self, share: GradientShare) -> int:
+        relative = share.resolution(self.head.weight_name, self.head.dtype)
+        return numerical_rank(self.head, share, relative)
+
+    def _tells_mean(self, share: GradientShare) -> bool:
+        """Return whether the share holds the gradient of the head's bias, the mean of p − y."""
+        return self.head.has_bias and self.head.bias_name in share
+
     def _moved(self, share: GradientShare, G: Tensor, error: float) -> tuple[tuple[int, ...], int]:
         """Return classes j with a negative sum of p_j − y_j, and how many have a positive one."""
         name = self.head.bias_name
         negative = positive = torch.zeros(len(G), dtype=torch.bool)
-        if self.head.has_bias and name in share:
+        if self._tells_mean(share):
             own = _rounding(share, name, self.head)
             negative, positive = share[name].double() < -own, share[name].double() > own
         if self.never_negative:
@@ -146,13 +198,13 @@ class BatchReader:
         delta, floor = self._mean_delta(share, G), MOST_SMOOTHED / len(G)
         if delta is None or share.scale == "unknown":
             return ()
-        if not (self.head.has_bias and self.head.bias_name in share):
+        if not self._tells_mean(share):
             floor *= UNSURE_LENGTH
         return tuple(j for j in raised if float(delta[j]) < -floor)
 
     def _why_none(self, share: GradientShare) -> str:
         """Return why no class was proved."""
-        if self.never_negative or (self.head.has_bias and self.head.bias_name in share):
+        if self.never_negative or self._tells_mean(share):
             return "no entry of the head's gradient is below zero by more than rounding"
         bias = "the gradient of the head's bias is missing"
         return (
@@ -181,7 +233,7 @@ class BatchReader:
 
     def _mean_delta(self, share: GradientShare, G: Tensor) -> Tensor | None:
         """Return (C,) the mean of p − y: the bias's gradient, or that of the usual feature."""
-        if self.head.has_bias and self.head.bias_name in share:
+        if self._tells_mean(share):
             return share[self.head.bias_name].double()
         return None if self.like_a_bias is None else G @ self.like_a_bias
 

@@ -48,6 +48,9 @@ class Curve(Protocol):
     def take(self, rows: Tensor) -> Curve:
         """Return the curves of some clients, in that order, repetitions allowed."""
 
+    def interval(self) -> Interval:
+        """Return the scalars that are searched."""
+
 
 @dataclass(frozen=True, eq=False)
 class Interval:

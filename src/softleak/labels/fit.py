@@ -18,12 +18,11 @@ from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
-from softleak.labels.composition import BatchReader, entry_error
+from softleak.labels.composition import BatchReader, entry_error, never_negative
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.evidence.relation import combine
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
 from softleak.labels.otherwise import is_sign_pattern
-from softleak.labels.positive import never_negative
 from softleak.labels.residual import (
     LOGIT_ROUNDINGS,
     SAME_FACTOR,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from softleak.core.factors import RANK, Factors, factor, numerical_rank
 from softleak.core.families import OneHot
-from softleak.core.head import Head, column_sums
+from softleak.core.head import column_sums
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
@@ -40,24 +40,21 @@ def is_sign_pattern(gradient: Tensor) -> bool:
     small numbers instead.
     """
     sizes = gradient.detach().double().abs().flatten()
-    if not len(sizes) or _spread_out(sizes):
+    if not len(sizes):
         return False
+    largest, slack = float(sizes.max()), SIGN_PATTERN_ALIKE
+    low, high = slack * largest, (1 - slack) / (1 + slack) * largest
+    between = int(((sizes > low) & (sizes < high)).sum())
+    if between > (1 - SIGN_PATTERN_MOST) * sizes.numel():
+        return False  # most gradients end here
     sizes = sizes[sizes > 0]
-    large = sizes[sizes > sizes.max() / 2] if len(sizes) else sizes
+    large = sizes[sizes > largest / 2]
     if len(large) < SIGN_PATTERN_FEWEST:
         return False
     ratios = sizes / large.median()
     alike = ((ratios - 1).abs() < SIGN_PATTERN_ALIKE) | (ratios < SIGN_PATTERN_ALIKE)
     none_larger = float(ratios.max()) < 1 + SIGN_PATTERN_ALIKE
     return none_larger and float(alike.double().mean()) >= SIGN_PATTERN_MOST
-
-
-def _spread_out(sizes: Tensor) -> bool:
-    """Return whether too many entries lie between zero and the largest: most gradients end here."""
-    largest, slack = float(sizes.max()), SIGN_PATTERN_ALIKE
-    low, high = slack * largest, (1 - slack) / (1 + slack) * largest
-    between = int(((sizes > low) & (sizes < high)).sum())
-    return between > (1 - SIGN_PATTERN_MOST) * sizes.numel()
 
 
 # What tells weight decay from rounding.
@@ -242,26 +239,38 @@ def otherwise(
     if not G.any():
         return of_zero_gradient(subject, knowledge, share)
     if is_sign_pattern(G):
-        return _of_signs(G)
+        negative = (G.sign().sum(1) < 0).nonzero()[:, 0].tolist()
+        return Recovery(
+            Status.AMBIGUOUS,
+            "all entries of the head's gradient have the same size: it is a pattern of signs, as "
+            "the first step of Adam or signSGD leaves, and sizes are lost. If features are not "
+            f"negative, classes {negative} are those that one sample's label raises",
+        )
     rank = numerical_rank(head, share, share.resolution(head.weight_name, head.dtype))
     explained = _explained(subject, knowledge, share, G, rank)
     if explained is not None:
         return explained
     if _of_rounding(subject, knowledge, factors):
         return Recovery(Status.AMBIGUOUS, Doubt.UNBALANCED.value)
-    spectrum = Spectrum.of(G)
-    if len(G) > OTHERWISE_MOST_CLASSES:
-        return _beyond_bounds(spectrum, len(G))
-    if spectrum.samples == 1:
-        try:
-            return recover_noisy(subject, knowledge, share, G, spectrum)
-        except (ArithmeticError, BROKEN):
-            return Recovery(
-                Status.NO_SOLUTION,
-                "the head's gradient is not that of one sample with independent noise of equal "
-                "size on every entry; the share was altered",
-            )
-    return _several(min(spectrum.samples, rank))
+    spectrum, many = Spectrum.of(G), len(G) > OTHERWISE_MOST_CLASSES
+    if spectrum.samples > 1:
+        return _several(spectrum.samples if many else min(spectrum.samples, rank))
+    if many:  # the posterior would take too long
+        return Recovery(
+            Status.GUESS,
+            f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient; with "
+            f"{len(G)} classes the probability of a label is not computed (at most "
+            f"{OTHERWISE_MOST_CLASSES}), so no label is claimed",
+            noise=spectrum.noise,
+        )
+    try:
+        return recover_noisy(subject, knowledge, share, G, spectrum)
+    except (ArithmeticError, BROKEN):
+        return Recovery(
+            Status.NO_SOLUTION,
+            "the head's gradient is not that of one sample with independent noise of equal "
+            "size on every entry; the share was altered",
+        )
 
 
 def _explained(
@@ -270,21 +279,15 @@ def _explained(
     """Return the answer if weight decay, several samples or one altered row are all there is.
 
     ``rank`` is the number of singular values of the head's gradient ``G`` (C, I) above rounding.
+    Its rows add up to zero for one sample and for many; behind noise or pruning they do not.
     """
     undone = undo_decay(subject, knowledge, share)
-    if undone is not None or not _adds_up(subject.head, share, G):
+    name = subject.head.weight_name
+    relative = share.resolution(name, subject.head.dtype)
+    off = math.hypot(relative * float(G.norm()), share.noise(name) * G.numel() ** 0.5)
+    if undone is not None or float(G.sum(0).norm()) > off:
         return undone or _mended(subject, knowledge, share, G)
-    return _several(rank) if rank > 1 else None  # noise and pruning would not leave such sums
-
-
-def _adds_up(head: Head, share: GradientShare, G: Tensor) -> bool:
-    """Return whether the rows of the head's gradient add up to zero to within rounding.
-
-    They do for one sample and for many, and behind noise or pruning they do not.
-    """
-    relative = share.resolution(head.weight_name, head.dtype)
-    rounding = share.noise(head.weight_name) * G.numel() ** 0.5
-    return float(G.sum(0).norm()) <= math.hypot(relative * float(G.norm()), rounding)
+    return _several(rank) if rank > 1 else None
 
 
 def _of_rounding(subject: Subject, knowledge: Knowledge, factors: Factors) -> bool:
@@ -299,29 +302,6 @@ def _of_rounding(subject: Subject, knowledge: Knowledge, factors: Factors) -> bo
     typical = subject.once(Typical.of)  # it runs the model, which the other checks do not
     usual = math.exp(typical.length)
     return math.isinf(typical.doubt) or float(factors.sigma) < OTHERWISE_INDISTINCT * usual
-
-
-def _of_signs(G: Tensor) -> Recovery:
-    negative = (G.sign().sum(1) < 0).nonzero()[:, 0].tolist()
-    return Recovery(
-        Status.AMBIGUOUS,
-        "all entries of the head's gradient have the same size: it is a pattern of signs, as the "
-        "first step of Adam or signSGD leaves, and sizes are lost. If features are not negative, "
-        f"classes {negative} are those that one sample's label raises",
-    )
-
-
-def _beyond_bounds(spectrum: Spectrum, classes: int) -> Recovery:
-    """Return what is said of a noisy share whose posterior would take too long."""
-    if spectrum.samples > 1:
-        return _several(spectrum.samples)
-    return Recovery(
-        Status.GUESS,
-        f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient; with "
-        f"{classes} classes the probability of a label is not computed (at most "
-        f"{OTHERWISE_MOST_CLASSES}), so no label is claimed",
-        noise=spectrum.noise,
-    )
 
 
 def _several(rank: int) -> Recovery:

@@ -37,10 +37,13 @@ READINGS_SAME_SCALE = 1e-3  # relative: scales this close to one are one
 LEAST_DIVISOR = 1e-300
 
 
+# How many entries of a label of a known family are free.
+FREE = {OneHot(): 1, Smoothed(): 2, Mixed(2): 2, SmoothedMixed(2): 3}
+
+
 def simplicity(family: object, classes: int) -> int:
     """Return how many equations a known family imposes on C entries that sum to one; 0 if none."""
-    free = {OneHot(): 1, Smoothed(): 2, Mixed(2): 2, SmoothedMixed(2): 3}
-    return classes - free[family] if family in KNOWN_FAMILIES else 0
+    return classes - FREE[family] if family in KNOWN_FAMILIES else 0
 
 
 def simpler_readings(
@@ -81,27 +84,22 @@ def _levels(segment: Segment, size: Tensor) -> list[int]:
 
 def _regressions(segment: Segment, size: Tensor) -> Tensor:
     """Return slopes (N, S) of ``p`` against ``u`` without the entries of one or two classes."""
-    p, u = segment.p[:, None], segment.u[:, None]
+    p, u = segment.p, segment.u
+    ends = min(READINGS_LEADING, u.shape[-1])
+    # One or two entries that may be a label's classes: (N, M, C) zero there, one elsewhere.
+    chosen = torch.cat([x.topk(ends).indices for x in (u, -u, p)], 1)
+    places = range(chosen.shape[1])
+    groups = [*zip(places, places, strict=True), *combinations(places, 2)]
+    index = chosen[:, torch.tensor(groups, device=u.device)]  # (N, M, 2)
+    kept = u.new_ones(*index.shape[:2], u.shape[-1]).scatter(2, index, 0.0)
+    p, u = p[:, None], u[:, None]
     error = segment.errors(size[:, None], p - size[:, None, None] * u)
-    weight = (error.amin(-1, keepdim=True) / error.clamp_min(LEAST_DIVISOR)).square()
-    weight = weight * _without_leading(segment)
+    weight = (error.amin(-1, keepdim=True) / error.clamp_min(LEAST_DIVISOR)).square() * kept
     through_zero = (weight * p * u).sum(-1) / (weight * u * u).sum(-1).clamp_min(LEAST_DIVISOR)
     total = weight.sum(-1, keepdim=True).clamp_min(LEAST_DIVISOR)
     p, u = (x - (weight * x).sum(-1, keepdim=True) / total for x in (p, u))
     level = (weight * p * u).sum(-1) / (weight * u * u).sum(-1).clamp_min(LEAST_DIVISOR)
     return torch.cat([through_zero, level], 1).nan_to_num(0.0, 0.0, 0.0)
-
-
-def _without_leading(segment: Segment) -> Tensor:
-    """Return (N, M, C) zero at one or two entries that may be a label's classes, one elsewhere."""
-    u, p = segment.u, segment.p
-    ends = min(READINGS_LEADING, u.shape[-1])
-    chosen = torch.cat([x.topk(ends).indices for x in (u, -u, p)], 1)
-    places = range(chosen.shape[1])
-    groups = [*zip(places, places, strict=True), *combinations(places, 2)]
-    index = chosen[:, torch.tensor(groups, device=u.device)]  # (N, M, 2)
-    kept = torch.ones(*index.shape[:2], u.shape[-1], dtype=u.dtype, device=u.device)
-    return kept.scatter(2, index, 0.0)
 
 
 def _simplest(
@@ -149,13 +147,16 @@ class Tempered:
     tau: Tensor
     error: Tensor
 
+    def probabilities(self, t: Tensor) -> Tensor:
+        return torch.softmax(self.logits()[:, None] / t[..., None], dim=-1)
+
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
         size = t * self.tau.abs()[:, None]
         u = self.pseudo.u * self.tau.sign()[:, None]
-        return self._probabilities(t) - size[..., None] * u[:, None], size
+        return self.probabilities(t) - size[..., None] * u[:, None], size
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        p = self._probabilities(t)
+        p = self.probabilities(t)
         shift = self.pseudo.a.abs().amax(-1) * self.error / self.tau.square()
         size = (t * self.error[:, None])[..., None] * self.pseudo.u[:, None].abs()
         moved = self.pseudo.rounding(self.tau[:, None].expand_as(t), p, y)
@@ -176,9 +177,6 @@ class Tempered:
         """Return the temperatures above and below one."""
         ends = torch.full_like(self.tau, TEMPERATURES_HOTTEST)
         return Interval.positive(1 / ends, ends)
-
-    def _probabilities(self, t: Tensor) -> Tensor:
-        return torch.softmax(self.logits()[:, None] / t[..., None], dim=-1)
 
 
 def tempered_readings(pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> list[Reading | None]:
@@ -237,12 +235,26 @@ def review(
             tau[index] = best.scalar
             error[index] = max(best.high - best.scalar, best.scalar - best.low)
     readings = _other_readings([answers[i] for i in asked], some, tau, error, scale)
-    unsure = _strengths_open([answers[i] for i in asked], Segment.at(some, tau, error))
-    for i, reading, open_ in zip(asked, readings, unsure, strict=True):
+    segments = Segment.at(some, tau, error)
+    for row, (i, reading) in enumerate(zip(asked, readings, strict=True)):
+        mine = segments.take(torch.tensor([row], device=rows.device))
+        open_ = scale is None and reading is None and _strength_open(answers[i], mine)
         answers[i] = _with_reading(answers[i], reading, scale, decided[i], updates[i])
-        if scale is None and open_ and reading is None:
+        if open_:
             answers[i] = _of_open_factor(answers[i], Doubt.STRENGTH)
     return answers
+
+
+def _strength_open(answer: Recovery, segment: Segment) -> bool:
+    """Return whether a proved label has others of the same simple family at other factors.
+
+    Where the prediction is one-hot to the last bit, a label smoothed by 0.1 leaves a tenth of what
+    the flat label leaves. Only a one-hot label keeps its kind at one factor alone.
+    """
+    best = segment.p.new_tensor([abs(answer.scalar or 1.0)])
+    kinds = [one for one in KNOWN_FAMILIES if one == answer.family and one != OneHot()]
+    proved = answer.status is Status.UNIQUE
+    return proved and any(other_factors_fit(segment, kind, best, SEARCH_FIT) for kind in kinds)
 
 
 def _other_readings(
@@ -262,22 +274,6 @@ def _other_readings(
         for i, reading in zip(arbitrary, warmer, strict=True):
             readings[i] = reading
     return readings
-
-
-def _strengths_open(answers: Sequence[Recovery], segments: Segment) -> list[bool]:
-    """Return which of N labels have others of the same simple family at other factors.
-
-    Where the prediction is one-hot to the last bit, a label smoothed by 0.1 leaves a tenth of what
-    the flat label leaves. Only a one-hot label keeps its kind at one factor alone.
-    """
-    found = []
-    for index, answer in enumerate(answers):
-        mine = segments.take(torch.tensor([index], device=segments.p.device))
-        best = segments.p.new_tensor([abs(answer.scalar or 1.0)])
-        kinds = [one for one in KNOWN_FAMILIES if one == answer.family and one != OneHot()]
-        proved = answer.status is Status.UNIQUE
-        found.append(proved and any(other_factors_fit(mine, k, best, SEARCH_FIT) for k in kinds))
-    return found
 
 
 def _of_two_classes(answer: Recovery, classes: int) -> Recovery:
@@ -321,10 +317,9 @@ def _with_reading(
 def _explained(reading: Reading, otherwise: bool) -> str:
     """Return both readings of a share in words; ``otherwise``: scale one has a label too."""
     what = f"a label that is {FAMILY_NAMES[reading.family]}, of class {int(reading.label.argmax())}"
-    how = (
-        "a difference of weights (after − before), not a gradient" if reading.scale < 0
-        else "an averaged or weighted loss, clipping or another learning rate"
-    )  # fmt: skip
+    how = "an averaged or weighted loss, clipping or another learning rate"
+    if reading.scale < 0:
+        how = "a difference of weights (after − before), not a gradient"
     label = "a label of no simple kind" if otherwise else "no label at all"
     first = f"taken as the gradient itself, the share means {label}"
     if reading.temperature != 1:

@@ -110,27 +110,11 @@ def _even_steps(points: int, dtype: torch.dtype, device: torch.device) -> Tensor
     return torch.linspace(0, 1, points, dtype=dtype, device=device)
 
 
-@lru_cache(maxsize=4)
-@torch.inference_mode(False)
-def _doubling_steps(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return parts of a bracket from zero to one, each about twice the one before."""
-    bits = torch.linspace(-SEARCH_EDGE_BITS, 0, SEARCH_SECTION - 1, dtype=dtype)
-    return F.pad(bits.exp2(), (1, 0)).to(device)
-
-
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _ways(ways: tuple[int, ...], device: torch.device) -> Tensor:
     """Return the ways (K,) from a place to others, as numbers to add to it."""
     return torch.tensor(ways, device=device)
-
-
-@lru_cache(maxsize=4)
-@torch.inference_mode(False)
-def _crossing_steps(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return parts of a bracket on both sides of a crossing, nearer and nearer to it."""
-    near = torch.tensor([2.0**-3, 2.0**-6, 2.0**-9, 2.0**-12], dtype=dtype, device=device)
-    return torch.cat([-near, near])
 
 
 def zoom(
@@ -191,7 +175,9 @@ def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor)
     """
     start, edge = good, bad.clone()
     open_ = torch.arange(len(good), device=good.device)
-    steps = _doubling_steps(good.dtype, good.device).expand(len(good), -1)
+    bits = torch.linspace(-SEARCH_EDGE_BITS, 0, SEARCH_SECTION - 1, dtype=good.dtype)
+    steps = F.pad(bits.exp2(), (1, 0)).to(good.device).expand(len(good), -1)
+    near = good.new_tensor([side * 2.0**-k for side in (-1, 1) for k in (3, 6, 9, 12)])
     for _ in range(SEARCH_EDGE_LEVELS):
         points = torch.lerp(good[:, None], bad[:, None], steps)
         values = loss(open_, points)
@@ -203,16 +189,12 @@ def edge_of(loss: Callable[[Tensor, Tensor], Tensor], good: Tensor, bad: Tensor)
         if not bool(wide.any()):
             break
         open_, good, bad = open_[wide], good[wide], bad[wide]
-        steps = _around_crossing(*values.gather(1, ends)[wide].unbind(1))
+        # Parts of the brackets, in order, many of them where a line crosses what fits.
+        below, above = values.gather(1, ends)[wide].unbind(1)
+        at = ((SEARCH_FIT - below) / (above - below)).nan_to_num(0.5, 0.5, 0.5)[:, None]
+        whole = _even_steps(5, at.dtype, at.device).expand(len(at), -1)
+        steps = torch.cat([at + near, whole], 1).clamp(0, 1).sort(-1).values
     return edge
-
-
-def _around_crossing(below: Tensor, above: Tensor) -> Tensor:
-    """Return parts of brackets (K, S), in order, many of them where a line crosses what fits."""
-    at = ((SEARCH_FIT - below) / (above - below)).nan_to_num(0.5, 0.5, 0.5)[:, None]
-    whole = _even_steps(5, at.dtype, at.device).expand(len(at), -1)
-    near = at + _crossing_steps(at.dtype, at.device)
-    return torch.cat([near, whole], 1).clamp(0, 1).sort(-1).values
 
 
 Found = tuple[Tensor, Tensor, Tensor]  # row, scalar and misfit of minima, (K,) each
@@ -232,32 +214,32 @@ def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple
     """Return the columns of ``Minima`` of curves searched on one ``grid`` (R, T)."""
     mine, simpler = curve.take(client), simpler_of(family)
     kinds = (family,) if simpler is None else (family, simpler)
-    unfit, far, *near = in_pieces(lambda c, t: _levels(c, kinds, t), mine, grid)
+
+    def levels(some: Curve, t: Tensor) -> tuple[Tensor, ...]:
+        """Return the misfit (R, T) and the spreads of all kinds, from labels once."""
+        y, size = some.labels(t)
+        unfit = unfit_up_to(SEARCH_CLOSE, some, family, t, y)  # infinite if nothing brings it down
+        return unfit, *(spread_of(kind, y, size) for kind in kinds)
+
+    unfit, far, *near = in_pieces(levels, mine, grid)
     # What fits is a plateau, not noise.
     cells = local_minima(far.masked_fill(unfit <= SEARCH_FIT, 0.0), grid)
     found = [_refine(mine, family, *_cut(mine, family, cells))]
     hollows = local_minima(_up_to(SEARCH_CLOSE, unfit), grid, 2, SEARCH_SLOPE)
     few = ~_crowded(found[0][0][found[0][2] <= SEARCH_FIT], len(grid))[hollows[0]]
-    hollows = (hollows[0][few], hollows[1][few], hollows[2][few])
-    found.append(_hidden_minima(mine, family, hollows, *found[0]))
+    row, left, right = (part[few] for part in hollows)
+    found.append(_hidden_minima(mine, family, (row, left, right), *found[0]))
     if simpler is not None:
         found.append(_near_simpler(mine, family, simpler, local_minima(near[0], grid)))
     row, scalar, size = (torch.cat(parts) for parts in zip(*found, strict=True))
     every = Minima(row, scalar, scalar, scalar, size)
     alone = _distinct(_with_intervals(mine, family, grid, unfit > SEARCH_FIT, every))
-    settled = _settled(mine, family, alone)
-    return client[settled.client], settled.scalar, settled.low, settled.high, settled.misfit
-
-
-def _settled(curve: Curve, family: Family, minima: Minima) -> Minima:
-    """Return those that fit at the best point of their interval: a start may lead to any of it."""
-    wide = minima.fits.nonzero()[:, 0]
-    some, ends = curve.take(minima.client[wide]), minima.take(wide)
-    scalar, size = minima.scalar.clone(), minima.misfit.clone()
-    scalar[wide], size[wide] = descend(
-        _misfits(some, family, len(wide)), ends.low, ends.high, SEARCH_FIRST_LEVELS
-    )
-    return replace(minima, scalar=scalar, misfit=size)
+    # What fits is told at the best point of its interval: a start may lead to any of it.
+    wide = alone.fits.nonzero()[:, 0]
+    ends, loss = alone.take(wide), _misfits(mine.take(alone.client[wide]), family, len(wide))
+    scalar, size = alone.scalar.clone(), alone.misfit.clone()
+    scalar[wide], size[wide] = descend(loss, ends.low, ends.high, SEARCH_FIRST_LEVELS)
+    return client[alone.client], scalar, alone.low, alone.high, size
 
 
 def _misfits(curve: Curve, family: Family, count: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -313,16 +295,6 @@ def _hidden_minima(
 def _up_to(limit: float, misfit: Tensor) -> Tensor:
     """Return the misfit with all that fit alike, and infinite above the limit."""
     return torch.where(misfit <= SEARCH_FIT, 0.0, misfit.masked_fill(misfit > limit, math.inf))
-
-
-def _levels(curve: Curve, families: tuple[Family, ...], t: Tensor) -> tuple[Tensor, ...]:
-    """Return the misfit (R, T) of the first family and the spreads of all, from labels once.
-
-    A misfit that no better scalar brings down may be infinite.
-    """
-    y, size = curve.labels(t)
-    unfit = unfit_up_to(SEARCH_CLOSE, curve, families[0], t, y)
-    return unfit, *(spread_of(family, y, size) for family in families)
 
 
 def _refine(curve: Curve, family: Family, row: Tensor, left: Tensor, right: Tensor) -> Found:

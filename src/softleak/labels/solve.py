@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from softleak.core.factors import Factors
-from softleak.core.families import AnyLabel, Family, SmoothedMixed
+from softleak.core.families import ANY_LABEL, Family, SmoothedMixed
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import Solutions, certify
-from softleak.labels.curve import Interval, misfit
+from softleak.labels.curve import Curve, Interval, misfit
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.evidence.relation import Estimate, combine
 from softleak.labels.pseudo import PseudoLabels, Rescaled, Segment
@@ -51,18 +51,23 @@ def solve(
 def _solve(
     head: Head, knowledge: Knowledge, factors: Factors, pseudo: PseudoLabels, verdict: Estimate
 ) -> list[Recovery]:
+    family, scaled = knowledge.family or WIDEST, knowledge.scale_unknown
+
+    def by_family(rows: Tensor, _: Estimate) -> Solutions:
+        some = pseudo.take(rows)
+        return searched(Rescaled(some, family), family, 2) if scaled else searched(some, family)
+
     answers = solve_each(
         head, knowledge, factors, verdict,
-        lambda rows, said: _by_evidence(knowledge, pseudo.take(rows), said),
-        lambda rows, _: _by_family(knowledge, pseudo.take(rows)),
+        lambda rows, said: _by_evidence(knowledge, pseudo.take(rows), said), by_family,
     )  # fmt: skip
-    if knowledge.scale_unknown and knowledge.family is None:
+    if scaled and knowledge.family is None:
         # Outside the usual families the feature is still exact; the label lies on a segment.
         decided = verdict.decided.tolist()
         lost = [i for i, one in enumerate(answers) if decided[i] and one.status != Status.UNIQUE]
         if lost:
             rows = torch.tensor(lost, device=verdict.decided.device)
-            anything = replace(knowledge, family=AnyLabel())
+            anything = replace(knowledge, family=ANY_LABEL)
             some = factors.take(rows), pseudo.take(rows), verdict.take(rows)
             for i, one in zip(lost, _solve(head, anything, *some), strict=True):
                 answers[i] = one
@@ -88,13 +93,17 @@ def solve_each(
     return [answers[i] for i in range(len(factors.sigma))]
 
 
+def searched(curve: Curve, family: Family, unknowns: int = 1) -> Solutions:
+    """Return the solutions where only the head speaks: all scalars are searched."""
+    return Solutions(curve, family, search(curve, family, curve.interval()), unknowns)
+
+
 def _by_evidence(knowledge: Knowledge, pseudo: PseudoLabels, verdict: Estimate) -> Solutions:
     """Return the solutions where τ is known; the family, if any, only has to pick the label."""
     tau, error = verdict.scalar, verdict.error
     if knowledge.scale_unknown:
         segment = Segment.at(pseudo, tau, error)
-        family = knowledge.family or WIDEST
-        return Solutions(segment, family, search(segment, family, segment.interval()), 1, tau)
+        return replace(searched(segment, knowledge.family or WIDEST), tau=tau)
     if knowledge.family is not None:
         margin = error / tau.abs() + EVIDENCE_AROUND
         everyone = torch.arange(len(tau), device=tau.device)
@@ -103,7 +112,7 @@ def _by_evidence(knowledge: Knowledge, pseudo: PseudoLabels, verdict: Estimate) 
         middle, reach = tau[found.client], EVIDENCE_ERRORS * error[found.client]
         both = found.within(middle - reach, middle + reach)
         return Solutions(pseudo, knowledge.family, both, DECIDED)
-    return Solutions(pseudo, AnyLabel(), _given(pseudo, verdict), DECIDED)
+    return Solutions(pseudo, ANY_LABEL, _given(pseudo, verdict), DECIDED)
 
 
 def _given(pseudo: PseudoLabels, verdict: Estimate) -> Minima:
@@ -118,14 +127,5 @@ def _given(pseudo: PseudoLabels, verdict: Estimate) -> Minima:
     # Evidence that does not even tell the sign leaves the scalars of this one down to almost zero.
     near = t - error.minimum(t.abs() * (1 - EVIDENCE_NEAREST)) * t.sign()
     far = t + error * t.sign()
-    found = misfit(pseudo.take(owner), AnyLabel(), torch.stack([t, near, far], 1)).amin(-1)
+    found = misfit(pseudo.take(owner), ANY_LABEL, torch.stack([t, near, far], 1)).amin(-1)
     return Minima(owner, t, near.minimum(far), near.maximum(far), found)
-
-
-def _by_family(knowledge: Knowledge, pseudo: PseudoLabels) -> Solutions:
-    """Return the solutions where only the head speaks: all scalars are searched."""
-    family = knowledge.family or WIDEST
-    if not knowledge.scale_unknown:
-        return Solutions(pseudo, family, search(pseudo, family, pseudo.interval()), 1)
-    rescaled = Rescaled(pseudo, family)
-    return Solutions(rescaled, family, search(rescaled, family, rescaled.interval()), 2)

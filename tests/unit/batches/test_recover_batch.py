@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -221,9 +223,8 @@ def test_the_derivatives_of_one_sample(lenet, family):
 @pytest.mark.parametrize("scaled", [True, False])
 def test_the_derivatives_of_all_samples(lenet, scaled):
     space, supports = space_of(lenet, sl.Smoothed())
-    system = JointSystem(
-        space, supports.take(torch.tensor([1, 2, 3])), torch.ones(3, 10).double(), scaled
-    )
+    space, supports = replace(space, scaled=scaled), supports.take(torch.tensor([1, 2, 3]))
+    system = JointSystem(space, supports, torch.ones(3, 10).double())
     generator = torch.Generator().manual_seed(0)
     b = torch.eye(3).double() + 0.2 * torch.rand(3, 3, generator=generator).double()
     rest = torch.tensor([0.1, 0.2, 0.3] + ([] if scaled else [0.4]), dtype=torch.double)
@@ -248,13 +249,13 @@ def test_a_scale_of_zero_is_no_reading(lenet, logarithm):
     """With endless features and no differences, everything is within the errors of the logits."""
     x, y = batch("smoothed", 3)
     subject = Subject.of(lenet, (3, 32, 32))
-    space = HeadSpace.of(subject.head, sl.capture(lenet, x, y))
+    free = replace(HeadSpace.of(subject.head, sl.capture(lenet, x, y)), scaled=False)
     supports = supports_of(sl.Smoothed(), 10, list(range(10))).take(torch.zeros(3).long())
-    system = JointSystem(space, supports, torch.full((3, 10), 1e3), scaled=False)
+    system = JointSystem(free, supports, torch.full((3, 10), 1e3))
     b, c = 1e5 * torch.eye(3).flatten().double(), torch.ones(3, dtype=torch.double)
     there = torch.cat([b, c, torch.tensor([logarithm], dtype=torch.double)])
     assert float(system.values(there[None], torch.zeros(1).long()).abs().max()) < 1.0
     assert not Whole(system, there, 0.4).explained
-    true = JointSystem(space, supports, torch.full((3, 10), 1e-6), scaled=False)
+    true = JointSystem(free, supports, torch.full((3, 10), 1e-6))
     here = torch.cat([torch.eye(3).flatten().double(), c, torch.zeros(1, dtype=torch.double)])
     assert Whole(true, here, 0.4).explained

@@ -44,7 +44,7 @@ def labels(size: int, seed: int = 0) -> Tensor:
 
 
 def attack(model: nn.Module, share: GradientShare, size: int | None) -> BatchRecovery:
-    found = recover_by_features(Subject.of(model, (3, 32, 32)), share, Knowledge(), size)
+    found = recover_by_features(Subject.of(model, (3, 32, 32)), share, Knowledge(samples=size))
     assert found is not None
     return found
 
@@ -109,7 +109,7 @@ def test_noise_makes_no_false_proof(level):
         {n: g + level * torch.randn(g.shape, generator=generator) for n, g in share.items()},
         scale="known",
     )
-    found = recover_by_features(Subject.of(model, (3, 32, 32)), noisy, Knowledge(), 5)
+    found = recover_by_features(Subject.of(model, (3, 32, 32)), noisy, Knowledge(samples=5))
     if found is not None:
         check_no_false_proof(found, y)
 
@@ -117,14 +117,14 @@ def test_noise_makes_no_false_proof(level):
 def test_as_many_samples_as_classes_are_left_to_other_attacks():
     model, (x, _), y = network(), drawn(24), labels(24)
     subject = Subject.of(model, (3, 32, 32))
-    assert recover_by_features(subject, vouched(model, x, y), Knowledge(), 24) is None
+    assert recover_by_features(subject, vouched(model, x, y), Knowledge(samples=24)) is None
 
 
 def test_a_share_without_the_bias_before_is_left_to_other_attacks():
     model, (x, _), y = network(), drawn(3), labels(3)
     share = vouched(model, x, y).without("3.bias")
     subject = Subject.of(model, (3, 32, 32))
-    assert recover_by_features(subject, share, Knowledge(), 3) is None
+    assert recover_by_features(subject, share, Knowledge(samples=3)) is None
 
 
 def deep_network(dropout: float = 0.5) -> nn.Module:
@@ -193,7 +193,7 @@ def test_alexnet():
     y = -torch.rand(8, 17, generator=generator).log()
     y = y / y.sum(1, keepdim=True)
     subject = Subject.of(model, (3, 224, 224))
-    found = recover_by_features(subject, vouched(model, x, y), Knowledge(), 8)
+    found = recover_by_features(subject, vouched(model, x, y), Knowledge(samples=8))
     assert found is not None
     assert found.status is Status.UNIQUE, found.message
     check_no_false_proof(found, y)

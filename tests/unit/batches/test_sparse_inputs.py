@@ -22,7 +22,7 @@ def mlp(width: int = 100, seed: int = 0) -> nn.Module:
 
 
 def attack(model: nn.Module, share: GradientShare, size: int | None = None) -> BatchRecovery:
-    found = recover_by_inputs(Subject.of(model, (3, 32, 32)), share, Knowledge(), size)
+    found = recover_by_inputs(Subject.of(model, (3, 32, 32)), share, Knowledge(samples=size))
     assert found is not None
     return found
 
@@ -151,7 +151,7 @@ def test_noise_makes_no_false_proof(level):
         {n: g + level * torch.randn(g.shape, generator=generator) for n, g in share.items()},
         scale="known",
     )
-    found = recover_by_inputs(Subject.of(model, (3, 32, 32)), noisy, Knowledge(), 5)
+    found = recover_by_inputs(Subject.of(model, (3, 32, 32)), noisy, Knowledge(samples=5))
     if found is not None:
         check_no_false_proof(found, x, y)
 
@@ -176,7 +176,7 @@ def test_a_second_local_step_makes_no_false_proof():
         second = vouched(other, x, y)
         both = {name: (g + second[name]) / 2 for name, g in first.items()}
         found = recover_by_inputs(
-            Subject.of(model, (3, 32, 32)), GradientShare(both, scale="known"), Knowledge(), 4
+            Subject.of(model, (3, 32, 32)), GradientShare(both, scale="known"), Knowledge(samples=4)
         )
         if found is not None:
             check_no_false_proof(found, x, y)
@@ -195,10 +195,10 @@ def test_models_of_another_kind_are_left_to_other_attacks():
     lenet = models.trained_lenet()
     for model in (tanh, lenet):
         subject = Subject.of(model, (3, 32, 32))
-        assert recover_by_inputs(subject, vouched(model, x, y), Knowledge(), 2) is None
+        assert recover_by_inputs(subject, vouched(model, x, y), Knowledge(samples=2)) is None
     model = mlp()
     share = vouched(model, x, y).without("features.0.weight")
-    assert recover_by_inputs(Subject.of(model, (3, 32, 32)), share, Knowledge(), 2) is None
+    assert recover_by_inputs(Subject.of(model, (3, 32, 32)), share, Knowledge(samples=2)) is None
 
 
 @pytest.mark.parametrize("kind", ["one-hot", "smoothed"])

@@ -44,11 +44,11 @@ from softleak.core.client import SgdSteps, mean_gradient
 from softleak.core.factors import SMALLEST_NORMAL
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
-from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.results import BatchRecovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.recover import recover
-from softleak.resimulation import Resimulation, exact_copy, resimulate
+from softleak.resimulation import exact_copy, resimulate
 
 NEAR_ZERO = 32.0  # a feature within this many of its standard errors may be zero or not
 MOST_SWITCHED = 8  # units whose state the bias may decide; more would be no coincidence
@@ -107,15 +107,12 @@ class FeatureProblem:
         weights = 1 / self._bias_errors(unit, behind)
         scales, left = self._scales(behind, weights)
         # A feature within its error of zero may have been on: its part of the bias tells.
-        behind = _switched(behind, back, left / weights, scales, self.near_zero(unit))
+        near = unit.abs() <= NEAR_ZERO * self.space.errors
+        behind = _switched(behind, back, left / weights, scales, near)
         scales, left = self._scales(behind, weights)
         misfit = left.square().sum().div(max(len(left) - len(unit), 1)).sqrt()
         features = unit / torch.where(scales == 0, SMALLEST_NORMAL, scales)
         return FeatureFit(features, delta * scales, behind * scales, scales[:, 0], float(misfit))
-
-    def near_zero(self, unit: Tensor) -> Tensor:
-        """Return which features (B, I) are zero within their errors."""
-        return unit.abs() <= NEAR_ZERO * self.space.errors
 
     def _scales(self, behind: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inverse scales (B, 1), and what they leave of the bias, in errors (I,)."""
@@ -168,22 +165,13 @@ class TailInputs(NamedTuple):
     errors: Tensor  # (B, 1) their standard errors
 
 
-def resimulate_tail(
-    subject: Subject, share: GradientShare, problem: FeatureProblem, fit: FeatureFit, labels: Tensor
-) -> Resimulation | None:
-    """Compare every gradient of the fully connected tail with what the client would send."""
-    found = tail_inputs(subject, share, problem, fit)
-    if found is None:
-        return None
-    tail = FullyConnectedTail(subject, found.layers)
-    own = Subject.of(tail, (found.inputs.shape[1],), head=subject.head)
-    return resimulate(own, share, found.inputs, labels, errors=found.errors)
-
-
 def tail_inputs(
     subject: Subject, share: GradientShare, problem: FeatureProblem, fit: FeatureFit
 ) -> TailInputs | None:
-    """Return what the deepest layer read whose inputs the share tells."""
+    """Return what the deepest layer read whose inputs the share tells.
+
+    Inputs (B, n) are those whose products with ``D`` (B, m) come nearest to the gradient (m, n).
+    """
     generator = torch.Generator().manual_seed(0)
     D, moved = fit.behind, problem.moved(generator).solve().behind
     found: TailInputs | None = None
@@ -192,10 +180,11 @@ def tail_inputs(
         if f"{name}.weight" not in share:
             break
         G = share[f"{name}.weight"].double()
-        Z = _inputs(D, G)
+        Z = torch.linalg.lstsq(D.T, G).solution
         relative = share.resolution(f"{name}.weight", G.dtype)
         noise = relative * G.abs() + share.noise(f"{name}.weight")
-        other = _inputs(moved, G + noise * torch.randn(G.shape, generator=generator).to(G))
+        again = G + noise * torch.randn(G.shape, generator=generator).to(G)
+        other = torch.linalg.lstsq(moved.T, again).solution
         errors = (other - Z).square().mean(1, keepdim=True).sqrt()
         found = TailInputs(tuple(reversed(layers[: number + 1])), Z, errors)
         W = subject.parameters[f"{name}.weight"].detach().double()
@@ -204,28 +193,20 @@ def tail_inputs(
     return found
 
 
-def _inputs(D: Tensor, G: Tensor) -> Tensor:
-    """Return the inputs (B, n) whose products with ``D`` (B, m) come nearest to ``G`` (m, n)."""
-    nearest: Tensor = torch.linalg.lstsq(D.T, G).solution
-    return nearest
-
-
 MOVED_RUNS = 4  # solutions of equations moved by their own errors
-MOVED_SEED = 0  # their seed
 
 
 def judge_features(
-    subject: Subject, share: GradientShare, knowledge: Knowledge, problem: FeatureProblem,
-    size: int | None,
-) -> BatchRecovery:  # fmt: skip
+    subject: Subject, share: GradientShare, knowledge: Knowledge, problem: FeatureProblem
+) -> BatchRecovery:
     """Return labels and features with what is proved of them."""
-    generator = torch.Generator().manual_seed(MOVED_SEED)
+    generator = torch.Generator().manual_seed(0)
     fit = problem.solve()
     moved = [problem.moved(generator).solve() for _ in range(MOVED_RUNS)]
     p = _prediction(problem, fit)
     rounding = _rounding(problem, fit)
     off = _largest([(run.delta - fit.delta).abs().amax(1) for run in moved])
-    weighing = weigh(p, fit.delta, off, size, knowledge.scale == "known")
+    weighing = weigh(p, fit.delta, off, knowledge)
     labels = p - fit.delta / weighing.weight
     others = [_prediction(problem, run) - run.delta / weighing.weight for run in moved]
     known = _largest([(other - labels).abs().sum(1) for other in others]) + rounding
@@ -233,9 +214,12 @@ def judge_features(
     size_of = fit.features.norm(dim=1)
     feature_errors = _largest([(m.features - fit.features).norm(dim=1) / size_of for m in moved])
     problems = list(_problems(problem, fit, labels, known))
-    if not problems:
-        simulated = resimulate_tail(subject, share, problem, fit, labels)
-        problems += [] if simulated is None else disagreements(simulated)
+    tail = tail_inputs(subject, share, problem, fit) if not problems else None
+    if tail is not None:
+        alone = FullyConnectedTail(subject, tail.layers)
+        own = Subject.of(alone, (tail.inputs.shape[1],), head=subject.head)
+        simulated = resimulate(own, share, tail.inputs, labels, errors=tail.errors)
+        problems += disagreements(simulated)
     samples = judged(
         labels, fit.features, errors, feature_errors.tolist(), not problems, knowledge.tolerance,
         "feature",
@@ -246,7 +230,7 @@ def judge_features(
         f"The labels of {proved} of them are proved.",
     )
     message = " ".join([*said, *problems, *filter(None, [weighing.why])])
-    return BatchRecovery(status_of(samples), message, size or len(labels), samples)
+    return BatchRecovery(status_of(samples), message, knowledge.samples or len(labels), samples)
 
 
 def _largest(differences: list[Tensor]) -> Tensor:
@@ -288,21 +272,17 @@ def _problems(
 
 
 def recover_by_features(
-    subject: Subject, share: GradientShare, knowledge: Knowledge, size: int | None = None
+    subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery | None:
     """Recover label and feature of every sample from the last two layers, where those allow it."""
     head, layers = subject.head, subject.once(layers_before_head)
-    size = knowledge.samples if size is None else size
     if not layers or knowledge.head_only or head.weight_name not in share:
         return None
     before = layers[0]
     if f"{before}.bias" not in share:
         return None
-    G = share[head.weight_name].double()
-    relative = share.resolution(head.weight_name, head.dtype)
-    noise = math.hypot(share.noise(head.weight_name), knowledge.noise)
-    space = GradientSpace.of(G.T.contiguous(), relative, noise)
-    if not 0 < space.rank < min(head.classes - 1, len(G.T)):
+    space = _space(subject, share, head.weight_name, knowledge, turned=True)
+    if not 0 < space.rank < min(head.classes - 1, len(space.R)):
         return None  # the rank of so few classes does not tell how many samples there are
     found = sparse_directions(space.R, space.errors)
     if len(found) != space.rank:
@@ -313,7 +293,7 @@ def recover_by_features(
         )
         return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
     problem = FeatureProblem.of(subject, share, space, found.zeros, before)
-    return judge_features(subject, share, knowledge.of(share), problem, size)
+    return judge_features(subject, share, knowledge.of(share), problem)
 
 
 OWN_ROUNDINGS = 4.0  # what the walk through the model adds to the error of a sample's gradient
@@ -321,10 +301,10 @@ OWN_ROUNDINGS = 4.0  # what the walk through the model adds to the error of a sa
 
 def recover_without_scale(
     subject: Subject, share: GradientShare, knowledge: Knowledge, space: GradientSpace,
-    found: Directions, size: int | None,
+    found: Directions,
 ) -> BatchRecovery:  # fmt: skip
     """Recover the samples whose sparse vectors were found, where no bias tells their scales."""
-    rank = space.rank
+    rank, size = space.rank, knowledge.samples
     if not subject.once(is_homogeneous):
         message = (
             f"The inputs of {rank} samples are known up to a factor each, which the gradient of "
@@ -346,7 +326,8 @@ def recover_without_scale(
     agrees = known and resimulate(subject, share, x, torch.stack(labels)).agree
     sure = agrees and size == rank and alone.scale == "known"
     sure = sure and bool((parts.misfit <= VERDICT_MISFIT).all())
-    samples = tuple(recoveries if sure else map(_doubted, recoveries))
+    doubted = {} if sure else {Status.UNIQUE: Status.AMBIGUOUS}
+    samples = tuple(replace(one, status=doubted.get(one.status, one.status)) for one in recoveries)
     proved = sum(sample.status is Status.UNIQUE for sample in samples)
     message = _message(rank, proved, known, agrees)
     # An error of a label is one of its scale, and so of its input.
@@ -398,11 +379,6 @@ def _alone(
     return out
 
 
-def _doubted(recovery: Recovery) -> Recovery:
-    unique = recovery.status is Status.UNIQUE
-    return replace(recovery, status=Status.AMBIGUOUS) if unique else recovery
-
-
 def _message(rank: int, proved: int, known: bool, agrees: bool) -> str:
     told = "Some have no label of that family, so that the client could not be simulated."
     if agrees:
@@ -417,14 +393,13 @@ def _message(rank: int, proved: int, known: bool, agrees: bool) -> str:
 
 
 def recover_by_inputs(
-    subject: Subject, share: GradientShare, knowledge: Knowledge, size: int | None = None
+    subject: Subject, share: GradientShare, knowledge: Knowledge
 ) -> BatchRecovery | None:
     """Recover every sample with its input by a fully connected first layer, if there is one."""
     layer = subject.once(first_layer)
-    size = knowledge.samples if size is None else size
     if layer is None or f"{layer}.weight" not in share or knowledge.head_only:
         return None
-    space = first_layer_space(subject, share, f"{layer}.weight", knowledge)
+    space = _space(subject, share, f"{layer}.weight", knowledge)
     if not space.rank:
         return None
     found = sparse_directions(space.R, space.errors)
@@ -436,25 +411,30 @@ def recover_by_inputs(
         )
         return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
     if f"{layer}.bias" not in share:
-        return recover_without_scale(subject, share, knowledge, space, found, size)
+        return recover_without_scale(subject, share, knowledge, space, found)
     inputs = inputs_of(share, layer, space, found)
-    return judge(subject, share, knowledge.of(share), inputs, size)
+    return judge(subject, share, knowledge.of(share), inputs)
 
 
-def first_layer_space(
-    subject: Subject, share: GradientShare, name: str, knowledge: Knowledge
+def _space(
+    subject: Subject, share: GradientShare, name: str, knowledge: Knowledge, turned: bool = False
 ) -> GradientSpace:
-    """Return the space of the first layer's gradient, whose weight has this name."""
-    G = share[name].double()
-    relative = share.resolution(name, subject.parameters[name].dtype)
-    return GradientSpace.of(G, relative, math.hypot(share.noise(name), knowledge.noise))
+    """Return the space of a linear layer's gradient, or of its transpose if it is ``turned``."""
+    dtype = subject.head.dtype if turned else subject.parameters[name].dtype
+    relative, G = share.resolution(name, dtype), share[name].double()
+    noise = math.hypot(share.noise(name), knowledge.noise)
+    return GradientSpace.of(G.T.contiguous() if turned else G, relative, noise)
 
 
 def inputs_of(share: GradientShare, layer: str, space: GradientSpace, found: Directions) -> Inputs:
     """Return ``D``, scaled by the gradient of the bias, and the inputs."""
     unit = found.vectors @ space.R.T  # (B, m), each row up to its scale
     bias = share[f"{layer}.bias"].double()
-    errors = _bias_errors(share, layer, space, bias)
+    # Its entries are sums over the batch, whose terms may cancel: rounding is that of the terms.
+    terms = bias.abs() + bias.square().mean().sqrt() / space.R.shape[1] ** 0.5
+    known = share.resolution(f"{layer}.bias", share[f"{layer}.bias"].dtype)
+    errors = (known * terms).hypot(terms.new_tensor(share.noise(f"{layer}.bias")))
+    errors = errors.clamp_min(SMALLEST_NORMAL)
     weighted = (unit / errors).T
     factor = torch.linalg.qr(weighted)
     scales = torch.linalg.solve_triangular(
@@ -477,18 +457,6 @@ def inputs_of(share: GradientShare, layer: str, space: GradientSpace, found: Dir
     row_errors = scales.abs()[:, None] * space.errors + spread[:, None] * D.abs()
     row_errors = row_errors + rounding[:, None]
     return Inputs(layer, D, row_errors, X, float(error.max()), misfit)
-
-
-def _bias_errors(share: GradientShare, layer: str, space: GradientSpace, bias: Tensor) -> Tensor:
-    """Return standard errors (m,) of the bias's gradient: rounding of its terms, and noise."""
-    name = f"{layer}.bias"
-    dtype = share[name].dtype
-    relative = share.resolution(name, dtype)
-    size = space.R.shape[1] ** 0.5
-    # Its entries are sums over the batch, whose terms may cancel: rounding is that of the terms.
-    terms = bias.abs() + bias.square().mean().sqrt() / size
-    errors = (relative * terms).hypot(terms.new_tensor(share.noise(name)))
-    return torch.clamp_min(errors, SMALLEST_NORMAL)
 
 
 def _mixing(D: Tensor, found: Directions, space: GradientSpace, scales: Tensor) -> Tensor:
@@ -522,7 +490,7 @@ def recover_trained_batch(
     gradient = _mean(subject, share, knowledge.samples)
     if gradient is None:
         return _none("the client's steps are not SGD, or not all of its settings are known")
-    space = first_layer_space(subject, gradient, f"{layer}.weight", knowledge)
+    space = _space(subject, gradient, f"{layer}.weight", knowledge)
     if not space.rank:
         return _none("the first layer did not move")
     found = sparse_directions(space.R, space.errors)

@@ -51,7 +51,6 @@ RESOLVED = 1e-6  # this value relative to the largest; float64 resolves 1e-8 of 
 # No single zero may decide a direction by more than this. A mix of two samples vanishes where both
 # do and, by choice of the mix, at one more entry, of leverage one.
 LEVERAGE = 0.98
-SEED = 0  # the seed of the starts
 
 
 def rounded_cloud(R: Tensor) -> tuple[Tensor, Tensor]:
@@ -334,7 +333,7 @@ def _alive(R: Tensor, errors: Tensor) -> Tensor:
 
 def _search(R: Tensor, errors: Tensor, known: Tensor) -> Directions:
     """Return the sparse vectors of the space of ``R`` (m, B), those near to known ones first."""
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(0)
     B, alive = R.shape[1], _alive(R, errors)
     if B == 1:  # one sample is left, and the space is its own
         return Directions(R.new_ones(1, 1), ~alive[None], R.new_tensor([torch.inf]))

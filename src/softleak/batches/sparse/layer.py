@@ -51,7 +51,6 @@ class FullyConnectedTail(nn.Module):
 
 
 LAYER_PROBE_INPUTS = 8  # the number of random inputs
-LAYER_PROBE_SEED = 0  # their seed
 LAYER_PROBE_EQUAL = 1e-9  # how far, relative to the largest, sums in another order may differ
 LAYER_PROBE_FEWEST_ZEROS = 0.02  # part of the gradients that a ReLU makes zero, at least
 
@@ -133,7 +132,7 @@ def _linears(subject: Subject) -> list[str]:
 
 
 def _random_inputs(subject: Subject) -> Tensor:
-    generator = torch.Generator().manual_seed(LAYER_PROBE_SEED)
+    generator = torch.Generator().manual_seed(0)
     shape = subject.expected_tensor_shape
     drawn = [random_input(shape, index, generator) for index in range(LAYER_PROBE_INPUTS)]
     return torch.stack([each for each in drawn if isinstance(each, Tensor)]).double()
@@ -153,7 +152,7 @@ def _is_first(subject: Subject, name: str) -> bool:
         return False
     if not _close(run.logits[:1], alone.logits):
         return False
-    generator = torch.Generator().manual_seed(LAYER_PROBE_SEED)
+    generator = torch.Generator().manual_seed(0)
     pull = torch.randn(run.logits.shape, generator=generator, dtype=torch.double).to(run.logits)
     slopes = torch.autograd.grad((run.logits * pull).sum(), run.left)[0]
     return float((slopes == 0).double().mean()) >= LAYER_PROBE_FEWEST_ZEROS
@@ -187,7 +186,6 @@ KINKS_GROWTH = 1.25  # the factor by which these movements grow from one to the 
 KINKS_MISFIT = (
     8.0  # a sample's fit is tried again from this root mean square on, in standard errors
 )
-KINKS_SEED = 0  # the seed of the movements
 
 
 class Differences(NamedTuple):
@@ -214,7 +212,7 @@ def differences(
     The model is in float64; ``D`` (N, m) are the gradients at the layer's output for inputs
     (N, …), with standard errors (N, m). Inputs are moved by the client's relative rounding.
     """
-    generator = torch.Generator().manual_seed(KINKS_SEED)
+    generator = torch.Generator().manual_seed(0)
     best = _all_samples(model, layer, x, D, errors)
     for run in range(KINKS_RUNS):
         poor = best.misfit > KINKS_MISFIT
@@ -273,17 +271,16 @@ class Weighing(NamedTuple):
     why: str = ""  # why the weight is not certain, as a sentence; empty if it is
 
 
-def weigh(p: Tensor, delta: Tensor, errors: Tensor, size: int | None, stated: bool) -> Weighing:
+def weigh(p: Tensor, delta: Tensor, errors: Tensor, knowledge: Knowledge) -> Weighing:
     """Return the weight of each sample from its prediction (N, C) and its part ``δ'`` in the share.
 
-    ``errors`` (N,) bound the error of an entry of ``δ'``; ``size`` is that of the batch, if it was
-    said, and ``stated`` says whether the scale of the share is.
+    ``errors`` (N,) bound the error of an entry of ``δ'``.
     """
-    found = len(p)
+    found, size = len(p), knowledge.samples
     weight = 1 / max(size or found, found)
     known = torch.zeros_like(p[:, 0])
     anything = delta.abs().sum(1) * torch.inf
-    if not stated:
+    if knowledge.scale != "known":
         why = (
             "Nobody vouches that the share was not multiplied by a factor (clipping, a learning "
             "rate), and labels nearer to the model's own prediction explain a larger one as well."
@@ -314,7 +311,7 @@ def predicted(subject: Subject, x: Tensor, error: float) -> tuple[Tensor, Tensor
         run = run_through(model, subject.head.name, x)
         return run.entered.detach().double(), run.logits.detach().double().softmax(1)
 
-    generator = torch.Generator().manual_seed(VERDICT_SEED)
+    generator = torch.Generator().manual_seed(0)
     features, p = seen(subject.once(exact_copy), x)
     p_errors, feature_errors = [], []
     for _ in range(VERDICT_RUNS):
@@ -330,7 +327,6 @@ def predicted(subject: Subject, x: Tensor, error: float) -> tuple[Tensor, Tensor
 VERDICT_MISFIT = 32.0
 VERDICT_BOUNDS = 6.0  # an error bound is this many standard errors
 VERDICT_RUNS = 3  # runs with moved inputs, from which the error of predictions is taken
-VERDICT_SEED = 0  # their seed
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,14 +342,14 @@ class Inputs:
 
 
 def judge(
-    subject: Subject, share: GradientShare, knowledge: Knowledge, inputs: Inputs, size: int | None
+    subject: Subject, share: GradientShare, knowledge: Knowledge, inputs: Inputs
 ) -> BatchRecovery:
     """Return the labels of recovered inputs with everything that is proved of them."""
     model, x = subject.once(exact_copy), inputs.X.view(-1, *subject.expected_tensor_shape)
     rounding = share.resolution(f"{inputs.layer}.weight", subject.head.dtype)
     parts = differences(model, inputs.layer, x, inputs.D, inputs.errors, rounding)
     off = VERDICT_BOUNDS * parts.errors * parts.misfit.clamp_min(1)[:, None]
-    weighing = weigh(parts.p, parts.delta, off.amax(1), size, knowledge.scale == "known")
+    weighing = weigh(parts.p, parts.delta, off.amax(1), knowledge)
     labels = parts.p - parts.delta / weighing.weight
     features, p_error, feature_error = predicted(subject, x, inputs.input_error)
     # The client's label itself sums to one only up to rounding.
@@ -376,7 +372,7 @@ def judge(
     else:
         said.append(f"The labels of {proved} of them are proved.")
     message = " ".join([*said, *problems, *filter(None, [weighing.why])])
-    size = size or len(x)
+    size = knowledge.samples or len(x)
     return BatchRecovery(status_of(samples), message, size, samples, x, inputs.input_error)
 
 

@@ -7,8 +7,9 @@ ReLU, global average pooling and the head, as in ResNets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar
 
 import torch
@@ -45,25 +46,15 @@ def _sides(x: Tensor) -> tuple[Tensor, ...]:
     return ((x > 0).to(x.dtype), (x < 0).to(x.dtype))
 
 
-def _exponential_below(x: Tensor) -> tuple[Tensor, ...]:
-    """Return a basis for ``φ' = 1`` above zero and ``φ' = φ + α`` below."""
-    above, below = _sides(x)
-    return (above, below, below * x)
-
-
-def _softsign(x: Tensor) -> tuple[Tensor, ...]:
-    """Return a basis for ``φ' = (1 − |φ|)²``."""
-    return (torch.ones_like(x), x.abs(), x * x)
-
-
 # The first basis that explains the probes is taken, so simpler ones come first.
 KNOWN_ACTIVATIONS: tuple[Activation, ...] = (
     Activation("piecewise linear", _sides, homogeneous=True),  # identity, ReLU, leaky, dropout gain
     Activation("sigmoid", lambda x: (x, x * x), powers=(1, 2)),
     Activation("tanh", lambda x: (torch.ones_like(x), x * x), powers=(0, 2)),
-    Activation("ELU", _exponential_below),  # also SELU and CELU
+    # φ' = 1 above zero and φ + α below: ELU, SELU and CELU
+    Activation("ELU", lambda x: (*_sides(x), _sides(x)[1] * x)),
     Activation("softplus", lambda x: (torch.ones_like(x), torch.exp(-x.clamp_min(0.0)))),
-    Activation("softsign", _softsign),
+    Activation("softsign", lambda x: (torch.ones_like(x), x.abs(), x * x)),  # φ' = (1 − |φ|)²
 )
 
 
@@ -118,8 +109,12 @@ class Pointwise:
             return self._scan(g, d, factors)
         # Each sign of τ implies a sign of the feature, and the estimate has to confirm it.
         directions = [self.gather(d * self.slope(sign * factors.v)) for sign in (1, -1)]
-        heard = self._heard(factors)
-        if heard is not None:
+        # Rounding may hide the sign of an entry of the feature, and with it the slope there.
+        coarse = factors.absolute > POINTWISE_COARSE * factors.relative * factors.sigma
+        if bool(coarse.any()):
+            limit = torch.where(coarse, POINTWISE_SIDE * factors.absolute, -1.0)[:, None]
+            unknown = factors.v.abs() * factors.sigma[:, None] <= limit
+            heard = ~self.gather(unknown.to(factors.v.dtype)).bool()
             g, *directions = (torch.where(heard, entries, 0.0) for entries in (g, *directions))
         above, below = (
             least_squares(g, direction, factors, head.largest_weight).signed(sign)
@@ -142,18 +137,6 @@ class Pointwise:
         slopes = self.coefficients
         bent = abs(slopes[0] - slopes[1]) > POINTWISE_FLAT * self._steepest
         return (least >= POINTWISE_SIDES) & bent
-
-    def _heard(self, factors: Factors) -> Tensor | None:
-        """Return (N, m), whether the signs behind an entry are known; None if all of them are.
-
-        Rounding may hide the sign of an entry of the feature, and with it the slope there.
-        """
-        coarse = factors.absolute > POINTWISE_COARSE * factors.relative * factors.sigma
-        if not bool(coarse.any()):
-            return None
-        limit = torch.where(coarse, POINTWISE_SIDE * factors.absolute, -1.0)[:, None]
-        unknown = factors.v.abs() * factors.sigma[:, None] <= limit
-        return ~self.gather(unknown.to(factors.v.dtype)).bool()
 
     def _scan(self, g: Tensor, d: Tensor, factors: Factors) -> Estimate:
         """Search a grid over the feature's size, then refine its best point by Gauss–Newton."""
@@ -253,18 +236,16 @@ def fit_pointwise(name: str, head: Head, runs: Sequence[Probe]) -> list[Pointwis
     if not _is_bias(name, gradient, head) or features % len(gradient):
         return []
     orders = (False, True) if len(gradient) < features else (False,)
-    return [
-        relation
-        for activation in KNOWN_ACTIVATIONS
-        for channels_last in orders
-        for relation in _fitted(name, len(gradient), activation, channels_last, runs)
-    ]
+    fits = (
+        _fitted(name, len(gradient), *kind, runs) for kind in product(KNOWN_ACTIVATIONS, orders)
+    )
+    return [one for one in fits if one is not None]
 
 
 def _fitted(
     name: str, channels: int, activation: Activation, channels_last: bool, runs: Sequence[Probe]
-) -> Iterator[Pointwise]:
-    """Yield the relation whose coefficients explain some probes, if any do."""
+) -> Pointwise | None:
+    """Return the relation whose coefficients explain some probes, if any do."""
     peak = max(float(run.feature.abs().max()) for run in runs)
     blank = Pointwise(name, channels, activation, (), peak, channels_last)
     columns = [
@@ -275,8 +256,9 @@ def _fitted(
     g = torch.cat([run.share[name] for run in runs]).cpu()
     # A basis is degenerate on a model that never visits one side of zero; gelsd allows for that.
     theta = torch.linalg.lstsq(A, g.double()[:, None], driver="gelsd").solution[:, 0]
-    if (A @ theta - g).norm() <= PROBE_TOLERANCE * torch.finfo(g.dtype).eps * g.norm():
-        yield replace(blank, coefficients=tuple(theta.tolist()))
+    if not (A @ theta - g).norm() <= PROBE_TOLERANCE * torch.finfo(g.dtype).eps * g.norm():
+        return None
+    return replace(blank, coefficients=tuple(theta.tolist()))
 
 
 # When ratios count as lying on a lattice, in units of its spacing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -64,11 +64,9 @@ class Estimate:
 
     def where(self, chosen: Tensor, other: Estimate) -> Estimate:
         """Return this estimate for the ``chosen`` clients (N,), and another for the rest."""
-        return Estimate(
-            torch.where(chosen, self.scalar, other.scalar),
-            torch.where(chosen, self.error, other.error),
-            torch.where(chosen, self.misfit, other.misfit),
-        )
+        pairs = zip((self.scalar, self.error), (other.scalar, other.error), strict=True)
+        scalar, error = (torch.where(chosen, *pair) for pair in pairs)
+        return Estimate(scalar, error, torch.where(chosen, self.misfit, other.misfit))
 
 
 class Relation(Protocol):
@@ -160,28 +158,20 @@ PROBE_TOLERANCE = 400.0  # how many roundings a relation may be off on a run
 
 
 class Probe:
-    """One run of the model on a random input with a random label, and so with everything known.
-
-    Attributes:
-        share: the gradients of the run.
-        feature: (I,) what entered the head.
-        delta: (C,) the residual ``δ``.
-        d: (I,) ``Wᵀδ``.
-        positions: the spatial size of the output of each parameter's module, by parameter.
-    """
+    """One run of the model on a random input with a random label, and so with everything known."""
 
     def __init__(self, model: nn.Module, head: Head, x: Inputs, label: Tensor) -> None:
-        self.positions: dict[str, int] = {}
+        self.positions: dict[str, int] = {}  # the size of the output of each parameter's module
         self._head, self._modules = head, dict(model.named_modules())
         self._entered: tuple[Tensor, Tensor]
         self._seen: tuple[Tensor, Tensor]
         # One output has no softmax; a relation is one of residuals, whatever leaves them.
         loss = CROSS_ENTROPY if head.classes > 1 else BinaryCrossEntropy()
         with watched(self._modules, after=self._look):
-            self.share = capture(model, x, label, loss)
-        self.feature, logits = self._seen
-        self.delta = loss.residual(logits, label.to(logits))
-        self.d = head.back(self.delta[None])[0]
+            self.share = capture(model, x, label, loss)  # the gradients of the run
+        self.feature, logits = self._seen  # (I,) what entered the head
+        self.delta = loss.residual(logits, label.to(logits))  # (C,) ``δ``
+        self.d = head.back(self.delta[None])[0]  # (I,) ``Wᵀδ``
 
     def _look(self, name: str, inputs: tuple[Tensor, ...], output: object) -> None:
         """Record one module's output; the whole model's comes last."""
@@ -266,23 +256,17 @@ def combine(
     best = torch.where(holds, error / scalar.abs(), math.inf).argmin(0, keepdim=True)
     tau, spread = scalar.gather(0, best)[0], error.gather(0, best)[0]
     agrees = holds & ((scalar - tau).abs() <= error + spread)
-    notices = torch.stack([_notices(relation, factors) for relation in used])
+    # Whether a second sample would have shown, as far as a relation can say.
+    nothing = torch.zeros_like(factors.sigma, dtype=torch.bool)
+    tells = (getattr(relation, "notices", lambda _: nothing) for relation in used)
+    notices = torch.stack([told(factors) for told in tells])
     columns = [x.T.tolist() for x in (scalar, error, misfit, holds, agrees, agrees & notices)]
+    named = [partial(Evidence, one.parameter, one.explanation) for one in used]
     pieces = tuple(
-        tuple(
-            Evidence(relation.parameter, relation.explanation, *values)
-            for relation, *values in zip(used, *rows, strict=True)
-        )
+        tuple(piece(*values) for piece, *values in zip(named, *rows, strict=True))
         for rows in zip(*columns, strict=True)
     )
     return Estimate(tau, spread, misfit.masked_fill(~holds, math.inf).amin(0), pieces)
-
-
-def _notices(relation: Relation, factors: Factors) -> Tensor:
-    """Return (N,) whether a second sample would have shown; False if the relation cannot say."""
-    nothing = torch.zeros_like(factors.sigma, dtype=torch.bool)
-    told: Tensor = getattr(relation, "notices", lambda _: nothing)(factors)
-    return told
 
 
 def _gradients(relation: Relation, shares: Sequence[GradientShare], head: Head) -> Tensor:

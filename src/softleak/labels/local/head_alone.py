@@ -23,17 +23,16 @@ from softleak.core.factors import Factors, factor
 from softleak.core.families import AnyLabel, Family
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
-from softleak.core.results import Recovery
+from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.certify import Solutions
-from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, misfit, on_simplex
+from softleak.labels.certify import Doubt, Solutions
+from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, distance, misfit, on_simplex
 from softleak.labels.evidence.relation import Estimate, HeadBias, combine
-from softleak.labels.local.schedules import allow_for_schedules
 from softleak.labels.pseudo import PseudoLabels
-from softleak.labels.review import review
-from softleak.labels.search import Minima, search, zoom
-from softleak.labels.solve import DECIDED, WIDEST, solve_each
+from softleak.labels.review import doubted, review
+from softleak.labels.search import Minima, zoom
+from softleak.labels.solve import DECIDED, WIDEST, searched, solve_each
 
 LABEL_EQUATIONS_ITERATIONS = 12  # Newton steps; three to five are usual
 LABEL_EQUATIONS_SOLVED = 1e-7  # L1: a Newton step after which the next would be rounding
@@ -144,8 +143,14 @@ def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
         row = torch.arange(len(t), device=t.device).repeat_interleave(count)
         return newton(curve, row, t.reshape(-1), start.reshape(-1, classes))[0].view(start.shape)
     if curve.last and curve.last[0].holds(t):
-        curve.last[0] = _solve_within(curve, t, start, curve.last[0])
-        return curve.last[0].y
+        last = curve.last[0]
+        line, near, one = _between(last.t, last.y, t)
+        usable = (last.back != 0).any(-1).any(-1)
+        begin = torch.where(near[..., None], line, start)
+        known = near & usable[:, None]
+        found = _solve_near(curve, t, begin, known, last.back[:, None], ~one)
+        curve.last[0] = Bracket(t, found, last.back)
+        return found
     knots = _knots(t)
     row = torch.arange(len(t), device=t.device).repeat_interleave(len(knots))
     at, first = t[:, knots], start[:, knots]
@@ -157,15 +162,6 @@ def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
     if len(knots) == 1:
         curve.last[:] = [Bracket(t, found, back[:, 0])]
     return found
-
-
-def _solve_within(curve: RecursionCurve, t: Tensor, start: Tensor, bracket: Bracket) -> Bracket:
-    """Return the labels at scalars (N, S) within a bracket that is solved."""
-    line, both, one = _between(bracket.t, bracket.y, t)
-    usable = (bracket.back != 0).any(-1).any(-1)
-    begin = torch.where(both[..., None], line, start)
-    found = _solve_near(curve, t, begin, both & usable[:, None], bracket.back[:, None], ~one)
-    return Bracket(t, found, bracket.back)
 
 
 def _solve_near(
@@ -304,13 +300,6 @@ class RecursionCurve:
         smallest = where.smallest.maximum(shortest).minimum(where.largest / 2)
         return replace(where, smallest=smallest)
 
-    @property
-    def steps(self) -> int:
-        return self.recipe.steps
-
-    def with_rates(self, rates: tuple[float, ...]) -> RecursionCurve:
-        return replace(self, recipe=replace(self.recipe, rates=rates))
-
     def target(self, t: Tensor) -> Tensor:
         """Return the mean of ``p − y`` (N, C) that one scalar (N,) each means."""
         return t[:, None] * self.pseudo.u
@@ -406,21 +395,18 @@ def recover_head_alone(
     curve = RecursionCurve.of(head, some, recipe, trained)
     relations = [HeadBias(head.bias_name)] if trained and not knowledge.head_only else []
     verdict = combine(relations, kept, head, some)
+    family = knowledge.family or WIDEST
     found = solve_each(
         head, knowledge, some, verdict,
         lambda few, said: _by_bias(curve.take(few), said),
-        lambda few, _: _by_family(curve.take(few), knowledge.family or WIDEST),
+        lambda few, _: searched(curve.take(few), family),
     )  # fmt: skip
     found = review(found, curve.pseudo, verdict, knowledge.scale, [True] * len(kept))
     for place, i in enumerate(rows.tolist()):
         if some.balanced(place, found[place].scalar):
-            own, family = curve.take(rows.new_tensor([place])), knowledge.family or WIDEST
+            own = curve.take(rows.new_tensor([place]))
             answers[i] = allow_for_schedules(own, family, knowledge, found[place])
     return answers
-
-
-def _by_family(curve: RecursionCurve, family: Family) -> Solutions:
-    return Solutions(curve, family, search(curve, family, curve.interval()), 1)
 
 
 def _by_bias(curve: RecursionCurve, verdict: Estimate) -> Solutions:
@@ -519,3 +505,53 @@ def by_rounding(
         answer, label=label, feature=(factors.v[0] * factors.sigma / t[0]).to(answer.feature),
         scalar=float(t), error=answer.error + float((label - answer.label).abs().sum()),
     )  # fmt: skip
+
+
+SCHEDULE_STEP = 1e-3  # of the rate: how far it is changed to see what moves
+SCHEDULE_MISFIT = 4.0  # errors of an equation that may be a schedule's: twice what fits, each way
+SCHEDULE_DEGREES = 3  # of the polynomials in the number of the step that rates may follow
+
+
+def allow_for_schedules(
+    curve: RecursionCurve, family: Family, knowledge: Knowledge, answer: Recovery
+) -> Recovery:
+    """Return the answer for one client, UNIQUE only if no change of its rate moves it far.
+
+    A client states one rate. With a schedule of the same mean, the update is that of another label,
+    and the equations of the label's family test the schedule only as sharply as they tell the
+    change of the predictions from that of the scalar. Everything is linear at the solution.
+    """
+    simple = not isinstance(family, AnyLabel) and not isinstance(answer.family, AnyLabel)
+    known = answer.status is Status.UNIQUE and answer.scalar is not None
+    if curve.recipe.steps == 1 or not simple or not known:
+        return answer
+    error, of_scalar = _moved(curve, family, torch.tensor([[answer.scalar]], dtype=torch.double))
+    error, of_scalar = max(answer.error, error), max(answer.feature_error, of_scalar)
+    wider = replace(answer, error=error, feature_error=of_scalar)
+    if wider.error <= knowledge.tolerance:
+        return wider
+    return replace(doubted(wider, Doubt.CLIENT_OPEN.value), complete=answer.complete)
+
+
+def _moved(curve: RecursionCurve, family: Family, t: Tensor) -> tuple[float, float]:
+    """Return how far schedules move the label in L1, and the logarithm of the scalar ``t`` (1, 1).
+
+    They move along with the scalar, as long as the family's equations hold to within rounding.
+    Schedules (S, K) change the rate by a polynomial of mean zero, at most as large as the rate.
+    """
+    recipe, h = curve.recipe, SCHEDULE_STEP
+    along = torch.linspace(-1, 1, recipe.steps, dtype=torch.double)
+    powers = [along**k for k in range(min(SCHEDULE_DEGREES, recipe.steps - 1) + 1)]
+    basis: Tensor = torch.linalg.qr(torch.stack(powers, 1)).Q[:, 1:].T
+    schedules = 1 + h * basis / basis.abs().amax(1, keepdim=True)
+    others = [replace(curve, recipe=replace(recipe, rates=tuple(s.tolist()))) for s in schedules]
+    y = curve.labels(t)[0]
+    rest, error = distance(family, y, curve.errors(t, y))
+    moved = torch.cat([*(one.labels(t)[0] for one in others), curve.labels(t * (1 + h))[0]])
+    labels = (family.project(moved) - family.project(y))[:, 0] / h  # (S, C)
+    rows = ((distance(family, moved, error)[0] - rest) / error)[:, 0] / h
+    size = SCHEDULE_MISFIT * y.shape[-1] ** 0.5
+    limits = size * torch.eye(len(rows), dtype=rows.dtype, device=rows.device)[:-1]
+    covariance = torch.linalg.pinv(rows @ rows.T + limits.T @ limits, hermitian=True)
+    of_labels = torch.einsum("sc,sr,rc->c", labels, covariance, labels).clamp_min(0).sqrt()
+    return size * float(of_labels.sum()), size * float(covariance[-1, -1].clamp_min(0).sqrt())

@@ -31,7 +31,7 @@ from softleak.core.head import Head
 from softleak.core.input_spec import Layout
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.composition import BatchReader, entry_error
+from softleak.labels.composition import BatchReader, entry_error, whole_counts
 from softleak.labels.noisy.spectrum import features_of
 
 
@@ -153,12 +153,9 @@ def _like_a_bias(
 
 def _whole(raw: Tensor, samples: int) -> Tensor:
     """Return parts (N, C) that are whole numbers of samples nearest to estimates and sum to one."""
-    kept = raw.clamp_min(torch.finfo(raw.dtype).eps)
-    counts = samples * kept / kept.sum(1, keepdim=True)
-    down = counts.floor()
-    left = (samples - down.sum(1, keepdim=True)).round()
-    lost = (counts - down).argsort(1, descending=True).argsort(1)
-    return (down + (lost < left)) / samples
+    kept = raw.double().clamp_min(torch.finfo(raw.dtype).eps)
+    counts = [whole_counts(row, torch.zeros_like(row), samples) for row in kept]
+    return torch.stack(counts).double() / samples
 
 
 def _fit(
@@ -208,7 +205,6 @@ ONE_STEP_TEST_HOLDS = 1e-3  # relative: what float32 may leave where a model obe
 ONE_STEP_TEST_SEEN = 0.1  # the part of a second step's products that has to stand out of rounding
 ONE_STEP_TEST_ROUNDINGS = 2.0  # of an entry at most, adding up as independent ones do
 ONE_STEP_TEST_SAMPLES = 4  # random samples that the equation is tried on
-ONE_STEP_TEST_SEED = 0  # the seed of these samples
 
 
 @dataclass(frozen=True)
@@ -248,9 +244,11 @@ class Balance:
             return OneStep(False, "not all gradients that would show it were sent")
         parameters = {n: p.detach() for n, p in parameters.items()}
         error = self._rounding(parameters, share)
-        if bool((self._difference(parameters, share).abs() > error).any()):
+        out, into = self._sums(parameters, share)
+        if bool(((out - into).abs() > error).any()):
             return OneStep(False, "it is not one plain step: there were more, or weight decay")
-        second = lr * self._difference(share, share) / 2  # were it two equal steps
+        out, into = self._sums(share, share)
+        second = lr * (out - into) / 2  # were it two equal steps
         if float(second.norm()) * ONE_STEP_TEST_SEEN < float(error.norm()):
             return OneStep(False, "rounding would hide a second step")
         return OneStep(True, "it is one step from the weights sent")
@@ -262,16 +260,12 @@ class Balance:
     def _rounding(self, parameters: Mapping[str, Tensor], share: GradientShare) -> Tensor:
         """Return (J,) what rounding may leave of the equation."""
         weights = {n: parameters[n].double() for n in self._names(parameters)}
-        errors = {n: entry_error(share, n, parameters[n].dtype) for n in weights}
-        squares = {n: w.square() for n, w in weights.items()}
-        sizes = self._sums(
-            squares, {n: torch.full_like(w, errors[n] ** 2) for n, w in weights.items()}
-        )
+        errors = {
+            n: torch.full_like(w, entry_error(share, n, parameters[n].dtype) ** 2)
+            for n, w in weights.items()
+        }
+        sizes = self._sums({n: w.square() for n, w in weights.items()}, errors)
         return ONE_STEP_TEST_ROUNDINGS * torch.stack(sizes).sum(0).sqrt()
-
-    def _difference(self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
-        out, into = self._sums(one, other)
-        return out - into
 
     def _sums(
         self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]
@@ -297,7 +291,7 @@ class Balance:
 
 def _of_noise(model: nn.Module, shape: tuple[int, ...]) -> dict[str, Tensor]:
     """Return the gradient of a batch of noise, as training would have it."""
-    generator = torch.Generator().manual_seed(ONE_STEP_TEST_SEED)
+    generator = torch.Generator().manual_seed(0)
     x = torch.stack([random_tensor(shape, i, generator) for i in range(ONE_STEP_TEST_SAMPLES)])
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
     with torch.random.fork_rng([]), torch.enable_grad():

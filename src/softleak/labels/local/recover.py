@@ -30,7 +30,7 @@ from softleak.labels.search import SEARCH_FIT
 from softleak.labels.solve import WIDEST
 
 Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]  # recovers gradients
-Again = Callable[[Sequence[GradientShare], SgdSteps], Sequence[Recovery]]  # by other steps
+
 
 BEST_FIT_SAME_SCALE = 1e-6  # relative: the share counts as the gradient itself
 BEST_FIT_LEAST_ROUNDING = 1e-12  # L1: labels are not known better
@@ -44,11 +44,6 @@ def is_open(answer: Recovery) -> bool:
     return abs(answer.scale - 1) <= BEST_FIT_SAME_SCALE and not decided
 
 
-def _unlikely(one: Candidate) -> float:
-    """Return how unlikely a candidate makes the update, if its errors are those of rounding."""
-    return one.misfit**2 / 2 + math.log(max(one.rounding, BEST_FIT_LEAST_ROUNDING))
-
-
 def best_fitting(answer: Recovery, family: Family) -> Recovery:
     """Return the answer with the label that fits best, its feature, and the error it may have.
 
@@ -57,7 +52,12 @@ def best_fitting(answer: Recovery, family: Family) -> Recovery:
     """
     if not is_open(answer) or answer.feature is None or answer.scalar is None:
         return answer
-    best = min(answer.solutions, key=_unlikely)
+
+    def unlikely(one: Candidate) -> float:
+        """Return how unlikely a candidate makes the update, if its errors are of rounding."""
+        return one.misfit**2 / 2 + math.log(max(one.rounding, BEST_FIT_LEAST_ROUNDING))
+
+    best = min(answer.solutions, key=unlikely)
     label = on_simplex(family.project(best.label))
     every = torch.cat([one.labels for one in answer.solutions])
     rounding = max(one.rounding for one in answer.solutions)
@@ -76,55 +76,33 @@ GUESSED_MOMENTUM = (0.0, 0.5, 0.9, 0.95, 0.99)
 # With these answers no other client is looked for.
 NO_CAUSE_SOUGHT = (Status.UNIQUE, Status.ZERO_GRADIENT, Status.REFUSED)
 
-Answer = tuple[Recovery, SgdSteps | None]  # what was recovered, and the steps it rests on
-
 
 def recover_trained(
-    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
-) -> list[Recovery]:
-    """Recover the labels behind updates ``before − after`` of local training on one sample each."""
-    answers = answer_trained(subject, knowledge, shares, plain)
-    found = [answer for answer, _ in answers]
-    if knowledge.samples is not None and knowledge.samples > 1:
-        return found  # several samples are reason enough
-    for places in _trained_alike(subject, shares):
-        recipe = answers[places[0]][1]
+    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain,
+    others: bool = True,
+) -> list[Recovery]:  # fmt: skip
+    """Recover the labels behind updates ``before − after`` of local training on one sample each.
+
+    A message names what would fit an update that is not explained, if ``others`` are looked for.
+    """
+    found: dict[int, Recovery] = {}
+    several = knowledge.samples is not None and knowledge.samples > 1  # which is reason enough
+    keys = [(x.made_by, x.scale, x.precision, trains_head_alone(subject, x), *x) for x in shares]
+    for places in alike(keys):  # one client, the same layers
+        some = [shares[i] for i in places]
+        known = knowledge.of(some[0])
+        answers, recipe = _answers(subject, known, some, plain)
+        found.update(zip(places, answers, strict=True))
+        if recipe is None or several or not others:
+            continue
         open_ = [i for i in places if found[i].status not in NO_CAUSE_SOUGHT]
-        if not trains_head_alone(subject, shares[places[0]]):
+        if not trains_head_alone(subject, some[0]):
             # Where all layers were trained, a label that explains the update is reason enough.
             open_ = [i for i in open_ if found[i].label is None]
-        if recipe is None or not open_:
-            continue
-        known = knowledge.of(shares[places[0]])
-
-        def again(
-            some: Sequence[GradientShare], other: SgdSteps, known: Knowledge = known
-        ) -> list[Recovery]:
-            return attempt(subject, known, some, other, plain)
-
-        named = would_fit(subject, [shares[i] for i in open_], recipe, again, plain)
-        for i, words in zip(open_, named, strict=True):
-            found[i] = with_note(found[i], words)
-    return found
-
-
-def answer_trained(
-    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
-) -> list[Answer]:
-    """Return the answers, and the steps each rests on; None if there are none to doubt."""
-    found: dict[int, Answer] = {}
-    for places in _trained_alike(subject, shares):
-        same = [shares[i] for i in places]
-        found.update(zip(places, _answers(subject, knowledge, same, plain), strict=True))
+        rest = [shares[i] for i in open_]
+        named = would_fit(subject, known, rest, recipe, plain) if rest else []
+        found |= {i: with_note(found[i], words) for i, words in zip(open_, named, strict=True)}
     return [found[i] for i in range(len(shares))]
-
-
-def _trained_alike(subject: Subject, shares: Sequence[GradientShare]) -> list[list[int]]:
-    """Return the indices of shares that are recovered together: one client, the same layers."""
-    return alike(
-        (share.made_by, share.scale, share.precision, trains_head_alone(subject, share), *share)
-        for share in shares
-    )
 
 
 def alike(keys: Iterable[Hashable]) -> list[list[int]]:
@@ -169,28 +147,29 @@ def attempt(
 
 def _answers(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
-) -> list[Answer]:
-    """Return the answers for shares of one client's settings that trained the same layers."""
-    training, knowledge = shares[0].made_by, knowledge.of(shares[0])
+) -> tuple[Sequence[Recovery], SgdSteps | None]:
+    """Return the answers for shares of one client's settings that trained the same layers.
+
+    The steps that they rest on come with them; None if there are none to doubt.
+    """
+    training = shares[0].made_by
     if training is None:
-        return [(one, None) for one in plain(shares)]
+        return plain(shares), None
     if training.optimiser != "sgd":
-        return [(_of_adam(share, plain), None) for share in shares]
+        return [_of_adam(share, plain) for share in shares], None
     if training.lr is UNKNOWN and training.single_steps != 1:
         words = "not attempted: several steps at an unknown learning rate; say lr, or try several"
-        return [(Recovery(Status.AMBIGUOUS, words), None) for _ in shares]
+        return [Recovery(Status.AMBIGUOUS, words) for _ in shares], None
     if training.lr is UNKNOWN:
-        scaled = [replace(share, made_by=None, scale="unknown") for share in shares]
-        return [(one, None) for one in plain(scaled)]
+        return plain([replace(share, made_by=None, scale="unknown") for share in shares]), None
     recipes = list(_recipes(training))
     tries = [attempt(subject, knowledge, shares, recipe, plain) for recipe in recipes]
-    found: list[Answer] = []
-    for share, *every in zip(shares, *tries, strict=True):
-        answer = _agreed(list(zip(recipes, every, strict=True)))
-        if knowledge.scale != "known":
-            answer = _tested(subject, share, answer, recipes[0])
-        found.append((answer, recipes[0]))
-    return found
+    every = zip(*tries, strict=True)
+    answers = [_agreed(list(zip(recipes, each, strict=True))) for each in every]
+    if knowledge.scale != "known":
+        pairs = zip(shares, answers, strict=True)
+        answers = [_tested(subject, share, one, recipes[0]) for share, one in pairs]
+    return answers, recipes[0]
 
 
 def _recipes(training: LocalTraining) -> Iterator[SgdSteps]:
@@ -239,8 +218,7 @@ def _tested(subject: Subject, share: GradientShare, answer: Recovery, recipe: Sg
     if not _simple(answer):
         return doubted(answer, Doubt.CLIENT_UNTESTED.value)
     factors = factor(subject.head, [mean_of_head(subject, share, recipe)])
-    tau = torch.tensor([(answer.scalar or 1.0) * answer.scale], dtype=torch.double)
-    tau = tau.to(factors.sigma.device)
+    tau = factors.sigma.new_tensor([(answer.scalar or 1.0) * answer.scale])
     segment = Segment.at(PseudoLabels.of(subject.head, factors), tau, 0 * tau)
     if other_factors_fit(segment, SmoothedMixed(2), tau.abs(), SEARCH_FIT):
         return doubted(answer, Doubt.CLIENT_OPEN.value)
@@ -284,31 +262,28 @@ class Unexplained:
     single: bool  # whether it is a product as that of one sample is, with that decay or without
     least_steps: int  # fewer, without decay, leave no such update of one sample
 
-    def excludes(self, recipe: SgdSteps) -> bool:
-        """Return whether the rank of the update alone rules out the steps on one sample."""
-        return not recipe.weight_decay and recipe.steps < self.least_steps
-
 
 def would_fit(
-    subject: Subject, shares: Sequence[GradientShare], said: SgdSteps, again: Again, plain: Plain
-) -> list[str]:
-    """Return in words which other client explains each update, or that none was found.
-
-    The steps that were assumed are ``said``; ``again`` recovers the labels by other steps.
-    """
+    subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], said: SgdSteps,
+    plain: Plain,
+) -> list[str]:  # fmt: skip
+    """Return in words which client but the one ``said`` explains each update, or that none does."""
     signs = [is_sign_pattern(one[subject.head.weight_name]) for one in shares]
     left = _seen(subject, {i: one for i, one in enumerate(shares) if not signs[i]}, said)
-    single = {i: one.share for i, one in left.items() if one.single}
-    factors = _factors_of(subject, single, said, plain)
+    factors = _factors_of(subject, {i: x.share for i, x in left.items() if x.single}, said, plain)
     proved = {i for i, answer in factors.items() if answer.status is Status.UNIQUE}
     open_ = {i: one for i, one in left.items() if i not in proved}
-    steps = _other_steps(subject, open_, said, again)
+    steps = _other_steps(subject, knowledge, open_, said, plain)
     words = []
     for i in range(len(shares)):
-        fitting = [_difference(said, steps[i])] if i in steps else []
+        fitting = []
         if signs[i]:
             words.append("its entries all have one size: a step of Adam or of signs would fit")
             continue
+        if i in steps:
+            pairs = ((name, getattr(said, name), getattr(steps[i], name)) for name in SETTINGS)
+            other = [f"{n}={new:.3g} instead of {old:g}" for n, old, new in pairs if old != new]
+            fitting = [", ".join(other)]
         if not fitting and not left[i].single:
             fitting = ["several samples, or other steps of all layers"]
         elif i in factors:
@@ -342,14 +317,15 @@ def _seen(
 
 
 def _other_steps(
-    subject: Subject, left: Mapping[int, Unexplained], said: SgdSteps, again: Again
-) -> dict[int, SgdSteps]:
+    subject: Subject, knowledge: Knowledge, left: Mapping[int, Unexplained], said: SgdSteps,
+    plain: Plain,
+) -> dict[int, SgdSteps]:  # fmt: skip
     """Return the steps that explain each update, of those that differ least from what was said."""
     found, tried = dict[int, SgdSteps](), 0
     for i, one in left.items():
         if one.decay and abs(one.decay / (said.weight_decay or torch.inf) - 1) > 1e-2:
             decayed, tried = replace(said, weight_decay=one.decay), 1
-            if _explains(again([one.share], decayed)[0]):
+            if _explains(attempt(subject, knowledge, [one.share], decayed, plain)[0]):
                 found[i] = decayed
     # Where all layers were trained, each client is a search of its own: the nearest few are tried.
     alone = all(trains_head_alone(subject, one.share) for one in left.values())
@@ -357,10 +333,11 @@ def _other_steps(
     for recipe in islice(_others(said), most):
         if len(found) == len(left):
             break
-        open_ = [i for i, one in left.items() if i not in found and not one.excludes(recipe)]
-        if not open_:
-            continue
-        answers = again([left[i].share for i in open_], recipe)
+        # The rank of an update may rule out the steps on one sample.
+        least = torch.inf if recipe.weight_decay else recipe.steps
+        open_ = [i for i, x in left.items() if i not in found and x.least_steps <= least]
+        some = [left[i].share for i in open_]
+        answers = attempt(subject, knowledge, some, recipe, plain) if some else []
         found |= {i: recipe for i, a in zip(open_, answers, strict=True) if _explains(a)}
     return found
 
@@ -402,11 +379,6 @@ def _others(said: SgdSteps) -> Iterator[SgdSteps]:
 
 def _explains(answer: Recovery) -> bool:
     return _simple(answer) and bool(answer.solutions) and answer.status is not Status.NOT_SINGLE
-
-
-def _difference(said: SgdSteps, found: SgdSteps) -> str:
-    changed = [(n, getattr(said, n), getattr(found, n)) for n in SETTINGS]
-    return ", ".join(f"{n}={new:.3g} instead of {old:g}" for n, old, new in changed if old != new)
 
 
 def _factors_of(

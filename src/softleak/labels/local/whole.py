@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +54,11 @@ class MovingHead:
     basis: Tensor  # the basis (r, I)
     family: Family  # the family that the label is of
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of classes, and of directions of features that the update shows."""
+        return len(self.target), len(self.basis)
+
     @classmethod
     def of(
         cls, subject: Subject, share: GradientShare, recipe: SgdSteps, family: Family
@@ -69,20 +75,20 @@ class MovingHead:
         if seen > recipe.steps:  # one sample leaves one row for each step
             return None
         basis = rows[: max(min(seen, len(sizes) - 1), 1)]
-        basis = _with_drift(basis, head.W.double().T @ columns[:, 0])
+        # Where all ``p − y`` are parallel, a way of the feature leaves no second row in the update,
+        # but moves the logits. Layers before the head are taught along the head's own weights.
+        push = head.W.double().T @ columns[:, 0]
+        own = push - basis.T @ (basis @ push)
+        if float(own.norm()) > torch.finfo(own.dtype).eps * float(push.norm()):
+            basis = torch.cat([basis, own[None] / float(own.norm())])
         target, weight, b = moved @ basis.T, head.W.double() @ basis.T, head.b.double()
         errors = target.new_full((len(basis),), noise)
         if trains_bias(subject, share):
-            own = mean[head.bias_name].double()[:, None] * recipe.total
-            target, weight = torch.cat([target, own], 1), torch.cat([weight, b[:, None]], 1)
+            of_bias = mean[head.bias_name].double()[:, None] * recipe.total
+            target, weight = torch.cat([target, of_bias], 1), torch.cat([weight, b[:, None]], 1)
             error = errors.new_tensor([_noise(subject, share, head.bias_name)])
             errors, b = torch.cat([errors, error]), torch.zeros_like(b)
         return cls(target, weight, b, errors, recipe, basis, family)
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Return the number of classes, and of directions of features that the update shows."""
-        return len(self.target), len(self.basis)
 
     def moves(self, y: Tensor, features: Tensor) -> list[Tensor]:
         """Return what has moved (C, r) before every step and at the end, as ``target`` counts it.
@@ -143,19 +149,6 @@ def _noise(subject: Subject, share: GradientShare, name: str) -> float:
     """Return the standard error of an entry of an update."""
     own = share.resolution(name, subject.head.dtype) * float(share[name].abs().max())
     return share.noise(name) / 3**0.5 + own
-
-
-def _with_drift(basis: Tensor, direction: Tensor) -> Tensor:
-    """Return a basis (r + 1, I) that holds the direction (I,) in which a feature is pushed.
-
-    Where all ``p − y`` are parallel, a way of the feature leaves no second row in the update, but
-    it moves the logits. Layers before the head are taught along the head's own weights.
-    """
-    own = direction - basis.T @ (basis @ direction)
-    size = float(own.norm())
-    if size <= torch.finfo(own.dtype).eps * float(direction.norm()):
-        return basis
-    return torch.cat([basis, own[None] / size])
 
 
 def descend(
@@ -255,7 +248,10 @@ def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
     """Return label and features (C + K r,) of the start that leads nearest, and their length."""
     classes, rank = equations.sizes
     length = z[:, classes : classes + rank].norm(dim=1).clamp_min(1e-12)
-    along = _progress(equations, z)
+    still = z[:, None, classes : classes + rank].expand(-1, equations.recipe.steps, -1)
+    moves = [equations.moves(*one) for one in zip(z[:, :classes], still, strict=True)]
+    sizes = torch.stack([torch.stack([moved.norm() for moved in one]) for one in moves])
+    along = sizes[:, :-1] / sizes[:, -1:].clamp_min(1e-300)  # (B, K) of its way, before each step
     z, size = descend(equations.on_a_line, z, along, length, iterations=WHOLE_HEAD_QUICK)
     near = size.nan_to_num(torch.inf).argsort()[:WHOLE_HEAD_KEPT]
     z, along, length = z[near], along[near], length[near]
@@ -265,17 +261,6 @@ def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
     found, size = descend(equations.anywhere, begin, line, length, iterations=WHOLE_HEAD_SLOW)
     best = size.nan_to_num(torch.inf).argmin()
     return found[best], length[best]
-
-
-def _progress(equations: MovingHead, z: Tensor) -> Tensor:
-    """Return (B, K) the part of its way that a feature has gone before each step."""
-    found, (classes, rank) = [], equations.sizes
-    for one in z:
-        y, first, _ = torch.split(one, [classes, rank, rank])
-        moves = equations.moves(y, first.expand(equations.recipe.steps, -1))
-        sizes = torch.stack([moved.norm() for moved in moves])
-        found.append(sizes[:-1] / sizes[-1].clamp_min(1e-300))
-    return torch.stack(found)
 
 
 def _answer(equations: MovingHead, z: Tensor, length: Tensor) -> Recovery:
@@ -304,8 +289,7 @@ def _answer(equations: MovingHead, z: Tensor, length: Tensor) -> Recovery:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class ReadInput:
+class ReadInput(NamedTuple):
     """An input (1, …) of one sample, and the standard error of an entry."""
 
     x: Tensor
@@ -319,10 +303,8 @@ def first_linear(subject: Subject) -> str | None:
     like = next(subject.model.parameters())
     drawn = random_tensor(subject.tensor_shape, 0, torch.Generator().manual_seed(0))
     x = drawn[None].to(like.device, like.dtype)
-    linear = [
-        name for name, module in subject.model.named_modules()
-        if isinstance(module, nn.Linear) and module.bias is not None
-    ]  # fmt: skip
+    modules = subject.model.named_modules()
+    linear = [n for n, m in modules if isinstance(m, nn.Linear) and m.bias is not None]
     try:
         with torch.no_grad(), recorded_inputs(subject.model, *linear) as seen:
             subject.model(x)
@@ -364,15 +346,17 @@ SIMPLE_LEVELS = 5  # times that a line is cut around its best point
 SIMPLE_AT_ONCE = 16  # clients that are run together
 
 
-Residual = Callable[[Tensor], Tensor]  # from a label (C,) to how far its update is off (M,)
-
-
-def nearest_simple(residual: Residual, start: Tensor) -> list[Tensor]:
+def nearest_simple(residual: Callable[[Tensor], Tensor], start: Tensor) -> list[Tensor]:
     """Return smoothed and mixed labels (C,) that come near an update, the nearest first.
 
-    The largest entries of ``start``, what one step would mean, are the classes that may be mixed.
+    The ``residual`` of a label (M,) is how far its update is off. The largest entries of ``start``,
+    what one step would mean, are the classes that may be mixed.
     """
-    ends = _lines(start)
+    corners = torch.eye(len(start), dtype=start.dtype, device=start.device)
+    likely = start.argsort(descending=True)[:SIMPLE_MIXED].tolist()
+    lines = [(one, torch.full_like(one, 1 / len(start))) for one in corners]
+    lines += [(corners[i], corners[j]) for i, j in combinations(likely, 2)]
+    ends = torch.stack([torch.stack(line) for line in lines])  # (N, 2, C)
     part = torch.linspace(0, 1, SIMPLE_POINTS, dtype=start.dtype, device=start.device)
     left, right = torch.zeros(len(ends)).to(start), torch.ones(len(ends)).to(start)
     for _ in range(SIMPLE_LEVELS):
@@ -390,16 +374,6 @@ def nearest_simple(residual: Residual, start: Tensor) -> list[Tensor]:
     return list(best)
 
 
-def _lines(start: Tensor) -> Tensor:
-    """Return both ends (N, 2, C) of the lines of smoothed labels and of mixes of likely classes."""
-    corners = torch.eye(len(start), dtype=start.dtype, device=start.device)
-    flat = torch.full_like(corners, 1 / len(start))
-    smoothed = torch.stack([corners, flat], 1)
-    likely = start.argsort(descending=True)[:SIMPLE_MIXED].tolist()
-    pairs = [torch.stack([corners[i], corners[j]]) for i, j in combinations(likely, 2)]
-    return torch.cat([smoothed, torch.stack(pairs)]) if pairs else smoothed
-
-
 UNROLLED_ITERATIONS = 12  # steps of Gauss–Newton
 UNROLLED_HALVINGS = 6  # times a step is halved until it comes nearer
 UNROLLED_SETTLED = 1e-10  # L1: a step shorter than this ends it
@@ -407,7 +381,6 @@ UNROLLED_LONGEST = 1.0  # L1: the longest step
 UNROLLED_ROUNDINGS = 16.0  # roundings of a layer's largest entry in the update of one entry
 UNROLLED_FITS = 4.0  # root mean square, in errors: a layer that fits is below
 UNROLLED_ERROR_BARS = 16.0  # standard errors that bound the label's error
-UNROLLED_SEED = 0  # the seed of the direction in which the input's own error is tried
 
 
 @dataclass(frozen=True, eq=False)
@@ -440,8 +413,12 @@ class Unrolled:
         moved = [n for n, _ in model.named_parameters() if n in share and bool(share[n].any())]
         for one, parameter in model.named_parameters():
             parameter.requires_grad_(one in moved)
-        named = dict(model.named_parameters())
-        errors = [_error(share, n, updates[n], subject.head.dtype) for n in moved]
+        named, dtype = dict(model.named_parameters()), subject.head.dtype
+        errors = []
+        for n in moved:
+            relative = share.resolution(n, dtype) * float(updates[n].abs().max())
+            level = share.noise(n) + UNROLLED_ROUNDINGS * relative
+            errors.append(torch.full_like(updates[n].flatten(), level))
         stated = {k: v for k, v in asdict(recipe).items() if k != "rates"}  # one rate for all steps
         return cls(
             LocalProgram.of(model, F.cross_entropy, LocalTraining(**stated)),
@@ -458,15 +435,10 @@ class Unrolled:
         made = torch.cat([(self.weights[n] - after[n]).flatten() for n in self.weights])
         return (made - self.sent) / self.error
 
-    def misfits(self, rest: Tensor) -> list[float]:
-        """Return the root mean square of the residual of every layer."""
-        return [float(part.square().mean().sqrt()) for part in torch.split(rest, list(self.sizes))]
-
-
-def _error(share: GradientShare, name: str, update: Tensor, dtype: torch.dtype) -> Tensor:
-    relative = share.resolution(name, dtype)
-    level = share.noise(name) + UNROLLED_ROUNDINGS * relative * float(update.abs().max())
-    return torch.full((update.numel(),), level, dtype=torch.double, device=update.device)
+    def worst(self, rest: Tensor) -> float:
+        """Return the root mean square of the residual of the layer where it is largest."""
+        parts = torch.split(rest, list(self.sizes))
+        return max(float(part.square().mean().sqrt()) for part in parts)
 
 
 def recover_whole(
@@ -490,11 +462,17 @@ def recover_whole(
         return None
     label, slope = _solve(client, start)
     rest = client.residual(label)
-    worst = max(client.misfits(rest))
-    generator = torch.Generator().manual_seed(UNROLLED_SEED)
+    worst = client.worst(rest)
+    generator = torch.Generator().manual_seed(0)
     draw = torch.randn(found.x.shape, generator=generator, dtype=torch.double).to(found.x.device)
     beside = Unrolled.of(subject, share, recipe, found.x + found.error * draw)
-    error = _label_error(slope, beside.residual(label) - rest, worst)
+    # The label's L1 error by rounding of the update, and by that of the input. The residual of the
+    # worst layer says how large the roundings really were.
+    covariance = torch.linalg.inv_ex(slope.T @ slope).inverse
+    bars = covariance.diagonal().clamp_min(0).sqrt().nan_to_num(torch.inf)
+    shift = beside.residual(label) - rest
+    moved = (covariance @ (slope.T @ shift)).nan_to_num(torch.inf)
+    error = UNROLLED_ERROR_BARS * float(worst * bars.sum() + moved.abs().sum())
     fits = worst <= UNROLLED_FITS and bool(label.isfinite().all())
     possible = fits and float(label.min()) >= -error and error <= knowledge.tolerance
     clean = on_simplex(label)
@@ -559,18 +537,6 @@ def _gauss_newton(client: Unrolled, y: Tensor) -> tuple[Tensor, Tensor, float]:
         if float(step.abs().sum()) <= UNROLLED_SETTLED:
             break
     return y, slope, float(rest.norm())
-
-
-def _label_error(slope: Tensor, shift: Tensor, worst: float) -> float:
-    """Return a bound of the label's L1 error: rounding of the update, and of the input read.
-
-    ``shift`` (M,) is how much the residual moves if the input moves by its error. The residual of
-    the worst layer says how large the roundings really were.
-    """
-    covariance = torch.linalg.inv_ex(slope.T @ slope).inverse
-    bars = covariance.diagonal().clamp_min(0).sqrt().nan_to_num(torch.inf)
-    moved = (covariance @ (slope.T @ shift)).nan_to_num(torch.inf)
-    return UNROLLED_ERROR_BARS * float(worst * bars.sum() + moved.abs().sum())
 
 
 def _words(status: Status, worst: float, error: float) -> str:

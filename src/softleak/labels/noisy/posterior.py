@@ -69,7 +69,6 @@ GAUSSIAN_FLOOR = 1e-14  # the variance that float32 leaves in any entry of a lab
 GAUSSIAN_ROOT_STEPS = 40  # fixed-point steps to the root on which evenly spread points rest
 GAUSSIAN_MARGIN = 1e-6  # from the faces of the unit cube, where a normal variable is infinite
 GAUSSIAN_RIDGE = 1e-12  # the relative ridge that fixes a weight which the equations leave open
-GAUSSIAN_SEED = 0  # the seed of the draws, so that equal shares give equal answers
 
 
 def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -135,7 +134,7 @@ def sum_zero_covariance(spread: Tensor) -> Tensor:
 def normal_draws(classes: int) -> Tensor:
     """Return the same normal draws (M, C) every time, of mean zero and covariance one exactly."""
     half = max(GAUSSIAN_DRAWS // 2, classes)
-    generator = torch.Generator().manual_seed(GAUSSIAN_SEED)
+    generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(half, classes, generator=generator, dtype=torch.double)
     exact = torch.linalg.qr(drawn).Q * math.sqrt(half)
     return torch.cat([exact, -exact])
@@ -151,16 +150,11 @@ def even_points(count: int, size: int) -> Tensor:
     return (0.5 + turns).remainder(1.0).clamp(GAUSSIAN_MARGIN, 1 - GAUSSIAN_MARGIN)
 
 
-@dataclass(frozen=True)
-class PosteriorBlocks:
-    """How much is computed together. More at once means fewer steps, but leaves the cache."""
+# How much is computed together. More at once means fewer steps, but leaves the cache.
+TOGETHER_LOGITS = 2**17  # entries of the logits' noise, of which moments are taken
+TOGETHER_COVARIANCES = 2**19  # entries of the covariances that labels are fitted with,
+TOGETHER_SCALARS = 48  # for no more scalars than this, unless the logits of more fit
 
-    logits: int = 2**17  # entries of the logits' noise, of which moments are taken
-    covariances: int = 2**19  # entries of the covariances that labels are fitted with,
-    scalars: int = 48  # for no more scalars than this, unless the logits of more fit
-
-
-BLOCKS = PosteriorBlocks()
 
 LogLikelihood = Callable[[Tensor], Tensor]  # maps scalars τ (S,) to log likelihoods (S,)
 
@@ -180,7 +174,7 @@ class Points:
     @classmethod
     def joined(cls, parts: Sequence[Points], dim: int = 0) -> Points:
         """Return the labels of all parts: one scalar (0) or simplex (1) after the other."""
-        fields = zip(*((p.log, p.weights, p.size, p.misfit, p.inside) for p in parts), strict=True)
+        fields = zip(*(vars(part).values() for part in parts), strict=True)
         return cls(*(torch.cat(field, dim) for field in fields))
 
 
@@ -197,15 +191,14 @@ class Posterior:
 
     def moments(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (S, C) and covariance (S, C, C) of ``p`` over the noise of ``a``."""
-        parts = [self._moments(part) for part in torch.split(tau, self._logits_together)]
-        mean, covariance = zip(*parts, strict=True)
-        return torch.cat(mean), torch.cat(covariance)
-
-    def _moments(self, tau: Tensor) -> tuple[Tensor, Tensor]:
-        p = torch.addcdiv(self.b, self._logits, tau[:, None, None]).softmax(-1)
-        mean = p.mean(1)
-        off = p.sub_(mean[:, None])
-        return mean, off.mT @ off / p.shape[1]
+        means, covariances = [], []
+        for part in torch.split(tau, self._logits_together):
+            p = torch.addcdiv(self.b, self._logits, part[:, None, None]).softmax(-1)
+            mean = p.mean(1)
+            off = p.sub_(mean[:, None])
+            means.append(mean)
+            covariances.append(off.mT @ off / p.shape[1])
+        return torch.cat(means), torch.cat(covariances)
 
     def density(self, tau: Tensor) -> Tensor:
         """Return the unnormalised log posterior density (S,) of scalars τ (S,)."""
@@ -213,14 +206,14 @@ class Posterior:
 
     def at(self, tau: Tensor, draws: int) -> Points:
         """Return labels with their unnormalised weights at scalars τ (S,)."""
-        fitted = min(BLOCKS.covariances // len(self.b) ** 2, BLOCKS.scalars)
+        fitted = min(TOGETHER_COVARIANCES // len(self.b) ** 2, TOGETHER_SCALARS)
         together = max(self._logits_together, fitted)
         return Points.joined([self._at(part, draws) for part in torch.split(tau, together)])
 
     @property
     def _logits_together(self) -> int:
         """Return the number of scalars whose noisy logits are held at once."""
-        return max(BLOCKS.logits // self._logits.numel(), 1)
+        return max(TOGETHER_LOGITS // self._logits.numel(), 1)
 
     @cached_property
     def _logits(self) -> Tensor:
@@ -339,58 +332,44 @@ class NoisyLogits:
     omega: Tensor
     lengths: Tensor
 
-    @property
-    def count(self) -> int:
-        return len(self.lengths)
-
     @classmethod
     def of(cls, posterior: Posterior, seed: int) -> NoisyLogits:
         """Return draws of the noise, with normal quantiles in random order as lengths."""
         omega = normal_draws(len(posterior.b)).to(posterior.b) @ posterior.signal.a_root.T
         levels = (torch.arange(len(omega), dtype=torch.double) + 0.5) / len(omega)
         order = torch.randperm(len(omega), generator=torch.Generator().manual_seed(seed))
-        quantiles: Tensor = torch.special.ndtri(levels)
-        return cls(omega, quantiles[order].to(posterior.b))
+        return cls(omega, torch.special.ndtri(levels)[order].to(posterior.b))
 
     def part(self, first: int, labels: int, each: int) -> NoisyLogits:
         """Return draws (labels, each, C) and (labels, each), different ones for every label."""
-        at = torch.arange(first, first + labels * each).view(labels, each) % self.count
+        at = torch.arange(first, first + labels * each).view(labels, each) % len(self.lengths)
         return NoisyLogits(self.omega[at], self.lengths[at])
-
-    def to(self, dtype: torch.dtype) -> NoisyLogits:
-        return NoisyLogits(self.omega.to(dtype), self.lengths.to(dtype))
 
 
 def weigh(
     posterior: Posterior, labels: Tensor, noise: NoisyLogits, each: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return log likelihoods, scalars τ and sizes |t|, all (R, m), with m draws for each label."""
-    entries = labels.numel() * each
-    dtype = torch.double if entries <= PROBABILITIES_DOUBLE else torch.float
+    signal, typical = posterior.signal, posterior.typical
+    dtype = torch.double if labels.numel() * each <= PROBABILITIES_DOUBLE else torch.float
     rows = max(PROBABILITIES_TOGETHER // (each * labels.shape[1]), 1)
     parts, first = [], 0
-    for some in torch.split(labels, rows):
-        part = noise.part(first, len(some), each)
-        parts.append(_weigh(posterior, some[:, None], part, dtype))
+    for some in torch.split(labels[:, None], rows):
+        own = noise.part(first, len(some), each)
+        seen = NoisyLogits(own.omega.to(dtype), own.lengths.to(dtype))
+        p = agreeing_probabilities(posterior, some.to(dtype), seen)
+        u, size, tau = _direction(posterior, p.double() - some, own.lengths)
+        along = u @ signal.mean
+        log = ((u @ signal.gram) * u).sum(-1) / (2 * signal.noise**2)
+        if posterior.scale_unknown:
+            log = torch.where(along > 0, log, -math.inf)
+        else:
+            prior = along.clamp_min(signal.noise), signal.noise, tau[..., 0]
+            log = log + typical.log_prior(*prior)
+        parts.append((log, tau[..., 0], size[..., 0]))
         first += len(some) * each
     log, tau, size = (torch.cat(field) for field in zip(*parts, strict=True))
     return log + _evidence(posterior, tau), tau, size
-
-
-def _weigh(
-    posterior: Posterior, labels: Tensor, noise: NoisyLogits, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log likelihood, τ and |t| of labels (R, 1, C) with noise, without other layers."""
-    signal, typical = posterior.signal, posterior.typical
-    p = agreeing_probabilities(posterior, labels.to(dtype), noise.to(dtype))
-    u, size, tau = _direction(posterior, p.double() - labels, noise.lengths)
-    along = u @ signal.mean
-    log = ((u @ signal.gram) * u).sum(-1) / (2 * signal.noise**2)
-    tau, size = tau[..., 0], size[..., 0]
-    if posterior.scale_unknown:
-        return torch.where(along > 0, log, -math.inf), tau, size
-    prior = typical.log_prior(along.clamp_min(signal.noise), signal.noise, tau)
-    return log + prior, tau, size
 
 
 def agreeing_probabilities(posterior: Posterior, labels: Tensor, noise: NoisyLogits) -> Tensor:

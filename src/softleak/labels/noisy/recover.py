@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from softleak.core.errors import LabelError
@@ -17,11 +19,263 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.evidence.relation import Blurred, NoisyRelation, log_laplace, log_normal
-from softleak.labels.noisy.posterior import LogLikelihood, Points, Posterior
-from softleak.labels.noisy.sampling import Draws, draw_from_prior, quadrature
+from softleak.labels.noisy.posterior import LogLikelihood, NoisyLogits, Points, Posterior, weigh
 from softleak.labels.noisy.spectrum import Signal, Spectrum, Typical
 from softleak.labels.pseudo import LARGEST
 from softleak.labels.solve import WIDEST
+
+LogDensity = Callable[[Tensor], Tensor]  # maps scalars (S,) to log densities (S,)
+
+
+QUADRATURE_COARSE = 160  # points of the first grid for each sign, evenly spaced in the logarithm
+QUADRATURE_PEAKS = 6  # the number of highest local maxima for each sign that are refined
+QUADRATURE_ZOOMS = 13  # levels of zoom onto each of them
+QUADRATURE_SECTION = 9  # points that a bracket is cut into at every level
+QUADRATURE_NEGLIGIBLE = 40.0  # a peak whose logarithm is lower than the highest by it has no weight
+QUADRATURE_LEVEL = 1e-6  # a peak is found once the logarithm varies by less across its bracket
+QUADRATURE_NOTHING = 60.0  # a point of the first grid this much below the highest peak is left out
+# Points on each side of a peak from which its width is estimated, evenly spaced in the logarithm of
+# their distance from it, and the distance of the first and the last, relative to the peak's scalar.
+QUADRATURE_SHELLS = 48
+QUADRATURE_NEAREST = 1e-10
+QUADRATURE_FARTHEST = 0.5
+QUADRATURE_FINE = 61  # points across each peak
+QUADRATURE_REACH = 7.0  # standard deviations that they span on each side
+
+
+def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights by which a density is integrated over ``smallest ≤ |t| ≤ largest``.
+
+    The nodes are scalars (S,) of both signs, close together where the density is, and the weights
+    the widths (S,) that they stand for (the trapezoidal rule). Scalars without weight are left out.
+    """
+    steps = torch.linspace(0, 1, QUADRATURE_COARSE, dtype=torch.double)
+    size = smallest * (largest / smallest) ** steps
+    sides = [(sign * size, log(sign * size)) for sign in (1.0, -1.0)]
+    left, right = map(torch.cat, zip(*(_brackets(*side) for side in sides), strict=True))
+    peaks, height = _zoomed(log, left, right)
+    best = height.max()
+    scalars, widths = [], []
+    for t, coarse in sides:
+        kept = (height > best - QUADRATURE_NEGLIGIBLE) & (peaks.sign() == t.sign()[0])
+        near = [
+            _across(log, float(peak), float(top), smallest, largest)
+            for peak, top in zip(peaks[kept], height[kept], strict=True)
+        ]
+        ordered, order = torch.cat([size, *near]).sort()
+        gaps = F.pad(ordered.diff(), (1, 1))
+        above = coarse > best - QUADRATURE_NOTHING
+        counts = F.pad(above, (0, len(ordered) - len(size)), value=True)[order]
+        scalars.append(t.sign()[0] * ordered[counts])
+        widths.append(((gaps[1:] + gaps[:-1]) / 2)[counts])
+    return torch.cat(scalars), torch.cat(widths)
+
+
+def _brackets(t: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both ends (M,) of the grid cells around the highest local maxima."""
+    padded = F.pad(height, (1, 1), value=-torch.inf)
+    peak = ((height >= padded[:-2]) & (height >= padded[2:])).nonzero()[:, 0]
+    peak = peak[height[peak].argsort(descending=True)[:QUADRATURE_PEAKS]]
+    return t[(peak - 1).clamp_min(0)], t[(peak + 1).clamp_max(len(t) - 1)]
+
+
+def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the highest point (M,) of each bracket and its height (M,), by repeated zooming.
+
+    A bracket is left as it is once its heights agree, or once they are so far below those of
+    another that its peak has no weight: between points of a smooth peak the density rises by less
+    than it does from the lowest of them to the highest.
+    """
+    last = QUADRATURE_SECTION - 1
+    steps = torch.linspace(0, 1, QUADRATURE_SECTION, dtype=left.dtype)
+    known = torch.tensor([0, last // 2, last])  # the ends of a bracket and the point between them
+    new = torch.tensor([i for i in range(last + 1) if i not in known.tolist()])
+    top = torch.full_like(left, -torch.inf)
+    rows = torch.arange(len(left))
+    heights = log(torch.lerp(left[:, None], right[:, None], steps[known]).flatten()).view(-1, 3)
+    for _ in range(QUADRATURE_ZOOMS):
+        t = torch.lerp(left[rows, None], right[rows, None], steps)
+        height = torch.empty_like(t)
+        height[:, known] = heights
+        height[:, new] = log(t[:, new].flatten()).view(len(rows), -1)
+        top[rows], best = height.max(1)
+        each = torch.arange(len(rows))
+        below, above = (best - 1).clamp_min(0), (best + 1).clamp_max(last)
+        left[rows], right[rows] = t[each, below], t[each, above]
+        # At an end of the bracket the next one is shorter, and its middle has not been seen.
+        at_end = (above - below < 2).nonzero()[:, 0]
+        heights = height[each[:, None], torch.stack([below, best, above], 1)]
+        rise = top[rows] - height.amin(1)
+        negligible = top[rows] + rise < top.max() - QUADRATURE_NEGLIGIBLE
+        going = ~(negligible | (rise < QUADRATURE_LEVEL))
+        at_end = at_end[going[at_end]]
+        if len(at_end):
+            heights[at_end, 1] = log((left[rows[at_end]] + right[rows[at_end]]) / 2)
+        rows, heights = rows[going], heights[going]
+        if not len(rows):
+            break
+    return (left + right) / 2, top
+
+
+def _across(log: LogDensity, peak: float, top: float, smallest: float, largest: float) -> Tensor:
+    """Return sizes of scalars that lie evenly across one peak, as wide as the peak is."""
+    size, sign = abs(peak), 1.0 if peak > 0 else -1.0
+    ratio = QUADRATURE_FARTHEST / QUADRATURE_NEAREST
+    shells = torch.logspace(0, 1, QUADRATURE_SHELLS, base=ratio, dtype=torch.double)
+    shells = shells * QUADRATURE_NEAREST
+    t = (size * torch.cat([1 - shells.flip(0), torch.ones(1), 1 + shells])).clamp(smallest, largest)
+    density = (log(sign * t) - top).exp()
+    spread = torch.trapezoid(density * (t - size).square(), t) / torch.trapezoid(density, t)
+    width = QUADRATURE_REACH * float(spread.clamp_min(0).sqrt())
+    points = torch.linspace(size - width, size + width, QUADRATURE_FINE, dtype=t.dtype)
+    return points.clamp(smallest, largest)
+
+
+DRAWN_LIGHT = 1e-9  # a draw with less than this part of the heaviest weight is left out
+DRAWN_ROUNDED = 1e-9  # what adding up weights may leave of a sum of one
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """R labels (R, C), their scalars τ, sizes |t| and weights, which sum to one.
+
+    The last three have the shape (R,), or (R, M) if every label was drawn with M scalars. ``plain``
+    (R,) tells which labels are on the faces of their simplices: they are not smoothed.
+    """
+
+    labels: Tensor
+    tau: Tensor
+    size: Tensor
+    weight: Tensor
+    plain: Tensor
+
+    @property
+    def label_weight(self) -> Tensor:
+        """Return the weight (R,) of each label, whatever its scalar."""
+        return self.weight.flatten(1).sum(1) if self.weight.ndim > 1 else self.weight
+
+    @classmethod
+    def of(cls, posterior: Posterior, points: Points, tau: Tensor, width: Tensor) -> Draws:
+        """Collect every label of a quadrature with nodes τ (S,) and widths (S,) that has weight."""
+        log = points.log + width.log()[:, None, None]
+        weight = (log - log.max()).exp()
+        s, p, k = (weight > DRAWN_LIGHT).nonzero(as_tuple=True)
+        simplices, kept = posterior.simplices, weight[s, p, k]
+        own = p % len(simplices.corners)  # faces follow the simplices that they belong to
+        mixed = (points.weights[s, p, k][:, None] @ simplices.directions.to(tau)[own])[:, 0]
+        labels = (simplices.origin.to(tau)[own] + mixed).clamp_min(0.0)
+        plain = p >= len(simplices.corners)
+        return cls(labels, tau[s], points.size[s, p, k], kept / kept.sum(), plain)
+
+    def of_class(self, index: int) -> Draws:
+        """Return the draws in which this class leads, with weights that sum to one again."""
+        return self._some(self.labels.argmax(-1) == index)
+
+    def kinds(self, least: float) -> list[Draws]:
+        """Return smoothed and unsmoothed labels apart, where they have this probability at least.
+
+        Which of both a client uses is a habit and not a matter of chance. What is said with a
+        probability has to hold for each that the numbers leave open.
+        """
+        parts = (self.plain, ~self.plain)
+        return [self._some(part) for part in parts if float(self.label_weight[part].sum()) >= least]
+
+    def _some(self, mine: Tensor) -> Draws:
+        """Return some of the draws (R,), with weights that sum to one again."""
+        weight = self.weight[mine]
+        tau, size, plain = self.tau[mine], self.size[mine], self.plain[mine]
+        return Draws(self.labels[mine], tau, size, weight / weight.sum(), plain)
+
+    def classes(self) -> Tensor:
+        """Return the probability (C,) of each class to lead the label."""
+        zero = self.labels.new_zeros(self.labels.shape[1])
+        return zero.index_add(0, self.labels.argmax(-1), self.label_weight)
+
+    def quantile(self, values: Tensor, level: float) -> Tensor:
+        """Return the weighted quantile of ``values``: one for each label, or for each scalar."""
+        weight = self.weight if values.shape == self.weight.shape else self.label_weight
+        ordered, order = values.flatten().sort()
+        reached = weight.flatten()[order].cumsum(0)
+        return ordered[(reached < level).sum().clamp_max(len(ordered) - 1)]
+
+    def interval(self, mass: float) -> Tensor:
+        """Return an interval (2, C) that holds each entry with this probability."""
+        each = torch.stack([kind.shortest_interval(mass) for kind in self.kinds(1 - mass)])
+        return torch.stack([each[:, 0].amin(0), each[:, 1].amax(0)])
+
+    def shortest_interval(self, mass: float) -> Tensor:
+        """Return the shortest interval (2, C) that holds each entry with this probability.
+
+        The density of an entry may be highest at zero or at one, as that of a one-hot label is. The
+        interval then reaches that end, because labels do lie on the edges of the simplex.
+        """
+        values, order = self.labels.T.contiguous().sort(-1)
+        weight = self.label_weight[order]
+        reached = weight.cumsum(-1)
+        before = reached - weight
+        last = torch.searchsorted(reached, before + mass * (1 - DRAWN_ROUNDED))
+        last = last.clamp_max(values.shape[-1] - 1)
+        width = values.gather(-1, last) - values
+        whole = before + mass <= 1 + DRAWN_ROUNDED
+        start = width.masked_fill(~whole, torch.inf).argmin(-1, keepdim=True)
+        low, high = (values.gather(-1, at)[:, 0] for at in (start, last.gather(-1, start)))
+        reach = (high - low).clamp_min(DRAWN_ROUNDED)
+        low = torch.where(low <= reach, 0.0, low)
+        return torch.stack([low, torch.where(1 - high <= reach, 1.0, high)])
+
+
+PRIOR_SAMPLING_LABELS = 64  # labels drawn in each simplex
+# Up to this many probabilities every label meets all the noise. With more, labels without weight
+# are left out first, and each of the others meets as much of the noise as this number allows.
+PRIOR_SAMPLING_ENTRIES = 2**23
+PRIOR_SAMPLING_GLANCE = 8  # draws of the noise that a label meets before it may be left out
+PRIOR_SAMPLING_NEGLIGIBLE = 30.0  # a label this much below the highest logarithm is left out
+# A label's highest logarithm may be too low by this many times its distance from their median,
+PRIOR_SAMPLING_SWING = 2.0
+PRIOR_SAMPLING_WIDEST = 100.0  # and by no more than this
+
+
+def draw_from_prior(posterior: Posterior) -> Draws:
+    """Return labels drawn from the prior, weighted; ``ArithmeticError`` if none has any."""
+    labels, plain = draw_labels(posterior)
+    noise = NoisyLogits.of(posterior, 0)
+    each = len(noise.lengths)
+    if labels.numel() * each > PRIOR_SAMPLING_ENTRIES:
+        log = weigh(posterior, labels, noise, PRIOR_SAMPLING_GLANCE)[0]
+        highest = log.amax(-1)
+        swing = PRIOR_SAMPLING_SWING * (highest - log.median(-1).values).nan_to_num(nan=0.0)
+        reach = highest + swing.clamp_max(PRIOR_SAMPLING_WIDEST)
+        some = reach >= highest.max() - PRIOR_SAMPLING_NEGLIGIBLE  # which may have weight
+        labels, plain = labels[some], plain[some]
+        each = max(min(PRIOR_SAMPLING_ENTRIES // labels.numel(), each), PRIOR_SAMPLING_GLANCE)
+    log, tau, size = weigh(posterior, labels, noise, each)
+    if not bool(log.isfinite().any()):
+        raise ArithmeticError("no label drawn from the prior explains the gradient")
+    weight = (log - log.max()).exp()
+    return Draws(labels, tau, size, weight / weight.sum(), plain)
+
+
+def draw_labels(posterior: Posterior) -> tuple[Tensor, Tensor]:
+    """Return labels (R, C) drawn from the family's prior, equally many from every simplex.
+
+    The second tensor (R,) tells which of them are on a face that has a probability of its own.
+    The gamma variables of a Dirichlet distribution with whole concentrations are sums of
+    exponential variables.
+    """
+    simplices = posterior.simplices
+    generator = torch.Generator().manual_seed(0)
+    count, each = len(simplices.origin), PRIOR_SAMPLING_LABELS
+    whole = simplices.concentration.int().tolist()
+    blank = [torch.empty(alpha, count * each, dtype=torch.double) for alpha in whole]
+    parts = [one.exponential_(generator=generator).sum(0) for one in blank]
+    weights = torch.stack(parts, -1).view(count, each, -1)
+    plain = torch.zeros(count, each, dtype=torch.bool)
+    plain[:, ::2] = simplices.faced  # as probable as the rest
+    weights[..., -1] *= ~plain
+    weights = weights / weights.sum(-1, keepdim=True)
+    labels = (weights @ simplices.corners).flatten(0, 1).to(posterior.b)
+    return labels, plain.flatten().to(labels.device)
+
 
 ANSWER_SURE = 0.9  # a class that is less probable than this is a guess
 ANSWER_HELD = 0.9  # the probability with which an interval holds the entry it belongs to
@@ -49,7 +303,10 @@ def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
         float(kind.quantile((kind.labels - label).abs().sum(-1), ANSWER_HELD))
         for kind in draws.kinds(1 - ANSWER_HELD)
     )
-    error = max(*far, _to_the_edge(label, interval))
+    # How far the label is from itself without the entries that may well be zero.
+    edge = torch.where(interval[0] == 0, 0.0, label)
+    edge = edge / edge.sum() if bool(edge.any()) else label
+    error = max(*far, float((edge - label).abs().sum()))
     spread = float((mine.weight * (mine.tau / tau - 1).square()).sum())
     blur = signal.x_variance * len(signal.x) / signal.sigma**2
     return Recovery(
@@ -60,14 +317,6 @@ def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
         confidence=confidence if spectrum.even else None,
         interval=interval if spectrum.even else None,
     )  # fmt: skip
-
-
-def _to_the_edge(label: Tensor, interval: Tensor) -> float:
-    """Return how far, in L1, the label is from itself without the entries that may well be zero."""
-    edge = torch.where(interval[0] == 0, 0.0, label)
-    if not bool(edge.any()):
-        return 0.0
-    return float((edge / edge.sum() - label).abs().sum())
 
 
 def fits(posterior: Posterior, points: Points) -> bool:

@@ -24,7 +24,6 @@ from softleak.numerics.recorder import recorded_inputs, watched
 FEATURES_INPUTS = 16  # the number of random inputs that the model is run on
 FEATURES_DOUBT = 0.5  # standard deviation of log length: real inputs against random ones
 FEATURES_OPPOSED = math.log(1e-3)  # the log prior of a feature that points away from the usual ones
-FEATURES_SEED = 0  # the seed of the random inputs
 FEATURES_SAME = 1e-3  # relative: a feature counts as the same in a batch and alone
 
 
@@ -77,7 +76,7 @@ def features_of_noise(subject: Subject) -> Tensor:
     shape = subject.input_shape
     if shape is None:
         return torch.zeros(0, subject.head.W.shape[1], dtype=torch.double)
-    generator = torch.Generator().manual_seed(FEATURES_SEED)
+    generator = torch.Generator().manual_seed(0)
     drawn = [random_input(shape, index, generator) for index in range(FEATURES_INPUTS)]
     return features_of(subject, drawn)
 
@@ -229,7 +228,6 @@ def holes(G: Tensor) -> float:
 SIGNAL_ROUNDS = 4  # fixed-point steps for the part of the gradient that stands out of the noise
 SIGNAL_DRAWS = 4096  # of the direction ``u``, which give its mean and covariance
 SIGNAL_ACCEPTED = 16  # one draw in as many has to lie on the sphere, or all of it is drawn from
-SIGNAL_SEED = 0  # the seed of the draws, so that equal shares give equal answers
 SIGNAL_SMALLEST = 1e-300  # the smallest divisor
 
 
@@ -308,7 +306,7 @@ def _direction(values: Tensor, vectors: Tensor, noise: float) -> tuple[Tensor, T
     """
     classes = len(values)
     spread = (noise**2 / (values[-1] - values[:-1]).clamp_min(SIGNAL_SMALLEST)).sqrt()
-    generator = torch.Generator().manual_seed(SIGNAL_SEED)
+    generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(SIGNAL_DRAWS, classes, generator=generator, dtype=torch.double).to(values)
     drawn[:, 0] = 0.0
     side = drawn[:, :-1] * spread

@@ -8,8 +8,7 @@ import torch
 
 import softleak as sl
 from softleak.labels.noisy.posterior import Points, Posterior
-from softleak.labels.noisy.recover import answer, fits
-from softleak.labels.noisy.sampling import Draws
+from softleak.labels.noisy.recover import Draws, answer, fits
 from softleak.labels.noisy.spectrum import Spectrum
 
 from .one_sample import OneSample, smoothed

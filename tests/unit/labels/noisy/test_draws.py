@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.labels.noisy.sampling import Draws
+from softleak.labels.noisy.recover import Draws
 
 
 def draws(

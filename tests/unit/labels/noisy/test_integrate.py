@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from softleak.labels.noisy.sampling import quadrature
+from softleak.labels.noisy.recover import quadrature
 
 
 def mixture(peaks):

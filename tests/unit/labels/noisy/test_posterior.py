@@ -9,7 +9,7 @@ from torch.distributions import Beta, MultivariateNormal
 import softleak as sl
 from softleak.labels.noisy import posterior as blocks
 from softleak.labels.noisy.posterior import GAUSSIAN_FLOOR, Posterior, sum_zero_part
-from softleak.labels.noisy.sampling import Draws, quadrature
+from softleak.labels.noisy.recover import Draws, quadrature
 
 from .one_sample import OneSample, smoothed
 
@@ -59,7 +59,9 @@ def test_scalars_are_the_same_alone_and_together(monkeypatch, unknown):
     given = Posterior(CASE.signal(0.02, 0), CASE.head.b, simplices, unknown, CASE.typical)
     tau = torch.linspace(0.3, 1.2, 7, dtype=torch.double)
     together = given.at(tau, 4)
-    monkeypatch.setattr(blocks, "BLOCKS", blocks.PosteriorBlocks(1, 2 * CLASSES**2, 2))
+    sizes = {"LOGITS": 1, "COVARIANCES": 2 * CLASSES**2, "SCALARS": 2}
+    for name, size in sizes.items():
+        monkeypatch.setattr(blocks, f"TOGETHER_{name}", size)
     apart = given.at(tau, 4)
     torch.testing.assert_close(apart.log, together.log, rtol=0, atol=1e-6)
     torch.testing.assert_close(apart.weights, together.weights, rtol=0, atol=1e-6)

@@ -5,7 +5,7 @@ import torch
 
 import softleak as sl
 from softleak.labels.noisy.posterior import Posterior
-from softleak.labels.noisy.sampling import Draws, draw_from_prior, draw_labels, quadrature
+from softleak.labels.noisy.recover import Draws, draw_from_prior, draw_labels, quadrature
 from softleak.labels.noisy.spectrum import Signal, Typical
 
 from .one_sample import OneSample, smoothed

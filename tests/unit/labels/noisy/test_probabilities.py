@@ -11,7 +11,7 @@ from softleak.labels.noisy.posterior import (
     Posterior,
     agreeing_probabilities,
 )
-from softleak.labels.noisy.sampling import draw_labels
+from softleak.labels.noisy.recover import draw_labels
 from softleak.labels.noisy.spectrum import Signal, Typical
 
 from .one_sample import OneSample, smoothed

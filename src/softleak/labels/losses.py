@@ -23,8 +23,8 @@ from softleak.core.results import Recovery, Status, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import recover_binary
+from softleak.labels.composition import never_negative
 from softleak.labels.fit import Examined, beside_statements, contradictions, examine, read_as
-from softleak.labels.positive import never_negative
 from softleak.labels.residual import FITS, LOGIT_ROUNDINGS, Residual, simple_readings
 
 DECAY_LEAST = 3  # outputs from which weight decay shows beside one sample

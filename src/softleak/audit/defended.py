@@ -32,6 +32,7 @@ from softleak.audit.sweeps import LossFall
 from softleak.batches.recover import read_batch
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.factors import head_gradients
+from softleak.core.loss import CROSS_ENTROPY, Loss
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -120,6 +121,7 @@ class Target:
     tokens: tuple[int | None, ...] = ()  # of a text
     samples: tuple[Tensor, ...] = ()  # the labels that were proved of an update of several
     to_pixels: PixelMap | None = None  # how the input became pixels
+    loss: Loss = CROSS_ENTROPY  # that the label belongs to
 
     @classmethod
     def of(cls, share: NamedShare, report: AuditReport) -> Target:
@@ -134,7 +136,8 @@ class Target:
         classes = {*report.composition.raised, *([] if index is None else [index])}
         labels = tuple(one.label for one in report.samples.proved if one.label is not None)
         tokens, to_pixels = _tokens(report), found.to_pixels
-        return cls(share, label, pixels, frozenset(classes), tokens, labels, to_pixels)
+        loss = report.label.recovery.loss
+        return cls(share, label, pixels, frozenset(classes), tokens, labels, to_pixels, loss)
 
     @property
     def input(self) -> Tensor | None:
@@ -154,7 +157,7 @@ def fall_of(subject: Subject, target: Target, options: Options) -> LossFall | No
     pixels, norm = target.pixels, options.normalisation
     try:
         x = pixels if norm is None else norm.apply(pixels)
-        return LossFall.of(subject, target.share.share, x.float(), target.label)
+        return LossFall.of(subject, target.share.share, x.float(), target.label, target.loss)
     except SoftleakError:  # the model does not take pixels as they are
         return None
 

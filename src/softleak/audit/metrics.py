@@ -218,7 +218,7 @@ class Truth:
         tensor_files.save(Path(path), tensor_files.Content(kept))
 
     def fitted(self, classes: int, input_shape: Layout | None) -> Truth:
-        """Return this truth with a soft label and the model's input shape; raise if it does not."""
+        """Return this truth with a label and the model's input shape; raise if it does not."""
         label = None if self.label is None else _soft(self.label, classes)
         given = self.input
         if given is None or not isinstance(input_shape, tuple):

@@ -157,6 +157,8 @@ class LabelFinding:
         label = self.recovery.label
         if not self.known or label is None:
             return None
+        if len(label) < 2:
+            return None
         (first, second), (top, _) = (pair.tolist() for pair in label.topk(2))
         return top if first - second > self.recovery.error else None
 

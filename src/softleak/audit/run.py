@@ -51,7 +51,7 @@ from softleak.core.families import Family, SmoothedMixed
 from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
 from softleak.core.head import Head
 from softleak.core.input_spec import InputSpec, Layout, entries
-from softleak.core.loss import CrossEntropy
+from softleak.core.loss import CrossEntropy, Loss, stated_loss
 from softleak.core.results import Reading, Recovery, Status, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
@@ -91,6 +91,7 @@ def audit(
     truth: Truth | None = None,
     input_shape: Layout | None = None,
     name: str = "share",
+    loss: Loss | str | None = None,
 ) -> AuditReport:
     """Return everything one share gives away, by the strongest method that applies.
 
@@ -102,8 +103,12 @@ def audit(
             score it.
         input_shape: the shape of one input, if the share does not say.
         name: what the report calls the share.
+        loss: what the client minimised: "ce", "bce", "mse" or a ``Loss``, beside the options.
     """
     options = options or Options()
+    if loss is not None:
+        known = replace(options.knowledge, loss=stated_loss(loss))
+        options = replace(options, knowledge=known)
     subject = Subject.of(model, input_shape or share.input_shape)
     fitted = None if truth is None else truth.fitted(subject.head.classes, subject.input_shape)
     ready = NamedShare(name, prepared(subject, share, options), fitted)

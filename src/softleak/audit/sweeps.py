@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from statistics import fmean
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softleak.audit.leaks import Leak
 from softleak.core.forward import forward_one
+from softleak.core.loss import Loss
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import DefenceGroup, written
@@ -287,9 +287,11 @@ class LossFall:
     fall: float  # in loss, after a step of the true update
 
     @classmethod
-    def of(cls, subject: Subject, true: GradientShare, x: Tensor, y: Tensor) -> LossFall | None:
+    def of(
+        cls, subject: Subject, true: GradientShare, x: Tensor, y: Tensor, kind: Loss
+    ) -> LossFall | None:
         """Return the comparison for one sample; None if no step of the update lowers its loss."""
-        loss = _loss_after(subject, x, y)
+        loss = _loss_after(subject, x, y, kind)
         before, slope, rate = loss(true, 0.0), true.norm() ** 2, 1.0
         for _ in range(LINE_HALVINGS):
             fall = before - loss(true, rate)
@@ -303,8 +305,10 @@ class LossFall:
         return (self.before - self.loss(sent, self.rate)) / self.fall
 
 
-def _loss_after(subject: Subject, x: Tensor, y: Tensor) -> Callable[[GradientShare, float], float]:
-    """Return the cross-entropy of a sample as a function of a step from the subject's weights."""
+def _loss_after(
+    subject: Subject, x: Tensor, y: Tensor, kind: Loss
+) -> Callable[[GradientShare, float], float]:
+    """Return the loss of a sample as a function of a step from the subject's weights."""
     model = copy.deepcopy(subject.model)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
 
@@ -313,7 +317,7 @@ def _loss_after(subject: Subject, x: Tensor, y: Tensor) -> Callable[[GradientSha
             for name, p in model.named_parameters():
                 p.copy_(start[name] - rate * share[name].to(p) if name in share else start[name])
             logits, _ = forward_one(model, x)
-            return float(F.cross_entropy(logits.double(), y.to(logits).double().unsqueeze(0)))
+            return float(kind(logits.double(), y.to(logits).double().unsqueeze(0)))
 
     return loss
 

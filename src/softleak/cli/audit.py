@@ -50,6 +50,7 @@ from softleak.core.forward import accepted_shapes
 from softleak.core.head import Head
 from softleak.core.input_spec import Layout
 from softleak.core.knowledge import Knowledge
+from softleak.core.loss import named_loss
 from softleak.core.share import LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision
@@ -303,6 +304,7 @@ def _options(request: Request) -> Options:
         samples=request.samples,
         is_gradient=request.kind is not None or request.before is not None,
         lr=request.lr,
+        loss=None if request.loss is None else named_loss(request.loss.value),
     )
     tokens = NO_NAMES if request.tokenizer is None else TokenNames.load(request.tokenizer)
     return Options(

@@ -12,9 +12,11 @@ from typer import Argument, BadParameter, Option
 
 from softleak.audit.leaks import Leak
 from softleak.core.errors import OptionError, SoftleakError
+from softleak.core.loss import LOSSES
 from softleak.core.vocabulary import ROUNDOFF, DefenceGroup, UpdateKind
 
 NumberFormat = Enum("NumberFormat", {name: name for name in ROUNDOFF}, type=str)  # type: ignore[misc]
+LossName = Enum("LossName", {name: name for name in LOSSES}, type=str)  # type: ignore[misc]
 
 _subject = partial(Option, rich_help_panel="What to audit")
 _known = partial(Option, rich_help_panel="What you know about the update")
@@ -66,6 +68,9 @@ class AuditOptions:
     """The shape of one input, if neither the model nor the update says it."""
     head: Annotated[str | None, _known(metavar="NAME")] = None
     """The name of the last linear layer, if it cannot be detected."""
+    loss: Annotated[LossName | None, _known()] = None
+    """What the client minimised: softmax cross-entropy, binary cross-entropy of several labels or
+    of one output, or the squared error. Without this option the numbers decide between them."""
     samples: Annotated[int | None, _known(min=1, metavar="N")] = None
     """The update is one step on the mean loss of N samples. The samples of each class are then
     counted."""

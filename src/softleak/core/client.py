@@ -303,7 +303,7 @@ def _forward_tags(
             raise
         logits, batched = forward_one(model, x)  # an input whose first side is as long as a label
     labels = y.reshape(-1, 1) if y.ndim < 2 and logits.shape[1] == 1 else y
-    labels = labels[None] if labels.ndim == 1 else labels
+    labels = labels[None] if labels.ndim < 2 else labels
     if len(labels) != len(logits):
         raise LabelError(
             f"expected a label of {logits.shape[1]} entries for each of {len(logits)} inputs, got "

@@ -159,6 +159,13 @@ def tags_in_words(label: Tensor, names: Sequence[str] = ()) -> str:
     return f"has {len(had) or 'none'} of {len(flat)}{': ' * bool(had)}{', '.join(named)}{smoothed}"
 
 
+def targets_in_words(targets: Tensor) -> str:
+    """Return the targets of a regression (C,) such as "targets 1.25, -0.31"."""
+    shown = [f"{value:.4g}" for value in targets.detach().double().cpu()[:MOST_TAGS].tolist()]
+    more = len(targets) - len(shown)
+    return f"targets {', '.join(shown)}{f' and {more} more' * bool(more)}"
+
+
 def message_lines(message: str) -> list[str]:
     """Return a message in a few indented lines, cut off where there would be more."""
     return textwrap.wrap(
@@ -307,6 +314,15 @@ class Recovery(ShortRepr):
         return isinstance(self.loss, BinaryCrossEntropy)
 
     @property
+    def in_words(self) -> str:
+        """Return the label in words, as its loss takes it."""
+        if self.label is None:
+            return "no label"
+        if self.tags:
+            return tags_in_words(self.label)
+        return (label_in_words if self.loss.balanced else targets_in_words)(self.label)
+
+    @property
     def proved_class(self) -> int | None:
         """Return the class that leads in every label that may be the true one, or None."""
         if self.status is Status.UNIQUE and self.label is not None:
@@ -322,8 +338,7 @@ class Recovery(ShortRepr):
             return f"{self.status.name}, no label"
         known = f", error at most {self.error:.2g}" if self.error < float("inf") else ""
         sure = "" if self.confidence is None else f", class confident to {self.confidence:.2f}"
-        words = tags_in_words(self.label) if self.tags else label_in_words(self.label)
-        return f"{self.status.name}, {words}{known}{sure}"
+        return f"{self.status.name}, {self.in_words}{known}{sure}"
 
     def _lines(self) -> Iterator[str]:
         yield f"Recovery: {self._summary()}"
@@ -373,6 +388,8 @@ class BatchRecovery(ShortRepr):
 
 def _leader(labels: Tensor, error: float) -> int | None:
     """Return the class on top of all labels (S, C), each known to within ``error`` in L1."""
+    if labels.shape[-1] < 2:
+        return None  # one output is no class
     values, indices = labels.topk(2)
     clear = bool((values[:, 0] - values[:, 1] > error).all())
     tops = set(indices[:, 0].tolist())

@@ -25,6 +25,7 @@ from softleak.core.errors import ModelError, ShareError, SoftleakError
 from softleak.core.head import Head
 from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
+from softleak.core.loss import Loss, stated_loss
 from softleak.core.results import Why, because
 from softleak.core.share import GradientShare, LocalTraining, Scale
 from softleak.core.subject import Subject
@@ -157,7 +158,7 @@ def read_several(
         report = replace(report, composition=found)
         if update.samples >= subject.head.classes:  # more than the head's rows tell apart
             return report
-        known = Knowledge(scale="known", samples=update.samples, is_gradient=True)
+        known = replace(report.knowledge, scale="known", samples=update.samples, is_gradient=True)
         return replace(report, samples=read_samples(subject, gradient, found, Options(known)))
     parts = parts_of_classes(subject, sent, update.samples, stand_ins)
     uncounted = because(Why.NOT_COUNTED, why=reason)
@@ -295,6 +296,8 @@ class Question:
         stand_ins: images with their classes. Where local training is known, it is simulated on
             them, and every update says how large a part of the client's data each class is. That
             takes 60 runs of the client for each state and number of samples.
+        loss: what the clients minimise: "ce", "bce", "mse" or a ``Loss``; None to let the numbers
+            decide.
     """
 
     inputs: int = 0
@@ -303,12 +306,14 @@ class Question:
     seconds: float = 0.0
     client: LocalTraining | None = None
     stand_ins: StandIns | None = None
+    loss: Loss | str | None = None
 
     def options(self, scale_known: bool, samples: int | None = None) -> Options:
         """Return the options of an audit, which leave out inputs: those are attacked one by one."""
         scale: Scale = "known" if scale_known else "unknown"
         return Options(
-            Knowledge(scale=scale, samples=samples), inputs=False, views=False,
+            Knowledge(scale=scale, samples=samples, loss=stated_loss(self.loss)),
+            inputs=False, views=False,
             seconds=self.seconds, normalisation=self.normalisation,
         )  # fmt: skip
 

@@ -148,6 +148,7 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
             solved for or matched; with 0 it is not attacked.
         refuse_unattacked: whether an update is dropped if what must not leak was not attacked.
         metrics: whether the outcome goes to the event stream, for analytics.
+        loss: what the clients minimise: "ce", "bce" or "mse"; None to let the numbers decide.
     """
 
     def __init__(
@@ -162,6 +163,7 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
         match_seconds: float = 0.0,
         refuse_unattacked: bool = False,
         metrics: bool = True,
+        loss: str | None = None,
     ) -> None:
         super().__init__(supported_data_kinds=AUDITED_KINDS, data_kinds_to_filter=AUDITED_KINDS)
         policy = GuardPolicy(
@@ -171,7 +173,7 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
             refuse_unattacked=refuse_unattacked,
         )
         shape = None if input_shape is None else tuple(input_shape)
-        question = Question(input_shape=shape, seconds=match_seconds)
+        question = Question(input_shape=shape, seconds=match_seconds, loss=loss)
         self.guard = UpdateGuard(built(model, model_args or {}), policy, question)
         self.lr, self.metrics = lr, metrics
         self._received: dict[str, Tensor] | None = None

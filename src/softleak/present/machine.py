@@ -28,6 +28,7 @@ from softleak.audit.report import (
     SamplesFinding,
 )
 from softleak.audit.sweeps import Point, WhatIf
+from softleak.core.results import Recovery
 from softleak.core.vocabulary import State
 from softleak.inversion.results import Text
 from softleak.io.atomic import write_text
@@ -118,6 +119,7 @@ def _label(finding: LabelFinding) -> dict[str, Any]:
         "status": recovery.status.name,
         "label": numbers(recovery.label),
         "class_index": finding.class_index,
+        **_of_loss(recovery),
         "family": repr(recovery.family) if recovery.family else None,
         "solutions": [
             {**_fields(c, "scalar", "low", "high"), "label": numbers(c.label)}
@@ -127,6 +129,15 @@ def _label(finding: LabelFinding) -> dict[str, Any]:
         "seconds": finding.seconds,
         **_fields(recovery, *told),
     }
+
+
+def _of_loss(recovery: Recovery) -> dict[str, Any]:
+    """Return the loss that a label rests on, and which labels a sample has; not for a softmax."""
+    if recovery.loss.balanced:
+        return {}
+    label = recovery.label
+    has = None if label is None or not recovery.tags else (label > 0.5).nonzero()[:, 0].tolist()
+    return {"loss": recovery.loss.name, "has": has}
 
 
 def _fields(found: object, *names: str) -> dict[str, Any]:

@@ -150,7 +150,9 @@ def worded(one: Recovery, names: Sequence[str], say: Callable[[Tensor, Sequence[
     """Return the label of one sample in the words of ``say``; several labels are listed."""
     if one.label is None:
         return ""
-    return tags_in_words(one.label, names) if one.tags else say(one.label, names)
+    if one.tags:
+        return tags_in_words(one.label, names)
+    return say(one.label, names) if one.loss.balanced else one.in_words
 
 
 def sample_words(one: Recovery, names: Sequence[str], remark: str = WITHOUT_TRUTH) -> str:

@@ -29,6 +29,7 @@ from softleak.audit.sweeps import TREATMENTS, Treatment
 from softleak.audit.weakest import Make, Stopped
 from softleak.core.client import capture
 from softleak.core.errors import ShareError, SoftleakError
+from softleak.core.loss import named_loss
 from softleak.core.share import UNKNOWN, LocalTraining, read_settings
 from softleak.defenses.defense import GaussianNoise
 from softleak.guard.auditor import Auditor, ClientUpdate, Question, Weights
@@ -304,7 +305,7 @@ class BatchPreview:
         start = perf_counter()
         subject = self._auditor.subject(state)
         x, y = self._batch(context)
-        share = capture(subject.model, x, y)
+        share = capture(subject.model, x, y, named_loss(self._auditor.question.loss or "ce"))
         simulated = perf_counter()
         read = subject.once(BatchReader.of).read(share, len(x))
         own = set((y if y.ndim == 1 else y.argmax(1)).tolist())

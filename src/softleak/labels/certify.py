@@ -407,23 +407,23 @@ def _judge(
         coarse = bool(factors.explained[client] > DOUBT_LAYERS)
         words = _why_doubted(", ".join(conflicts), decided, coarse)
     elif unique:
-        words = _why_unique(family, decided)
+        by = ["evidence from other layers"] if decided else []
+        if not isinstance(family, AnyLabel):
+            by.append(f"the family: it is assumed to be {describe_family(family)}")
+        words = f"one label explains the gradient of the cross-entropy loss, by {' and '.join(by)}"
     else:
         words = _why_open(doubt, found, error, tolerance)
+    # The relative error of τ, from the width of the search or from the evidence.
+    of_tau = max(t.high - t.scalar, t.scalar - t.low) / abs(t.scalar)
+    if solutions.tau is not None:
+        of_tau = float(verdict.error[client] / verdict.scalar[client].abs())
     return Recovery(
         Status.UNIQUE if unique else Status.AMBIGUOUS, words, label,
         factors.sigma[client] / tau * factors.v[client], t.scalar, error,
-        _feature_error(t, solutions, verdict, client) + factors.feature_error(client),
+        of_tau + factors.feature_error(client),
         tau / t.scalar, family=simplest_family(label, error), candidates=candidates,
         evidence=evidence, complete=complete,
     )  # fmt: skip
-
-
-def _feature_error(t: Candidate, solutions: Solutions, verdict: Estimate, client: int) -> float:
-    """Return the relative error of τ, from the evidence or from the width of the search."""
-    if solutions.tau is not None:
-        return float(verdict.error[client] / verdict.scalar[client].abs())
-    return max(t.high - t.scalar, t.scalar - t.low) / abs(t.scalar)
 
 
 def simplest_family(label: Tensor, error: float) -> Family:
@@ -469,14 +469,6 @@ def _why_doubted(names: str, decided: bool, coarse: bool) -> str:
         f"a label of the assumed family fits, but the evidence of {names} does not hold: the "
         "share was altered, carries noise, or was computed in another mode of the model"
     )
-
-
-def _why_unique(family: Family, decided: bool) -> str:
-    """Return what the proof of a label rests on."""
-    by = ["evidence from other layers"] if decided else []
-    if not isinstance(family, AnyLabel):
-        by.append(f"the family: it is assumed to be {describe_family(family)}")
-    return f"one label explains the gradient of the cross-entropy loss, by {' and '.join(by)}"
 
 
 def _why_open(

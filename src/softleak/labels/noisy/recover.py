@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softleak.core.errors import LabelError
-from softleak.core.families import AnyLabel, Family, Simplices, simplices_of
+from softleak.core.families import AnyLabel, simplices_of
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
@@ -52,8 +52,13 @@ def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor
     steps = torch.linspace(0, 1, QUADRATURE_COARSE, dtype=torch.double)
     size = smallest * (largest / smallest) ** steps
     sides = [(sign * size, log(sign * size)) for sign in (1.0, -1.0)]
-    left, right = map(torch.cat, zip(*(_brackets(*side) for side in sides), strict=True))
-    peaks, height = _zoomed(log, left, right)
+    ends = []  # of the grid cells around the highest local maxima
+    for t, coarse in sides:
+        padded = F.pad(coarse, (1, 1), value=-torch.inf)
+        peak = ((coarse >= padded[:-2]) & (coarse >= padded[2:])).nonzero()[:, 0]
+        peak = peak[coarse[peak].argsort(descending=True)[:QUADRATURE_PEAKS]]
+        ends.append((t[(peak - 1).clamp_min(0)], t[(peak + 1).clamp_max(len(t) - 1)]))
+    peaks, height = _zoomed(log, *map(torch.cat, zip(*ends, strict=True)))
     best = height.max()
     scalars, widths = [], []
     for t, coarse in sides:
@@ -69,14 +74,6 @@ def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor
         scalars.append(t.sign()[0] * ordered[counts])
         widths.append(((gaps[1:] + gaps[:-1]) / 2)[counts])
     return torch.cat(scalars), torch.cat(widths)
-
-
-def _brackets(t: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both ends (M,) of the grid cells around the highest local maxima."""
-    padded = F.pad(height, (1, 1), value=-torch.inf)
-    peak = ((height >= padded[:-2]) & (height >= padded[2:])).nonzero()[:, 0]
-    peak = peak[height[peak].argsort(descending=True)[:QUADRATURE_PEAKS]]
-    return t[(peak - 1).clamp_min(0)], t[(peak + 1).clamp_max(len(t) - 1)]
 
 
 def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -386,9 +383,13 @@ def recover_noisy(
     evidence = tuple(_evidence(subject, knowledge, share, signal, spectrum)) if known else ()
     families = [knowledge.family] if knowledge.family else [WIDEST, *[AnyLabel()] * bool(evidence)]
     noise = f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient"
+    likely = set(range(len(signal.u)))  # classes that may be in the label
+    if len(likely) > BEHIND_NOISE_EVERY:
+        parts = (signal.u, -signal.u, -signal.a, signal.a)
+        likely = set(torch.cat([p.argsort()[:BEHIND_NOISE_LEADING] for p in parts]).tolist())
     for family in families:
         try:
-            simplices = _simplices(family, signal)
+            simplices = simplices_of(family, len(signal.u), sorted(likely))
         except LabelError as error:
             why = f"behind which a label needs a probability, and none is computed: {error}"
             return Recovery(Status.GUESS, f"{noise}, {why}", noise=spectrum.noise)
@@ -428,16 +429,6 @@ def _evidence(
         if relation.parameter in share and isinstance(relation, NoisyRelation):
             g = share[relation.parameter].to(W)
             yield partial(relation.log_likelihood, g, seen)
-
-
-def _simplices(family: Family, signal: Signal) -> Simplices:
-    """Return the family's simplices over all classes, or over the few that may be in the label."""
-    classes = len(signal.u)
-    likely = set(range(classes))
-    if classes > BEHIND_NOISE_EVERY:
-        parts = (signal.u, -signal.u, -signal.a, signal.a)
-        likely = set(torch.cat([p.argsort()[:BEHIND_NOISE_LEADING] for p in parts]).tolist())
-    return simplices_of(family, classes, sorted(likely))
 
 
 def _bounds(posterior: Posterior) -> tuple[float, float]:

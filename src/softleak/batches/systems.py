@@ -467,7 +467,6 @@ def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return value, (b - value * ratio_a * a) / size, (a - value * ratio_b * b) / size
 
 
-# What turns single roundings into standard errors.
 ROUNDING_SUMMED = 2.0  # how many roundings a sum over the batch and over a feature has, as a factor
 ROUNDING_LEAST = 1.0  # the smallest error of a number near one, in roundings of its own size
 

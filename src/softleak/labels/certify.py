@@ -32,7 +32,6 @@ from softleak.labels.pseudo import (
 )
 from softleak.labels.search import SEARCH_FIT, SEARCH_SAME, Minima
 
-# What turns minima into candidates.
 CERTIFICATE_LABEL_ROUNDINGS = 4.0  # times the rounding of a label: what its L1 error is bounded by
 CERTIFICATE_PATH_POINTS = 129  # labels along a wide interval
 CERTIFICATE_NARROW = 1e-3  # the relative width of an interval on which a curve is straight
@@ -98,10 +97,7 @@ class Solutions:
 
     @cached_property
     def equations(self) -> dict[int, float]:
-        """Return how many equations the family imposes on each label that fits.
-
-        There are none where nothing is left to determine.
-        """
+        """Return how many equations the family imposes on each label that fits, if it has to."""
         fitting = self.minima.fits.nonzero()[:, 0].tolist()
         if self.unknowns < 0 or not fitting:
             return dict.fromkeys(fitting, 0.0)
@@ -110,10 +106,7 @@ class Solutions:
 
     @cached_property
     def spare(self) -> dict[int, float]:
-        """Return the bits that equations test beyond what the unknowns absorb, where one fits.
-
-        There is no limit where a family is declared or evidence decides.
-        """
+        """Return the bits that equations test beyond the unknowns; endless where all is decided."""
         fitting = self.minima.fits.nonzero()[:, 0]
         decided = self.unknowns < 1 or isinstance(self.family, AnyLabel)
         if decided or self.declared or not len(fitting):
@@ -134,7 +127,6 @@ class Solutions:
         return replace(found, scalar=t, label=labels[middle]), tau
 
 
-# What counts which equations test a solution.
 EQUATIONS_STEP = 1e-8  # the step of a finite difference
 EQUATIONS_BESIDE = 1e-4  # how far beside a scalar the family is looked at
 EQUATIONS_BLUNT_BITS = 6.0  # bits: an equation known to one part in 64 tests nothing yet
@@ -195,7 +187,6 @@ def _without_polynomial(values: Tensor, logits: Tensor, error: Tensor, degree: i
     return (values - (basis @ (basis.mT @ values[..., None]))[..., 0]) * tested
 
 
-# What decides when a label that fits need not be the only one.
 DOUBT_COARSE = 0.5
 DOUBT_LEVEL = 1e-3  # how far apart the entries of a flat label may be
 DOUBT_SPARE_BITS = 24.0

@@ -27,7 +27,6 @@ from softleak.labels.noisy.recover import recover_noisy
 from softleak.labels.noisy.spectrum import Spectrum, Typical, without_noisy_row
 from softleak.labels.solve import solve
 
-# What recognises a gradient of which only signs are left.
 SIGN_PATTERN_ALIKE = 0.02  # relative: entries this close to the median are of one size
 SIGN_PATTERN_MOST = 0.9  # the part of entries beside zero that has this size
 SIGN_PATTERN_FEWEST = 12  # entries that can show a pattern
@@ -57,7 +56,6 @@ def is_sign_pattern(gradient: Tensor) -> bool:
     return none_larger and float(alike.double().mean()) >= SIGN_PATTERN_MOST
 
 
-# What tells weight decay from rounding.
 DECAY_LEAST_ERRORS = 16.0  # errors: a decay closer to zero than this is none
 DECAY_LEFT_ERRORS = 4.0  # errors of the decay that its removal may leave
 DECAY_SMALL_LEFT = 0.25  # of the sums over columns: what a decay within rounding may leave
@@ -223,7 +221,6 @@ def from_bias_alone(subject: Subject, share: GradientShare) -> Recovery:
     )
 
 
-# What chooses an explanation for shares that are not one clean sample.
 OTHERWISE_MOST_CLASSES = 128
 OTHERWISE_INDISTINCT = 1e-4  # of a usual feature: the gradient of a label that is the prediction
 OTHERWISE_SUMMED_ROUNDINGS = 4.0  # roundings of a column's absolute sum in what its entries sum to

@@ -180,7 +180,6 @@ def _close(found: Tensor, expected: Tensor) -> bool:
 SLOPES_AT_ONCE = 1 << 25  # entries of J held at once, in float64
 
 
-# Where units near a ReLU's kink may have switched at the client:
 KINKS_RUNS = 16  # how often the inputs are moved by a rounding
 KINKS_GROWTH = 1.25  # the factor by which these movements grow from one to the next
 KINKS_MISFIT = (

@@ -68,7 +68,6 @@ KNOWN_ACTIVATIONS: tuple[Activation, ...] = (
 )
 
 
-# How the scalar of a curved activation is searched, and what rules out a second sample.
 POINTWISE_DENSITY = 6  # grid points per factor e of the feature's size
 POINTWISE_SPAN = 1e3  # how many times larger or smaller a feature may be than it was on probes
 POINTWISE_NEWTON = 8  # Gauss–Newton steps from the best point of the grid
@@ -363,7 +362,6 @@ def fit_lattice(name: str, head: Head, runs: Sequence[Probe]) -> list[Lattice]:
     return [Lattice(name, positions, gain)]
 
 
-# How relations are fitted and checked.
 PROBE_RUNS = 4  # the number of random inputs that the model is run on
 PROBE_FITTED = 2  # how many of the runs coefficients are fitted to; the others check the fit
 PROBE_UNCERTAIN = 0.01  # relative: a relation that knows the scalar less well is no evidence

@@ -218,7 +218,6 @@ def fit_head_bias(name: str, head: Head, _: Sequence[Probe]) -> list[HeadBias]:
     return [HeadBias(name)] if name == head.bias_name else []
 
 
-# How far pieces of evidence may be off, and still hold.
 COMBINE_MARGIN = 4.0  # how many times a known rounding or accuracy is counted
 COMBINE_STANDARD_ERRORS = 8.0  # how many standard errors of independent rounding are allowed for
 

@@ -224,9 +224,7 @@ class HeadSpace:
         U, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
         relative = max(share.resolution(head.weight_name, head.dtype), OWN)
         usual = float(columns.square().mean().sqrt())
-        absolute, smallest = (
-            size * usual for size in (absolute, share.smallest(head.weight_name, head.dtype))
-        )
+        absolute, smallest = absolute * usual, share.smallest(head.weight_name, head.dtype) * usual
         edge = 2 * sum(side**0.5 for side in gradient.shape) * absolute
         rank = int((RANK.second_value * relative * S[0] + edge < S).sum())
         space = (U[:, :rank], S[:rank], Vh[:rank].T, weights, columns, torch.ones_like(offset))

@@ -87,30 +87,21 @@ def without_decay(
         return  # most clean shares end here
     G, relative = sent.double(), share.resolution(head.weight_name, head.dtype)
     # Each column sums to zero up to the rounding of its entries.
-    off = (relative * G.norm(dim=0)).hypot(
-        G.new_tensor(share.noise(head.weight_name) * len(G) ** 0.5)
-    )
+    noise = G.new_tensor(share.noise(head.weight_name) * len(G) ** 0.5)
+    off = (relative * G.norm(dim=0)).hypot(noise)
     error = float((off * weights).norm()) / size**2
     if abs(decay) <= DECAY_LEAST_ERRORS * error or left > RANK.second_value * float(off.norm()):
         return
-    for smallest in (0, 2):
-        yield _removed(subject, share, decay, error, smallest), decay
-
-
-def _removed(
-    subject: Subject, share: GradientShare, decay: float, error: float, smallest: int
-) -> GradientShare:
-    """Return the share less ``decay`` times every parameter of at least ``smallest`` dimensions."""
-    changed, rounding = dict(share.items()), dict(share.rounding)
-    for name, parameter in subject.parameters.items():
-        if name not in share or parameter.ndim < smallest:
-            continue
-        weight, gradient = parameter.detach().double(), share[name]
-        changed[name] = gradient.double() - decay * weight.to(gradient.device)
-        unsure = DECAY_LEFT_ERRORS * error + share.resolution(name, subject.head.dtype) * abs(decay)
-        rounding[name] = share.noise(name) + unsure * float(weight.abs().max())
-    sent = COARSE.get(share[subject.head.weight_name].dtype)
-    return replace(share, gradients=changed, rounding=rounding, precision=share.precision or sent)
+    precision = share.precision or COARSE.get(sent.dtype)
+    for smallest in (0, 2):  # dimensions of a parameter that decays
+        changed, rounding = dict(share.items()), dict(share.rounding)
+        held = ((n, p) for n, p in subject.parameters.items() if n in share and p.ndim >= smallest)
+        for name, parameter in held:
+            weight, gradient = parameter.detach().double(), share[name]
+            changed[name] = gradient.double() - decay * weight.to(gradient.device)
+            unsure = DECAY_LEFT_ERRORS * error + share.resolution(name, head.dtype) * abs(decay)
+            rounding[name] = share.noise(name) + unsure * float(weight.abs().max())
+        yield replace(share, gradients=changed, rounding=rounding, precision=precision), decay
 
 
 def solve_single(subject: Subject, knowledge: Knowledge, share: GradientShare) -> Recovery | None:

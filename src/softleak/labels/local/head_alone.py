@@ -463,9 +463,8 @@ class RoundedUpdate:
         if not bool((x_slack >= 0).all() and (slack >= 0).all()):
             return None
         size, length = delta.norm(), x.norm()
-        return replace(
-            first, u=(delta / size)[None], v=(x / length)[None], sigma=(size * length)[None]
-        )
+        u, v, sigma = (delta / size)[None], (x / length)[None], (size * length)[None]
+        return replace(first, u=u, v=v, sigma=sigma)
 
 
 def _middle(one: Tensor, other: Tensor, dim: int) -> tuple[Tensor, Tensor]:

@@ -71,14 +71,10 @@ def read_head(
 ) -> HeadReading | None:  # fmt: skip
     """Return the samples behind a head's gradient, or None if none was found.
 
-    Args:
-        space: the factors of the gradient, at the assumed scale.
-        features: (n, I) usual features, from which the search starts.
-        family: the family of every label; None tries the usual ones in turn.
-        scales: whether the scale is taken as known, in the order in which that is tried.
-        stated: whether the scale is: the number of samples, and that the share is the gradient of
-            their mean loss. Otherwise it must follow from the numbers as well, since the labels of
-            saturated samples move with it.
+    The search starts from usual ``features`` (n, I), with the scale known and then unknown, or as
+    ``scales`` say. If it is not ``stated`` (the number of samples, and that the share is the
+    gradient of their mean loss), it must follow from the numbers as well, since the labels of
+    saturated samples move with it.
     """
     likely = _likely(space, features)
     best: HeadReading | None = None

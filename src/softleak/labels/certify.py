@@ -170,21 +170,16 @@ def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> T
     absorbed = slope.abs().topk(min(unknowns, slope.shape[-1]), dim=-1).indices
     slope = slope.scatter(-1, absorbed, 0.0)
     logits = curve.logits()
-    if logits is not None:
-        slope = _without_polynomial(slope, logits, error, unknowns)
+    if logits is not None:  # without a polynomial in them, in units of the error
+        x = logits / logits.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)
+        tested = (slope != 0).to(slope.dtype)
+        powers = torch.stack([x**k for k in range(unknowns + 1)], -1) / error[..., None]
+        columns = powers * tested[..., None]
+        columns = columns / columns.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        basis: Tensor = torch.linalg.qr(columns).Q
+        slope = (slope - (basis @ (basis.mT @ slope[..., None]))[..., 0]) * tested
     bits = (slope.abs().clamp_min(1.0).log2() - EQUATIONS_BLUNT_BITS).clamp_min(0.0)
     return bits.sum(-1)
-
-
-def _without_polynomial(values: Tensor, logits: Tensor, error: Tensor, degree: int) -> Tensor:
-    """Return what a polynomial in the logits leaves of ``values`` (K, C), in units of ``error``."""
-    x = logits / logits.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)
-    tested = (values != 0).to(values.dtype)
-    powers = torch.stack([x**k for k in range(degree + 1)], -1) / error[..., None]
-    columns = powers * tested[..., None]
-    columns = columns / columns.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    basis: Tensor = torch.linalg.qr(columns).Q
-    return (values - (basis @ (basis.mT @ values[..., None]))[..., 0]) * tested
 
 
 DOUBT_COARSE = 0.5

@@ -151,7 +151,13 @@ def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
         found = _solve_near(curve, t, begin, known, last.back[:, None], ~one)
         curve.last[0] = Bracket(t, found, last.back)
         return found
-    knots = _knots(t)
+    # The scalars that are solved first: the middle, or some and both ends.
+    knots = torch.tensor([count // 2], device=t.device)
+    if not narrow(t):
+        far = t.abs().amax(1) / t.abs().amin(1)
+        gaps = math.ceil(float(far.max().log()) / LABEL_EQUATIONS_APART)
+        gaps = min(gaps, (count - 1) // LABEL_EQUATIONS_STRIDE + 1)
+        knots = torch.linspace(0, count - 1, gaps + 1, device=t.device).round().long()
     row = torch.arange(len(t), device=t.device).repeat_interleave(len(knots))
     at, first = t[:, knots], start[:, knots]
     known, back = newton(curve, row, at.reshape(-1), first.reshape(-1, classes))
@@ -188,18 +194,6 @@ def _solve_near(
     if len(rest):
         found[rest] = newton(curve, row[rest], flat[rest], begin[rest])[0]
     return found.view(*t.shape, classes)
-
-
-def _knots(t: Tensor) -> Tensor:
-    """Return which of the scalars (N, S) are solved first: the middle, or some and both ends."""
-    count = t.shape[1]
-    if narrow(t):
-        return torch.tensor([count // 2], device=t.device)
-    size = t.abs()
-    far = float((size.amax(1) / size.amin(1)).max().log()) / LABEL_EQUATIONS_APART
-    most = (count - 1) // LABEL_EQUATIONS_STRIDE + 1
-    gaps = min(math.ceil(far), most)
-    return torch.linspace(0, count - 1, gaps + 1, device=t.device).round().long()
 
 
 def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -358,7 +352,7 @@ class RecursionCurve:
             delta = (at[..., None] * mine.u[:, None]).abs()
             most, curved = run.p_most.reshape(label.shape), run.p_curved.reshape(label.shape)
             own = mine.rounding_of(at, delta, most, curved)
-            carried = (back.reshape(*label.shape, -1) @ own[..., None])[..., 0]
+            carried = (back.reshape(*label.shape, y.shape[-1]) @ own[..., None])[..., 0]
             found.append(carried.masked_fill(outside, self.pseudo.relative))
         return torch.cat(found)
 

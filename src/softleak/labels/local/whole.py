@@ -115,10 +115,8 @@ class MovingHead:
     def on_a_line(self, z: Tensor, along: Tensor, length: Tensor) -> Tensor:
         """Return the residual of a feature that moves on a line, and the length of its way.
 
-        Args:
-            z: the label (C,), the first feature (r,) and how far it moves in all (r,).
-            along: (K,) the part of its way that lies behind it before each step.
-            length: () of the feature.
+        ``z`` holds the label (C,), the first feature (r,) and how far it moves in all (r,), of
+        which the part ``along`` (K,) lies behind it before each step.
         """
         classes, rank = self.sizes
         y, first, way = torch.split(z, [classes, rank, rank])

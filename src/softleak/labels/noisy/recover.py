@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,9 +24,6 @@ from softleak.labels.noisy.spectrum import Signal, Spectrum, Typical
 from softleak.labels.pseudo import LARGEST
 from softleak.labels.solve import WIDEST
 
-LogDensity = Callable[[Tensor], Tensor]  # maps scalars (S,) to log densities (S,)
-
-
 QUADRATURE_COARSE = 160  # points of the first grid for each sign, evenly spaced in the logarithm
 QUADRATURE_PEAKS = 6  # the number of highest local maxima for each sign that are refined
 QUADRATURE_ZOOMS = 13  # levels of zoom onto each of them
@@ -43,7 +40,7 @@ QUADRATURE_FINE = 61  # points across each peak
 QUADRATURE_REACH = 7.0  # standard deviations that they span on each side
 
 
-def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
+def quadrature(log: LogLikelihood, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
     """Return nodes and weights by which a density is integrated over ``smallest ≤ |t| ≤ largest``.
 
     The nodes are scalars (S,) of both signs, close together where the density is, and the weights
@@ -76,7 +73,7 @@ def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor
     return torch.cat(scalars), torch.cat(widths)
 
 
-def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def _zoomed(log: LogLikelihood, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return the highest point (M,) of each bracket and its height (M,), by repeated zooming.
 
     A bracket is left as it is once its heights agree, or once they are so far below those of
@@ -114,7 +111,7 @@ def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tenso
     return (left + right) / 2, top
 
 
-def _across(log: LogDensity, peak: float, top: float, smallest: float, largest: float) -> Tensor:
+def _across(log: LogLikelihood, peak: float, top: float, smallest: float, largest: float) -> Tensor:
     """Return sizes of scalars that lie evenly across one peak, as wide as the peak is."""
     size, sign = abs(peak), 1.0 if peak > 0 else -1.0
     ratio = QUADRATURE_FARTHEST / QUADRATURE_NEAREST
@@ -179,9 +176,8 @@ class Draws:
 
     def _some(self, mine: Tensor) -> Draws:
         """Return some of the draws (R,), with weights that sum to one again."""
-        weight = self.weight[mine]
-        tau, size, plain = self.tau[mine], self.size[mine], self.plain[mine]
-        return Draws(self.labels[mine], tau, size, weight / weight.sum(), plain)
+        some = {name: values[mine] for name, values in vars(self).items()}
+        return Draws(**some | {"weight": some["weight"] / some["weight"].sum()})
 
     def classes(self) -> Tensor:
         """Return the probability (C,) of each class to lead the label."""

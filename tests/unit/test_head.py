@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.core.errors import HeadNotFound, ModelError
+from softleak.core.errors import HeadNotFound
 from softleak.core.head import column_sums, find_head, product_and_sums, times_vector, vector_times
 from softleak.paper import models
 
@@ -62,10 +62,11 @@ def test_a_bare_linear_is_its_own_head():
     assert not head.b.any()
 
 
-def test_a_single_output_is_no_softmax():
+def test_a_single_output_has_a_head():
     for model in (nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 1)), nn.Linear(16, 1)):
-        with pytest.raises(ModelError, match=r"at least two classes.* one output"):
-            find_head(model)
+        assert find_head(model, shape=(16,)).classes == 1
+    with pytest.raises(HeadNotFound, match="not that of a linear layer"):
+        find_head(nn.Sequential(nn.Linear(16, 1), nn.Sigmoid()), shape=(16,))
 
 
 def test_a_head_without_memory_has_its_name():

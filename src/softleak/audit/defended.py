@@ -172,28 +172,18 @@ def walks(subject: Subject) -> tuple[Subject, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One target behind a defence at one setting and seed. Every answer is computed once.
-
-    Attributes:
-        subject: the model.
-        target: the share, and what an attack on it has to reach.
-        send: returns what is sent behind the defence, the same each time.
-        options: what the attacker knows of a share without a defence.
-        views: returns what was sent as its receivers may read it, with all that the defence gives
-            away about itself. Each of them is an attacker.
-        reach: what could be estimated of the input; None to carry out walks alone.
-        aims: what is attacked.
-        answers: whether an attack succeeds, by what it aims at.
-    """
+    """One target behind a defence at one setting and seed. Every answer is computed once."""
 
     subject: Subject
     target: Target
-    send: Callable[[], GradientShare]
-    options: Options
+    send: Callable[[], GradientShare]  # what is sent behind the defence, the same each time
+    options: Options  # what the attacker knows of a share without a defence
+    # What was sent as its receivers may read it, with all that the defence gives away about itself.
+    # Each of them is an attacker.
     views: Callable[[GradientShare], Sequence[GradientShare]] = lambda sent: (sent,)
-    reach: InputReach | None = None
-    aims: frozenset[Leak] = frozenset()
-    answers: dict[frozenset[Leak], bool] = field(default_factory=dict)
+    reach: InputReach | None = None  # what could be estimated of the input; None walks alone
+    aims: frozenset[Leak] = frozenset()  # what is attacked
+    answers: dict[frozenset[Leak], bool] = field(default_factory=dict)  # by what is aimed at
 
     @cached_property
     def sent(self) -> GradientShare:
@@ -353,14 +343,10 @@ def from_first(
 
 
 def in_units_of(units: PixelMap | None, found: InputFinding) -> InputFinding:
-    """Return a finding in other pixels.
+    """Return a finding in the pixels that ``units`` makes of an input; None leaves it as it is.
 
     Where it is not stated how pixels became inputs, every image is stretched to its own range. Two
     images can be compared, and their errors too, only if both are stretched alike.
-
-    Args:
-        units: how the input becomes pixels; None leaves the finding as it is.
-        found: what an attack found.
     """
     own = found.to_pixels
     if units is None or own is None or found.pixels is None:

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,7 +24,9 @@ from softleak.audit.report import (
     Method,
     Outcome,
     PixelMap,
+    SamplesFinding,
 )
+from softleak.batches.sparse.attacks import recover_trained_batch
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
 from softleak.core.fit import Bearing, Topic
@@ -45,6 +48,7 @@ from softleak.matching.optimisers import Adam
 from softleak.matching.reconstruct import Matching, usual_objective
 from softleak.matching.reconstruction import Reconstruction
 from softleak.matching.tasks import Noise
+from softleak.matching.unrolled import UnrolledMatching
 
 
 def divide_input(
@@ -185,10 +189,7 @@ def match_input(
     """Search for an input whose gradient is near the share's, from two starts.
 
     The inputs of a batch are searched for together, and agree as well as the worst of them does.
-
-    Returns:
-        The better of the two inputs, and how well both agree. None if no time was given, or if
-        nobody knows which input the model takes.
+    None is returned if no time was given, or if nobody knows which input the model takes.
     """
     if options.seconds <= 0 or subject.input_shape is None:
         return None
@@ -224,12 +225,6 @@ def search_input(
 
     The inputs of a batch are searched for together. How Gauss–Newton ended is among the attempts of
     the finding.
-
-    Args:
-        subject: the model made ready, with a shape of its inputs.
-        share: what was sent.
-        recovery: what was recovered from it.
-        options: how long to search, and how pixels became inputs.
     """
     began = time.perf_counter()
     found, ending = _solved(subject, share, recovery, options)
@@ -299,35 +294,94 @@ def _solution_described(
     )  # fmt: skip
 
 
+FIRST_LAYER = Method("FIRST_LAYER", "closed form, from the first layer's update", exact=True)
+
+
+def words_of_training(
+    subject: Subject, share: GradientShare, options: Options
+) -> InputFinding | None:
+    """Return the words behind local training; None if the input is no text.
+
+    Rows of a word table that no text uses do not move in any step, unless weights decay.
+    """
+    if not isinstance(subject.input_shape, InputSpec):
+        return None
+    return text_finding(read_bag(subject, share, "the update is one of several steps"))
+
+
+def separate_inputs(
+    subject: Subject, share: GradientShare, options: Options
+) -> InputFinding | None:
+    """Return what the first layer tells of the inputs behind local training, or why it is nothing.
+
+    None leaves the update to matching, if one sample and a client that can be run were declared.
+    """
+    found = recover_trained_batch(subject, share, options.knowledge.of(share))
+    told = first_inputs(found, options)
+    if told is not None:
+        return told
+    if found.size > 1:  # patterns were found, but not all of them
+        return InputFinding(FIRST_LAYER, found.message)
+    training, samples = share.made_by, options.knowledge.samples
+    runs = training is not None and not training.unknowns and subject.tensor_shape is not None
+    if samples == 1 and runs and options.seconds > 0:
+        return None
+    hint = because(Why.SAY_ONE_SAMPLE, message=found.message)
+    return InputFinding(Method.NONE, found.message if samples else hint)
+
+
+def first_inputs(found: BatchRecovery, options: Options) -> InputFinding | None:
+    """Return the first of several inputs that the first layer tells as a finding, if it does."""
+    if found.inputs is None:
+        return None
+    first = found.inputs[0]
+    pixels = PixelMap.of(first, options.normalisation)
+    off = found.input_error * float(pixels.scale.max())
+    predicted = math.inf if off == 0 else -20 * math.log10(off)
+    return InputFinding(
+        FIRST_LAYER, found.message, pixels(first), predicted, determined=True, to_pixels=pixels
+    )  # fmt: skip
+
+
+def match_client(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
+    """Match the unrolled client of one sample from two starts."""
+    tries = [
+        UnrolledMatching(seconds=options.seconds / 2, seed=seed)(subject, share) for seed in (0, 1)
+    ]
+    best, other = sorted(tries, key=lambda one: one.misfit)
+    pixels = PixelMap.of(best.input, options.normalisation)
+    return InputFinding(
+        Method.MATCHING, because(Why.UNROLLED),
+        pixels(best.input), to_pixels=pixels, misfit=best.misfit,
+        agreement=agreement_of(pixels(best.input), pixels(other.input)),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Attack:
-    """One attack, as the catalogue lists it.
+    """One attack, as the catalogue lists it."""
 
-    Attributes:
-        id: what machines call it.
-        name: what people call it.
-        method: how it works, in a sentence.
-        aim: what it recovers if it succeeds.
-    """
-
-    id: str
-    name: str
-    method: str = "It was added to this audit."
-    aim: Leak = Leak.INPUT
+    id: str  # what machines call it
+    name: str  # what people call it
+    method: str = "It was added to this audit."  # how it works, in a sentence
+    aim: Leak = Leak.INPUT  # what it recovers if it succeeds
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputAttack(Attack):
-    """An attack on the input behind the gradient of one sample.
+    """An attack on the input behind the gradient of one sample, or behind local training.
 
     Attributes:
-        run: returns what it found; None if it does not apply and nobody needs to hear of it.
+        run: returns what it found behind a gradient; None if it does not apply and nobody needs to
+            hear of it.
+        trained: returns what it found behind local training of several steps; None as above.
         needs_feature: whether it starts from the feature before the last layer.
         real_valued: whether it needs inputs of real numbers, which words are not.
         refines: the method whose finding it may still improve.
     """
 
-    run: Callable[[Subject, GradientShare, Recovery, Options], InputFinding | None]
+    run: Callable[[Subject, GradientShare, Recovery, Options], InputFinding | None] | None = None
+    trained: Callable[[Subject, GradientShare, Options], InputFinding | None] | None = None
     needs_feature: bool = True
     real_valued: bool = True
     refines: Method | None = None
@@ -348,7 +402,7 @@ QUOTIENT = InputAttack(
 EMBEDDINGS = InputAttack(
     "input-embeddings", "Input from gradients of embeddings",
     "Patches or words are computed from the gradients of a transformer's embeddings.",
-    run=invert_embedded, needs_feature=False, real_valued=False,
+    run=invert_embedded, trained=words_of_training, needs_feature=False, real_valued=False,
 )  # fmt: skip
 INVERSION = InputAttack(
     "input-inversion", "Input, layer by layer",
@@ -363,8 +417,20 @@ GAUSS_NEWTON = Attack(  # the first part of the search of ``MATCHING``
     "input-gauss-newton", "Input by Gauss–Newton",
     "All equations of a smooth network are solved together.",
 )  # fmt: skip
+LOCAL_FIRST_LAYER = InputAttack(
+    "input-local-first-layer", "Inputs behind local training, from the first layer",
+    "The update of a fully connected first layer is a sum over inputs that never change; its "
+    "sparse vectors separate them.", trained=separate_inputs,
+)  # fmt: skip
+LOCAL_MATCHING = InputAttack(
+    "input-local-matching", "Input behind local training, by matching",
+    "The declared client is run on guesses that follow what its update leaves.",
+    trained=match_client,
+)  # fmt: skip
 # The strongest first. A new attack is a row here, and nothing else.
-INPUT_ATTACKS: list[InputAttack] = [QUOTIENT, EMBEDDINGS, INVERSION, MATCHING]
+INPUT_ATTACKS: list[InputAttack] = [
+    QUOTIENT, EMBEDDINGS, INVERSION, MATCHING, LOCAL_FIRST_LAYER, LOCAL_MATCHING,
+]  # fmt: skip
 
 
 def recover_input(
@@ -382,6 +448,8 @@ def recover_input(
     best: InputFinding | None = None
     ended: list[Attempt] = []
     for attack in INPUT_ATTACKS:
+        if (run := attack.run) is None:
+            continue
         if best is not None and best.leaked and attack.refines != best.method:
             why = because(Why.STRONGER_SUCCEEDED)
             ended.append(Attempt(attack.id, Outcome.NOT_CARRIED_OUT, why))
@@ -389,7 +457,10 @@ def recover_input(
         if lacking := attack.lacks(subject, recovery):
             ended.append(Attempt(attack.id, Outcome.NOT_APPLICABLE, lacking))
             continue
-        tries = [(_attempted(attack, subject, one, recovery, options), one) for one in shares]
+        tries = [
+            (_attempted(attack, partial(run, subject, one, recovery, options)), one)
+            for one in shares
+        ]
         found, share = max(tries, key=lambda pair: _promise(pair[0]))
         if found is None:
             why = because(Why.OFFERS_NOTHING)
@@ -402,6 +473,62 @@ def recover_input(
     return replace(best, seconds=time.perf_counter() - start, attempts=tuple(ended))
 
 
+def trained_input(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
+    """Return the inputs behind an update of several steps, or why they were not attacked.
+
+    Of several inputs the finding holds the first, and says how many there are.
+    """
+    if not options.inputs:
+        return InputFinding(Method.NONE, because(Why.NOT_ASKED), asked=False)
+    start = time.perf_counter()
+    for attack in INPUT_ATTACKS:
+        if attack.trained is None:
+            continue
+        found = _attempted(attack, partial(attack.trained, subject, share, options))
+        if found is not None:
+            ended = (Attempt(attack.id, found.outcome, found.told),) if found.attacked else ()
+            return replace(found, seconds=time.perf_counter() - start, attempts=ended)
+    return InputFinding(Method.NONE, because(Why.OFFERS_NOTHING))
+
+
+def batch_input(
+    subject: Subject, share: GradientShare, samples: SamplesFinding, options: Options
+) -> InputFinding:
+    """Search for all inputs of an update of several samples, if one of its labels is proved.
+
+    Each sample has its own label and feature as targets. The finding holds the first input, and
+    all of them as its ``batch``.
+    """
+    if samples.found is None or not samples.proved or samples.pictures:
+        return InputFinding(Method.NONE, because(Why.SEVERAL_MIXED))
+    start = time.perf_counter()
+    try:
+        found = search_input(subject, share, samples.found, options)
+    except Exception as error:  # the model's own code and torch may raise anything
+        return not_run(MATCHING.name, error)
+    if found is None:
+        return InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
+    attempts = found.attempts
+    if found.attacked:
+        attempts += (Attempt(MATCHING.id, found.outcome, found.told),)
+    return replace(found, seconds=time.perf_counter() - start, attempts=attempts)
+
+
+def input_of_any_loss(
+    subject: Subject, share: GradientShare, options: Options
+) -> InputFinding | None:
+    """Return the inputs that the first layer tells of several samples, whatever the loss."""
+    try:
+        found = recover_trained_batch(subject, share, options.knowledge.of(share))
+    except Exception:  # the model's own code and torch may raise anything
+        return None
+    told = first_inputs(found, options)
+    if told is None:
+        return None
+    ended = Attempt(LOCAL_FIRST_LAYER.id, Outcome.of(told.leaked), told.told)
+    return replace(told, attempts=(ended,))
+
+
 def not_run(name: str, error: Exception | str) -> InputFinding:
     """Return the finding of an attack that could not be carried out."""
     told = error if isinstance(error, str) else in_a_line(error)
@@ -410,13 +537,10 @@ def not_run(name: str, error: Exception | str) -> InputFinding:
     )
 
 
-def _attempted(
-    attack: InputAttack, subject: Subject, share: GradientShare, recovery: Recovery,
-    options: Options,
-) -> InputFinding | None:  # fmt: skip
+def _attempted(attack: Attack, run: Callable[[], InputFinding | None]) -> InputFinding | None:
     """Return the outcome of an attack, or in one line why it could not be carried out."""
     try:
-        return attack.run(subject, share, recovery, options)
+        return run()
     except Exception as error:  # the model's own code and torch may raise anything
         return not_run(attack.name, error)
 

@@ -127,6 +127,15 @@ def _tried(report: AuditReport) -> bool:
     return report.alone or report.samples.attacked
 
 
+def _knows_feature(report: AuditReport) -> bool:
+    return report.feature.proved or report.samples.features > 0
+
+
+def _knows_composition(report: AuditReport) -> bool:
+    """Return whether a class is proved to be among the labels, be it by the only label."""
+    return report.knows_label or report.knows_class or bool(report.composition.raised)
+
+
 Leak.LABEL = register(Leak(
     "label", "label", "its exact label", "their exact label",
     "recovered exactly, nearly, or as another reading of the same numbers",
@@ -141,7 +150,7 @@ Leak.CLASS = register(Leak(
 Leak.FEATURE = register(Leak(
     "feature", "feature", "the feature before the last layer", "the feature before the last layer",
     "the input of the last layer, as the model saw it",
-    Severity.HIGH, lambda report: State.of(report.knows_feature, _tried(report)),
+    Severity.HIGH, lambda report: State.of(_knows_feature(report), _tried(report)),
     of_samples=lambda found: found.features, each="the {} before the last layer",
 ))  # fmt: skip
 Leak.INPUT = register(Leak(
@@ -155,5 +164,5 @@ Leak.COMPOSITION = register(Leak(
     "composition", "class composition", "which classes are in it", "which classes are in them",
     "classes proved to be among the labels",
     Severity.MEDIUM,
-    lambda report: State.of(report.knows_composition, report.composition.attacked),
+    lambda report: State.of(_knows_composition(report), report.composition.attacked),
 ))  # fmt: skip

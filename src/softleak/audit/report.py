@@ -192,20 +192,14 @@ class FeatureFinding:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to attack an input.
+    """A way to attack an input."""
 
-    Attributes:
-        name: what machines call it.
-        value: what people call it.
-        exact: whether it computes the input and predicts the error from its equations; otherwise
-            it searches, and an image counts by how well independent starts agree on it.
-        covers_open: whether the predicted error includes directions that the equations leave open.
-    """
-
-    name: str
-    value: str
+    name: str  # what machines call it
+    value: str  # what people call it
+    # Whether it computes the input and predicts the error from its equations; otherwise it
+    # searches, and an image counts by how well independent starts agree on it.
     exact: bool = False
-    covers_open: bool = False
+    covers_open: bool = False  # whether that error includes what the equations leave open
 
     NONE: ClassVar[Method]
     QUOTIENT: ClassVar[Method]
@@ -386,23 +380,14 @@ def mixes(recovery: Recovery, found: CompositionFinding) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class SamplesFinding:
-    """What was found of every sample of an update of several.
+    """What was found of every sample of an update of several."""
 
-    Attributes:
-        found: the samples; None if they were not attacked.
-        reason: what was found and what it rests on, or why there was no attack.
-        known: what the attack took for granted of the client.
-        pictures: the inputs in pixels, in the order of the samples, where a layer gives them.
-        seconds: how long the attack took.
-        searched: how the search for all inputs ended, if no layer gave them and one was made.
-    """
-
-    found: BatchRecovery | None = None
-    reason: Told = NOT_SEVERAL
-    known: Knowledge | None = None
-    pictures: tuple[Tensor, ...] = ()
-    seconds: float = 0.0
-    searched: InputFinding | None = None
+    found: BatchRecovery | None = None  # the samples; None if they were not attacked
+    reason: Told = NOT_SEVERAL  # what was found and what it rests on, or why there was no attack
+    known: Knowledge | None = None  # what the attack took for granted of the client
+    pictures: tuple[Tensor, ...] = ()  # the inputs in pixels, in order, where a layer gives them
+    seconds: float = 0.0  # how long the attack took
+    searched: InputFinding | None = None  # how a search for all inputs ended, if one was made
 
     @property
     def message(self) -> str:
@@ -560,16 +545,6 @@ class AuditReport:
         return any(one.class_index is not None for one in self.samples.proved)
 
     @property
-    def knows_feature(self) -> bool:
-        """Return whether a feature is proved: that of the only sample, or of one of several."""
-        return self.feature.proved or self.samples.features > 0
-
-    @property
-    def knows_composition(self) -> bool:
-        """Return whether a class is proved to be among the labels, be it by the only label."""
-        return self.knows_label or self.knows_class or bool(self.composition.raised)
-
-    @property
     def shows_input(self) -> bool:
         """Return whether a recognisable input was recovered, by the truth if it is known.
 
@@ -603,10 +578,9 @@ class AuditReport:
 
     def __str__(self) -> str:
         """Return the verdict in a few lines."""
-        from softleak.present.words import headline  # above this layer, where sentences are made
+        from softleak.present.words import headline, states_in_brief  # above, where words are made
 
-        states = ", ".join(f"{leak.value} {state.value}" for leak, state in self.states.items())
-        return f"{self.name}: {headline(self)}\n{states}"
+        return f"{self.name}: {headline(self)}\n{states_in_brief(self)}"
 
     def _repr_html_(self) -> str:
         """Return the same lines for a notebook."""
@@ -664,8 +638,7 @@ class Audit:
 
     def count(self, leak: Leak, *states: State) -> int:
         """Return the number of shares of which this kind of leak is in one of the states."""
-        wanted = states or (State.LEAKED,)
-        return sum(report.states[leak] in wanted for report in self.reports)
+        return sum(r.states[leak] in (states or (State.LEAKED,)) for r in self.reports)
 
     def untried(self, leak: Leak) -> int:
         """Return the number of shares of which this kind of leak was not attacked."""

@@ -18,7 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from softleak import io as tensor_files
-from softleak.audit.input_attacks import recover_input
+from softleak.audit.input_attacks import (
+    batch_input,
+    input_of_any_loss,
+    recover_input,
+    trained_input,
+)
 from softleak.audit.metrics import Truth
 from softleak.audit.options import Options
 from softleak.audit.report import (
@@ -35,12 +40,9 @@ from softleak.audit.report import (
     mixes,
 )
 from softleak.audit.several import (
-    batch_input,
-    input_of_any_loss,
     parts_of_classes,
     read_composition,
     read_samples,
-    trained_input,
 )
 from softleak.core.client import as_gradient
 from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
@@ -232,16 +234,14 @@ SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
 def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[str, Any] | None:
     """Return ``ŷ(t) = softmax(a/t + b) − t u`` with its loss, for the page of one share.
 
-    Returns:
-        ``a``, ``b``, ``u`` (C,). ``loss`` (S,) on cubes of evenly spaced numbers from −``reach`` to
-        ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
-        around the certified solutions, where it falls to zero. None where no single sample is
-        behind the share, or where it is not that of a softmax cross-entropy at these weights.
+    ``a``, ``b``, ``u`` are (C,); ``loss`` (S,) is on cubes of evenly spaced numbers from −``reach``
+    to ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
+    around the certified solutions, where it falls to zero. None where no single sample is behind
+    the share, or where it is not that of a softmax cross-entropy at these weights.
     """
     broken = {one.topic for one in recovery.fit.contradicted} - {Topic.NOISE, Topic.SCALE}
-    if recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE) or broken:
-        return None
-    if not isinstance(recovery.loss, CrossEntropy):
+    none = recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE)
+    if none or broken or not isinstance(recovery.loss, CrossEntropy):
         return None
     unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)
     pseudo = PseudoLabels.of(head, factor(head, [unscaled]))
@@ -494,14 +494,10 @@ class UpdateFiles(UpdateReading):
     """The update files of one audit, and what they are said to hold.
 
     What ``recorded_shape`` has to read early is kept for ``audited``, which lets it go.
-
-    Attributes:
-        paths: the files, in the order in which they are audited.
-        truth: a file of truth for every update, or a folder with one per update.
     """
 
-    paths: Sequence[Path] = ()
-    truth: Path | None = None
+    paths: Sequence[Path] = ()  # in the order in which they are audited
+    truth: Path | None = None  # a file of truth for every update, or a folder with one for each
     _early: dict[Path, Content | SoftleakError] = field(default_factory=dict, repr=False)
 
     def recorded_shape(self) -> Layout | None:

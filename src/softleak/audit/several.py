@@ -10,41 +10,25 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from softleak.audit.input_attacks import (
-    EMBEDDINGS,
-    MATCHING,
-    Attack,
-    agreement_of,
-    not_run,
-    search_input,
-    text_finding,
-)
 from softleak.audit.options import Options
 from softleak.audit.report import (
-    Attempt,
     CompositionFinding,
     Counts,
-    InputFinding,
-    Method,
-    Outcome,
     PixelMap,
     SamplesFinding,
 )
 from softleak.batches.recover import read_batch
-from softleak.batches.sparse.attacks import recover_by_inputs, recover_trained_batch
+from softleak.batches.sparse.attacks import recover_by_inputs
 from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
 from softleak.core.fit import NOT_FITTED, Explanation, Fit, Hypothesis, Topic
-from softleak.core.input_spec import InputSpec
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status, Told, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.inversion.texts.read import read_bag
 from softleak.labels.composition import Batch, BatchReader
 from softleak.labels.local.proportions import ProportionReader, StandIns
 from softleak.labels.otherwise import is_sign_pattern, without_decay
-from softleak.matching.unrolled import UnrolledMatching
 
 # What contradicts an update so that negative sums of its head say nothing of classes.
 MEANINGLESS = frozenset({
@@ -152,11 +136,7 @@ def counted(
 ) -> CompositionFinding:
     """Return a finding with the number of samples of each class.
 
-    Args:
-        subject: the model the gradients were computed with.
-        share: the mean gradient of one plain step on all samples, which somebody has to know.
-        found: the classes that were proved to be behind it.
-        samples: how many samples there are.
+    The share is the mean gradient of one plain step on all samples, which somebody has to know.
     """
     if found.signs:
         return found
@@ -215,20 +195,15 @@ def parts_of_classes(
     """Return how large a part of a client's data each class is, with intervals, or nothing.
 
     The client's local training is run on images that stand in for its data. Without such images
-    there is no interval to rely on, and nothing is said.
-
-    Args:
-        subject: the model the client started from.
-        share: ``before − after``, with the client in ``made_by``.
-        samples: how many samples the client has.
-        stand_ins: images with their classes that stand in for the client's.
+    there is no interval to rely on, and nothing is said. The share is ``before − after``, with the
+    client in ``made_by``.
     """
     training = share.made_by
     if stand_ins is None or training is None or samples is None or samples < 2:
         return ""
     if training.unknowns or not training.trains:
         return ""
-    made = subject.once(_readers)
+    made: Readers = subject.once(_readers)
     key = (training, samples, id(stand_ins))
     try:
         if key not in made:
@@ -251,14 +226,7 @@ def _readers(_: Subject) -> Readers:
 def read_samples(
     subject: Subject, share: GradientShare, composition: CompositionFinding, options: Options
 ) -> SamplesFinding:
-    """Attack every sample behind the gradient of several.
-
-    Args:
-        subject: the model made ready.
-        share: the gradient of one step on all samples.
-        composition: what is known of the update as a whole.
-        options: what is asked for, and what is known beforehand.
-    """
+    """Attack every sample behind the gradient of one step on several."""
     if composition.signs:
         return SamplesFinding(reason=because(Why.SIGNS_OF_SEVERAL))
     knowledge, start = options.knowledge.of(share), time.perf_counter()
@@ -306,125 +274,3 @@ def _same_labels(one: BatchRecovery, other: BatchRecovery) -> bool:
             return False
         left = [pair for pair in left if pair is not near[0]]
     return not left
-
-
-def batch_input(
-    subject: Subject, share: GradientShare, samples: SamplesFinding, options: Options
-) -> InputFinding:
-    """Search for all inputs of an update of several samples, if one of its labels is proved.
-
-    Each sample has its own label and feature as targets. The finding holds the first input, and
-    all of them as its ``batch``.
-    """
-    if samples.found is None or not samples.proved or samples.pictures:
-        return InputFinding(Method.NONE, because(Why.SEVERAL_MIXED))
-    start = time.perf_counter()
-    try:
-        found = search_input(subject, share, samples.found, options)
-    except Exception as error:  # the model's own code and torch may raise anything
-        return not_run(MATCHING.name, error)
-    if found is None:
-        return InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
-    attempts = found.attempts
-    if found.attacked:
-        attempts += (Attempt(MATCHING.id, found.outcome, found.told),)
-    return replace(found, seconds=time.perf_counter() - start, attempts=attempts)
-
-
-FIRST_LAYER = Method("FIRST_LAYER", "closed form, from the first layer's update", exact=True)
-LOCAL_FIRST_LAYER = Attack(
-    "input-local-first-layer", "Inputs behind local training, from the first layer",
-    "The update of a fully connected first layer is a sum over inputs that never change; its "
-    "sparse vectors separate them.",
-)  # fmt: skip
-LOCAL_MATCHING = Attack(
-    "input-local-matching", "Input behind local training, by matching",
-    "The declared client is run on guesses that follow what its update leaves.",
-)  # fmt: skip
-# The attack that a finding of each method behind local training comes from.
-_TRAINED = {
-    Method.TEXT: EMBEDDINGS, FIRST_LAYER: LOCAL_FIRST_LAYER, Method.MATCHING: LOCAL_MATCHING
-}  # fmt: skip
-
-
-def trained_input(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
-    """Return the inputs behind an update of several steps, or why they were not attacked.
-
-    Of several inputs the finding holds the first, and says how many there are.
-    """
-    if not options.inputs:
-        return InputFinding(Method.NONE, because(Why.NOT_ASKED), asked=False)
-    start = time.perf_counter()
-    try:
-        found = _trained(subject, share, options)
-    except Exception as error:  # the model's own code and torch may raise anything
-        return not_run("the attack on local training", error)
-    run = _TRAINED.get(found.method)
-    ended = () if run is None else (Attempt(run.id, found.outcome, found.told),)
-    return replace(found, seconds=time.perf_counter() - start, attempts=ended)
-
-
-def _trained(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
-    """Return the inputs by the attack that applies: words of texts, or what the first layer tells.
-
-    Rows of a word table that no text uses do not move in any step, unless weights decay.
-    """
-    if isinstance(subject.input_shape, InputSpec):
-        return text_finding(read_bag(subject, share, "the update is one of several steps"))
-    found = recover_trained_batch(subject, share, options.knowledge.of(share))
-    return first_inputs(found, options) or _matched(subject, share, options, found)
-
-
-def first_inputs(found: BatchRecovery, options: Options) -> InputFinding | None:
-    """Return the first of several inputs that the first layer tells as a finding, if it does."""
-    if found.inputs is None:
-        return None
-    first = found.inputs[0]
-    pixels = PixelMap.of(first, options.normalisation)
-    off = found.input_error * float(pixels.scale.max())
-    predicted = math.inf if off == 0 else -20 * math.log10(off)
-    return InputFinding(
-        FIRST_LAYER, found.message, pixels(first), predicted, determined=True, to_pixels=pixels
-    )  # fmt: skip
-
-
-def input_of_any_loss(
-    subject: Subject, share: GradientShare, options: Options
-) -> InputFinding | None:
-    """Return the inputs that the first layer tells of several samples, whatever the loss."""
-    try:
-        found = recover_trained_batch(subject, share, options.knowledge.of(share))
-    except Exception:  # the model's own code and torch may raise anything
-        return None
-    told = first_inputs(found, options)
-    if told is None:
-        return None
-    ended = Attempt(LOCAL_FIRST_LAYER.id, Outcome.of(told.leaked), told.told)
-    return replace(told, attempts=(ended,))
-
-
-def _matched(
-    subject: Subject, share: GradientShare, options: Options, found: BatchRecovery
-) -> InputFinding:
-    """Match the unrolled client where one sample was declared; else say what was not attacked."""
-    if found.size > 1:  # patterns were found, but not all of them
-        return InputFinding(FIRST_LAYER, found.message)
-    training, samples = share.made_by, options.knowledge.samples
-    runs = training is not None and not training.unknowns and subject.tensor_shape is not None
-    if samples != 1 or not runs or options.seconds <= 0:
-        hint = because(Why.SAY_ONE_SAMPLE, message=found.message)
-        return InputFinding(Method.NONE, found.message if samples else hint)
-    try:
-        tries = [
-            UnrolledMatching(seconds=options.seconds / 2, seed=seed)(subject, share)
-            for seed in (0, 1)
-        ]
-    except Exception as error:  # the model's own code and torch may raise anything
-        return not_run(MATCHING.name, error)
-    best, other = sorted(tries, key=lambda one: one.misfit)
-    pixels = PixelMap.of(best.input, options.normalisation)
-    return InputFinding(
-        Method.MATCHING, because(Why.UNROLLED),
-        pixels(best.input), to_pixels=pixels, misfit=best.misfit,
-        agreement=agreement_of(pixels(best.input), pixels(other.input)),
-    )  # fmt: skip

@@ -37,15 +37,10 @@ from softleak.defenses.flare_filters import FlareFilter
 
 @dataclass(frozen=True)
 class Treatment:
-    """Shorten an update, and leave out its smaller entries.
+    """Shorten an update, and leave out its smaller entries."""
 
-    Attributes:
-        kept: the part of each gradient's entries that is sent, the largest ones.
-        length: the length that is left of the update. The receiver then no longer knows its scale.
-    """
-
-    kept: float = 1.0
-    length: float = 1.0
+    kept: float = 1.0  # the part of each gradient's entries that is sent, the largest ones
+    length: float = 1.0  # what is left of the update's; the receiver then does not know its scale
 
     @property
     def prunes(self) -> bool:
@@ -154,17 +149,11 @@ ONE_UPDATE = PrivateTraining()
 
 @dataclass(frozen=True)
 class Asked:
-    """Which defences are tried, and what they need to know.
+    """Which defences are tried, and what they need to know."""
 
-    Attributes:
-        groups: the groups of defences; None for all common ones, and DP-SGD if it is installed.
-        training: how a sample is used in the training whose ε is counted.
-        lr: the learning rate that turns a share into a step of weights, on which filters act.
-    """
-
-    groups: frozenset[DefenceGroup] | None = None
-    training: PrivateTraining = ONE_UPDATE
-    lr: float = 0.1
+    groups: frozenset[DefenceGroup] | None = None  # None: common ones, and DP-SGD if installed
+    training: PrivateTraining = ONE_UPDATE  # how a sample is used where ε is counted
+    lr: float = 0.1  # turns a share into a step of weights, on which filters act
 
     @property
     def chosen(self) -> frozenset[DefenceGroup]:
@@ -179,13 +168,10 @@ def sweeps(
     norm: float, embeddings: tuple[str, ...] = (), asked: Asked | None = None,
     model: nn.Module | None = None,
 ) -> tuple[Sweep, ...]:  # fmt: skip
-    """Return what is tried on shares of this L2 norm.
+    """Return what is tried on shares of this L2 norm; the common defences if nothing is asked.
 
-    Args:
-        norm: the L2 norm.
-        embeddings: the parameters that tell an input by themselves; freezing them is tried too.
-        asked: which defences are tried; the common ones if it is None.
-        model: the model, whose first and last layers a filter may leave out.
+    Freezing ``embeddings``, which tell an input by themselves, is tried too. A filter may leave out
+    the first and last layers of ``model``.
     """
     asked = asked or Asked(frozenset({DefenceGroup.COMMON}))
     found: list[Sweep] = []
@@ -246,18 +232,12 @@ LINE_SUFFICIENT = 0.5  # the part of the predicted fall in loss that a step must
 
 @dataclass(frozen=True)
 class Utility:
-    """What is left of an update behind a defence.
+    """What is left of an update behind a defence."""
 
-    Attributes:
-        cosine: the cosine between what is sent and the true update; what is withheld counts as 0.
-        length: the length of what is sent, in units of the true update.
-        loss: the fall in the sample's own loss after a step of what is sent, as a part of that
-            after the same step of the true update. It is negative if the loss rises, and None if
-            the sample is not known.
-    """
-
-    cosine: float
-    length: float
+    cosine: float  # between what is sent and the true update; what is withheld counts as 0
+    length: float  # of what is sent, in units of the true update's
+    # The fall in the sample's own loss after a step of what is sent, as a part of that after the
+    # same step of the true update: negative if the loss rises, None if the sample is not known.
     loss: float | None = None
 
     @property
@@ -276,13 +256,7 @@ class Utility:
 
 
 def utility(true: GradientShare, sent: GradientShare, falls: LossFall | None = None) -> Utility:
-    """Return what is left of a true update in what is sent instead.
-
-    Args:
-        true: the update before the defence.
-        sent: the update behind it; it may lack gradients.
-        falls: how a step changes the loss of the sample, if the sample is known.
-    """
+    """Return what is left of a true update in what is sent instead, which may lack gradients."""
     both = sum(float((g.double() * sent[n].double()).sum()) for n, g in true.items() if n in sent)
     whole, left = true.norm(), sent.norm()
     cosine = both / (whole * left) if whole * left > 0 else 0.0
@@ -305,18 +279,12 @@ class LossFall:
 
     The step has the learning rate at which the true update lowers the loss by at least half of what
     its slope predicts, found by halving from 1.
-
-    Attributes:
-        loss: the loss after a step of a share at a learning rate; 0 is no step.
-        rate: the learning rate.
-        before: the loss before the step.
-        fall: the fall in loss after a step of the true update.
     """
 
-    loss: Callable[[GradientShare, float], float]
-    rate: float
-    before: float
-    fall: float
+    loss: Callable[[GradientShare, float], float]  # after a step of a share at a learning rate
+    rate: float  # the learning rate
+    before: float  # the loss before the step
+    fall: float  # in loss, after a step of the true update
 
     @classmethod
     def of(cls, subject: Subject, true: GradientShare, x: Tensor, y: Tensor) -> LossFall | None:

@@ -54,20 +54,14 @@ def check_search(leaks: frozenset[Leak], seeds: int) -> None:
 
 @dataclass(frozen=True)
 class Stopped:
-    """A setting without a success, and how often the class was still named there.
+    """A setting without a success, and how often the class was still named there."""
 
-    Attributes:
-        setting: the standard deviation of the noise.
-        guesses: how often the right class was named, sure or not; None if there is no single class
-            to guess, because the update is of several samples.
-        treatment: what was done to the share before the noise.
-        utility: what is left of the update; None if it was not measured.
-    """
-
-    setting: float
+    setting: float  # the standard deviation of the noise
+    # How often the right class was named, sure or not; None if there is no single class to guess,
+    # because the update is of several samples.
     guesses: Rate | None
-    treatment: Treatment = PLAIN
-    utility: Utility | None = None
+    treatment: Treatment = PLAIN  # what was done to the share before the noise
+    utility: Utility | None = None  # what is left of the update, if it was measured
 
     @property
     def class_bound(self) -> float:
@@ -77,29 +71,17 @@ class Stopped:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Try noise on one share until the attacks named by ``leaks`` fail.
+    """Try noise on one share until the attacks named by ``leaks`` fail."""
 
-    Attributes:
-        subject: the model with the weights that the client received.
-        target: the share, and what an attack on it has to reach.
-        options: what the attacker knows.
-        leaks: the leaks that must not happen.
-        seeds: the number of trials for each setting.
-        make: the function that makes the noise of a standard deviation and a source.
-        treatment: what is done to the share before the noise.
-        reach: what could be estimated of the input behind a defence; None to carry out walks alone.
-        known: the trials so far, by setting and seed.
-    """
-
-    subject: Subject
-    target: Target
-    options: Options
-    leaks: frozenset[Leak]
-    seeds: int = 3
-    make: Make = GaussianNoise
-    treatment: Treatment = PLAIN
-    reach: InputReach | None = None
-    known: dict[tuple[float, int], Trial] = field(default_factory=dict, init=False)
+    subject: Subject  # the model with the weights that the client received
+    target: Target  # the share, and what an attack on it has to reach
+    options: Options  # what the attacker knows
+    leaks: frozenset[Leak]  # what must not happen
+    seeds: int = 3  # the number of trials for each setting
+    make: Make = GaussianNoise  # makes the noise of a standard deviation and a source
+    treatment: Treatment = PLAIN  # what is done to the share before the noise
+    reach: InputReach | None = None  # what could be estimated of the input; None walks alone
+    known: dict[tuple[float, int], Trial] = field(default_factory=dict, init=False)  # so far
 
     def __post_init__(self) -> None:
         check_search(self.leaks, self.seeds)

@@ -52,14 +52,9 @@ def end_of(
 ) -> float | None:
     """Return the weakest setting without a success, stronger ones having none either.
 
-    Args:
-        points: how often attacks succeeded, from the weakest setting to the strongest.
-        leak: the attack.
-        bisections: the steps of bisection, in the logarithm of the setting.
-        succeeds: says whether the attack succeeds at a setting that is no point.
-
-    Returns:
-        The setting; None if the attack succeeds at the strongest one, or was not tried there.
+    None is returned if the attack succeeds at the strongest setting, or was not tried there. The
+    points go from weak to strong; ``succeeds`` tells of settings between them, which are bisected
+    in their logarithm.
     """
     gone = len(points)
     while gone and leak in points[gone - 1].rates and not points[gone - 1].rates[leak].hits:
@@ -94,15 +89,10 @@ def what_if(
     progress: Callable[[str], None] = lambda _: None,
     asked: Asked | None = None,
 ) -> WhatIf:
-    """Try defences on every target; ``progress`` is told of each of the ``stages``.
+    """Try the defences that are ``asked`` for, or the common ones, on every target.
 
-    Args:
-        subject: the model.
-        targets: the shares, and what an attack on each has to reach.
-        options: what the attacker knows.
-        seeds: the number of trials of a random defence.
-        progress: is told what is tried.
-        asked: which defences are tried; the common ones if it is None.
+    ``options`` are what the attacker knows. A random defence is tried with so many ``seeds``.
+    ``progress`` is told of each of the ``stages``.
     """
     norm = max(target.share.share.norm() for target in targets)
     reaches = {id(target): InputReach(subject, target) for target in targets}

@@ -60,7 +60,7 @@ from softleak.io.untrusted import check_file, shown
 from softleak.io.weights import copy_weights, match, own_weights
 from softleak.labels.evidence.probes import evidence_of
 from softleak.paper import data, models
-from softleak.paper.data.load import LARGEST_CLASS_COUNT, embedded
+from softleak.paper.data import LARGEST_CLASS_COUNT, embedded
 from softleak.paper.sample import NORMALISATION, sample_shares
 from softleak.present.dossier import write_dossier
 from softleak.present.machine import as_data, write_json, write_junit, write_sarif
@@ -158,11 +158,7 @@ def normalisation(text: str | None) -> data.Normalisation | None:
 def build_model(
     text: str, classes: int | None, shape: tuple[int, ...] | None
 ) -> tuple[nn.Module, tuple[int, ...] | None]:
-    """Build a model of ours by name, or one by ``package.module:factory``.
-
-    Returns:
-        The model, and the shape of its input if it is known.
-    """
+    """Return a model of ours by name, or one by ``package.module:factory``, and its input shape."""
     if text in models.MODELS:
         spec = models.MODELS[text]
         wanted: dict[str, int] = {} if classes is None else {"classes": classes}
@@ -204,12 +200,9 @@ RANDOM_WEIGHTS = (
 def ready(
     request: Request, classes: int | None, files: UpdateFiles
 ) -> tuple[Subject, Content, tuple[str, ...]]:
-    """Build the model, load the weights before the step, and probe it.
+    """Return the model made ready, what the file of its weights held, and cautions of the verdict.
 
     Inputs have the shape that the user says, else the update, else the model itself.
-
-    Returns:
-        The model made ready, what the file of its weights held, and cautions of the verdict.
     """
     said = input_shape(request.input_shape)
     model, own = build_model(request.model or "", classes, said)

@@ -31,11 +31,12 @@ from softleak.core.forward import (
     watched_tables,
 )
 from softleak.core.input_spec import Inputs, layout_of, pieces
+from softleak.core.loss import CROSS_ENTROPY, Loss, named_loss
 from softleak.core.share import GradientShare, LocalTraining, Unknown, read_settings
 from softleak.core.subject import Subject
 
 Weights = dict[str, Tensor]
-Loss = Callable[[Tensor, Tensor], Tensor]  # logits (B, C) and soft labels (B, C) to a scalar
+Minimised = Callable[[Tensor, Tensor], Tensor]  # logits (B, C) and labels (B, C) to a scalar
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class LocalProgram:
     """A client's steps from given weights."""
 
     model: nn.Module  # the network; its own parameters and buffers are left alone
-    loss: Loss  # the function of logits (B, C) and soft labels (B, C) that is minimised
+    loss: Minimised  # the function of logits (B, C) and labels (B, C) that is minimised
     training: LocalTraining  # the steps; nothing of it may be unknown
     frozen: Mapping[str, Tensor]  # parameters by name that are used but not trained
     # Names of parameters whose gradient does not exist; optimisers leave them alone.
@@ -60,7 +61,7 @@ class LocalProgram:
 
     @classmethod
     def of(
-        cls, model: nn.Module, loss: Loss, training: LocalTraining, unused: Iterable[str] = ()
+        cls, model: nn.Module, loss: Minimised, training: LocalTraining, unused: Iterable[str] = ()
     ) -> LocalProgram:
         """Return the program of a client that trains what ``requires_grad`` says."""
         if training.unknowns or not training.trains:
@@ -150,7 +151,6 @@ def _known(training: LocalTraining) -> tuple[float, float, float]:
 
 
 ArrayLike: TypeAlias = Any  # a tensor, an array, a list of numbers; inputs also by keyword
-SUM_TOLERANCE_PER_CLASS = 2.5e-7  # what float32 arithmetic leaves of a sum of one
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,22 @@ class Client(LocalTraining):
     sends ``before − after``: ``Client(lr=0.01, steps=5, momentum=0.9)``.
 
     Attributes:
-        loss: the function that the client minimises, of logits (B, C) and soft labels (B, C). It
-            averages over the batch, as those of torch do.
+        loss: what the client minimises: "ce", "bce", "mse", a ``Loss``, or a function of logits
+            (B, C) and soft labels (B, C) that averages over the batch, as those of torch do.
     """
 
-    loss: Loss = F.cross_entropy
+    loss: Loss | Minimised | str = CROSS_ENTROPY
+
+    @property
+    def minimised(self) -> Minimised:
+        """Return the loss as a function of logits (B, C) and labels (B, C)."""
+        return named_loss(self.loss) if isinstance(self.loss, str) else self.loss
+
+    @property
+    def labelled(self) -> Loss:
+        """Return the loss that says which labels may be; a function takes soft labels."""
+        loss = self.minimised
+        return loss if isinstance(loss, Loss) else CROSS_ENTROPY
 
     def share(self, model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
         """Return what this client sends for one sample or one batch.
@@ -181,7 +192,8 @@ class Client(LocalTraining):
                 tensor, an array or a list, or a mapping of these by the model's keywords, such as
                 ``{"input_ids": ids, "attention_mask": mask}``.
             y: a class index or a soft label (C,) of one sample; class indices (B,) or soft labels
-                (B, C) of a batch.
+                (B, C) of a batch. Under "bce" the zeros and ones (C,) of its labels, and under
+                "mse" its targets (C,); a number, or numbers (B,), where the model has one output.
 
         Returns:
             The gradient by parameter name. That of one sample has the scale of its own loss; of a
@@ -196,9 +208,9 @@ class Client(LocalTraining):
         some, own = self._shown(inputs, given)
         with torch.enable_grad():
             with watched_tables(model) as lookups:
-                logits, labels, batched = _forward(model, some, own)
+                logits, labels, batched = _forward(model, some, own, self.labelled)
             layout = layout_of(batched, tables_of(lookups, batched))
-            found = gradients_of(self.loss(logits, labels), list(trainable.values()))
+            found = gradients_of(self.minimised(logits, labels), list(trainable.values()))
         if self.trains:
             unused = [n for n, g in zip(trainable, found, strict=True) if g is None]
             if not isinstance(inputs, Tensor) or not isinstance(layout, tuple):
@@ -206,7 +218,8 @@ class Client(LocalTraining):
                     "local training is simulated on one tensor of inputs; a model that takes "
                     "tensors by keyword has to be wrapped in one that takes a single tensor"
                 )
-            rest = [_label(one, logits) for one in given[len(labels) :]] if own is not given else []
+            left = given[len(labels) :] if own is not given else given[:0]
+            rest = [_label(one, logits, self.labelled) for one in left]
             every = torch.stack([*labels.detach(), *rest])
             batch = inputs.reshape(len(every), *layout)
             return self._trained(model, trainable, batch, every, unused)
@@ -235,22 +248,26 @@ class Client(LocalTraining):
         """Return ``before − after`` of local training on inputs (N, …) and soft labels (N, C)."""
         before = {name: p.detach() for name, p in trainable.items()}
         like = next(iter(before.values()))
-        program = LocalProgram.of(model, self.loss, self.training, unused)
+        program = LocalProgram.of(model, self.minimised, self.training, unused)
         after = program.run(before, x.to(like.device, like.dtype), y)
         made = GradientShare.from_update(before, after, client=self.training)
         return replace(made, input_shape=tuple(x.shape[1:]), scale="known")
 
 
-def capture(model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
-    """Return the gradient of the cross-entropy, of a batch its mean: ``Client().share(…)``.
+def capture(
+    model: nn.Module, x: ArrayLike, y: ArrayLike, loss: Loss | Minimised | str = CROSS_ENTROPY
+) -> GradientShare:
+    """Return the gradient of a loss, of a batch its mean: ``Client(loss=loss).share(…)``.
 
-    The arguments are those of ``Client.share``.
+    The other arguments are those of ``Client.share``.
     """
-    return Client().share(model, x, y)
+    return Client(loss=loss).share(model, x, y)
 
 
-def _forward(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Inputs]:
-    """Return logits (B, C), soft labels (B, C) and the inputs as a batch."""
+def _forward(model: nn.Module, x: Inputs, y: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Inputs]:
+    """Return logits (B, C), labels (B, C) and the inputs as a batch."""
+    if not loss.balanced:
+        return _forward_tags(model, x, y, loss)
     size = batch_size(x)
     several = y.ndim == 2 and len(y) != 1
     # Integers (B,) are the classes of a batch, or one label that is one-hot: the model can tell.
@@ -265,18 +282,42 @@ def _forward(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, In
     if several or (indices and size == len(y)):
         try:
             logits, batched = run_batch(model, x)
-            return logits, torch.stack([_label(one, logits) for one in y]), batched
+            return logits, torch.stack([_label(one, logits, loss) for one in y]), batched
         except ModelError:
             if not one_hot:
                 raise
     logits, batched = forward_one(model, x)
-    return logits, _label(y, logits)[None], batched
+    return logits, _label(y, logits, loss)[None], batched
 
 
-def _label(given: Tensor, logits: Tensor) -> Tensor:
-    """Return the label as a soft label (C,), or raise ``LabelError``."""
+def _forward_tags(
+    model: nn.Module, x: Inputs, y: Tensor, loss: Loss
+) -> tuple[Tensor, Tensor, Inputs]:
+    """Return logits (B, C), labels (B, C) with an entry for each output, and the inputs."""
+    size = batch_size(x)
+    alone = y.ndim == 0 or (y.ndim == 1 and size != len(y)) or len(y) == 1
+    try:
+        logits, batched = forward_one(model, x) if alone else run_batch(model, x)
+    except ModelError:
+        if alone or y.ndim != 1:
+            raise
+        logits, batched = forward_one(model, x)  # an input whose first side is as long as a label
+    labels = y.reshape(-1, 1) if y.ndim < 2 and logits.shape[1] == 1 else y
+    labels = labels[None] if labels.ndim == 1 else labels
+    if len(labels) != len(logits):
+        raise LabelError(
+            f"expected a label of {logits.shape[1]} entries for each of {len(logits)} inputs, got "
+            f"labels of shape {tuple(y.shape)}"
+        )
+    return logits, torch.stack([_label(one, logits, loss) for one in labels]), batched
+
+
+def _label(given: Tensor, logits: Tensor, loss: Loss) -> Tensor:
+    """Return the label as one (C,) of the loss, or raise ``LabelError``."""
     classes = logits.shape[1]
     given = given.to(logits.device)
+    if not loss.balanced:
+        return _of_outputs(given, logits, loss)
     if given.shape == (1,) and not given.is_floating_point():
         given = given[0]
     if given.ndim == 0:
@@ -290,16 +331,25 @@ def _label(given: Tensor, logits: Tensor) -> Tensor:
         )
     if not label.isfinite().all():
         raise NonFinite("the soft label holds NaN or infinity")
-    total = float(label.double().sum())
-    rounding = torch.finfo(label.dtype).eps if label.is_floating_point() else 0.0
-    if label.min() < 0 or abs(total - 1) > max(SUM_TOLERANCE_PER_CLASS * classes, rounding):
-        raise LabelError(
-            "expected a soft label with no negative entry and sum one, got minimum "
-            f"{float(label.min()):.3g} and sum {total:.7g}; divide it by its sum"
-        )
+    loss.check(label)
     precise = torch.finfo(logits.dtype).eps
     if label.is_floating_point() and torch.finfo(label.dtype).eps > precise:
         label = label.double() / label.double().sum()
+    return label.to(logits.dtype)
+
+
+def _of_outputs(given: Tensor, logits: Tensor, loss: Loss) -> Tensor:
+    """Return a label with an entry for each output (C,), or raise ``LabelError``."""
+    outputs = logits.shape[1]
+    label = given.reshape(1) if given.ndim == 0 and outputs == 1 else given
+    if label.shape != (outputs,):
+        raise LabelError(
+            f"expected a label with an entry for each of {outputs} outputs, as {loss.name!r} "
+            f"takes it, got shape {tuple(given.shape)}"
+        )
+    if not label.isfinite().all():
+        raise NonFinite("the label holds NaN or infinity")
+    loss.check(label)
     return label.to(logits.dtype)
 
 

@@ -340,6 +340,9 @@ class AnyLabel:
         return Simplices.of_mixes(classes, classes, range(classes))
 
 
+ANY_LABEL = AnyLabel()
+
+
 @dataclass(frozen=True)
 class Binary:
     """Labels of several outputs, each of which is zero or one."""

@@ -36,6 +36,9 @@ class Explanation(Enum):
     """What explains the numbers where an assumption does not."""
 
     NONE = ""
+    STATED = "stated"
+    CE = "ce"
+    NO_LABEL = "no label"
     BCE = "bce"
     MSE = "mse"
     MARGIN = "margin"

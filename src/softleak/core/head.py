@@ -173,11 +173,6 @@ class Head:
             raise HeadNotFound(f"no nn.Linear named {name!r}; the model has {', '.join(linears)}")
         name = list(linears)[-1] if name is None else name
         W, bias = linears[name].weight.detach(), linears[name].bias
-        if len(W) < 2:
-            raise ModelError(
-                f"expected logits of at least two classes, but the head {name!r} has one output, "
-                "as a sigmoid needs it; softleak audits softmax classifiers"
-            )
         if not W.is_meta and not W.isfinite().all():
             raise ModelError(f"the head {name!r} has weights that are NaN or infinite")
         b = torch.zeros(len(W), device=W.device) if bias is None else bias.detach()
@@ -252,15 +247,24 @@ def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Inputs, index: int)
         logits, _ = forward_one(model, x)
     for made in calls.values():
         made[:] = [row_of_logits(*call, logits.detach()) for call in made]
-    target = torch.tensor([index % logits.shape[1]], device=logits.device)
-    delta = logits.detach().softmax(-1)[0] - F.one_hot(target[0], logits.shape[1])
+    delta = _some_residual(logits.detach()[0], index)
     wanted = {n: p for n, p in _parameters(linears).items() if p.requires_grad}
     found: Iterable[Tensor | None] = ()
     if wanted and logits.requires_grad:
-        loss = F.cross_entropy(logits, target)
-        found = gradients_of(loss, list(wanted.values()))
+        found = gradients_of((logits[0] * delta).sum(), list(wanted.values()))
     gradients = {n: g for n, g in zip(wanted, found, strict=False) if g is not None}
     return _Run(logits.detach(), delta, calls, gradients)
+
+
+def _some_residual(logits: Tensor, index: int) -> Tensor:
+    """Return a gradient (C,) at the logits, as a loss may have it.
+
+    It sums to zero where there are several, so that a log-softmax behind the head leaves it as it
+    is.
+    """
+    classes = len(logits)
+    chosen = F.one_hot(torch.tensor(index % classes), classes).to(logits)
+    return chosen - 1 / classes if classes > 1 else chosen
 
 
 def _parameters(linears: dict[str, nn.Linear]) -> dict[str, Tensor]:
@@ -277,7 +281,8 @@ def _gives_logits(run: _Run, name: str) -> bool:
     if output.shape != run.logits.shape:
         return False
     difference = output - run.logits  # a log-softmax shifts the logits, which changes no gradient
-    spread = difference.amax() - difference.amin()
+    several = output.shape[-1] > 1
+    spread = difference.amax() - difference.amin() if several else difference.abs().amax()
     return bool(spread <= 8 * torch.finfo(output.dtype).eps * (1 + output.abs().amax()))
 
 
@@ -313,8 +318,8 @@ def _check_layer(name: str, linear: nn.Linear, runs: list[_Run]) -> None:
                 checked |= bool(expected.any())
                 if not _close(gradient, expected, expected.abs().amax(), linear):
                     raise HeadNotFound(
-                        f"the gradient of {key!r} on random inputs is not what the cross-entropy "
-                        "of a linear head gives: a hook rescales it, or the parameter is used "
+                        f"the gradient of {key!r} on random inputs is not what a linear head "
+                        "gives: a hook rescales it, or the parameter is used "
                         "elsewhere as well; softleak cannot read it"
                     )
     if not checked and any(p.requires_grad for p in linear.parameters()):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from softleak.core.errors import LabelError, OptionError, ShareError
 from softleak.core.families import Family
+from softleak.core.loss import CROSS_ENTROPY, Loss
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare, LocalTraining, Scale
 
@@ -15,6 +16,8 @@ class Knowledge:
     """What is known or assumed of a share before it is attacked.
 
     Attributes:
+        loss: the loss that the caller states. None means not stated: it is taken for the softmax
+            cross-entropy, unless the numbers bear out another.
         family: the family of the label. None means any label, where other layers offer evidence;
             else one-hot, smoothed, mixed and smoothed mixed labels of two classes.
         scale: "known" if the caller states that the share is the gradient itself, "unknown" if it
@@ -39,6 +42,7 @@ class Knowledge:
     tolerance: float = 1e-3
     client: LocalTraining | None = None
     lr: float | None = None
+    loss: Loss | None = None
 
     def __post_init__(self) -> None:
         if self.scale not in (None, "known", "unknown"):
@@ -57,6 +61,11 @@ class Knowledge:
     def scale_unknown(self) -> bool:
         """Return whether the share may be the gradient times any positive factor."""
         return self.scale == "unknown"
+
+    @property
+    def other_loss(self) -> Loss | None:
+        """Return the stated loss, unless it is the plain cross-entropy."""
+        return None if self.loss == CROSS_ENTROPY else self.loss
 
     def of(self, share: GradientShare) -> Knowledge:
         """Return what is known of this share; its own scale counts where none is stated here."""

@@ -23,6 +23,16 @@ from softleak.core.loss import CROSS_ENTROPY, BinaryCrossEntropy, Loss
 class Why(Enum):
     """What a finding can rest on, or why there is none."""
 
+    # of a label under another loss than the cross-entropy
+    NO_HEAD_WEIGHT = auto()
+    ZERO_HEAD = auto()
+    NO_LABEL_OF_LOSS = auto()  # loss
+    NO_LABEL_OF_FAMILY = auto()  # family
+    UNDER_STATED_LOSS = auto()  # loss
+    LOSS_NOT_TESTED = auto()  # loss
+    ANY_SCALAR_FITS = auto()  # loss
+    SEVERAL_RANK = auto()  # rank
+    FULL_RANK = auto()  # rank
     # of an attack on an input
     NOT_ASKED = auto()
     ONLY_SIGNS = auto()

@@ -15,12 +15,12 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from softleak.audit.input_attacks import recover_input
+from softleak.audit.input_attacks import recover_input, trained_input
 from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.report import AuditReport, InputFinding
 from softleak.audit.run import NamedShare, audit_shares, prepared
-from softleak.audit.several import counted, parts_of_classes, read_samples, trained_input
+from softleak.audit.several import counted, parts_of_classes, read_samples
 from softleak.core.errors import ModelError, ShareError, SoftleakError
 from softleak.core.head import Head
 from softleak.core.input_spec import Normalisation

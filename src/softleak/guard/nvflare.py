@@ -165,7 +165,10 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
     ) -> None:
         super().__init__(supported_data_kinds=AUDITED_KINDS, data_kinds_to_filter=AUDITED_KINDS)
         policy = GuardPolicy(
-            _action(action), frozenset(map(_leak, stop)), seeds, refuse_unattacked=refuse_unattacked
+            _action(action),
+            frozenset(map(Leak.named, stop)),
+            seeds,
+            refuse_unattacked=refuse_unattacked,
         )
         shape = None if input_shape is None else tuple(input_shape)
         question = Question(input_shape=shape, seconds=match_seconds)
@@ -242,10 +245,3 @@ def _action(name: str) -> Action:
     except KeyError:
         known = ", ".join(action.name.lower() for action in Action)
         raise OptionError(f"expected one of {known} as the action, got {name!r}") from None
-
-
-def _leak(name: str) -> Leak:
-    known = {leak.value: leak for leak in Leak}
-    if name not in known:
-        raise OptionError(f"expected leaks among {', '.join(known)}, got {name!r}")
-    return known[name]

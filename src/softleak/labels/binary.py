@@ -2,6 +2,7 @@
 
     ŷ(t) = sigmoid((σ/t) W v + b) − (t/f) u
 
+and the same over the span of a label where labels that are there have weights of their own.
 Every entry has to be 0 or 1, or smoothed alike: C conditions for one scalar. Without a bias there
 is an exact twin, since sigmoid(−z) = 1 − sigmoid(z): ``−t`` means the label ``1 − y``.
 """
@@ -35,7 +36,7 @@ class BinaryCurve:
     a: Tensor
     b: Tensor
     u: Tensor
-    slope: float  # f, the factor of the loss
+    loss: BinaryCrossEntropy
     relative: float
     slack: Tensor  # the rounding of u's entries beyond their own size
     reach: Tensor  # how far rounding moves a logit at t = 1
@@ -49,7 +50,7 @@ class BinaryCurve:
         largest = factors.sigma * head.largest_weight + a.abs().amax(-1)
         reach = roundings * largest + head.largest_row * factors.absolute
         return cls(
-            a, head.b, factors.u, loss.slope(head.classes), factors.relative,
+            a, head.b, factors.u, loss, factors.relative,
             factors.absolute / factors.sigma, reach, roundings * float(head.b.abs().amax()),
         )  # fmt: skip
 
@@ -57,16 +58,21 @@ class BinaryCurve:
     def points_at_once(self) -> int:
         return max(CACHED_ENTRIES // self.u.shape[-1], 1)
 
-    def _probabilities(self, t: Tensor) -> Tensor:
-        return torch.sigmoid(self.a[:, None] / t[..., None] + self.b)
+    def _logits(self, t: Tensor) -> Tensor:
+        return self.a[:, None] / t[..., None] + self.b
+
+    @property
+    def slope(self) -> float:
+        """Return ``f``, the factor of the loss."""
+        return self.loss.slope(self.u.shape[-1])
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        size = t / self.slope
-        return self._probabilities(t) - size[..., None] * self.u[:, None], size.abs()
+        y = self.loss.label(self._logits(t), t[..., None] * self.u[:, None])
+        return y, t.abs() / self.slope
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
         size = t.abs()[..., None]
-        p = self._probabilities(t)
+        p = torch.sigmoid(self._logits(t))
         moved = p * (1 - p) * (self.reach[:, None, None] / size + self.offset)
         own = self.relative * self.u[:, None].abs() + self.slack[:, None, None]
         return moved + self.relative * p + size / self.slope * own

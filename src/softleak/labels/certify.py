@@ -12,6 +12,7 @@ from torch import Tensor
 
 from softleak.core.factors import Factors
 from softleak.core.families import (
+    ANY_LABEL,
     KNOWN_FAMILIES,
     AnyLabel,
     Family,
@@ -333,7 +334,7 @@ def _no_other_kind(solutions: Solutions, client: int) -> bool:
     mine = curve.take(solutions.minima.client.new_tensor([client]))
     for rows, grid in mine.interval().grids():
         each = mine.take(torch.zeros_like(rows))
-        of_any_kind = misfit(each, AnyLabel(), grid) <= SEARCH_FIT
+        of_any_kind = misfit(each, ANY_LABEL, grid) <= SEARCH_FIT
         if bool((of_any_kind & (misfit(each, solutions.family, grid) > SEARCH_FIT)).any()):
             return False
     return True
@@ -423,7 +424,7 @@ def simplest_family(label: Tensor, error: float) -> Family:
     for family in KNOWN_FAMILIES:
         if float((apart - family.project(apart)).abs().sum()) <= error:
             return family
-    return AnyLabel()
+    return ANY_LABEL
 
 
 FAMILY_NAMES: Mapping[object, str] = {

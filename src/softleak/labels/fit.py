@@ -13,7 +13,7 @@ from softleak.core.factors import Factors, factor, numerical_rank
 from softleak.core.families import KNOWN_FAMILIES, Binary, Family
 from softleak.core.fit import Bearing, Explanation, Fit, Hypothesis, Topic
 from softleak.core.knowledge import Knowledge
-from softleak.core.loss import BinaryCrossEntropy, CrossEntropy
+from softleak.core.loss import CROSS_ENTROPY, BinaryCrossEntropy, CrossEntropy, Loss
 from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -78,13 +78,13 @@ def fitted(
     head = subject.head
     if answer.status is Status.UNIQUE and answer.family in KNOWN_FAMILIES:
         fit = OF_ANY_SCALE if knowledge.scale_unknown else BORNE_OUT
-        return replace(answer, fit=_stated(fit, knowledge, share))
+        return replace(answer, fit=beside_statements(fit, knowledge, share))
     if answer.status is Status.ZERO_GRADIENT or head.weight_name not in share:
         return answer
     found = examine(subject, share, knowledge)
-    answer = replace(answer, fit=_stated(found.fit, knowledge, share))
+    answer = replace(answer, fit=beside_statements(found.fit, knowledge, share))
     if found.reading is not None and found.seen is not None:
-        return _read_as(answer, found.reading, found.seen, share, found.pieces)
+        return read_as(answer, found.reading, found.seen, share, found.pieces)
     if answer.status is Status.UNIQUE:
         return _doubted(answer, found)
     several = _binary(subject, knowledge, share, answer)
@@ -93,7 +93,7 @@ def fitted(
     return _contradicted(answer, found, subject, share)
 
 
-def _stated(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
+def beside_statements(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
     """Return the fit beside what the caller stated of noise."""
     if not knowledge.noise or (share.rounding and max(share.rounding.values()) >= knowledge.noise):
         return fit
@@ -101,7 +101,7 @@ def _stated(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
     return fit.saying(absent)
 
 
-def _read_as(
+def read_as(
     answer: Recovery, reading: LossReading, seen: Residual, share: GradientShare,
     pieces: tuple[Evidence, ...],
 ) -> Recovery:  # fmt: skip
@@ -164,7 +164,7 @@ def _binary(
         return None
     family = knowledge.family if isinstance(knowledge.family, Binary) else None
     positive = subject.once(never_negative)
-    for one in (BinaryCrossEntropy(), BinaryCrossEntropy("sum")):
+    for one in (BinaryCrossEntropy(), BinaryCrossEntropy(reduction="sum")):
         found = recover_binary(subject.head, factors, family, one, positive)
         if found.label is not None and found.complete:
             bce = Hypothesis(Topic.LOSS, Bearing.HOLDS, Explanation.BCE, loss.number)
@@ -201,10 +201,24 @@ def _contradicted(
     if against.keys() == {Topic.COMPRESSION} and not _pruned(against[Topic.COMPRESSION]):
         return answer  # which was read as noise of that size, or as signs
     if answer.status is not Status.NO_SOLUTION:
-        reason = " ".join(h.sentence for h in against.values())
-        answer = Recovery(Status.NO_SOLUTION, reason, fit=answer.fit, evidence=found.pieces)
+        return contradictions(answer, found)
+    return _with_feature(answer, found)
+
+
+def contradictions(answer: Recovery, found: Examined) -> Recovery:
+    """Return an answer that says what the numbers contradict, and claims no label."""
+    against = (h for h in answer.fit.contradicted if h.topic is not Topic.NOISE)
+    reason = " ".join(h.sentence for h in against)
+    nothing = Recovery(
+        Status.NO_SOLUTION, reason, fit=answer.fit, evidence=found.pieces, loss=answer.loss
+    )
+    return _with_feature(nothing, found)
+
+
+def _with_feature(answer: Recovery, found: Examined) -> Recovery:
+    """Return an answer with what holds of the residual whatever the loss."""
     seen = found.seen
-    if seen is None or Topic.LOSS not in against:
+    if seen is None or answer.fit[Topic.LOSS].bearing is not Bearing.CONTRADICTED:
         return answer
     # Where another layer agrees, the feature is that of the sample whatever the loss.
     agree = sum(piece.agrees for piece in found.pieces) > 1
@@ -235,10 +249,12 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
     pieces = verdict.pieces[0]
     seen = Residual.of(head, share, factors, verdict)
     if seen is not None:
-        reading = next(simple_readings(seen), None)
-        said = [compression, *_of_one(seen, reading, share), *_of_layers(subject, pieces, factors)]
+        loss = knowledge.loss
+        reading = next(simple_readings(seen, knowledge.other_loss), None)
+        one = list(_of_one(seen, reading, share, loss))
+        said = [compression, *one, *_of_layers(subject, pieces, factors)]
         if reading is None and (swapped := _swapped(seen, knowledge, share)) is not None:
-            reading, said = swapped, [*said, *_of_one(seen, swapped, share)]
+            reading, said = swapped, [*said, *_of_one(seen, swapped, share, loss)]
         return Examined(Fit.of(said), seen, reading, pieces)
     if _is_rounding(factors) and bool(head.W.any()):
         return Examined(Fit.of([compression]), pieces=pieces)
@@ -255,16 +271,25 @@ def _contradiction(topic: Topic, why: Explanation, number: float | None = None) 
 
 
 def _of_one(
-    seen: Residual, reading: LossReading | None, share: GradientShare
+    seen: Residual, reading: LossReading | None, share: GradientShare, stated: Loss | None
 ) -> Iterator[Hypothesis]:
     """Yield what one sample's residual says of loss, weights, sign, scale, steps and noise."""
     yield Hypothesis(Topic.STEPS, Bearing.HOLDS)
     yield Hypothesis(Topic.NOISE, Bearing.HOLDS, number=0.0)
     if reading is None:
-        yield from _unread(seen, share)
+        if stated is None or stated == CROSS_ENTROPY:
+            yield from _unread(seen, share)
+        else:
+            yield from _unread_under(seen, stated)
         return
     yield Hypothesis(Topic.WEIGHTS, Bearing.HOLDS, number=reading.misfit)
-    yield Hypothesis(Topic.LOSS, Bearing.HOLDS, NAMED[reading.loss.name], reading.misfit)
+    if stated is not None and stated.name == reading.loss.name:
+        why = Explanation.NONE if stated == CROSS_ENTROPY else Explanation.STATED
+        yield Hypothesis(Topic.LOSS, Bearing.HOLDS, why, reading.misfit)
+    else:
+        bearing = Bearing.HOLDS if stated is None else Bearing.CONTRADICTED
+        named = Explanation.CE if stated and reading.loss.balanced else NAMED[reading.loss.name]
+        yield Hypothesis(Topic.LOSS, bearing, named, reading.misfit)
     if reading.factor < 0:
         yield _contradiction(Topic.SIGN, Explanation.SWAPPED, reading.misfit)
     else:
@@ -285,6 +310,9 @@ def _below_zero(seen: Residual) -> float:
 
 def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
     """Yield what a residual without a simple label says: it may be of any label, or of none."""
+    if len(seen.delta) == 1:
+        yield Hypothesis(Topic.LOSS, Bearing.OPEN)
+        return
     error, total = seen.errors(CrossEntropy(), 1.0), float(seen.delta.sum())
     off = total / float(seen.delta.abs().sum())
     if _is_margin(seen.delta, seen.relative):
@@ -300,6 +328,20 @@ def _unread(seen: Residual, share: GradientShare) -> Iterator[Hypothesis]:
         yield Hypothesis(Topic.LOSS, bearing, Explanation.TEMPERATURE, warm[0])
     elif impossible:
         yield _contradiction(Topic.WEIGHTS, Explanation.OTHER_WEIGHTS, _below_zero(seen))
+
+
+def _unread_under(seen: Residual, loss: Loss) -> Iterator[Hypothesis]:
+    """Yield what a residual says that means no label of a simple kind under a stated loss."""
+    errors, label = seen.errors(loss, 1.0), loss.label(seen.z, seen.delta)
+    total = float(seen.delta.sum())
+    rounding = seen.relative * float(seen.delta.abs().sum()) + seen.absolute * len(seen.delta)
+    off = torch.maximum(loss.least - label, label - loss.most) / errors
+    if not loss.balanced and len(label) > 1 and abs(total) <= LOGIT_ROUNDINGS * rounding:
+        yield _contradiction(Topic.LOSS, Explanation.CE, total)
+    elif float(off.max()) > LOGIT_ROUNDINGS:
+        yield _contradiction(Topic.LOSS, Explanation.NO_LABEL, float(off.max()))
+    else:
+        yield Hypothesis(Topic.LOSS, Bearing.OPEN, Explanation.STATED)
 
 
 def _is_rounding(factors: Factors) -> bool:

@@ -13,6 +13,7 @@ from softleak.core.families import Family
 from softleak.core.head import Head, with_precision
 from softleak.core.input_spec import InputSpec, Layout
 from softleak.core.knowledge import Knowledge
+from softleak.core.loss import Loss, stated_loss
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
@@ -20,6 +21,7 @@ from softleak.labels.evidence.probes import evidence_for, evidence_of
 from softleak.labels.evidence.relation import Relation
 from softleak.labels.fit import fitted
 from softleak.labels.local.recover import alike, recover_trained
+from softleak.labels.losses import loss_beside_softmax, recover_under
 from softleak.labels.otherwise import (
     BROKEN,
     allow_for_decay,
@@ -43,6 +45,7 @@ def recover_label(
     head: str | Head | None = None,
     input_shape: Layout | None = None,
     tolerance: float = TOLERANCE,
+    loss: Loss | str | None = None,
 ) -> Recovery:
     """Recover the soft label and the last-layer feature behind one share.
 
@@ -51,7 +54,9 @@ def recover_label(
     Raises:
         SoftleakError: if the share cannot be read or does not fit the model.
     """
-    knowledge = Knowledge(family, scale, head_only=evidence is False, tolerance=tolerance)
+    knowledge = Knowledge(
+        family, scale, head_only=evidence is False, tolerance=tolerance, loss=stated_loss(loss)
+    )
     subject = make_subject(model, [share], evidence, head, input_shape)
     check_share(subject, share)
     return _recover_checked(subject, [share], knowledge)[0]
@@ -67,6 +72,7 @@ def recover_labels(
     head: str | Head | None = None,
     input_shape: Layout | None = None,
     tolerance: float = TOLERANCE,
+    loss: Loss | str | None = None,
 ) -> tuple[Recovery, ...]:
     """Recover the soft labels and features behind many shares of one model, in one pass.
 
@@ -83,13 +89,17 @@ def recover_labels(
         head: the name of the last linear layer, if it is not to be found; or a prepared ``Head``.
         input_shape: the shape or specification of one input, if the shares do not say.
         tolerance: labels closer than this in L1 count as one answer.
+        loss: what the client minimised: "ce", "bce", "mse" or a ``Loss``. By default the softmax
+            cross-entropy, unless the numbers are those of another.
 
     Returns:
         A recovery for each share, in their order. A share that cannot be read, or does not fit the
         model, is REFUSED; the others are recovered nevertheless.
     """
     shares = list(shares)
-    knowledge = Knowledge(family, scale, head_only=evidence is False, tolerance=tolerance)
+    knowledge = Knowledge(
+        family, scale, head_only=evidence is False, tolerance=tolerance, loss=stated_loss(loss)
+    )
     return recover(make_subject(model, shares, evidence, head, input_shape), shares, knowledge)
 
 
@@ -220,6 +230,9 @@ def _recover(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare]
 ) -> list[Recovery]:
     """Recover one batch: shares that are one sample's to within rounding first, then the others."""
+    loss = loss_beside_softmax(knowledge, subject.head)
+    if loss is not None:
+        return [recover_under(subject, knowledge, share, loss) for share in shares]
     if subject.head.weight_name not in shares[0] and subject.head.bias_name in shares[0]:
         return [from_bias_alone(subject, share) for share in shares]
     factors = factor(subject.head, shares)

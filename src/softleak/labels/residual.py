@@ -27,6 +27,8 @@ from softleak.labels.evidence.relation import Estimate
 
 LOGIT_ROUNDINGS = 16.0  # of the largest term of a logit
 FITS = 6.0  # errors, root mean square over the classes: a label this near to its kind is one
+SMOOTHED_LEAST = 3  # outputs from which the amount of smoothing can be told
+SHARP = 2.0**-18  # the error of a label that chance does not bring to zero or one
 FEWEST = 2  # equations beyond the unknowns, for a kind of label to be more than chance
 SAME_FACTOR = 1e-3  # relative: a factor this close to one is one
 MOST_SMOOTHED = 0.9  # the largest part of a label that smoothing may take
@@ -34,8 +36,8 @@ CHANCE = 0.05  # of the largest residual: an error above it lets any label fit
 NOT_A_LABEL = 1e30  # the misfit where no positive factor fits; a search needs finite numbers
 TEMPERATURES, HOTTEST = 41, 32.0  # how many are tried, and the largest
 LOSSES_TRIED: tuple[Loss, ...] = (
-    CrossEntropy(), BinaryCrossEntropy(), BinaryCrossEntropy("sum"),
-    MeanSquaredError(), MeanSquaredError("sum"),
+    CrossEntropy(), BinaryCrossEntropy(), BinaryCrossEntropy(reduction="sum"),
+    MeanSquaredError(), MeanSquaredError(reduction="sum"),
 )  # fmt: skip
 
 
@@ -98,11 +100,12 @@ class Residual:
 
     def errors(self, loss: Loss, factor: float) -> Tensor:
         """Return the error (C,) of the label that a loss means at a factor of ``δ``."""
-        step = self.z_error
-        moved = (loss.predict(self.z + step) - loss.predict(self.z - step)).abs() / 2
-        size = abs(factor) / loss.slope(len(self.z))
+        z, step, delta = self.z, self.z_error, factor * self.delta
+        off = abs(factor) * (self.relative * self.delta.abs() + self.absolute)
+        moved = (loss.label(z + step, delta) - loss.label(z - step, delta)).abs() / 2
+        other = (loss.label(z, delta + off) - loss.label(z, delta - off)).abs() / 2
         resolution = 4 * torch.finfo(torch.float32).eps * self.relative
-        return moved + size * (self.relative * self.delta.abs() + self.absolute) + resolution
+        return moved + other + resolution
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +129,15 @@ class LossReading:
     spare: int
 
 
-def simple_readings(seen: Residual) -> Iterator[LossReading]:
-    """Yield every reading of a residual as a label of a simple kind, the plainest first."""
-    for given, sign, loss in product((True, False), (1.0, -1.0), LOSSES_TRIED):
+def simple_readings(seen: Residual, stated: Loss | None = None) -> Iterator[LossReading]:
+    """Yield every reading of a residual as a label of a simple kind, the plainest first.
+
+    Under the ``stated`` loss, if there is one, before all others.
+    """
+    tried = LOSSES_TRIED if stated is None else (stated, *LOSSES_TRIED)
+    for given, sign, loss in product((True, False), (1.0, -1.0), tried):
+        if len(seen.z) == 1 and loss.balanced:
+            continue  # a softmax of one output is one
         if given or loss.reduction == "mean":
             found = _read(seen, loss, sign, _kind(seen, loss, sign, given), given)
             if found is not None:
@@ -151,10 +160,14 @@ def _kind(seen: Residual, loss: Loss, sign: float, given: bool) -> Tensor:
 def _read(seen: Residual, loss: Loss, sign: float, kind: Tensor, given: bool) -> LossReading | None:
     """Return the reading of one kind, if the residual fits it and chance would not."""
     found = _nearest(seen, loss, sign, kind, given)
-    if found is None or found.spare < FEWEST or not found.misfit <= FITS:
+    if found is None or not found.misfit <= FITS:
         return None
     s = abs(found.factor)
-    return None if _by_chance(seen, loss, s, seen.errors(loss, s)) else found
+    errors = seen.errors(loss, s)
+    if found.spare < FEWEST:  # then one equation has to be sharp
+        tested = found.spare > 0 and given and float(errors.max()) < SHARP
+        return None if not tested or _by_chance(seen, loss, s, errors) else found
+    return None if _by_chance(seen, loss, s, errors) else found
 
 
 def _nearest(
@@ -168,7 +181,7 @@ def _nearest(
     predicted, outputs = loss.predict(seen.z), len(seen.z)
     slope = seen.delta * sign / loss.slope(outputs)
     error = seen.errors(loss, 1.0)
-    even = {"ce": 1.0 / outputs, "bce": 0.5, "mse": 0.0}[loss.name]
+    even = loss.flat(outputs) if outputs >= SMOOTHED_LEAST else 0.0
     columns = [] if given else [slope]
     columns += [even - kind] if even else []
     weighted = (predicted - kind - (slope if given else 0.0)) / error

@@ -36,10 +36,13 @@ READINGS_SAME_SCALE = 1e-3  # relative: scales this close to one are one
 LEAST_DIVISOR = 1e-300
 
 
+# How many entries of a label of a known family are free.
+FREE = {OneHot(): 1, Smoothed(): 2, Mixed(2): 2, SmoothedMixed(2): 3}
+
+
 def simplicity(family: object, classes: int) -> int:
     """Return how many equations a known family imposes on C entries that sum to one; 0 if none."""
-    free = {OneHot(): 1, Smoothed(): 2, Mixed(2): 2, SmoothedMixed(2): 3}
-    return classes - free[family] if family in KNOWN_FAMILIES else 0
+    return classes - FREE[family] if family in KNOWN_FAMILIES else 0
 
 
 def simpler_readings(

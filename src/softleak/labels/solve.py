@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from softleak.core.factors import Factors
-from softleak.core.families import AnyLabel, Family, SmoothedMixed
+from softleak.core.families import ANY_LABEL, Family, SmoothedMixed
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
@@ -66,7 +66,7 @@ def _solve(
         lost = [i for i, one in enumerate(answers) if decided[i] and one.status != Status.UNIQUE]
         if lost:
             rows = torch.tensor(lost, device=verdict.decided.device)
-            anything = replace(knowledge, family=AnyLabel())
+            anything = replace(knowledge, family=ANY_LABEL)
             some = factors.take(rows), pseudo.take(rows), verdict.take(rows)
             for i, one in zip(lost, _solve(head, anything, *some), strict=True):
                 answers[i] = one
@@ -111,7 +111,7 @@ def _by_evidence(knowledge: Knowledge, pseudo: PseudoLabels, verdict: Estimate) 
         middle, reach = tau[found.client], EVIDENCE_ERRORS * error[found.client]
         both = found.within(middle - reach, middle + reach)
         return Solutions(pseudo, knowledge.family, both, DECIDED)
-    return Solutions(pseudo, AnyLabel(), _given(pseudo, verdict), DECIDED)
+    return Solutions(pseudo, ANY_LABEL, _given(pseudo, verdict), DECIDED)
 
 
 def _given(pseudo: PseudoLabels, verdict: Estimate) -> Minima:
@@ -126,5 +126,5 @@ def _given(pseudo: PseudoLabels, verdict: Estimate) -> Minima:
     # Evidence that does not even tell the sign leaves the scalars of this one down to almost zero.
     near = t - error.minimum(t.abs() * (1 - EVIDENCE_NEAREST)) * t.sign()
     far = t + error * t.sign()
-    found = misfit(pseudo.take(owner), AnyLabel(), torch.stack([t, near, far], 1)).amin(-1)
+    found = misfit(pseudo.take(owner), ANY_LABEL, torch.stack([t, near, far], 1)).amin(-1)
     return Minima(owner, t, near.minimum(far), near.maximum(far), found)

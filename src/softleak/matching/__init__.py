@@ -2,8 +2,8 @@
 
 The modules, in reading order: ``reconstruction`` (the answer, and progress on a terminal),
 ``problems`` (the gradient as a function of an input, objectives and priors), ``tasks`` (labels and
-starts), ``optimisers`` (Adam and L-BFGS), ``matcher`` (batches of jobs), ``gauss_newton`` (solving
-and proving), ``reconstruct`` (the attack) and ``unrolled`` (updates of several local steps).
+starts), ``optimisers`` (Adam and L-BFGS), ``gauss_newton`` (solving and proving), ``reconstruct``
+(the attack) and ``unrolled`` (updates of several local steps).
 """
 
 from softleak.matching.gauss_newton.method import GaussNewton

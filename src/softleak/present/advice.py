@@ -172,9 +172,7 @@ def attacker_knowledge(
 ) -> tuple[tuple[str, str], ...]:
     """Return what the attacker knows of an update, as questions and answers.
 
-    Args:
-        knowledge: what was stated.
-        recovery: the answer with its fit, which may contradict what was stated.
+    The fit of a recovery may contradict what was stated.
     """
     family = knowledge.family
     fit = NOT_FITTED if recovery is None else recovery.fit

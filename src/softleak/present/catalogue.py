@@ -15,13 +15,14 @@ from softleak.audit.input_attacks import (
     GAUSS_NEWTON,
     INPUT_ATTACKS,
     INVERSION,
+    LOCAL_FIRST_LAYER,
+    LOCAL_MATCHING,
     MATCHING,
     QUOTIENT,
     Attack,
 )
 from softleak.audit.leaks import Leak
 from softleak.audit.report import Attempt, AuditReport, Method, Outcome
-from softleak.audit.several import LOCAL_FIRST_LAYER, LOCAL_MATCHING
 from softleak.core.fit import Bearing, Topic
 from softleak.core.results import Status
 from softleak.present.fit import in_a_word
@@ -36,19 +37,12 @@ SIGNS_ONLY = (Outcome.NOT_APPLICABLE, "the update is a pattern of signs, not a g
 
 @dataclass(frozen=True, kw_only=True)
 class CataloguedAttack(Attack):
-    """One attack, and how a report tells how it ended and why.
+    """One attack, and how a report tells how it ended and why."""
 
-    Attributes:
-        read: reads the ending off a report of an update to which the attack applies.
-        alone: whether it applies to the update of one sample only.
-        of_gradient: whether it applies to a gradient, and not to its signs.
-        trained: whether it applies to declared local training only.
-    """
-
-    read: Callable[[AuditReport], Ending]
-    alone: bool = False
-    of_gradient: bool = False
-    trained: bool = False
+    read: Callable[[AuditReport], Ending]  # of an update to which the attack applies
+    alone: bool = False  # whether it applies to the update of one sample only
+    of_gradient: bool = False  # whether it applies to a gradient, and not to its signs
+    trained: bool = False  # whether it applies to declared local training only
 
     @classmethod
     def of(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from softleak.audit.leaks import Leak
 from softleak.core.errors import DataError, FileError, OptionError
@@ -21,6 +21,7 @@ from softleak.present.words import listed
 
 # What a number is of, which number, and what it was before and after.
 Numbers: TypeAlias = tuple[str, str, float | None, float | None]
+Key = TypeVar("Key")
 MOST_NAMES = 5  # names of updates in a sentence; the JSON has all
 
 _ENDED = (State.LEAKED, State.NO_SUCCESS)
@@ -59,25 +60,15 @@ class StateChange:
 
 @dataclass(frozen=True)
 class AuditDifference:
-    """What differs between two audits.
+    """What differs between two audits."""
 
-    Attributes:
-        settings: what was audited and how, where it differs: name, before, after.
-        counts: of each kind of leak the number of updates that leak, before and after.
-        changes: the states that differ.
-        qualities: how good recovered labels and inputs are, where both audits have one.
-        defences: the settings from which on an attack failed, where they differ.
-        only_before: updates that the second audit does not have.
-        only_after: updates that the first audit does not have.
-    """
-
-    settings: tuple[tuple[str, str, str], ...]
-    counts: tuple[tuple[str, int, int], ...]
-    changes: tuple[StateChange, ...]
-    qualities: tuple[Numbers, ...]
-    defences: tuple[Numbers, ...]
-    only_before: tuple[str, ...]
-    only_after: tuple[str, ...]
+    settings: tuple[tuple[str, str, str], ...]  # what was audited and how: name, before, after
+    counts: tuple[tuple[str, int, int], ...]  # of a kind of leak the updates, before and after
+    changes: tuple[StateChange, ...]  # the states that differ
+    qualities: tuple[Numbers, ...]  # how good recovered labels and inputs are, where both have one
+    defences: tuple[Numbers, ...]  # the settings from which on an attack failed, where they differ
+    only_before: tuple[str, ...]  # updates that the second audit does not have
+    only_after: tuple[str, ...]  # updates that the first audit does not have
 
     @property
     def worse(self) -> bool:
@@ -149,12 +140,7 @@ def load_audit(path: Path) -> dict[str, Any]:
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> AuditDifference:
-    """Compare two audits; raises ``DataError`` if they have no update in common.
-
-    Args:
-        before: the content of the first ``audit.json``.
-        after: that of the second.
-    """
+    """Compare the contents of two ``audit.json``; raises ``DataError`` if no update is in both."""
     one, two = ({r["name"]: r for r in data["reports"]} for data in (before, after))
     both = [name for name in one if name in two]
     if not both:
@@ -178,13 +164,16 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> AuditDiff
     )
 
 
+def _differing(one: Mapping[Key, Any], two: Mapping[Key, Any]) -> Iterator[Key]:
+    """Yield the keys of two mappings whose values differ."""
+    return (key for key in dict.fromkeys([*one, *two]) if one.get(key) != two.get(key))
+
+
 def _settings(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
     one, two = _facts(before), _facts(after)
-    for name in dict.fromkeys([*one, *two]):
-        if one.get(name) != two.get(name):
-            yield name, one.get(name, "–"), two.get(name, "–")
+    return ((n, one.get(n, "–"), two.get(n, "–")) for n in _differing(one, two))
 
 
 def _facts(data: Mapping[str, Any]) -> dict[str, str]:
@@ -218,10 +207,7 @@ def _qualities(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Numbe
 
 def _defences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Numbers]:
     one, two = _ends(before), _ends(after)
-    for defence, attack in dict.fromkeys([*one, *two]):
-        pair = one.get((defence, attack)), two.get((defence, attack))
-        if pair[0] != pair[1]:
-            yield defence, attack, *pair
+    return ((*key, one.get(key), two.get(key)) for key in _differing(one, two))
 
 
 def _ends(data: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:

@@ -203,12 +203,7 @@ MOST_PRINTED = 200  # updates and certificates that are printed; the JSON has al
 
 
 def write_dossier(folder: Path, audit: Audit) -> None:
-    """Write ``dossier.html`` and ``dossier.json``, each whole or not at all.
-
-    Args:
-        folder: where they go; it exists.
-        audit: what was found.
-    """
+    """Write ``dossier.html`` and ``dossier.json`` to a folder, each whole or not at all."""
     write_text(folder / "dossier.html", dossier_page(audit))
     text = json.dumps(dossier_data(audit), indent=1, allow_nan=False)
     write_text(folder / "dossier.json", text + "\n")

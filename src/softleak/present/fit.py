@@ -33,6 +33,10 @@ OPEN: Mapping[Topic, str] = {
 EXPLAINED: Mapping[Explanation, str] = {
     Explanation.BCE: "The update is that of a binary cross-entropy of several labels.",
     Explanation.MSE: "The update is that of a squared error.",
+    Explanation.STATED: "The numbers are those of the loss that was stated.",
+    Explanation.CE: "The rows of the head's gradient add up to zero, as those of a softmax "
+    "cross-entropy do, which is not the loss that was stated.",
+    Explanation.NO_LABEL: "The update means no label under the loss that was stated.",
     Explanation.MARGIN: "The update is that of a margin loss: all violated margins count alike.",
     Explanation.TEMPERATURE: "The loss divides the logits by a temperature of {number:.4g}.",
     Explanation.OTHER_LOSS: "The update is not that of a softmax cross-entropy: the rows of the "
@@ -152,12 +156,17 @@ def in_a_word(fit: Fit) -> str:
 
 
 OTHER_LOSS = "No attack here knows this loss: treat the label as one that leaks."
+STATED_LOSS = "Audit again without the loss that was stated (--loss), or with the right one."
 CLIENT = "Say how the client trained (--client), and audit again."
 COMPRESSED = "Do not count on compression as a defence: what is left was not attacked in full."
 REMEDIES: Mapping[Explanation, str] = {
     Explanation.MARGIN: OTHER_LOSS,
     Explanation.TEMPERATURE: OTHER_LOSS,
     Explanation.OTHER_LOSS: OTHER_LOSS,
+    Explanation.CE: STATED_LOSS,
+    Explanation.NO_LABEL: STATED_LOSS,
+    Explanation.BCE: STATED_LOSS,
+    Explanation.MSE: STATED_LOSS,
     Explanation.OTHER_WEIGHTS: "Audit again with the weights that this client was sent (--weights "
     "or --before), in the mode it trained in (--train-mode).",
     Explanation.SWAPPED: "Audit again with before and after exchanged, or say what the file holds "
@@ -260,6 +269,8 @@ def _of_noise(knowledge: Knowledge, recovery: Recovery, absent: bool) -> str:
 
 
 def _of_label(knowledge: Knowledge, recovery: Recovery) -> str:
+    if knowledge.other_loss is not None:
+        return f"The loss was stated: {LOSS_NAMES.get(recovery.loss.name, recovery.loss.name)}."
     if recovery.fit[Topic.LOSS].explanation is not Explanation.NONE:
         return (
             "The loss was not stated: it is the one under which the numbers mean a label of zeros "

@@ -83,9 +83,7 @@ def data_uri(pixels: Tensor) -> str:
 def tiles(count: Callable[[Leak, State], int], total: int) -> list[dict[str, Any]]:
     """Return for each kind of leak in how many updates it leaked, and in how many nobody looked.
 
-    Args:
-        count: tells of how many updates a kind of leak is in a state.
-        total: the number of updates.
+    ``count`` tells of how many of the ``total`` updates a kind of leak is in a state.
     """
     return [
         {
@@ -395,19 +393,12 @@ SHARES_IN_FULL = 48  # shares shown with everything, the most severe; the others
 
 @dataclass(frozen=True)
 class PagePart:
-    """One section of the page.
+    """One section of the page."""
 
-    Attributes:
-        id: where links lead.
-        title: its heading, which the list of contents repeats.
-        template: what it shows, in the assets.
-        shown: whether an audit has something to show there.
-    """
-
-    id: str
-    title: str
-    template: str
-    shown: Callable[[Audit], bool] = lambda _: True
+    id: str  # where links lead
+    title: str  # its heading, which the list of contents repeats
+    template: str  # what it shows, in the assets
+    shown: Callable[[Audit], bool] = lambda _: True  # whether an audit has something to show there
 
 
 # The sections of the page, in their order. A new one is a template and a line here.
@@ -432,12 +423,7 @@ SHARE_PARTS: list[str] = [
 
 
 def write_page(path: str | PathLike[str], audit: Audit) -> None:
-    """Write the page of an audit, whole or not at all.
-
-    Args:
-        path: the file to write, in a folder that exists.
-        audit: the reports to show, and how to do it again.
-    """
+    """Write the page of an audit to a folder that exists, whole or not at all."""
     write_text(Path(path), render(audit))
 
 
@@ -493,12 +479,9 @@ def untried_words(audit: Audit) -> str:
 
 
 def fill(template: str, package: str = HERE, **values: object) -> str:
-    """Return a template with its values filled in, in the style of all pages.
+    """Return a template with its values, which it escapes, in the style of all pages.
 
-    Args:
-        template: the name of a template in the assets of the package, or of this one.
-        package: the package whose templates come first.
-        values: what the template shows; it escapes them.
+    Templates in the assets of ``package`` come before those here.
     """
     page = environment(package).get_template(template)
     return page.render(style=asset("page.css"), version=__version__, **values)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from softleak.core.results import Reason, Told, Why
+from softleak.present.fit import LOSS_NAMES
 
 LISTED_LAYERS = 3  # layers with dropout that are named
 
@@ -51,6 +52,11 @@ def _dropout(layers: tuple[str, ...]) -> str:
     )
 
 
+def _under(words: str) -> Callable[..., str]:
+    """Return a function that fills in the name of a loss."""
+    return lambda loss: words.format(loss=LOSS_NAMES.get(loss.name, loss.name))
+
+
 def _of_several_attacks(reasons: Sequence[Told], beside: Told | None) -> str:
     """Return what each attack found, the last one's finding counting, and what came of another."""
     return _all_of([", so ".join(map(str, reasons)), *([] if beside is None else [beside])])
@@ -69,6 +75,23 @@ def _another_reading(sign: float, class_index: int | None) -> str:
 
 
 SENTENCES: dict[Why, str | Callable[..., Any]] = {
+    Why.NO_HEAD_WEIGHT: "the update lacks the gradient of the head's weight",
+    Why.ZERO_HEAD: "the gradient of the head's weight is exactly zero",
+    Why.NO_LABEL_OF_LOSS: _under("the update means no label under the {loss}"),
+    Why.NO_LABEL_OF_FAMILY: "the label that the update means does not belong to {family}",
+    Why.UNDER_STATED_LOSS: _under(
+        "the residual is known, and means this label under the {loss}, which was stated"
+    ),
+    Why.LOSS_NOT_TESTED: _under(
+        "the residual is known, and means this label under the {loss}; but nothing in the numbers "
+        "tests that loss, or the factor of the share"
+    ),
+    Why.ANY_SCALAR_FITS: _under(
+        "under the {loss} the head's weight gradient alone means a label at every scalar: the "
+        "head's bias or evidence of another layer would decide"
+    ),
+    Why.SEVERAL_RANK: "the head's gradient is the sum of at least {rank} samples or steps",
+    Why.FULL_RANK: "the head's gradient has full rank {rank}: noise, or several samples or steps",
     Why.NOT_ASKED: "inputs were not asked for",
     Why.ONLY_SIGNS: "the update is a pattern of signs, not a gradient",
     Why.SEVERAL_MIXED: "the update mixes several samples or steps",

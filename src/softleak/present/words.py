@@ -335,11 +335,20 @@ def headline(report: AuditReport) -> str:
         said = f"This update of at least {count} samples or steps gives away {listed(parts)}."
     else:
         said = f"{'This' if report.fit.holds else 'Even so this'} share gives away {listed(parts)}."
-    void = _in_state(report, State.CONTRADICTED)
-    untried = _in_state(report, State.NOT_ATTACKED)
-    grey = [f"So nothing is known of the {listed(void)}."] if void else []
-    grey += [f"Not attacked: {listed(untried)}."] if untried else []
-    return " ".join(filter(None, [contradiction(report), said, *grey]))
+    void = listed(_in_state(report, State.CONTRADICTED))
+    untried = listed(_in_state(report, State.NOT_ATTACKED))
+    against = [contradiction(report), f"So nothing is known of the {void}." if void else ""]
+    grey = f"Not attacked: {untried}." if untried else ""
+    return " ".join(filter(None, [*against, said, grey]))
+
+
+def states_in_brief(report: AuditReport) -> str:
+    """Return what is known of every kind of leak, in a line."""
+    void = State.CONTRADICTED
+    return ", ".join(
+        f"{leak.value} {'not known' if state is void else state.value}"
+        for leak, state in report.states.items()
+    )
 
 
 def _in_state(report: AuditReport, state: State) -> list[str]:

@@ -5,8 +5,8 @@ from torch import nn
 import softleak as sl
 from softleak.core.errors import ModelError
 from softleak.matching import LBFGS, Adam
-from softleak.matching.matcher import MOST_PROBLEMS, batch_size, entries
 from softleak.matching.problems import DifferentiableModel, count_activations
+from softleak.matching.reconstruct import MOST_PROBLEMS, batch_size, entries
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from torch import nn
 import softleak as sl
 from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
+from softleak.matching.gauss_newton import method
 from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
-from softleak.matching.gauss_newton.method import FlatSearch, misfit
+from softleak.matching.gauss_newton.method import LEVELS, flat_images, misfit
 from softleak.matching.reconstruction import Stopping
 
 SHAPE = (3, 8, 8)
@@ -36,7 +37,7 @@ def problem(subject, images):
 
 def searched(subject, images, stopping=None):
     equations = problem(subject, images)[1]
-    return FlatSearch()(equations, torch.zeros_like(images).double(), stopping or Stopping(1))
+    return flat_images(equations, torch.zeros_like(images).double(), stopping or Stopping(1))
 
 
 def colours(*values):
@@ -73,10 +74,9 @@ def test_inputs_that_are_not_images_stay_as_they_are():
 
 
 def test_many_channels_have_one_level_in_common():
-    search = FlatSearch(levels=(-1.0, 0.0, 1.0))
-    assert len(search.colours(1)) == 3
-    assert len(search.colours(3)) == 27
-    assert search.colours(4) == [(-1.0,) * 4, (0.0,) * 4, (1.0,) * 4]
+    assert len(method.colours(1)) == len(LEVELS)
+    assert len(method.colours(3)) == len(LEVELS) ** 3
+    assert method.colours(4) == [(level,) * 4 for level in LEVELS]
 
 
 def test_a_network_that_overflows_is_infinitely_far(subject):
@@ -87,7 +87,7 @@ def test_a_network_that_overflows_is_infinitely_far(subject):
 def test_images_of_a_batch_stay_unlike_each_other(subject):
     images = colours((1.2, 1.2, 1.2), (1.2, 1.2, 1.2))
     noise = 0.01 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0)).double()
-    added = FlatSearch()(problem(subject, images)[1], noise, Stopping(1)) - noise
+    added = flat_images(problem(subject, images)[1], noise, Stopping(1)) - noise
     assert torch.allclose(added, added.mean((2, 3), keepdim=True))
     assert added.mean() > 0.5
 
@@ -98,5 +98,5 @@ def test_gauss_newton_begins_at_the_colour_unless_told_not_to(subject):
     start, stopping = 0.01 * torch.ones_like(image), Stopping(1)
     found = SMALL.flat_start(subject, share, equations.known, start, stopping)
     assert torch.equal(found.float(), image)
-    plain = GaussNewton(memory=1 << 26, flat=None)
+    plain = GaussNewton(memory=1 << 26, flat=False)
     assert plain.flat_start(subject, share, equations.known, start, stopping) is start

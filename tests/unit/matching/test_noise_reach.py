@@ -13,11 +13,11 @@ import softleak as sl
 from softleak.core.errors import ModelError
 from softleak.core.subject import Subject
 from softleak.defenses import Clip, GaussianNoise, Prune, Withhold
-from softleak.matching.gauss_newton.model import ImagePrior
-from softleak.matching.gauss_newton.reach import PRIOR, NoiseReach
+from softleak.matching.gauss_newton.model import COLOUR_CORRELATION, CONTRAST, image_precision
+from softleak.matching.gauss_newton.reach import NoiseReach
 
 SHAPE = (3, 4, 5)
-PRIOR_PSNR = -20 * math.log10(ImagePrior().contrast)
+PRIOR_PSNR = -20 * math.log10(CONTRAST)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_it_is_the_error_of_the_best_linear_estimate(case):
         return torch.cat([g.reshape(-1) for g in found])
 
     jacobian = torch.autograd.functional.jacobian(gradient, x).reshape(-1, x.numel()).double()
-    prior = ImagePrior().precision(SHAPE)
+    prior = image_precision(SHAPE)
     error = torch.linalg.inv(jacobian.T @ jacobian / std**2 + prior).diagonal().mean()
     found = [reach.psnr(share, GaussianNoise(std, seed)(share)) for seed in range(5)]
     assert sum(found) / 5 == pytest.approx(-10 * math.log10(float(error)), abs=0.3)
@@ -121,11 +121,10 @@ def test_an_input_that_is_too_large_is_refused(case):
 
 
 def test_neighbours_and_colours_are_alike_beforehand():
-    covariance = torch.linalg.inv(ImagePrior().precision(SHAPE))
-    assert float(covariance.diagonal().mean().sqrt()) == pytest.approx(ImagePrior().contrast)
+    covariance = torch.linalg.inv(image_precision(SHAPE))
+    assert float(covariance.diagonal().mean().sqrt()) == pytest.approx(CONTRAST)
     near, far, colour = covariance[0, 1], covariance[0, 4], covariance[0, 20]
     assert near > far
-    assert colour == pytest.approx(float(covariance[0, 0]) * ImagePrior().colours)
-    plain = ImagePrior().precision((7,))
-    assert torch.equal(plain, torch.eye(7).double() / ImagePrior().contrast ** 2)
-    assert ImagePrior() == PRIOR
+    assert colour == pytest.approx(float(covariance[0, 0]) * COLOUR_CORRELATION)
+    plain = image_precision((7,))
+    assert torch.equal(plain, torch.eye(7).double() / CONTRAST**2)

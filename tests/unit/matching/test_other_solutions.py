@@ -11,7 +11,7 @@ from softleak.core.results import Status
 from softleak.core.subject import Subject
 from softleak.matching import GaussNewton, reconstruct_batch
 from softleak.matching.gauss_newton.certificate import changed_inputs
-from softleak.matching.gauss_newton.method import SecondLook, SmoothnessProbe
+from softleak.matching.gauss_newton.method import SecondLook, why_not_smooth
 
 CLASSES = 5
 
@@ -145,7 +145,7 @@ def test_a_mask_that_does_not_depend_on_the_input_is_smooth():
 def roughness(model):
     subject = Subject.of(built(lambda: model).eval(), (1, 6, 6))
     function = GaussNewton().model(subject, tuple(subject.parameters), (1, 1, 6, 6)).exact
-    return SmoothnessProbe()(function)
+    return why_not_smooth(function)
 
 
 @pytest.mark.parametrize(

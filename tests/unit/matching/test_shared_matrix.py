@@ -13,7 +13,7 @@ import softleak as sl
 from benchmarks.gauss_newton_wrong import SHAPE, SmallResidual
 from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
-from softleak.matching.gauss_newton.certificate import Certifier, ProofSettings
+from softleak.matching.gauss_newton.certificate import Certifier
 from softleak.matching.gauss_newton.descent import DampedDescent
 from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
 from softleak.matching.gauss_newton.model import LinearisedShare
@@ -69,7 +69,7 @@ def test_a_matrix_of_another_place_proves_nothing(solved):
     model, equations, _, _ = solved
     walk = walked(solved, 10)
     used = torch.ones_like(equations.weight)
-    prove = Certifier(equations, model.client, model.products(torch.float64), used, ProofSettings())
+    prove = Certifier(equations, model.client, model.products(torch.float64), used)
     assert prove(walk).proved
     other = replace(walk, normal=replace(walk.normal, matrix=4 * walk.normal.matrix))
     found = prove(other)

@@ -17,6 +17,7 @@ from softleak.core.factors import SMALLEST_NORMAL, Factors
 from softleak.core.forward import logits_of, random_input, row_of_logits, seeded
 from softleak.core.head import Head
 from softleak.core.input_spec import Inputs, Layout
+from softleak.core.loss import CROSS_ENTROPY, BinaryCrossEntropy
 from softleak.core.results import Evidence
 from softleak.core.share import GradientShare
 from softleak.numerics.recorder import watched
@@ -159,10 +160,12 @@ class Probe:
         self._head, self._modules = head, dict(model.named_modules())
         self._entered: tuple[Tensor, Tensor]
         self._seen: tuple[Tensor, Tensor]
+        # One output has no softmax; a relation is one of residuals, whatever leaves them.
+        loss = CROSS_ENTROPY if head.classes > 1 else BinaryCrossEntropy()
         with watched(self._modules, after=self._look):
-            self.share = capture(model, x, label)  # the gradients of the run
+            self.share = capture(model, x, label, loss)  # the gradients of the run
         self.feature, logits = self._seen  # (I,) what entered the head
-        self.delta = logits.softmax(-1) - label.to(logits.device)  # (C,) ``δ = p − y``
+        self.delta = loss.residual(logits, label.to(logits))  # (C,) ``δ``
         self.d = head.back(self.delta[None])[0]  # (I,) ``Wᵀδ``
 
     def _look(self, name: str, inputs: tuple[Tensor, ...], output: object) -> None:
@@ -185,7 +188,8 @@ def probe_runs(
     for index in range(count):
         label = torch.rand(head.classes, generator=generator, dtype=torch.double).log().neg()
         with seeded(seed + index, head.W):  # dropout in train mode draws from the global generator
-            run = Probe(model, head, random_input(shape, index, generator), label / label.sum())
+            whole = label.sum() if head.classes > 1 else 1 + label.sum()
+            run = Probe(model, head, random_input(shape, index, generator), label / whole)
         yield run
 
 

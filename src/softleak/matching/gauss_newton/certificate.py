@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
@@ -157,49 +157,46 @@ def _rivals(model: nn.Module, x: Tensor) -> Iterator[tuple[str, Tensor]]:
             yield what, changed
 
 
-@dataclass(frozen=True)
-class EntrySearch:
-    """Search for other values of some entries of an input, one entry at a time."""
+ENTRIES = 7  # entries of which other values are tried, from the smallest to the largest
+POINTS = 96  # values of an entry that are tried near those of the input, and far away
+BEYOND = 32.0  # how far values reach beyond those of the input, at least by its range
 
-    entries: int = 7  # how many entries are tried, from the smallest to the largest
-    points: int = 96  # values of an entry that are tried near those of the input, and far away
-    beyond: float = 32.0  # how far values reach beyond those of the input, at least by its range
 
-    def __call__(self, equations: ShareEquations, z: Tensor, error: Tensor, margin: float) -> bool:
-        """Return whether another value of an entry explains the share, as ``find_look_alike``."""
-        flat = z[: equations.function.pixels]
-        order = flat.argsort().tolist()
-        places = torch.linspace(0, len(order) - 1, self.entries).round().long().tolist()
-        low, high = float(flat.min()), float(flat.max())
-        span = high - low
-        near = torch.linspace(low - span, high + span, self.points).tolist()
-        reach = max(self.beyond, span)
-        values = sorted(near + torch.linspace(low - reach, high + reach, self.points).tolist())
-        return any(
-            self._other(equations, z, at, values, 10 * float(error.flatten()[at]), margin)
-            for at in dict.fromkeys(order[place] for place in places)
-        )
+def another_value(equations: ShareEquations, z: Tensor, error: Tensor, margin: float) -> bool:
+    """Return whether another value of an entry explains the share, as ``find_look_alike``."""
+    flat = z[: equations.function.pixels]
+    order = flat.argsort().tolist()
+    places = torch.linspace(0, len(order) - 1, ENTRIES).round().long().tolist()
+    low, high = float(flat.min()), float(flat.max())
+    span = high - low
+    near = torch.linspace(low - span, high + span, POINTS).tolist()
+    reach = max(BEYOND, span)
+    values = sorted(near + torch.linspace(low - reach, high + reach, POINTS).tolist())
+    return any(
+        _explains(equations, z, at, values, 10 * float(error.flatten()[at]), margin)
+        for at in dict.fromkeys(order[place] for place in places)
+    )
 
-    def _other(
-        self, equations: ShareEquations, z: Tensor, at: int, values: list[float], near: float,
-        margin: float,
-    ) -> bool:  # fmt: skip
-        """Return whether a value that is not near the entry's own one leaves no misfit."""
 
-        def misfit(value: float) -> float:
-            changed = z.clone()
-            changed[at] = value
-            size = root_mean_square(equations.residual(changed))
-            return size if math.isfinite(size) else math.inf
+def _explains(
+    equations: ShareEquations, z: Tensor, at: int, values: list[float], near: float, margin: float
+) -> bool:
+    """Return whether a value that is not near the entry's own one leaves no misfit."""
 
-        own, sizes = float(z[at]), [misfit(value) for value in values]
-        for k in range(1, len(values) - 1):
-            lowest = sizes[k] <= min(sizes[k - 1], sizes[k + 1])
-            if lowest and not values[k - 1] <= own <= values[k + 1]:
-                value = narrowed(misfit, values[k - 1], values[k + 1])
-                if misfit(value) < margin and abs(value - own) > near:
-                    return True
-        return False
+    def misfit(value: float) -> float:
+        changed = z.clone()
+        changed[at] = value
+        size = root_mean_square(equations.residual(changed))
+        return size if math.isfinite(size) else math.inf
+
+    own, sizes = float(z[at]), [misfit(value) for value in values]
+    for k in range(1, len(values) - 1):
+        lowest = sizes[k] <= min(sizes[k - 1], sizes[k + 1])
+        if lowest and not values[k - 1] <= own <= values[k + 1]:
+            value = narrowed(misfit, values[k - 1], values[k + 1])
+            if misfit(value) < margin and abs(value - own) > near:
+                return True
+    return False
 
 
 BLIND = 1e-9  # the part of an entry in directions of which nothing is known, beyond rounding
@@ -290,17 +287,13 @@ def _independent(equations: ShareEquations, least: float, generator: torch.Gener
     return size * torch.randn(len(size), generator=generator, dtype=torch.double)
 
 
-@dataclass(frozen=True)
-class ProofSettings:
-    """What a proof asks for."""
-
-    largest_misfit: float = 5.0  # of a layer, in units of the error it is expected to carry
-    undetermined: float = 0.1  # the error of a direction that counts as such, in inputs' spreads
-    reach: float = 3.0  # as far as so many predicted errors the equations must be linear
-    bend: float = 0.3  # the largest deviation from linearity, relative to the change
-    excess: float = 2.0  # how many independent numbers there must be for each unknown
-    negative: float = 10.0  # a label may be below zero by so many of its errors
-    entries: EntrySearch = field(default_factory=EntrySearch)  # finds other values of an entry
+# What a proof asks for:
+LARGEST_MISFIT = 5.0  # of a layer, in units of the error it is expected to carry
+UNDETERMINED = 0.1  # the error of a direction that counts as such, in inputs' spreads
+REACH = 3.0  # as far as so many predicted errors the equations must be linear
+LARGEST_BEND = 0.3  # the largest deviation from linearity, relative to the change
+EXCESS = 2.0  # how many independent numbers there must be for each unknown
+MOST_NEGATIVE = 10.0  # a label may be below zero by so many of its errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,7 +304,6 @@ class Certifier:
     client: BatchFunction  # the same function in the dtype in which the client computes
     products: TangentProducts  # products with the Jacobian, in float64
     kept: Tensor  # which rows (R,) the normal matrix was made of
-    settings: ProofSettings  # what a proof asks for
 
     def __call__(self, walk: Walk) -> Certificate:
         """Return what is proved of the end of a walk."""
@@ -319,7 +311,7 @@ class Certifier:
         layers = self._layers(walk.r, drawn)
         found = Certificate(False, layers=layers, misfits=walk.misfits)
         worst = max(layers, key=layers.__getitem__)
-        if not layers[worst] <= self.settings.largest_misfit:
+        if not layers[worst] <= LARGEST_MISFIT:
             times = f"{layers[worst]:.3g} times the error that it is expected to carry"
             return replace(found, reason=f"the gradient of the image misses {worst} by {times}")
         found = replace(found, explained=True)
@@ -330,7 +322,7 @@ class Certifier:
         weight = self.equations.weight * self.kept
         pushed = torch.stack([back(e * weight) for e in drawn])
         spread = spread_of(walk.normal, pushed, function.pixels)
-        limit = self.settings.undetermined * float(function.inputs(walk.z).std())
+        limit = UNDETERMINED * float(function.inputs(walk.z).std())
         found = replace(
             found,
             error=spread.error.view(function.shape),
@@ -351,28 +343,27 @@ class Certifier:
 
     def _doubt(self, walk: Walk, spread: Spread, found: Certificate) -> str:
         """Return why a solution that explains the share is nevertheless not proved, or nothing."""
-        equations, settings = self.equations, self.settings
-        function, z = equations.function, walk.z
+        equations, function, z = self.equations, self.equations.function, walk.z
         if found.undetermined:
             return (
                 f"the share does not determine {found.undetermined} of {function.pixels} "
                 f"directions; along the worst the error is {found.largest_error:.2g}"
             )
-        if (rows := self.products.independent_rows(z)) < settings.excess * function.unknowns:
+        if (rows := self.products.independent_rows(z)) < EXCESS * function.unknowns:
             return (
                 f"the share holds {rows} independent numbers for {function.unknowns} unknowns: "
                 "other inputs may fit as well"
             )
         lowest = float(function.labels(z).min())
-        if lowest < -settings.negative * max(spread.label_error, torch.finfo(torch.float32).eps):
+        if lowest < -MOST_NEGATIVE * max(spread.label_error, torch.finfo(torch.float32).eps):
             return f"the label that was found has a negative entry, {lowest:.2g}"
-        if self._bend(walk, spread) > settings.bend:
+        if self._bend(walk, spread) > LARGEST_BEND:
             return "within the predicted error the equations are not what their Jacobian says"
         error = found.error if found.error is not None else torch.zeros(())
         margin = 10 * max(walk.misfits[-1], 1.0)
         if what := find_look_alike(equations, z, error, margin):
             return f"the same inputs {what} would have sent the same"
-        if settings.entries(equations, z, error, margin):
+        if another_value(equations, z, error, margin):
             return "the same inputs with another value of one entry would have sent the same"
         return ""
 
@@ -394,7 +385,7 @@ class Certifier:
             noise * max(1.0, least / float(noise.std())),
         ):
             v = torch.zeros_like(z)
-            v[:pixels] = step * self.settings.reach
+            v[:pixels] = step * REACH
             with torch.no_grad():
                 change = (equations.function.rows(z + v) - equations.function.rows(z - v)) / 2
                 one_way = equations.function.rows(z + v) - equations.function.rows(z)

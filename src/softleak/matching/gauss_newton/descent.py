@@ -274,32 +274,32 @@ class LinearStep(NamedTuple):
     left: Tensor
 
 
-@dataclass(frozen=True)
-class ConjugateGradients:
-    """Find a step by preconditioned conjugate gradients on the least squares of a place."""
+def conjugate_step(
+    problem: DampedProducts, r: Tensor, stopping: Stopping, iterations: int = 800,
+    forcing: float = 1e-2,
+) -> LinearStep:  # fmt: skip
+    """Return a step that lowers residuals ``r`` (R,), by preconditioned conjugate gradients.
 
-    iterations: int = 800  # at most; some hundreds are usual, fewer where a share determines more
-    forcing: float = 1e-2  # it ends when the slope has shrunk to this part
-
-    def __call__(self, problem: DampedProducts, r: Tensor, stopping: Stopping) -> LinearStep:
-        """Return a step that lowers residuals ``r`` (R,), sooner if the time is over."""
-        u, left = torch.zeros_like(problem.scale), r
-        slope = problem.slope(left)
-        direction = turned = problem.preconditioned(slope)
-        size = float(slope @ turned)
-        goal, loss = size * self.forcing**2, torch.tensor([root_mean_square(r)])
-        for _ in range(self.iterations):
-            if size <= goal or stopping.over:
-                break
-            carried, cost = problem.carried(direction), problem.cost(direction)
-            pace = size / float(carried @ carried + direction @ cost)
-            u, left = u + pace * direction, left - pace * carried
-            slope = problem.slope(left) - problem.cost(u)
-            turned = problem.preconditioned(slope)
-            before, size = size, float(slope @ turned)
-            direction = turned + (size / before) * direction
-            stopping.tell(0, loss, 1)
-        return LinearStep(u / problem.scale, left)
+    They end when the slope has shrunk to the part ``forcing``, or sooner if the time is over. Some
+    hundreds of ``iterations`` are usual, fewer where a share determines more.
+    """
+    u, left = torch.zeros_like(problem.scale), r
+    slope = problem.slope(left)
+    direction = turned = problem.preconditioned(slope)
+    size = float(slope @ turned)
+    goal, loss = size * forcing**2, torch.tensor([root_mean_square(r)])
+    for _ in range(iterations):
+        if size <= goal or stopping.over:
+            break
+        carried, cost = problem.carried(direction), problem.cost(direction)
+        pace = size / float(carried @ carried + direction @ cost)
+        u, left = u + pace * direction, left - pace * carried
+        slope = problem.slope(left) - problem.cost(u)
+        turned = problem.preconditioned(slope)
+        before, size = size, float(slope @ turned)
+        direction = turned + (size / before) * direction
+        stopping.tell(0, loss, 1)
+    return LinearStep(u / problem.scale, left)
 
 
 @dataclass(frozen=True)
@@ -307,10 +307,9 @@ class MatrixFree:
     """Minimise the weighted misfit of a share where a normal matrix would be too large."""
 
     steps: int = 60  # the largest number of steps
-    inner: ConjugateGradients = field(default_factory=ConjugateGradients)  # how each step is found
     # Where the equations bend, a long step spoils the few directions that the share sees best, and
-    # few iterations at the new place put them right.
-    mending: ConjugateGradients = field(default_factory=lambda: ConjugateGradients(20))
+    # so many iterations at the new place put them right.
+    mending: int = 20
     damping: Damping = field(default_factory=Damping)  # how steps are damped
     slow: float = 0.95  # a step that leaves more than this part of the misfit is a slow one
     patience: int = 5  # how many steps in a row that are slow, or lead uphill, end a precision
@@ -352,12 +351,12 @@ class MatrixFree:
     ) -> tuple[Tensor, Tensor, float]:  # fmt: skip
         """Return where a step leads (n,), its residuals (R,), and the decrease that it promised."""
         problem = linearised(z=z)
-        s, left = self.inner(problem, r, stopping)
+        s, left = conjugate_step(problem, r, stopping)
         moved, promised = z - s, max(_less(r, left), 1e-300)
         new = equations.residual(moved)
         if _less(r, new) < self.damping.good * promised:
             near = linearised(z=moved, scale=problem.scale)
-            moved = moved - self.mending(near, new, stopping).s
+            moved = moved - conjugate_step(near, new, stopping, self.mending).s
             new = equations.residual(moved)
         return moved, new, promised
 

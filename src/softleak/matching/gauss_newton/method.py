@@ -20,7 +20,7 @@ from softleak.core.errors import OptionError
 from softleak.core.results import Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.matching.gauss_newton.certificate import Certifier, ProofSettings
+from softleak.matching.gauss_newton.certificate import Certifier
 from softleak.matching.gauss_newton.descent import DampedDescent, FoldEscape, MatrixFree, Walk
 from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge, ShareEquations
 from softleak.matching.gauss_newton.model import IMAGE_AXES, LinearisedShare, NewtonModel
@@ -76,93 +76,89 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-@dataclass(frozen=True)
-class SmoothnessProbe:
-    """Measure how the second difference of the gradient shrinks with the distance.
+DISTANCES = (0.03, 0.01, 0.003, 0.001)  # at which a gradient is probed, for inputs of size one
+DIRECTIONS = 3  # along how many random directions it is probed
+LEAST_ORDER = 1.75  # the order of shrinking from which on the gradient counts as smooth
+PROBE_NOISE = 1e-12  # a second difference below this part of the gradient is rounding
+
+
+def why_not_smooth(function: BatchFunction) -> str:
+    """Return why a network is not smooth, or nothing if it is.
 
     ``‖g(x + hv) − 2 g(x) + g(x − hv)‖`` shrinks like ``h²`` where the gradient is smooth. Where
     units switch, it shrinks more slowly: their number grows like ``h``, and each switch is a jump.
     """
-
-    distances: tuple[float, ...] = (0.03, 0.01, 0.003, 0.001)  # ``h``, for inputs of size one
-    directions: int = 3  # along how many random directions the gradient is probed
-    least_order: float = 1.75  # the order of shrinking from which on the gradient counts as smooth
-    noise: float = 1e-12  # a second difference below this part of the gradient is rounding
-    seed: int = 0  # the seed of inputs and directions
-
-    def __call__(self, function: BatchFunction) -> str:
-        """Return why the network is not smooth, or nothing if it is."""
-        x = function.model.like.new_zeros(function.shape)
-        with torch.no_grad(), _Operations(x) as seen:
-            function.model.model(x)
-        if others := sorted(seen.names - SMOOTH):
-            return f"the network is not known to be smooth: it uses {', '.join(others)}"
-        generator = torch.Generator().manual_seed(self.seed)
-        orders = [self._order(function, generator) for _ in range(self.directions)]
-        if min(orders) < self.least_order:
-            return (
-                f"the gradient bends like a distance to the power {min(orders):.1f} (2 is smooth): "
-                "units of the network switch"
-            )
-        return ""
-
-    def _order(self, function: BatchFunction, generator: torch.Generator) -> float:
-        """Return the least order of shrinking between two distances, along one direction."""
-
-        def drawn(size: int) -> Tensor:
-            return torch.randn(size, generator=generator, dtype=torch.double)
-
-        labels = drawn(function.unknowns - function.pixels).view(function.shape[0], -1).softmax(1)
-        z = function.pack(drawn(function.pixels), labels)
-        v = torch.zeros_like(z)
-        v[: function.pixels] = drawn(function.pixels)
-        with torch.no_grad():
-            here = function.rows(z)
-            bends = [
-                float((function.rows(z + h * v) - 2 * here + function.rows(z - h * v)).norm())
-                for h in self.distances
-            ]
-        floor = self.noise * float(here.norm())
-        orders = (
-            math.log(b / d) / math.log(h / k)
-            for (h, b), (k, d) in itertools.pairwise(zip(self.distances, bends, strict=True))
-            if b > floor and d > floor
+    x = function.model.like.new_zeros(function.shape)
+    with torch.no_grad(), _Operations(x) as seen:
+        function.model.model(x)
+    if others := sorted(seen.names - SMOOTH):
+        return f"the network is not known to be smooth: it uses {', '.join(others)}"
+    generator = torch.Generator().manual_seed(0)
+    least = min(_shrinking(function, generator) for _ in range(DIRECTIONS))
+    if least < LEAST_ORDER:
+        return (
+            f"the gradient bends like a distance to the power {least:.1f} (2 is smooth): "
+            "units of the network switch"
         )
-        return min(orders, default=math.inf)
+    return ""
 
 
+def _shrinking(function: BatchFunction, generator: torch.Generator) -> float:
+    """Return the least order of shrinking between two distances, along one direction."""
+
+    def drawn(size: int) -> Tensor:
+        return torch.randn(size, generator=generator, dtype=torch.double)
+
+    labels = drawn(function.unknowns - function.pixels).view(function.shape[0], -1).softmax(1)
+    z = function.pack(drawn(function.pixels), labels)
+    v = torch.zeros_like(z)
+    v[: function.pixels] = drawn(function.pixels)
+    with torch.no_grad():
+        here = function.rows(z)
+        bends = [
+            float((function.rows(z + h * v) - 2 * here + function.rows(z - h * v)).norm())
+            for h in DISTANCES
+        ]
+    floor = PROBE_NOISE * float(here.norm())
+    orders = (
+        math.log(b / d) / math.log(h / k)
+        for (h, b), (k, d) in itertools.pairwise(zip(DISTANCES, bends, strict=True))
+        if b > floor and d > floor
+    )
+    return min(orders, default=math.inf)
+
+
+# The values of each channel of a flat image that are tried, in units of the input.
+LEVELS = (-2.0, -1.2, -0.5, 0.0, 0.5, 1.2, 2.0)
 COLOURED = 3  # the largest number of channels whose levels are tried in every combination
 
 
-@dataclass(frozen=True)
-class FlatSearch:
-    """Look for the flat colour of each image that leaves the least misfit."""
+def flat_images(equations: ShareEquations, start: Tensor, stopping: Stopping) -> Tensor:
+    """Return images (B, …) of the flat colours that leave the least misfit.
 
-    # The values of each channel, in units of the input; more than three channels have the same one.
-    levels: tuple[float, ...] = (-2.0, -1.2, -0.5, 0.0, 0.5, 1.2, 2.0)
-
-    def __call__(self, equations: ShareEquations, start: Tensor, stopping: Stopping) -> Tensor:
-        """Return flat images (B, …), or the start itself if the inputs are not images."""
-        if start.ndim != IMAGE_AXES:
-            return start
-        start = start if len(start) > 1 else torch.zeros_like(start)
-        for image in range(len(start)):
-            least, best = misfit(equations, start), start
-            for colour in self.colours(start.shape[1]):
-                if stopping.over:
-                    return best
-                flat = start.clone()
-                flat[image] += start.new_tensor(colour)[:, None, None]
-                if (left := misfit(equations, flat)) < least:
-                    least, best = left, flat
-            start = best
+    The start itself is returned if the inputs are not images.
+    """
+    if start.ndim != IMAGE_AXES:
         return start
+    start = start if len(start) > 1 else torch.zeros_like(start)
+    for image in range(len(start)):
+        least, best = misfit(equations, start), start
+        for colour in colours(start.shape[1]):
+            if stopping.over:
+                return best
+            flat = start.clone()
+            flat[image] += start.new_tensor(colour)[:, None, None]
+            if (left := misfit(equations, flat)) < least:
+                least, best = left, flat
+        start = best
+    return start
 
-    def colours(self, channels: int) -> list[tuple[float, ...]]:
-        """Return the colours that are tried, one value for each channel."""
-        if channels > COLOURED:
-            return [(level,) * channels for level in self.levels]
-        return list(product(self.levels, repeat=channels))
+
+def colours(channels: int) -> list[tuple[float, ...]]:
+    """Return the colours that are tried, one value for each channel."""
+    if channels > COLOURED:
+        return [(level,) * channels for level in LEVELS]
+    return list(product(LEVELS, repeat=channels))
 
 
 def misfit(equations: ShareEquations, x: Tensor) -> float:
@@ -272,14 +268,12 @@ class GaussNewton:
     """
 
     descent: DampedDescent = field(default_factory=DampedDescent)  # how steps are taken and damped
-    proof: ProofSettings = field(default_factory=ProofSettings)  # what a proof asks for
-    probe: SmoothnessProbe = field(default_factory=SmoothnessProbe)  # for a smooth network
     dense: int = 4096  # the most unknowns whose normal matrix is held; beyond it nothing is proved
     memory: int = 2 << 30  # the bytes that the Jacobian and its products may take
     seconds: float | None = None  # the time limit, after which the best input so far is returned
     escape: FoldEscape | None = field(default_factory=FoldEscape)  # leads a stuck walk on
     contrast: float = 0.05  # of the noise that a search begins with; small noise is nearly grey
-    flat: FlatSearch | None = field(default_factory=FlatSearch)  # for the colour of the image
+    flat: bool = True  # whether an attempt begins at the colour of the image
     second_look: SecondLook | None = field(default_factory=SecondLook)  # for a second solution
 
     def __post_init__(self) -> None:
@@ -312,11 +306,10 @@ class GaussNewton:
     def roughness(self, subject: Subject, shape: tuple[int, ...]) -> str:
         """Return why the network of a subject is not smooth, or nothing if it is."""
         known = subject.once(_roughness)
-        key = (shape, self.probe)
-        if key not in known:
+        if shape not in known:
             model = self.model(subject, tuple(subject.parameters), (1, *shape))
-            known[key] = self.probe(model.exact)
-        return known[key]
+            known[shape] = why_not_smooth(model.exact)
+        return known[shape]
 
     def model(self, subject: Subject, names: Sequence[str], shape: tuple[int, ...]) -> NewtonModel:
         """Return the network of a subject for batches of shape (B, …), made once and remembered."""
@@ -331,11 +324,11 @@ class GaussNewton:
         stopping: Stopping,
     ) -> Tensor:  # fmt: skip
         """Return images (B, …) of the flat colours that explain the share best."""
-        if self.flat is None:
+        if not self.flat:
             return start
         model = self._sent_model(subject, share, start)
         equations = ShareEquations.of(model.exact, share, known, model.client.model.like.dtype)
-        return self.flat(equations, start.double(), stopping)
+        return flat_images(equations, start.double(), stopping)
 
     def _sent_model(self, subject: Subject, share: GradientShare, start: Tensor) -> NewtonModel:
         """Return the network for batches like ``start`` (B, …) and what the share holds of it."""
@@ -371,12 +364,12 @@ class GaussNewton:
             walk = self.descent(equations, z, linearised, stopping)
             if walk.stuck and self.escape is not None:
                 walk = self.escape(self.descent, walk, linearised, stopping)
-            prove = Certifier(equations, model.client, products, linearised.used, self.proof)
+            prove = Certifier(equations, model.client, products, linearised.used)
             return walk, prove(walk)
         descend = MatrixFree(self.descent.steps, damping=self.descent.damping)
         walk = descend(equations, z, model.products, stopping)
         every = torch.ones_like(equations.weight)
-        found = Certifier(equations, model.client, products, every, self.proof)(walk)
+        found = Certifier(equations, model.client, products, every)(walk)
         if not found.explained:
             return walk, found
         reason = (
@@ -404,7 +397,7 @@ class GaussNewton:
         return found
 
 
-def _roughness(_: Subject) -> dict[tuple[tuple[int, ...], SmoothnessProbe], str]:
+def _roughness(_: Subject) -> dict[tuple[int, ...], str]:
     return {}
 
 

@@ -61,29 +61,27 @@ def roughness_metric(shape: tuple[int, ...], power: float) -> Tensor | None:
     return both.T @ (both * values.reshape(-1, 1))
 
 
-@dataclass(frozen=True)
-class ImagePrior:
-    """That neighbouring pixels are alike, and the colours of a pixel too.
+CONTRAST = 0.25  # the standard deviation of a pixel of range one, of images in general
+COLOUR_CORRELATION = 0.9  # between the colours of a pixel
 
-    The amplitude of a cosine of frequency ``f`` is taken to be proportional to ``1/(1 + |f|)``, as
-    in photographs. Inputs that are not images have independent entries.
+
+def image_precision(shape: tuple[int, ...]) -> Tensor:
+    """Return the inverse covariance (n, n) of the n entries of an input of this shape.
+
+    Neighbouring pixels are alike, and the colours of a pixel too: the amplitude of a cosine of
+    frequency ``f`` is taken to be proportional to ``1/(1 + |f|)``, as in photographs. Inputs that
+    are not images have independent entries.
     """
-
-    contrast: float = 0.25  # the standard deviation of a pixel of range one
-    colours: float = 0.9  # the correlation between the colours of a pixel
-
-    def precision(self, shape: tuple[int, ...]) -> Tensor:
-        """Return the inverse covariance (n, n) of the n entries of an input of this shape."""
-        if len(shape) != IMAGE_AXES - 1:
-            entries = int(torch.Size(shape).numel())
-            return torch.eye(entries, dtype=torch.double) / self.contrast**2
-        channels, height, width = shape
-        power, basis = frequencies(height, width).pow(-2).reshape(-1, 1), image_basis(height, width)
-        smooth = basis.T @ (basis * (power.mean() / power))
-        alike = torch.full((channels, channels), self.colours, dtype=torch.double)
-        alike.fill_diagonal_(1.0)
-        whole = torch.kron(torch.linalg.inv(alike).contiguous(), smooth.contiguous())
-        return whole / self.contrast**2
+    if len(shape) != IMAGE_AXES - 1:
+        entries = int(torch.Size(shape).numel())
+        return torch.eye(entries, dtype=torch.double) / CONTRAST**2
+    channels, height, width = shape
+    power, basis = frequencies(height, width).pow(-2).reshape(-1, 1), image_basis(height, width)
+    smooth = basis.T @ (basis * (power.mean() / power))
+    alike = torch.full((channels, channels), COLOUR_CORRELATION, dtype=torch.double)
+    alike.fill_diagonal_(1.0)
+    whole = torch.kron(torch.linalg.inv(alike).contiguous(), smooth.contiguous())
+    return whole / CONTRAST**2
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from torch import Tensor
 from softleak.core.errors import ModelError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.matching.gauss_newton.model import ImagePrior, NewtonModel
+from softleak.matching.gauss_newton.model import NewtonModel, image_precision
 from softleak.numerics.least_squares import WeightedGrams, inverse_trace
 
 UNCHANGED = 1e-6  # an error of no more than this part of its gradient's size is none
@@ -29,7 +29,6 @@ UNCHANGED = 1e-6  # an error of no more than this part of its gradient's size is
 LEAST_ERROR = 1e-2
 ALIKE = 1.2  # errors whose ratio is at most this count as equal
 MOST_UNKNOWNS = 4096  # entries of an input
-PRIOR = ImagePrior()
 MEMORY = 1 << 30  # bytes of the Jacobian and its making; Gram matrices take a quarter afterwards
 
 
@@ -104,7 +103,7 @@ class NoiseReach:
     @classmethod
     def of(
         cls, subject: Subject, share: GradientShare, x: Tensor, y: Tensor, scale: Tensor,
-        memory: int = MEMORY, unknowns: int = MOST_UNKNOWNS, prior: ImagePrior = PRIOR,
+        memory: int = MEMORY, unknowns: int = MOST_UNKNOWNS,
     ) -> NoiseReach:  # fmt: skip
         """Linearise the gradient of one sample with input ``x`` and soft label ``y`` (C,).
 
@@ -125,7 +124,7 @@ class NoiseReach:
         found /= scale.expand(x.shape).reshape(-1, 1).to(found)
         return cls(
             found, {name: own for name, (own, _) in rows.items()}, counts,
-            prior.precision(tuple(x.shape)), memory,
+            image_precision(tuple(x.shape)), memory,
         )  # fmt: skip
 
     def psnr(self, true: GradientShare, sent: GradientShare) -> float:

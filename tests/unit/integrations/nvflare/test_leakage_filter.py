@@ -166,7 +166,7 @@ def test_metrics_pass():
 def test_a_wrong_configuration_is_said_at_once():
     with pytest.raises(OptionError, match="warn, defend, refuse as the action, got 'drop'"):
         guard("drop")
-    with pytest.raises(OptionError, match="expected leaks among label"):
+    with pytest.raises(OptionError, match="expected one of label"):
         guard("warn", stop=["face"])
     with pytest.raises(ModelError, match=r"package\.module:factory, got 'lenet'"):
         LeakageFilter("lenet")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from softleak.paper.data import Split, load, load_cifar
 Bytes = npt.NDArray[np.uint8]
 
 TRAIN10 = [f"data_batch_{number}" for number in range(1, 6)]
+NAMES10 = ["airplane", "automobile", "bird", "cat", *(f"thing_{n}" for n in "abcdef")]
 NAMES100 = [f"thing_{number}" for number in range(100)]
 
 
@@ -32,23 +32,23 @@ def images(rows: Bytes) -> torch.Tensor:
     return torch.tensor(np.array(pixels, dtype=np.uint8)).reshape(-1, 32, 32, 3)
 
 
-def write_python10(folder: Path) -> None:
+def write10(folder: Path) -> None:
     for seed, name in enumerate([*TRAIN10, "test_batch"]):
-        batch = {b"data": planes(seed), b"labels": [seed, 9, 0], b"batch_label": b"x"}
-        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+        labels = np.array([[seed], [9], [0]], dtype=np.uint8)
+        (folder / f"{name}.bin").write_bytes(np.hstack([labels, planes(seed)]).tobytes())
+    (folder / "batches.meta.txt").write_text("\n".join(NAMES10) + "\n\n")
 
 
-def write_python100(folder: Path) -> None:
+def write100(folder: Path) -> None:
     for seed, name in ((0, "train"), (5, "test")):
-        batch = {"data": planes(seed), "fine_labels": [seed, 99, 0], "coarse_labels": [0, 1, 2]}
-        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
-    meta = {b"fine_label_names": NAMES100, b"coarse_label_names": []}
-    (folder / "meta").write_bytes(pickle.dumps(meta, protocol=2))
+        labels = np.array([[1, seed], [2, 99], [3, 0]], dtype=np.uint8)
+        (folder / f"{name}.bin").write_bytes(np.hstack([labels, planes(seed)]).tobytes())
+    (folder / "fine_label_names.txt").write_text("\n".join(NAMES100) + "\n")
 
 
 KINDS = {
-    "cifar-10-batches-py": write_python10,
-    "cifar-100-python": write_python100,
+    "cifar-10-batches-bin": write10,
+    "cifar-100-binary": write100,
 }
 
 
@@ -77,37 +77,31 @@ def test_folder_and_its_parent(folder: Path) -> None:
     check(folder.parent, ten)
 
 
-def test_fine_names_may_be_missing(tmp_path: Path) -> None:
-    write_python100(tmp_path)
-    (tmp_path / "meta").unlink()
-    assert load_cifar(tmp_path).class_names[7] == "class 7"
+def test_names_may_be_missing(tmp_path: Path) -> None:
+    write100(tmp_path)
+    (tmp_path / "fine_label_names.txt").unlink()
+    found = load_cifar(tmp_path)
+    assert found.class_names[7] == "class 7"
+    assert found.classes == 100
 
 
 def test_missing_batches_are_named(tmp_path: Path) -> None:
-    write_python10(tmp_path)
-    (tmp_path / "data_batch_4").unlink()
-    with pytest.raises(DataError, match="data_batch_4"):
+    write10(tmp_path)
+    (tmp_path / "data_batch_4.bin").unlink()
+    with pytest.raises(DataError, match=r"data_batch_4\.bin"):
         load_cifar(tmp_path, Split.TRAIN)
-    (tmp_path / "test_batch").unlink()
-    with pytest.raises(DataError, match="no CIFAR test files"):
-        load_cifar(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        {"labels": [1, 2, 3]},
-        {"data": planes(0)},
-        {"data": planes(0), "labels": [1, 2]},
-        {"data": planes(0), "labels": [1, 2, 10]},
-        {"data": planes(0), "labels": [1, 2, "3"]},
-        {"data": planes(0), "labels": [1, 2, True]},
-        {"data": planes(0)[:, :3071], "labels": [1, 2, 3]},
-    ],
-)
-def test_wrong_batches(batch: dict[str, object], tmp_path: Path) -> None:
-    (tmp_path / "test_batch").write_bytes(pickle.dumps(batch, protocol=2))
+@pytest.mark.parametrize("content", [b"", bytes(3072), bytes([10]) + bytes(3072), b"text"])
+def test_wrong_files(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "test_batch.bin").write_bytes(content)
     with pytest.raises(DataError):
+        load(tmp_path)
+
+
+def test_the_version_for_python_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "test_batch").write_bytes(b"a pickle")
+    with pytest.raises(DataError, match="binary version"):
         load(tmp_path)
 
 

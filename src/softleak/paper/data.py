@@ -1,4 +1,4 @@
-"""Read data sets: packs, folders of images, and the folders in which CIFAR is distributed.
+"""Images, sentences, labels, and the samples made of them.
 
 A pack (.npz) has pixels under `x`, differenced planes under `residual`, or photos under `jpeg`. It
 has labels under `y` and may have `class_names`; `wnid` marks an ImageNet sample.
@@ -7,18 +7,15 @@ has labels under `y` and may have `class_names`; `wnid` marks an ImageNet sample
 from __future__ import annotations
 
 import io
-import math
-import pickle
-import pickletools
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import resources
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +24,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from softleak.core.errors import DataError, MissingExtra, how_to_install
+from softleak.core.input_spec import CIFAR10_NORM, IMAGENET_NORM, Normalisation
+
+__all__ = [
+    "CIFAR10_NORM", "IMAGENET_NORM", "Augmentation", "Dirichlet", "Hard", "ImageSet", "Mixup",
+    "Normalisation", "Sample", "SmoothedMixup", "Smoothing", "Split", "embedded", "load",
+    "load_cifar", "load_folder", "load_pack", "mixup", "nth_sample", "numbered_generator",
+    "one_hot", "samples", "smooth", "verses",
+]  # fmt: skip
 
 # Resizing goes through float32, so a whole set at once would need several times its size.
 _RESIZED_AT_ONCE = 256
@@ -247,102 +252,6 @@ def _class_names(arrays: _Arrays, labels: npt.NDArray[np.int64]) -> tuple[str, .
     return tuple(table)
 
 
-_MEMO_CODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-_BYTE_TYPES = [(name,) for name in ("u1", b"u1", "|u1", b"|u1", "uint8", b"uint8", "B", b"B")]
-
-
-class _Stored:
-    """Stand for numpy's arrays and types: it keeps what was stored, and computes nothing."""
-
-    def __init__(self, *parts: object) -> None:
-        self.parts = parts
-
-    def __setstate__(self, state: object) -> None:
-        # numpy stores (version, shape, dtype, Fortran order, bytes) of an array
-        if isinstance(state, tuple) and len(state) == 5:
-            _, shape, dtype, fortran, raw = state
-            self.parts = (raw, dtype, shape, "F" if fortran else "C")
-
-    def bytes_array(self) -> npt.NDArray[np.uint8]:
-        """Return the array itself, if it holds unsigned bytes in C or Fortran order."""
-        if len(self.parts) != 4:
-            raise DataError("A pickled array lacks its contents.")
-        raw, dtype, shape, order = self.parts
-        named = dtype.parts[:1] if isinstance(dtype, _Stored) else ()
-        if named not in _BYTE_TYPES:
-            raise DataError("Expected a pickled array of unsigned bytes, got another type.")
-        if not isinstance(raw, (bytes, bytearray)) or not isinstance(shape, tuple):
-            raise DataError("A pickled array is not stored as bytes and a shape.")
-        sizes = [n for n in shape if isinstance(n, int) and n >= 0]
-        if len(sizes) != len(shape) or math.prod(sizes) != len(raw):
-            raise DataError("A pickled array's shape does not match its bytes.")
-        flat = np.frombuffer(bytes(raw), dtype=np.uint8)
-        return flat.reshape(sizes, order="F" if order == "F" else "C")
-
-
-def _encode(text: object, encoding: object) -> bytes:
-    """Return encoded text, as _codecs.encode does when Python 3 reads bytes of protocol 2."""
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise DataError("A pickle asks for an encoding other than latin1.")
-    return text.encode("latin1")
-
-
-_STAND_INS = {
-    ("_codecs", "encode"): _encode,
-    ("numpy", "dtype"): _Stored,
-    ("numpy", "ndarray"): _Stored,
-    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Stored(),  # __setstate__ fills it
-    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Stored(),  # __setstate__ fills it
-    ("numpy.core.numeric", "_frombuffer"): _Stored,
-    ("numpy._core.numeric", "_frombuffer"): _Stored,
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> object:
-        try:
-            return _STAND_INS[module, name]
-        except KeyError:
-            raise DataError(
-                f"The pickle asks for {module}.{name}, which no CIFAR file needs. "
-                "It was not run; do not trust this file."
-            ) from None
-
-    def persistent_load(self, _: object) -> NoReturn:
-        raise DataError("The pickle refers to objects outside itself, which no CIFAR file does.")
-
-
-def unpickle(data: bytes) -> dict[str, object]:
-    """Return the dictionary in a pickled CIFAR file, keys as text and arrays as arrays."""
-    try:
-        # A huge memo index makes the reader allocate a table of that size.
-        for code, argument, _ in pickletools.genops(data):
-            if code.name in _MEMO_CODES and isinstance(argument, int) and argument > len(data):
-                raise DataError("The pickle's memo index is out of all proportion.")
-        content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
-    except DataError:
-        raise
-    except Exception as error:  # a damaged pickle may raise almost anything
-        raise DataError(f"Not a readable CIFAR pickle: {error}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"Expected a dictionary in a CIFAR pickle, got {type(content).__name__}.")
-    return {
-        _text(key): value.bytes_array() if isinstance(value, _Stored) else value
-        for key, value in content.items()
-    }
-
-
-def _text(value: object) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
-
-
-CIFAR10_NAMES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
-CIFAR_PIXELS = 3 * 32 * 32
-LARGEST_CIFAR_FILE = 512 * 2**20  # the largest official file has 155 MB
-
-
 class Split(Enum):
     """The part of a data set that is read."""
 
@@ -350,83 +259,58 @@ class Split(Enum):
     TEST = "test"
 
 
-# The files of each split in the folders for Python, which hold pickles.
-CIFAR_FILES: Mapping[str, Mapping[Split, tuple[str, ...]]] = {
-    "cifar-10-batches-py": {
-        Split.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)),
-        Split.TEST: ("test_batch",),
-    },
-    "cifar-100-python": {Split.TRAIN: ("train",), Split.TEST: ("test",)},
+class CifarFolder(NamedTuple):
+    """What the binary version of CIFAR-10 or CIFAR-100 consists of."""
+
+    files: Mapping[Split, tuple[str, ...]]  # the files of each split
+    labels: int  # how many bytes before an image are labels; the last one is that of its class
+    names: str  # the file with the names of classes
+
+
+_BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+CIFAR: Mapping[str, CifarFolder] = {
+    "cifar-10-batches-bin": CifarFolder(
+        {Split.TRAIN: _BATCHES, Split.TEST: ("test_batch.bin",)}, 1, "batches.meta.txt"
+    ),
+    "cifar-100-binary": CifarFolder(
+        {Split.TRAIN: ("train.bin",), Split.TEST: ("test.bin",)}, 2, "fine_label_names.txt"
+    ),
 }
+CIFAR_PIXELS = 3 * 32 * 32
 
 
 def load_cifar(path: str | PathLike[str], split: Split = Split.TEST) -> ImageSet:
-    """Read one split of CIFAR-10 or CIFAR-100 from its folder for Python, or one that holds it."""
+    """Read one split of CIFAR's binary version: from its folder, or from the one that holds it."""
     place = Path(path)
-    files = _cifar_files(place, split)
+    found = _cifar_at(place)
+    if found is None:
+        raise DataError(f"{place} has no CIFAR files; expected those of {' or '.join(CIFAR)}.")
+    home, kind = found
+    files = [home / name for name in kind.files[split]]
     if lacking := [file.name for file in files if not file.is_file()]:
         raise DataError(f"{place} lacks {', '.join(lacking)} of CIFAR.")
-    if not files:
-        expected = ", ".join(names[split][0] for names in CIFAR_FILES.values())
-        raise DataError(f"{place} has no CIFAR {split.value} files; expected one of {expected}.")
-    batches = [_cifar_batch(_cifar_content(file)) for file in files]
-    planes, labels, fine = (list(part) for part in zip(*batches, strict=True))
-    images = np.concatenate(planes).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return ImageSet(
-        torch.from_numpy(np.ascontiguousarray(images)),
-        torch.from_numpy(np.concatenate(labels)),
-        _fine_names(files[0].parent) if any(fine) else CIFAR10_NAMES,
-    )
+    content = np.concatenate([np.fromfile(file, dtype=np.uint8) for file in files])
+    size = kind.labels + CIFAR_PIXELS
+    if not len(content) or len(content) % size:
+        raise DataError(
+            f"Expected records of {size} bytes in {files[0].name}, got {len(content)} bytes in "
+            "all: a file is cut short or of another format."
+        )
+    rows = content.reshape(-1, size)
+    images = rows[:, kind.labels :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    labels = rows[:, kind.labels - 1].astype(np.int64)
+    given = (home / kind.names).read_text("latin1").split() if (home / kind.names).is_file() else ()
+    names = tuple(given) or tuple(f"class {number}" for number in range(10**kind.labels))
+    return ImageSet(torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels), names)
 
 
-def is_cifar_folder(place: Path) -> bool:
-    """Return whether a folder, or one of an official name in it, holds CIFAR files."""
-    return any(_cifar_files(place, split) for split in Split)
-
-
-def _cifar_files(place: Path, split: Split) -> list[Path]:
-    """Return the files that a split consists of; none unless at least one of them is there."""
-    home = next((place / name for name in CIFAR_FILES if (place / name).is_dir()), place)
-    for names in CIFAR_FILES.values():
-        files = [home / name for name in names[split]]
-        if any(file.is_file() for file in files):
-            return files
-    return []
-
-
-def _cifar_content(file: Path) -> dict[str, object]:
-    if file.stat().st_size > LARGEST_CIFAR_FILE:
-        raise DataError(f"{file.name} has more bytes than any CIFAR file: {LARGEST_CIFAR_FILE}.")
-    return unpickle(file.read_bytes())
-
-
-def _cifar_batch(
-    content: Mapping[str, object],
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], bool]:
-    """Return rows (N, 3072) of a red, a green and a blue plane, labels, and whether these are fine.
-
-    Fine labels are those of CIFAR-100's hundred classes.
-    """
-    planes = content.get("data")
-    if not isinstance(planes, np.ndarray) or planes.ndim != 2 or planes.shape[1] != CIFAR_PIXELS:
-        raise DataError(f"Expected the key 'data' with bytes (N, {CIFAR_PIXELS}) in a CIFAR file.")
-    fine = "fine_labels" in content
-    labels, classes = content.get("fine_labels" if fine else "labels"), 100 if fine else 10
-    if not isinstance(labels, list) or len(labels) != len(planes):
-        raise DataError(f"Expected a list of {len(planes)} labels in a CIFAR file.")
-    if not all(type(label) is int and 0 <= label < classes for label in labels):
-        raise DataError(f"Every label in this CIFAR file must be an integer below {classes}.")
-    return planes, np.array(labels, dtype=np.int64), fine
-
-
-def _fine_names(folder: Path) -> tuple[str, ...]:
-    """Return the class names in CIFAR-100's `meta` file, or numbered ones if there is none."""
-    if not (folder / "meta").is_file():
-        return tuple(f"class {number}" for number in range(100))
-    names = _cifar_content(folder / "meta").get("fine_label_names")
-    if not isinstance(names, list) or not all(isinstance(name, (bytes, str)) for name in names):
-        raise DataError("Expected a list of names under 'fine_label_names'.")
-    return tuple(map(_text, names))
+def _cifar_at(place: Path) -> tuple[Path, CifarFolder] | None:
+    """Return the folder of CIFAR's files, and which these are; None if there are none."""
+    home = next((place / name for name in CIFAR if (place / name).is_dir()), place)
+    for kind in CIFAR.values():
+        if any((home / name).is_file() for names in kind.files.values() for name in names):
+            return home, kind
+    return None
 
 
 _SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -441,7 +325,7 @@ def load_folder(path: str | PathLike[str], size: int | None = None) -> ImageSet:
     if not classes:
         raise DataError(
             f"{root} has no subfolder with images. Expected one subfolder for each class, "
-            f"with files ending in {', '.join(sorted(_SUFFIXES))}."
+            f"with files ending in {', '.join(sorted(_SUFFIXES))}, or CIFAR's binary version."
         )
     files = [(file, label) for label, c in enumerate(classes) for file in image_files(c)]
     images = [_read(file, size) for file, _ in files]
@@ -464,7 +348,7 @@ def _read(file: Path, size: int | None) -> Tensor:
     return image if size is None else resize_bytes(image.unsqueeze(0), size).squeeze(0)
 
 
-FILES = resources.files("softleak.paper.data").joinpath("files")
+FILES = resources.files("softleak.paper").joinpath("files")
 
 
 def embedded() -> ImageSet:
@@ -479,14 +363,195 @@ def verses() -> tuple[str, ...]:
 
 
 def load(path: str | PathLike[str], split: Split = Split.TEST, size: int | None = None) -> ImageSet:
-    """Read an .npz pack, a folder of CIFAR for Python, or a folder of class folders.
+    """Read an .npz pack, the folder of CIFAR's binary version, or a folder of class folders.
 
     ``split`` is the part of CIFAR that is read; ``size`` makes the images square, if given.
     """
     place = Path(path)
     if not place.exists():
         raise DataError(f"No data at {place}.")
-    if place.is_dir() and not is_cifar_folder(place):
+    if place.is_dir() and _cifar_at(place) is None:
         return load_folder(place, size)
     images = load_cifar(place, split) if place.is_dir() else load_pack(place)
     return images if size is None else images.resized(size)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A network input x (C, H, W) and its soft label y (classes,)."""
+
+    x: Tensor
+    y: Tensor
+
+
+def one_hot(label: int, classes: int) -> Tensor:
+    """Return the label (classes,) float64 that is 1 at `label`."""
+    return smooth(label, classes, 0.0)
+
+
+def smooth(label: int, classes: int, epsilon: float) -> Tensor:
+    """Return the label (classes,) float64 with 1 - ε + ε/C at `label` and ε/C elsewhere."""
+    if not 0 <= label < classes:
+        raise DataError(f"label must lie in 0 to {classes - 1} for {classes} classes, got {label}.")
+    check_share("epsilon", epsilon)
+    y = torch.full((classes,), epsilon / classes, dtype=torch.float64)
+    y[label] = 1 - epsilon + epsilon / classes
+    return y
+
+
+def mixup(x1: Tensor, y1: Tensor, x2: Tensor, y2: Tensor, weight: float) -> Sample:
+    """Return (1 - weight) of the first image and label plus `weight` of the second."""
+    check_share("weight", weight)
+    if x1.shape != x2.shape or y1.shape != y2.shape:
+        raise DataError(
+            f"Expected two samples of one shape, got images {tuple(x1.shape)} and "
+            f"{tuple(x2.shape)}, labels {tuple(y1.shape)} and {tuple(y2.shape)}."
+        )
+    return Sample((1 - weight) * x1 + weight * x2, (1 - weight) * y1 + weight * y2)
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise unless value lies in [0, 1]."""
+    if not 0.0 <= value <= 1.0:
+        raise DataError(f"{name} must lie in [0, 1], got {value}.")
+
+
+# Makes the sample of an image by its index in the set.
+Augmentation = Callable[[ImageSet, Normalisation, int, torch.Generator], Sample]
+
+
+class _Labelled:
+    """An augmentation that leaves the image as it is."""
+
+    def label(self, images: ImageSet, index: int, generator: torch.Generator) -> Tensor:
+        """Return the label (classes,) of image `index`."""
+        raise NotImplementedError
+
+    def __call__(
+        self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
+    ) -> Sample:
+        return Sample(norm.apply(images.pixels(index)), self.label(images, index, generator))
+
+
+@dataclass(frozen=True)
+class Hard(_Labelled):
+    """Give the image its one-hot label; nothing is drawn."""
+
+    def label(self, images: ImageSet, index: int, _: torch.Generator) -> Tensor:
+        return one_hot(int(images.labels[index]), images.classes)
+
+
+@dataclass(frozen=True)
+class Smoothing(_Labelled):
+    """Give the image a smoothed label, with ε ~ U(low, high)."""
+
+    low: float = 0.0
+    high: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_range(self.low, self.high)
+
+    def label(self, images: ImageSet, index: int, generator: torch.Generator) -> Tensor:
+        epsilon = _uniform(self.low, self.high, generator)
+        return smooth(int(images.labels[index]), images.classes, epsilon)
+
+
+@dataclass(frozen=True)
+class Dirichlet(_Labelled):
+    """Give the image any soft label at all, drawn from Dir(alpha, ..., alpha)."""
+
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < float("inf"):
+            raise DataError(f"alpha must be positive and finite, got {self.alpha}.")
+
+    def label(self, images: ImageSet, _: int, generator: torch.Generator) -> Tensor:
+        # torch draws from no Dirichlet with a generator, so NumPy does, from a seed torch draws.
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        y = np.random.default_rng(seed).dirichlet([self.alpha] * images.classes)
+        return torch.from_numpy(y)
+
+
+@dataclass(frozen=True)
+class Mixup:
+    """Mix in an image of another class, with λ ~ U(low, high)."""
+
+    low: float = 0.0
+    high: float = 1.0
+    epsilon: float = 0.0  # by which both labels are smoothed
+
+    def __post_init__(self) -> None:
+        _check_range(self.low, self.high)
+        check_share("epsilon", self.epsilon)
+
+    def __call__(
+        self, images: ImageSet, norm: Normalisation, index: int, generator: torch.Generator
+    ) -> Sample:
+        """Return the sample made from image `index` (1 - λ) and its partner (λ)."""
+        partner = _partner(images, index, generator)
+        weight = _uniform(self.low, self.high, generator)
+        x1, x2 = (norm.apply(images.pixels(i)) for i in (index, partner))
+        y1, y2 = (
+            smooth(int(images.labels[i]), images.classes, self.epsilon) for i in (index, partner)
+        )
+        return mixup(x1, y1, x2, y2, weight)
+
+
+@dataclass(frozen=True)
+class SmoothedMixup(Mixup):
+    """Mix in an image of another class, of labels that are smoothed by a tenth."""
+
+    epsilon: float = 0.1
+
+
+def _partner(images: ImageSet, index: int, generator: torch.Generator) -> int:
+    others = (images.labels != images.labels[index]).nonzero().flatten()
+    if not len(others):
+        raise DataError("Mixup needs images of at least two classes, but the set has one.")
+    choice = torch.randint(len(others), (), generator=generator, device=generator.device)
+    return int(others[int(choice)])
+
+
+def _uniform(low: float, high: float, generator: torch.Generator) -> float:
+    draw = torch.rand((), generator=generator, device=generator.device, dtype=torch.float64)
+    return low + (high - low) * float(draw)
+
+
+def _check_range(low: float, high: float) -> None:
+    check_share("low", low)
+    check_share("high", high)
+    if low > high:
+        raise DataError(f"low must not exceed high, got {low} and {high}.")
+
+
+def samples(
+    images: ImageSet, augmentation: Augmentation, count: int, seed: int,
+    normalisation: Normalisation, size: int | None = None,
+) -> Iterator[Sample]:  # fmt: skip
+    """Yield samples of images drawn at random; sample i depends on (seed, i) alone.
+
+    Each x is resized to (C, size, size), if ``size`` is given. Mixing, normalising and resizing are
+    affine and commute, so it is done once, at the end.
+    """
+    for number in range(count):
+        yield nth_sample(images, augmentation, number, seed, normalisation, size)
+
+
+def nth_sample(
+    images: ImageSet, augmentation: Augmentation, number: int, seed: int,
+    normalisation: Normalisation, size: int | None = None,
+) -> Sample:  # fmt: skip
+    """Return sample `number` of a stream, without computing those before it."""
+    generator = numbered_generator(seed, number)
+    index = int(torch.randint(len(images), (), generator=generator))
+    sample = augmentation(images, normalisation, index, generator)
+    return sample if size is None else Sample(resize(sample.x[None], size)[0], sample.y)
+
+
+def numbered_generator(seed: int, number: int) -> torch.Generator:
+    """Return the generator that sample `number` is drawn with."""
+    if seed < 0:
+        raise DataError(f"seed must be 0 or more, got {seed}.")
+    mixed = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(mixed) >> 1)

@@ -61,7 +61,7 @@ from softleak.io.untrusted import check_file, shown
 from softleak.io.weights import copy_weights, match, own_weights
 from softleak.labels.evidence.probes import evidence_of
 from softleak.paper import data, models
-from softleak.paper.data.load import LARGEST_CLASS_COUNT, embedded
+from softleak.paper.data import LARGEST_CLASS_COUNT, embedded
 from softleak.paper.sample import NORMALISATION, sample_shares
 from softleak.present.dossier import write_dossier
 from softleak.present.machine import as_data, write_json, write_junit, write_sarif

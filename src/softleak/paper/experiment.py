@@ -10,7 +10,7 @@ from enum import Enum
 from typing import ClassVar
 
 from softleak.core.errors import OptionError
-from softleak.paper.data.load import FILES
+from softleak.paper.data import FILES
 from softleak.paper.networks import NETWORKS, AttackedNetwork, Network, Shelf
 from softleak.paper.sweep import Measures, Piece
 

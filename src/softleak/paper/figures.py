@@ -26,7 +26,7 @@ from softleak.matching.reconstruct import reconstruct_many
 from softleak.matching.tasks import RandomLabel
 from softleak.paper import tables
 from softleak.paper.classic import RowRatios, Variance, Vectorised
-from softleak.paper.data.samples import Sample, smooth
+from softleak.paper.data import Sample, smooth
 from softleak.paper.experiment import Cell, Experiment
 from softleak.paper.networks import (
     MIXED,

@@ -22,8 +22,7 @@ from softleak.io.weights import copy_weights
 from softleak.labels.evidence.probes import evidence_of
 from softleak.labels.evidence.relation import Relation
 from softleak.paper import data, models
-from softleak.paper.data.load import ImageSet
-from softleak.paper.data.samples import Augmentation, Sample
+from softleak.paper.data import Augmentation, ImageSet, Sample
 
 # Seeds: of initial weights, and of the first repetition's samples and noise; a repetition adds its
 # number to these.

@@ -38,9 +38,16 @@ from softleak.matching.tasks import (
     Seen,
 )
 from softleak.paper.classic import PUBLISHED_NOISE, RowRatios, Vectorised
-from softleak.paper.data import Augmentation, ImageSet, Sample, mixup, one_hot, smooth
-from softleak.paper.data.load import resize
-from softleak.paper.data.samples import numbered_generator
+from softleak.paper.data import (
+    Augmentation,
+    ImageSet,
+    Sample,
+    mixup,
+    numbered_generator,
+    one_hot,
+    resize,
+    smooth,
+)
 from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit
 from softleak.paper.networks import (
     MIXED,

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from softleak.core.input_spec import CIFAR10_NORM
 from softleak.io.atomic import replacing
-from softleak.paper.data.load import ImageSet
+from softleak.paper.data import ImageSet
 from softleak.paper.models import MODELS
 
 LARGEST_SHIFT = 4  # the number of pixels by which training images are shifted at most

@@ -131,7 +131,7 @@ def test_truncated_and_damaged_files(compression: int, tmp_path: Path) -> None:
 def test_a_claim_of_great_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "a.npz", x=np.zeros((100, 64, 64, 3), dtype=np.uint8), y=[0] * 100)
     assert file.stat().st_size < 10_000
-    monkeypatch.setattr(import_module("softleak.paper.data.load"), "LARGEST_PACK", 10**6)
+    monkeypatch.setattr(import_module("softleak.paper.data"), "LARGEST_PACK", 10**6)
     with pytest.raises(DataError, match="unfolds"):
         load_pack(file)
 

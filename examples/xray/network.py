@@ -42,7 +42,8 @@ class XRayNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return a logit for each finding of images (B, 1, H, W)."""
         maps = self.blocks(F.relu(self.stem(x)))
-        return self.head(F.adaptive_avg_pool2d(maps, 4).flatten(1))
+        logits: Tensor = self.head(F.adaptive_avg_pool2d(maps, 4).flatten(1))
+        return logits
 
 
 def drawn(labels: Tensor, seed: int) -> Tensor:
@@ -82,6 +83,6 @@ def make() -> nn.Module:
         labels = some_labels(BATCH, 1000 * ROUND + step)
         loss = F.binary_cross_entropy_with_logits(model(drawn(labels, step)), labels)
         optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
     return model.eval()

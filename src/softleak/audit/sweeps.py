@@ -70,12 +70,6 @@ class Treatment:
         errors = {n: math.hypot(noise, sent.noise(n), _missing(g)) for n, g in sent.items()}
         return [sent, replace(sent, rounding=errors)]
 
-    @property
-    def words(self) -> str:
-        """Return the treatment as it continues a sentence; empty if it does nothing."""
-        said = f" on the largest {self.kept:.0%} of the entries" if self.prunes else ""
-        return f"{said}, clipped to {self.length:.0%} of its length" if self.clips else said
-
 
 PLAIN = Treatment()
 # What a guard tries, each with noise. A new treatment is a line here.
@@ -247,12 +241,6 @@ class Utility:
         It is a part of the fall after the true update itself: ``cosine · min(1, length)``.
         """
         return self.cosine * min(1.0, self.length)
-
-    @property
-    def words(self) -> str:
-        """Return the utility as a table shows it."""
-        said = f"cosine {self.cosine:.2f}"
-        return said if self.loss is None else f"{said}, {self.loss:.0%} of the fall in loss"
 
 
 def utility(true: GradientShare, sent: GradientShare, falls: LossFall | None = None) -> Utility:

@@ -9,9 +9,7 @@ mix with another class. The errors of a solution do not show it, since it is far
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -180,24 +178,28 @@ TRADES_NEGATIVE = 1e-3  # a label may have entries so far below zero before the 
 TRADES_MISFIT = 32.0
 
 
-class Trade(NamedTuple):
-    """A trade of sample ``i`` with ``s``: the flat that ``i`` moves to, and ``t``."""
-
-    i: int
-    s: int
-    flat: int
-    t: float
-
-
 def without_traded(
     proof: BatchCertificate, system: JointSystem, x: Tensor, supports: Supports
 ) -> BatchCertificate:
-    """Return a certificate in which no label counts as proved that a trade explains as well."""
+    """Return a certificate in which no label counts as proved that a trade explains as well.
+
+    Sample ``i`` trades with ``s``, whose ``p_s`` stays, if both labels are in the family after it.
+    """
     at, regular = system.point(x), proof.regular.clone()
-    for trade in _trades(system, at, supports, proof.label_errors):
-        labels = _labels_after(system, at, supports, trade)
-        if labels is not None:
-            regular &= (labels - at.label).abs().sum(-1) <= proof.label_errors
+    for s in (at.p.amax(-1) >= TRADES_SURE).nonzero()[:, 0].tolist():
+        difference = at.p[s] - at.label[s]
+        for i in (other for other in range(len(at.label)) if other != s):
+            t, label, missed = _hits(at.label[i], difference, supports)
+            change = (label - at.label[i]).abs().sum(-1)
+            # What the difference of the sample that pays is multiplied by.
+            c = 1 - t if system.space.with_bias else torch.ones_like(t)
+            paid = at.p[s] - c[:, None] * difference
+            fits = (missed <= TRADES_MISSED * change) & (change > proof.label_errors[i])
+            fits &= torch.minimum(label.amin(-1), paid.amin(-1)) >= -TRADES_NEGATIVE
+            for flat in (fits & (c != 0)).nonzero()[:, 0].tolist():
+                found = _labels_after(system, at, supports, (i, s, flat), float(t[flat]))
+                if found is not None:
+                    regular &= (found - at.label).abs().sum(-1) <= proof.label_errors
     return replace(proof, regular=regular)
 
 
@@ -220,25 +222,6 @@ def without_other_labels(
     return replace(proof, regular=regular)
 
 
-def _trades(
-    system: JointSystem, at: SamplePoints, supports: Supports, errors: Tensor
-) -> Iterator[Trade]:
-    """Yield trades after which both labels are in the family, as long as ``p_s`` stays."""
-    for s in (at.p.amax(-1) >= TRADES_SURE).nonzero()[:, 0].tolist():
-        difference = at.p[s] - at.label[s]
-        for i in range(len(at.label)):
-            if i == s:
-                continue
-            t, label, missed = _hits(at.label[i], difference, supports)
-            change = (label - at.label[i]).abs().sum(-1)
-            # What the difference of the sample that pays is multiplied by.
-            c = 1 - t if system.space.with_bias else torch.ones_like(t)
-            paid = at.p[s] - c[:, None] * difference
-            fits = (missed <= TRADES_MISSED * change) & (change > errors[i])
-            fits &= torch.minimum(label.amin(-1), paid.amin(-1)) >= -TRADES_NEGATIVE
-            yield from (Trade(i, s, flat, float(t[flat])) for flat in fits.nonzero()[:, 0].tolist())
-
-
 def _hits(y: Tensor, difference: Tensor, supports: Supports) -> tuple[Tensor, Tensor, Tensor]:
     """Return where the line ``y − t difference`` (C,) comes nearest to each of N flats.
 
@@ -253,15 +236,15 @@ def _hits(y: Tensor, difference: Tensor, supports: Supports) -> tuple[Tensor, Te
 
 
 def _labels_after(
-    system: JointSystem, at: SamplePoints, supports: Supports, trade: Trade
+    system: JointSystem, at: SamplePoints, supports: Supports, trade: tuple[int, int, int], t: float
 ) -> Tensor | None:
-    """Return the labels (R, C) that explain the gradient after a trade, or None."""
-    space, own, (i, flat) = system.space, system.supports, (trade.i, trade.flat)
-    c = 1 - trade.t if space.with_bias else 1.0
-    if c == 0:
-        return None
-    b = at.b.clone()
-    b[trade.s] = (b[trade.s] - trade.t * b[trade.i]) / c
+    """Return the labels (R, C) that explain the gradient after a trade, or None.
+
+    The ``trade`` is of sample ``i`` with ``s``, and names the flat that ``i`` moves to.
+    """
+    i, s, flat = trade
+    space, own, b = system.space, system.supports, at.b.clone()
+    b[s] = (b[s] - t * b[i]) / (1 - t if space.with_bias else 1.0)
     # The flat of each sample, with that of one sample replaced:
     origin, directions = own.origin.clone(), own.directions.clone()
     origin[i], directions[i] = supports.origin[flat], supports.directions[flat]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,8 +54,7 @@ NARROW_PER_SAMPLE = 3  # beyond, this many per sample are tried, those that the 
 NARROW_AT_LEAST = 12  # and no fewer than this
 
 
-@dataclass(frozen=True, eq=False)
-class HeadReading:
+class HeadReading(NamedTuple):
     """What the head's gradient says of a batch."""
 
     space: HeadSpace  # the factors of the gradient, at the scale that fits
@@ -71,14 +71,10 @@ def read_head(
 ) -> HeadReading | None:  # fmt: skip
     """Return the samples behind a head's gradient, or None if none was found.
 
-    Args:
-        space: the factors of the gradient, at the assumed scale.
-        features: (n, I) usual features, from which the search starts.
-        family: the family of every label; None tries the usual ones in turn.
-        scales: whether the scale is taken as known, in the order in which that is tried.
-        stated: whether the scale is: the number of samples, and that the share is the gradient of
-            their mean loss. Otherwise it must follow from the numbers as well, since the labels of
-            saturated samples move with it.
+    The search starts from usual ``features`` (n, I), with the scale known and then unknown, or as
+    ``scales`` say. If it is not ``stated`` (the number of samples, and that the share is the
+    gradient of their mean loss), it must follow from the numbers as well, since the labels of
+    saturated samples move with it.
     """
     likely = _likely(space, features)
     best: HeadReading | None = None
@@ -176,9 +172,8 @@ def _said_of_scale(reading: HeadReading, size: int, knowledge: Knowledge) -> str
     times = reading.scale * size
     if knowledge.scale_unknown:
         return f"the share is {1 / reading.scale:.4g} times the mean gradient of {size} samples"
-    numbers = (
-        f"the numbers are those of a sum over the samples divided by {times:.6g}, not by {size}"
-    )
+    divided = f"divided by {times:.6g}, not by {size}"
+    numbers = f"the numbers are those of a sum over the samples {divided}"
     if abs(times - round(times)) > WHOLE_SAMPLES * times:
         return f"{numbers}: the share was scaled, or the learning rate or optimiser is another"
     return f"{numbers}: the batch has {times:.6g} samples, or the share was scaled"
@@ -348,20 +343,18 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
     features = subject.once(features_of_noise).to(space.U.device)
     scales = (False,) if knowledge.scale_unknown else (True, False)
     stated = knowledge.samples is not None and knowledge.scale == "known"
+    scaled, family = space.times(float(size)), knowledge.family
     try:
-        reading = read_head(
-            space.times(float(size)), features, knowledge.family, scales=scales, stated=stated
-        )
+        reading = read_head(scaled, features, family, scales=scales, stated=stated)
     except (ArithmeticError, BROKEN) as error:
         return BatchRecovery(Status.NOT_SINGLE, SINGULAR.format(in_a_line(error)), size)
     if reading is None:
         return BatchRecovery(Status.NOT_SINGLE, _unsolvable(space, size, knowledge), size)
     samples = tuple(_samples(reading, knowledge))
     proved = all(sample.status is Status.UNIQUE for sample in samples)
-    shown = (
-        reading.whole and len(samples) == size and (knowledge.scale_unknown or reading.scale == 1.0)
-    )
-    status = Status.UNIQUE if proved and shown else Status.AMBIGUOUS
+    shown = reading.whole and len(samples) == size
+    assumed = knowledge.scale_unknown or reading.scale == 1.0
+    status = Status.UNIQUE if proved and shown and assumed else Status.AMBIGUOUS
     return BatchRecovery(status, _said(reading, samples, size, knowledge), size, samples)
 
 
@@ -407,11 +400,8 @@ def _alone(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Batc
         f"the head's gradient shows one sample where {size} were announced: the others have no "
         "gradient that stands out of rounding, or the same feature or difference p − y as this one."
     )
-    message = f"{shown} All of them taken as one sample have no label"
-    if found:
-        message = (
-            f"{shown} The label is that of all of them taken as one sample, so nothing is proved"
-        )
+    label = "The label is that of all of them taken as one sample, so nothing is proved"
+    message = f"{shown} {label if found else 'All of them taken as one sample have no label'}"
     samples = tuple(replace(one, status=status, reason=message) for one in found)
     return BatchRecovery(status, message, size, samples)
 
@@ -435,7 +425,6 @@ def _balanced(space: HeadSpace, subject: Subject) -> bool:
     sums = space.gradient.sum(0).abs()
     sizes = space.gradient.abs().sum(0)
     usual = space.widened(subject.once(features_of_noise).to(sums.device)).abs().mean()
-    allowed = BALANCED_ROUNDINGS * space.relative * (sizes.max() + usual) + space.absolute * (
-        6 * len(space.gradient) ** 0.5
-    )
+    rounding = BALANCED_ROUNDINGS * space.relative * (sizes.max() + usual)
+    allowed = rounding + space.absolute * (6 * len(space.gradient) ** 0.5)
     return bool((sums <= allowed).all()) and bool(torch.isfinite(sums).all())

@@ -224,9 +224,7 @@ class HeadSpace:
         U, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
         relative = max(share.resolution(head.weight_name, head.dtype), OWN)
         usual = float(columns.square().mean().sqrt())
-        absolute, smallest = (
-            size * usual for size in (absolute, share.smallest(head.weight_name, head.dtype))
-        )
+        absolute, smallest = absolute * usual, share.smallest(head.weight_name, head.dtype) * usual
         edge = 2 * sum(side**0.5 for side in gradient.shape) * absolute
         rank = int((RANK.second_value * relative * S[0] + edge < S).sum())
         space = (U[:, :rank], S[:rank], Vh[:rank].T, weights, columns, torch.ones_like(offset))
@@ -467,7 +465,6 @@ def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return value, (b - value * ratio_a * a) / size, (a - value * ratio_b * b) / size
 
 
-# What turns single roundings into standard errors.
 ROUNDING_SUMMED = 2.0  # how many roundings a sum over the batch and over a feature has, as a factor
 ROUNDING_LEAST = 1.0  # the smallest error of a number near one, in roundings of its own size
 

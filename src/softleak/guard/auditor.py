@@ -355,8 +355,7 @@ class Auditor:
         """Return an update checked, under the names of the model, or raise ``ShareError``."""
         if update.share is None:
             raise ShareError(update.reason)
-        options = self.question.options(update.scale_known)
-        return replace(update, share=prepared(subject, update.share, options))
+        return replace(update, share=prepared(subject, update.share, Options()))
 
     def one(self, subject: Subject, update: ClientUpdate, *, inputs: bool) -> ClientAudit:
         """Return the audit of a single update that is ``ready``, with its input if asked for."""

@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from softleak.audit.leaks import Leak
-from softleak.audit.sweeps import TREATMENTS, Treatment, Utility, utility
+from softleak.audit.sweeps import PLAIN, TREATMENTS, Treatment, Utility, utility
 from softleak.audit.weakest import (
     Make,
     Search,
@@ -27,7 +27,7 @@ from softleak.core.loss import CrossEntropy
 from softleak.core.share import GradientShare
 from softleak.defenses.defense import GaussianNoise
 from softleak.guard.auditor import Auditor, ClientAudit, ClientUpdate, Question
-from softleak.present.words import contradiction
+from softleak.present.words import contradiction, treatment_words
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +53,8 @@ class GuardOutcome:
             left = "" if self.left is None else f"; cosine to the update {self.left.cosine:.2f}"
             return (
                 f"Sent with noise of standard deviation {self.stopped.setting:.2g}"
-                f"{self.stopped.treatment.words}, behind which this attack did not succeed{right}"
-                f"{left}."
+                f"{treatment_words(self.stopped.treatment)}, behind which this attack did not "
+                f"succeed{right}{left}."
             )
         found, unknown = self.found, self.found.unattacked & stop
         broken = " The update contradicts what was stated." if found.contradicted else ""
@@ -75,14 +75,15 @@ class GuardOutcome:
         """
         never = {Leak.INPUT} - stop
         leaks, unattacked = self.found.leaks, self.found.unattacked
+        done = PLAIN if self.stopped is None else self.stopped.treatment
         return {
             **{f"guard-{leak.value}": float(leak in leaks) for leak in Leak if leak not in never},
             **{f"guard-{leak.value}-not-attacked": float(leak in unattacked) for leak in Leak},
             "guard-contradicted": float(self.found.contradicted),
             "guard-defended": float(self.stopped is not None),
             "guard-noise": 0.0 if self.stopped is None else self.stopped.setting,
-            "guard-kept": 1.0 if self.stopped is None else self.stopped.treatment.kept,
-            "guard-length": 1.0 if self.stopped is None else self.stopped.treatment.length,
+            "guard-kept": done.kept,
+            "guard-length": done.length,
             "guard-cosine": 1.0 if self.left is None else self.left.cosine,
             "guard-class-bound": 1.0 if self.stopped is None else self.stopped.class_bound,
             "guard-seconds": seconds,

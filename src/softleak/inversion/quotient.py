@@ -15,19 +15,17 @@ from dataclasses import dataclass
 
 import torch
 from scipy.optimize import minimize_scalar
-from torch import Tensor, nn
+from torch import Tensor
 
-from softleak.core.errors import SoftleakError
 from softleak.core.factors import factor
-from softleak.core.forward import forward_one, random_input
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.check import AGREES, CHANCE, LOOSEST, Shown, feature_of
 from softleak.inversion.results import psnr_of
 from softleak.labels.fit import grid_step
+from softleak.labels.local.whole import input_layer
 from softleak.labels.otherwise import is_sign_pattern
-from softleak.numerics.recorder import recorded_inputs
 
 ROUNDINGS = 64.0  # that a gradient of one sample may be off a product
 TRIED, WIDEST = 61, 1e6  # factors that are tried, and the largest
@@ -57,31 +55,6 @@ class Quotient:
     def psnr(self, pixel: Tensor | float) -> float:
         """Return the PSNR in dB that the error predicts; one unit is worth ``pixel`` pixels."""
         return psnr_of(self.error, torch.as_tensor(pixel, dtype=torch.double))
-
-
-def input_layer(subject: Subject) -> str | None:
-    """Return the fully connected layer with a bias that the input enters as it is, if any."""
-    shape = subject.tensor_shape
-    if shape is None:
-        return None
-    named = {
-        name: module for name, module in subject.model.named_modules()
-        if isinstance(module, nn.Linear) and module.bias is not None
-        and module.in_features == math.prod(shape)
-    }  # fmt: skip
-    x = random_input(shape, 0, torch.Generator().manual_seed(0))
-    if not named or not isinstance(x, Tensor):
-        return None
-    try:
-        with torch.no_grad(), recorded_inputs(subject.model, *named) as entered:
-            forward_one(subject.model, x)
-    except SoftleakError:
-        return None
-    for name, calls in entered.items():
-        whole = len(calls) == 1 and calls[0].shape == (1, x.numel())
-        if whole and torch.equal(calls[0].flatten().to(x), x.flatten()):
-            return name
-    return None
 
 
 def divided(subject: Subject, share: GradientShare, recovery: Recovery) -> Quotient | None:

@@ -33,7 +33,6 @@ from softleak.labels.pseudo import (
 )
 from softleak.labels.search import SEARCH_FIT, SEARCH_SAME, Minima
 
-# What turns minima into candidates.
 CERTIFICATE_LABEL_ROUNDINGS = 4.0  # times the rounding of a label: what its L1 error is bounded by
 CERTIFICATE_PATH_POINTS = 129  # labels along a wide interval
 CERTIFICATE_NARROW = 1e-3  # the relative width of an interval on which a curve is straight
@@ -99,10 +98,7 @@ class Solutions:
 
     @cached_property
     def equations(self) -> dict[int, float]:
-        """Return how many equations the family imposes on each label that fits.
-
-        There are none where nothing is left to determine.
-        """
+        """Return how many equations the family imposes on each label that fits, if it has to."""
         fitting = self.minima.fits.nonzero()[:, 0].tolist()
         if self.unknowns < 0 or not fitting:
             return dict.fromkeys(fitting, 0.0)
@@ -111,10 +107,7 @@ class Solutions:
 
     @cached_property
     def spare(self) -> dict[int, float]:
-        """Return the bits that equations test beyond what the unknowns absorb, where one fits.
-
-        There is no limit where a family is declared or evidence decides.
-        """
+        """Return the bits that equations test beyond the unknowns; endless where all is decided."""
         fitting = self.minima.fits.nonzero()[:, 0]
         decided = self.unknowns < 1 or isinstance(self.family, AnyLabel)
         if decided or self.declared or not len(fitting):
@@ -135,7 +128,6 @@ class Solutions:
         return replace(found, scalar=t, label=labels[middle]), tau
 
 
-# What counts which equations test a solution.
 EQUATIONS_STEP = 1e-8  # the step of a finite difference
 EQUATIONS_BESIDE = 1e-4  # how far beside a scalar the family is looked at
 EQUATIONS_BLUNT_BITS = 6.0  # bits: an equation known to one part in 64 tests nothing yet
@@ -179,24 +171,18 @@ def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> T
     absorbed = slope.abs().topk(min(unknowns, slope.shape[-1]), dim=-1).indices
     slope = slope.scatter(-1, absorbed, 0.0)
     logits = curve.logits()
-    if logits is not None:
-        slope = _without_polynomial(slope, logits, error, unknowns)
+    if logits is not None:  # without a polynomial in them, in units of the error
+        x = logits / logits.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)
+        tested = (slope != 0).to(slope.dtype)
+        powers = torch.stack([x**k for k in range(unknowns + 1)], -1) / error[..., None]
+        columns = powers * tested[..., None]
+        columns = columns / columns.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        basis: Tensor = torch.linalg.qr(columns).Q
+        slope = (slope - (basis @ (basis.mT @ slope[..., None]))[..., 0]) * tested
     bits = (slope.abs().clamp_min(1.0).log2() - EQUATIONS_BLUNT_BITS).clamp_min(0.0)
     return bits.sum(-1)
 
 
-def _without_polynomial(values: Tensor, logits: Tensor, error: Tensor, degree: int) -> Tensor:
-    """Return what a polynomial in the logits leaves of ``values`` (K, C), in units of ``error``."""
-    x = logits / logits.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)
-    tested = (values != 0).to(values.dtype)
-    powers = torch.stack([x**k for k in range(degree + 1)], -1) / error[..., None]
-    columns = powers * tested[..., None]
-    columns = columns / columns.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    basis: Tensor = torch.linalg.qr(columns).Q
-    return (values - (basis @ (basis.mT @ values[..., None]))[..., 0]) * tested
-
-
-# What decides when a label that fits need not be the only one.
 DOUBT_COARSE = 0.5
 DOUBT_LEVEL = 1e-3  # how far apart the entries of a flat label may be
 DOUBT_SPARE_BITS = 24.0
@@ -408,23 +394,23 @@ def _judge(
         coarse = bool(factors.explained[client] > DOUBT_LAYERS)
         words = _why_doubted(", ".join(conflicts), decided, coarse)
     elif unique:
-        words = _why_unique(family, decided)
+        by = ["evidence from other layers"] if decided else []
+        if not isinstance(family, AnyLabel):
+            by.append(f"the family: it is assumed to be {describe_family(family)}")
+        words = f"one label explains the gradient of the cross-entropy loss, by {' and '.join(by)}"
     else:
         words = _why_open(doubt, found, error, tolerance)
+    # The relative error of τ, from the width of the search or from the evidence.
+    of_tau = max(t.high - t.scalar, t.scalar - t.low) / abs(t.scalar)
+    if solutions.tau is not None:
+        of_tau = float(verdict.error[client] / verdict.scalar[client].abs())
     return Recovery(
         Status.UNIQUE if unique else Status.AMBIGUOUS, words, label,
         factors.sigma[client] / tau * factors.v[client], t.scalar, error,
-        _feature_error(t, solutions, verdict, client) + factors.feature_error(client),
+        of_tau + factors.feature_error(client),
         tau / t.scalar, family=simplest_family(label, error), candidates=candidates,
         evidence=evidence, complete=complete,
     )  # fmt: skip
-
-
-def _feature_error(t: Candidate, solutions: Solutions, verdict: Estimate, client: int) -> float:
-    """Return the relative error of τ, from the evidence or from the width of the search."""
-    if solutions.tau is not None:
-        return float(verdict.error[client] / verdict.scalar[client].abs())
-    return max(t.high - t.scalar, t.scalar - t.low) / abs(t.scalar)
 
 
 def simplest_family(label: Tensor, error: float) -> Family:
@@ -470,14 +456,6 @@ def _why_doubted(names: str, decided: bool, coarse: bool) -> str:
         f"a label of the assumed family fits, but the evidence of {names} does not hold: the "
         "share was altered, carries noise, or was computed in another mode of the model"
     )
-
-
-def _why_unique(family: Family, decided: bool) -> str:
-    """Return what the proof of a label rests on."""
-    by = ["evidence from other layers"] if decided else []
-    if not isinstance(family, AnyLabel):
-        by.append(f"the family: it is assumed to be {describe_family(family)}")
-    return f"one label explains the gradient of the cross-entropy loss, by {' and '.join(by)}"
 
 
 def _why_open(

@@ -124,12 +124,9 @@ class BatchReader:
     def read(
         self, share: GradientShare, samples: int | None = None, *, left: float | None = None
     ) -> Batch:
-        """Return what is behind a share of a known scale, with counts if ``samples`` is stated.
+        """Return what is behind a share of a known scale, with counts if ``samples`` are stated.
 
-        Args:
-            share: the gradient.
-            samples: how many samples there are.
-            left: of a share that was compressed, the error of an entry that is left of it.
+        An entry of a compressed share that is ``left`` of it has this error.
         """
         if samples is not None and samples < 1:
             raise LabelError(f"expected one sample or more, got {samples}")
@@ -221,7 +218,11 @@ class BatchReader:
         delta = self._mean_delta(share, G)
         if delta is None:
             return None
-        x = _class_features(G, delta)
+        # The mean feature of each class (C, I): its own row's, if its samples dominate it.
+        own = delta < 0 if bool((delta < 0).any()) else delta == delta.min()
+        x = G / torch.where(own, delta, 1.0)[:, None]
+        everyone = (x * torch.where(own, delta, 0.0)[:, None]).sum(0) / delta[own].sum()
+        x = torch.where(own[:, None], x, everyone)
         p = torch.softmax(self.head.logits(x) + self.head.b, -1)
         sums = torch.ones(1, len(G), dtype=torch.double)
         A = torch.cat([p.T - torch.eye(len(G), dtype=torch.double), sums])
@@ -236,16 +237,6 @@ class BatchReader:
         if self._tells_mean(share):
             return share[self.head.bias_name].double()
         return None if self.like_a_bias is None else G @ self.like_a_bias
-
-
-def _class_features(G: Tensor, delta: Tensor) -> Tensor:
-    """Return (C, I) the mean feature of each class: its own row's, if its samples dominate it."""
-    own = delta < 0
-    if not bool(own.any()):
-        own = delta == delta.min()
-    x = G / torch.where(own, delta, 1.0)[:, None]
-    everyone = (x * torch.where(own, delta, 0.0)[:, None]).sum(0) / delta[own].sum()
-    return torch.where(own[:, None], x, everyone)
 
 
 def _rounding(share: GradientShare, name: str, head: Head) -> float:

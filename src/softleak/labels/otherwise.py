@@ -27,7 +27,6 @@ from softleak.labels.noisy.recover import recover_noisy
 from softleak.labels.noisy.spectrum import Spectrum, Typical, without_noisy_row
 from softleak.labels.solve import solve
 
-# What recognises a gradient of which only signs are left.
 SIGN_PATTERN_ALIKE = 0.02  # relative: entries this close to the median are of one size
 SIGN_PATTERN_MOST = 0.9  # the part of entries beside zero that has this size
 SIGN_PATTERN_FEWEST = 12  # entries that can show a pattern
@@ -57,7 +56,6 @@ def is_sign_pattern(gradient: Tensor) -> bool:
     return none_larger and float(alike.double().mean()) >= SIGN_PATTERN_MOST
 
 
-# What tells weight decay from rounding.
 DECAY_LEAST_ERRORS = 16.0  # errors: a decay closer to zero than this is none
 DECAY_LEFT_ERRORS = 4.0  # errors of the decay that its removal may leave
 DECAY_SMALL_LEFT = 0.25  # of the sums over columns: what a decay within rounding may leave
@@ -89,30 +87,21 @@ def without_decay(
         return  # most clean shares end here
     G, relative = sent.double(), share.resolution(head.weight_name, head.dtype)
     # Each column sums to zero up to the rounding of its entries.
-    off = (relative * G.norm(dim=0)).hypot(
-        G.new_tensor(share.noise(head.weight_name) * len(G) ** 0.5)
-    )
+    noise = G.new_tensor(share.noise(head.weight_name) * len(G) ** 0.5)
+    off = (relative * G.norm(dim=0)).hypot(noise)
     error = float((off * weights).norm()) / size**2
     if abs(decay) <= DECAY_LEAST_ERRORS * error or left > RANK.second_value * float(off.norm()):
         return
-    for smallest in (0, 2):
-        yield _removed(subject, share, decay, error, smallest), decay
-
-
-def _removed(
-    subject: Subject, share: GradientShare, decay: float, error: float, smallest: int
-) -> GradientShare:
-    """Return the share less ``decay`` times every parameter of at least ``smallest`` dimensions."""
-    changed, rounding = dict(share.items()), dict(share.rounding)
-    for name, parameter in subject.parameters.items():
-        if name not in share or parameter.ndim < smallest:
-            continue
-        weight, gradient = parameter.detach().double(), share[name]
-        changed[name] = gradient.double() - decay * weight.to(gradient.device)
-        unsure = DECAY_LEFT_ERRORS * error + share.resolution(name, subject.head.dtype) * abs(decay)
-        rounding[name] = share.noise(name) + unsure * float(weight.abs().max())
-    sent = COARSE.get(share[subject.head.weight_name].dtype)
-    return replace(share, gradients=changed, rounding=rounding, precision=share.precision or sent)
+    precision = share.precision or COARSE.get(sent.dtype)
+    for smallest in (0, 2):  # dimensions of a parameter that decays
+        changed, rounding = dict(share.items()), dict(share.rounding)
+        held = ((n, p) for n, p in subject.parameters.items() if n in share and p.ndim >= smallest)
+        for name, parameter in held:
+            weight, gradient = parameter.detach().double(), share[name]
+            changed[name] = gradient.double() - decay * weight.to(gradient.device)
+            unsure = DECAY_LEFT_ERRORS * error + share.resolution(name, head.dtype) * abs(decay)
+            rounding[name] = share.noise(name) + unsure * float(weight.abs().max())
+        yield replace(share, gradients=changed, rounding=rounding, precision=precision), decay
 
 
 def solve_single(subject: Subject, knowledge: Knowledge, share: GradientShare) -> Recovery | None:
@@ -223,7 +212,6 @@ def from_bias_alone(subject: Subject, share: GradientShare) -> Recovery:
     )
 
 
-# What chooses an explanation for shares that are not one clean sample.
 OTHERWISE_MOST_CLASSES = 128
 OTHERWISE_INDISTINCT = 1e-4  # of a usual feature: the gradient of a label that is the prediction
 OTHERWISE_SUMMED_ROUNDINGS = 4.0  # roundings of a column's absolute sum in what its entries sum to

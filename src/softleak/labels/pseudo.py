@@ -22,7 +22,6 @@ from softleak.core.families import Family
 from softleak.core.head import Head
 from softleak.labels.curve import CACHED_ENTRIES, Interval, density_for, misfit
 
-# What bounds the scalar and the rounding of a pseudo label.
 PSEUDO_LABEL_SMALLEST_SCALAR = 1e-4  # a smaller t changes no label by as much as anyone notices
 PSEUDO_LABEL_LOGIT_ROUNDINGS = 4.0  # in a logit, whose sum the client may take in any order
 PSEUDO_LABEL_LANES = 16  # sums that a processor takes at once
@@ -150,7 +149,7 @@ def _summed(classes: int) -> float:
     return 1 + math.sqrt(classes) / PSEUDO_LABEL_LANES + max(classes / PSEUDO_LABEL_LANES - 1, 0)
 
 
-# What searches the factor of a share. It starts from these parts of the segment.
+# The search for the factor of a share starts from these parts of the segment.
 FACTOR_SEARCH_STARTS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)
 FACTOR_SEARCH_FEW_CLASSES = 64  # classes beyond which every start leads to the same place
 FACTOR_SEARCH_FEWER_STARTS = (0.05, 0.5, 1.0)  # the starts with more classes than that

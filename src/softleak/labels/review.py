@@ -29,7 +29,6 @@ NOT_STATED = (
 POSITIVE = "the factor of the share is unknown and assumed to be positive"
 ONE_STEP = "if it is a difference of checkpoints, it is assumed to be one step"
 
-# What looks for simpler labels at another scale.
 READINGS_LEADING = 2  # entries at either end of u, and of p, that may be a label's own classes
 READINGS_SLACK_ERRORS = 4.0  # errors: how far below zero a label's entry may be
 READINGS_DISTINCT_ROUNDINGS = 64.0
@@ -133,7 +132,6 @@ def _simplest(
     return found
 
 
-# What looks for a temperature in the loss.
 TEMPERATURES_HOTTEST = 32.0  # the largest temperature looked for, and the inverse of the smallest
 TEMPERATURES_FEWEST_CLASSES = 5  # classes: with fewer, some temperature fits every label
 FAMILY = SmoothedMixed(2)  # all simple labels are among these
@@ -202,7 +200,6 @@ def tempered_readings(pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> list[
     return found
 
 
-# What decides when an answer is doubted.
 REVIEW_MORE_THAN_ONE_STEP = 1.01
 REVIEW_NEAR_PREDICTION = 0.02
 REVIEW_AT_PREDICTION = 1e-3  # L2: as close as this, only a one-hot label is no such mark

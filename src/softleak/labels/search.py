@@ -18,7 +18,6 @@ from torch import Tensor
 from softleak.core.families import Family, simpler_of
 from softleak.labels.curve import Curve, Interval, in_pieces, misfit, spread, spread_of, unfit_up_to
 
-# What refines every minimum of the curve.
 SEARCH_CLOSE = 1e5  # a misfit that a better scalar may yet bring down
 SEARCH_FIT = 1.0  # a misfit that rounding explains, in units of its bound
 SEARCH_SECTION = 33  # points that a bracket is cut into at each level of a zoom

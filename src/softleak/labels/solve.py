@@ -23,7 +23,6 @@ from softleak.labels.pseudo import PseudoLabels, Rescaled, Segment
 from softleak.labels.review import review
 from softleak.labels.search import Minima, search
 
-# What meets a family's solution with the evidence.
 EVIDENCE_ERRORS = 4.0  # times the error of evidence: how far a family's solution may be from it
 EVIDENCE_NEAREST = 1e-3  # of τ: how close to zero an interval of evidence may come
 EVIDENCE_AROUND = 1e-3  # of τ: where a solution is looked for once evidence has decided

@@ -48,6 +48,7 @@ from softleak.present.words import (
     reread,
     sample_words,
     summary,
+    utility_words,
 )
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -335,23 +336,24 @@ def _cell(response: Response, leak: Leak) -> dict[str, Any]:
     An attack whose best label is still right has not been stopped, though it claims nothing.
     """
     rates = [point.rates[leak] for point in response.points if leak in point.rates]
+    cell = {"leak": leak, "tried": bool(rates), "stopped": False}
     if not rates:
-        return {"words": "not tried", "stopped": False}
+        return {**cell, "words": "not tried"}
     hits, trials, points = rates[-1].hits, rates[-1].trials, response.points
     stopped = leak in response.stops
     left = response.left.get(leak) if stopped else points[-1].utility
-    remains = "" if left is None else f"; {left.words}"
+    remains = "" if left is None else f"; {utility_words(left)}"
     unclaimed = response.unclaimed if leak is Leak.LABEL else 0
     if not stopped:
         also = f", and {unclaimed} more right though not claimed" if unclaimed else ""
-        return {"words": f"still succeeds, {hits} of {trials}{also}{remains}", "stopped": False}
+        return {**cell, "words": f"still succeeds, {hits} of {trials}{also}{remains}"}
     # More noise protects more, and so does a smaller norm.
     way = "up" if points[-1].setting >= points[0].setting else "down"
     start = f" from {written(response.stops[leak])} {way}" if response.unit else ""
     most = "up to " if len(points) > 1 else ""
     also = f", but {most}{unclaimed} right though not claimed" if unclaimed else ""
     words = f"did not succeed{start}, 0 of {trials}{also}{remains}"
-    return {"words": words, "stopped": not unclaimed}
+    return {**cell, "words": words, "stopped": not unclaimed}
 
 
 MOST_POINTS = 120  # points of a curve; more would not be seen

@@ -15,7 +15,7 @@ from softleak.audit.sweeps import WhatIf
 from softleak.core.fit import Fit
 from softleak.core.vocabulary import State
 from softleak.present.fit import in_a_word
-from softleak.present.page import chart
+from softleak.present.page import chart, charted
 from softleak.present.words import VOID, in_a_line, in_brief, known_words, not_attacked, summary
 
 TABLE_ROWS = 60  # of many shares the first; the files have all
@@ -96,7 +96,7 @@ def what_if_table(tried: WhatIf) -> Table:
         "setting is the weakest one tried from which on no trial succeeded; another attack may "
         "still succeed. Right though not claimed are labels of which the attack cannot be sure.",
     )  # fmt: skip
-    for column in ("defence", "label", "class", "input"):
+    for column in ("defence", *(leak.value for leak in charted())):
         table.add_column(column, overflow="fold")
     for response in tried.responses:
         name = f"{response.name}, {response.unit}".removesuffix(", ")

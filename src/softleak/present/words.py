@@ -9,6 +9,7 @@ from torch import Tensor
 from softleak.audit.leaks import Leak
 from softleak.audit.options import TokenNames
 from softleak.audit.report import Audit, AuditReport, Counts, Method, SamplesFinding
+from softleak.audit.sweeps import Treatment, Utility
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status, tags_in_words
 from softleak.core.vocabulary import State, written
@@ -416,6 +417,18 @@ def _of_samples(known: Knowledge) -> str:
     labels = "one-hot, smoothed or mixed of two classes, or any where ReLU layers tell them"
     named = labels if known.family is None else describe_family(known.family)
     return f"The update is one step on {said}; their labels are {named}."
+
+
+def treatment_words(done: Treatment) -> str:
+    """Return what was done to an update as it continues a sentence; empty if it is nothing."""
+    said = f" on the largest {done.kept:.0%} of the entries" if done.prunes else ""
+    return f"{said}, clipped to {done.length:.0%} of its length" if done.clips else said
+
+
+def utility_words(left: Utility) -> str:
+    """Return what is left of an update, as a table shows it."""
+    said = f"cosine {left.cosine:.2f}"
+    return said if left.loss is None else f"{said}, {left.loss:.0%} of the fall in loss"
 
 
 def summary(audit: Audit) -> str:

@@ -8,6 +8,7 @@ from softleak.audit.sweeps import LossFall, Utility, mean_utility, utility
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.paper import models
+from softleak.present.words import utility_words
 
 TRUE = GradientShare({"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])})
 
@@ -34,7 +35,7 @@ def test_cosine_length_and_progress(sent, cosine, length, progress):
 def test_the_mean_has_the_loss_of_those_that_are_known():
     found = mean_utility([Utility(1.0, 1.0, 0.5), Utility(0.0, 3.0)])
     assert (found.cosine, found.length, found.loss) == (0.5, 2.0, 0.5)
-    assert found.words == "cosine 0.50, 50% of the fall in loss"
+    assert utility_words(found) == "cosine 0.50, 50% of the fall in loss"
 
 
 def test_the_loss_after_a_step_is_compared_with_that_after_the_true_one():

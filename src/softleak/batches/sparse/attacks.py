@@ -54,8 +54,7 @@ NEAR_ZERO = 32.0  # a feature within this many of its standard errors may be zer
 MOST_SWITCHED = 8  # units whose state the bias may decide; more would be no coincidence
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureFit:
+class FeatureFit(NamedTuple):
     """Features and differences, and how well their scales explain a bias."""
 
     features: Tensor  # (B, I)
@@ -437,9 +436,8 @@ def inputs_of(share: GradientShare, layer: str, space: GradientSpace, found: Dir
     errors = errors.clamp_min(SMALLEST_NORMAL)
     weighted = (unit / errors).T
     factor = torch.linalg.qr(weighted)
-    scales = torch.linalg.solve_triangular(
-        factor.R, (factor.Q.T @ (bias / errors))[:, None], upper=True
-    )[:, 0]
+    along = (factor.Q.T @ (bias / errors))[:, None]
+    scales = torch.linalg.solve_triangular(factor.R, along, upper=True)[:, 0]
     left = weighted @ scales - bias / errors
     misfit = float(left.square().sum().div(max(len(bias) - len(scales), 1)).sqrt())
     D = torch.where(found.zeros, 0.0, unit * scales[:, None])

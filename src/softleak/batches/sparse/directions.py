@@ -111,7 +111,6 @@ def unit_rows(a: Tensor) -> Tensor:
     return torch.div(a, a.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORMAL))
 
 
-# Of the search for parallel rows.
 LINES_ERRORS = 6.0  # two rows are parallel if this many standard errors explain the angle
 LINES_FEWEST = 3  # rows on one line, at least
 # Rows that are compared pairwise, at most; those of the smallest relative error.

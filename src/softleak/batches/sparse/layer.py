@@ -9,7 +9,6 @@ whole batch sends this share.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -55,8 +54,7 @@ LAYER_PROBE_EQUAL = 1e-9  # how far, relative to the largest, sums in another or
 LAYER_PROBE_FEWEST_ZEROS = 0.02  # part of the gradients that a ReLU makes zero, at least
 
 
-@dataclass(frozen=True, eq=False)
-class Passed:
+class Passed(NamedTuple):
     """One run: a layer's input (B, n), and the output (B, m) that its logits (B, C) depend on."""
 
     entered: Tensor
@@ -146,9 +144,8 @@ def _is_first(subject: Subject, name: str) -> bool:
         return False
     if run.calls != 1 or run.entered.shape != x.flatten(1).shape:
         return False  # A layer in between is of another size.
-    if not torch.equal(run.entered, x.flatten(1).to(run.entered)) or not _is_plain(
-        model, name, run
-    ):
+    read = torch.equal(run.entered, x.flatten(1).to(run.entered))
+    if not read or not _is_plain(model, name, run):
         return False
     if not _close(run.logits[:1], alone.logits):
         return False
@@ -180,12 +177,9 @@ def _close(found: Tensor, expected: Tensor) -> bool:
 SLOPES_AT_ONCE = 1 << 25  # entries of J held at once, in float64
 
 
-# Where units near a ReLU's kink may have switched at the client:
 KINKS_RUNS = 16  # how often the inputs are moved by a rounding
 KINKS_GROWTH = 1.25  # the factor by which these movements grow from one to the next
-KINKS_MISFIT = (
-    8.0  # a sample's fit is tried again from this root mean square on, in standard errors
-)
+KINKS_MISFIT = 8.0  # standard errors, root mean square: from here a fit is tried again
 
 
 class Differences(NamedTuple):
@@ -329,8 +323,7 @@ VERDICT_BOUNDS = 6.0  # an error bound is this many standard errors
 VERDICT_RUNS = 3  # runs with moved inputs, from which the error of predictions is taken
 
 
-@dataclass(frozen=True, eq=False)
-class Inputs:
+class Inputs(NamedTuple):
     """The gradients ``D`` (B, m) at the first layer's output and the inputs (B, n)."""
 
     layer: str  # the layer's name
@@ -396,9 +389,8 @@ def judged(
         sure = sound and float(off) < tolerance
         message = f"One label and one {beside} explain this sample." if sure else "Not proved."
         status = Status.UNIQUE if sure else Status.AMBIGUOUS
-        samples.append(
-            Recovery(status, message, label, feature, error=float(off), feature_error=float(spread))
-        )
+        own = Recovery(status, message, label, feature, None, float(off), float(spread))
+        samples.append(own)
     return tuple(samples)
 
 

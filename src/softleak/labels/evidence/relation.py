@@ -133,15 +133,10 @@ def log_laplace(rest: Tensor, variance: Tensor) -> Tensor:
 
 
 def least_squares(g: Tensor, direction: Tensor, factors: Factors, entry: float = 0.0) -> Estimate:
-    """Solve ``g = τ · direction`` for τ by least squares.
+    """Solve ``g = τ · direction`` (N, m) for τ by least squares; zeros have an infinite misfit.
 
-    Args:
-        g: (N, m) the gradients. A gradient of zeros says nothing and has an infinite misfit.
-        direction: (N, m) the gradients that τ = 1 would give.
-        entry: the size of the terms that a client sums, in its own precision, for one entry.
-
-    Returns:
-        The estimate, with an error that bounds the effect of rounding and of the misfit.
+    The error bounds the effect of the misfit and of rounding, where an ``entry`` is the size of the
+    terms that a client sums for one, in its own precision.
     """
     size = direction.square().sum(-1).clamp_min(SMALLEST_NORMAL).sqrt()
     tau = (g * direction).sum(-1) / size.square()
@@ -222,7 +217,6 @@ def fit_head_bias(name: str, head: Head, _: Sequence[Probe]) -> list[HeadBias]:
     return [HeadBias(name)] if name == head.bias_name else []
 
 
-# How far pieces of evidence may be off, and still hold.
 COMBINE_MARGIN = 4.0  # how many times a known rounding or accuracy is counted
 COMBINE_STANDARD_ERRORS = 8.0  # how many standard errors of independent rounding are allowed for
 

@@ -151,7 +151,13 @@ def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
         found = _solve_near(curve, t, begin, known, last.back[:, None], ~one)
         curve.last[0] = Bracket(t, found, last.back)
         return found
-    knots = _knots(t)
+    # The scalars that are solved first: the middle, or some and both ends.
+    knots = torch.tensor([count // 2], device=t.device)
+    if not narrow(t):
+        far = t.abs().amax(1) / t.abs().amin(1)
+        gaps = math.ceil(float(far.max().log()) / LABEL_EQUATIONS_APART)
+        gaps = min(gaps, (count - 1) // LABEL_EQUATIONS_STRIDE + 1)
+        knots = torch.linspace(0, count - 1, gaps + 1, device=t.device).round().long()
     row = torch.arange(len(t), device=t.device).repeat_interleave(len(knots))
     at, first = t[:, knots], start[:, knots]
     known, back = newton(curve, row, at.reshape(-1), first.reshape(-1, classes))
@@ -188,18 +194,6 @@ def _solve_near(
     if len(rest):
         found[rest] = newton(curve, row[rest], flat[rest], begin[rest])[0]
     return found.view(*t.shape, classes)
-
-
-def _knots(t: Tensor) -> Tensor:
-    """Return which of the scalars (N, S) are solved first: the middle, or some and both ends."""
-    count = t.shape[1]
-    if narrow(t):
-        return torch.tensor([count // 2], device=t.device)
-    size = t.abs()
-    far = float((size.amax(1) / size.amin(1)).max().log()) / LABEL_EQUATIONS_APART
-    most = (count - 1) // LABEL_EQUATIONS_STRIDE + 1
-    gaps = min(math.ceil(far), most)
-    return torch.linspace(0, count - 1, gaps + 1, device=t.device).round().long()
 
 
 def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -347,22 +341,20 @@ class RecursionCurve:
     def _errors(self, t: Tensor, y: Tensor) -> Tensor:
         """Return what rounding of the update and of every step leaves in the label."""
         each = max(t[:1].numel() * y.shape[-1] ** 2, 1)
-        everyone = torch.arange(len(t), device=t.device)
-        rows = torch.split(everyone, max(ENTRIES_AT_ONCE // each, 1))
-        return torch.cat([self.take(some)._carried(t[some], y[some]) for some in rows])
-
-    def _carried(self, t: Tensor, y: Tensor) -> Tensor:
-        row = torch.arange(len(t), device=t.device).repeat_interleave(t.shape[1])
-        outside = y.amax(-1) >= LABEL_EQUATIONS_OUTSIDE
-        inside = torch.where(outside[..., None], 1 / y.shape[-1], y)
-        run = self.take(row).run(t.reshape(-1), inside.reshape(-1, y.shape[-1]))
-        back = torch.linalg.inv_ex(run.slope).inverse.abs().nan_to_num(torch.inf)
-        back = back.reshape(*y.shape, y.shape[-1])
-        delta = (t[..., None] * self.pseudo.u[:, None]).abs()
-        most, curved = run.p_most.reshape(y.shape), run.p_curved.reshape(y.shape)
-        own = self.pseudo.rounding_of(t, delta, most, curved)
-        carried: Tensor = (back @ own[..., None])[..., 0]
-        return carried.masked_fill(outside[..., None], self.pseudo.relative)
+        everyone, found = torch.arange(len(t), device=t.device), []
+        for some in torch.split(everyone, max(ENTRIES_AT_ONCE // each, 1)):
+            row, at, label = some.repeat_interleave(t.shape[1]), t[some], y[some]
+            outside = (label.amax(-1) >= LABEL_EQUATIONS_OUTSIDE)[..., None]
+            inside = torch.where(outside, 1 / y.shape[-1], label)
+            run = self.take(row).run(at.reshape(-1), inside.reshape(-1, y.shape[-1]))
+            back = torch.linalg.inv_ex(run.slope).inverse.abs().nan_to_num(torch.inf)
+            mine = self.pseudo.take_each(some)
+            delta = (at[..., None] * mine.u[:, None]).abs()
+            most, curved = run.p_most.reshape(label.shape), run.p_curved.reshape(label.shape)
+            own = mine.rounding_of(at, delta, most, curved)
+            carried = (back.reshape(*label.shape, y.shape[-1]) @ own[..., None])[..., 0]
+            found.append(carried.masked_fill(outside, self.pseudo.relative))
+        return torch.cat(found)
 
 
 def trains_head_alone(subject: Subject, share: GradientShare) -> bool:
@@ -396,27 +388,24 @@ def recover_head_alone(
     relations = [HeadBias(head.bias_name)] if trained and not knowledge.head_only else []
     verdict = combine(relations, kept, head, some)
     family = knowledge.family or WIDEST
+
+    def by_bias(few: Tensor, said: Estimate) -> Solutions:
+        """Return the solution at the scalar that the update of the head's bias gives."""
+        own, t = curve.take(few), said.scalar
+        low, high = t - said.error, t + said.error
+        far = misfit(own, AnyLabel(), torch.stack([t, low, high], 1)).amin(-1)
+        everyone = torch.arange(len(t), device=t.device)
+        return Solutions(own, AnyLabel(), Minima(everyone, t, low, high, far), DECIDED)
+
     found = solve_each(
-        head, knowledge, some, verdict,
-        lambda few, said: _by_bias(curve.take(few), said),
-        lambda few, _: searched(curve.take(few), family),
-    )  # fmt: skip
+        head, knowledge, some, verdict, by_bias, lambda few, _: searched(curve.take(few), family)
+    )
     found = review(found, curve.pseudo, verdict, knowledge.scale, [True] * len(kept))
     for place, i in enumerate(rows.tolist()):
         if some.balanced(place, found[place].scalar):
             own = curve.take(rows.new_tensor([place]))
             answers[i] = allow_for_schedules(own, family, knowledge, found[place])
     return answers
-
-
-def _by_bias(curve: RecursionCurve, verdict: Estimate) -> Solutions:
-    """Return the solution at the scalar that the update of the head's bias gives."""
-    t, error = verdict.scalar, verdict.error
-    low, high = t - error, t + error
-    points = torch.stack([t, low, high], 1)
-    found = misfit(curve, AnyLabel(), points).amin(-1)
-    everyone = torch.arange(len(t), device=t.device)
-    return Solutions(curve, AnyLabel(), Minima(everyone, t, low, high, found), DECIDED)
 
 
 ROUNDED_ROUNDS = 50  # times at most that each factor is found from the other
@@ -468,9 +457,8 @@ class RoundedUpdate:
         if not bool((x_slack >= 0).all() and (slack >= 0).all()):
             return None
         size, length = delta.norm(), x.norm()
-        return replace(
-            first, u=(delta / size)[None], v=(x / length)[None], sigma=(size * length)[None]
-        )
+        u, v, sigma = (delta / size)[None], (x / length)[None], (size * length)[None]
+        return replace(first, u=u, v=v, sigma=sigma)
 
 
 def _middle(one: Tensor, other: Tensor, dim: int) -> tuple[Tensor, Tensor]:

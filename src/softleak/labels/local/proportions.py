@@ -233,8 +233,14 @@ class Balance:
             return None
         parameters = {n: p.detach() for n, p in model.named_parameters()}
         for name in reversed([n for n, m in model.named_modules() if hasattr(m, "weight")]):
-            found = cls(head, name)
-            if name != head.name and found._obeyed(parameters, gradients):
+            found, weight = cls(head, name), parameters.get(f"{name}.weight")
+            if name == head.name or weight is None or weight.dim() < 2:
+                continue
+            if head.W.shape[1] % len(weight):
+                continue
+            out, into = found._sums(parameters, gradients)
+            size = float(out.norm() + into.norm())
+            if size > 0 and float((out - into).norm()) <= ONE_STEP_TEST_HOLDS * size:
                 return found
         return None
 
@@ -279,14 +285,6 @@ class Balance:
         into = [product(n).reshape(len(one[n]), -1).sum(1) for n in own if n in one and n in other]
         columns = product(self.head.weight_name).sum(0)
         return columns.reshape(len(into[0]), -1).sum(1), torch.stack(into).sum(0)
-
-    def _obeyed(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> bool:
-        weight = parameters[f"{self.layer}.weight"]
-        if weight.dim() < 2 or self.head.W.shape[1] % len(weight):
-            return False
-        out, into = self._sums(parameters, gradients)
-        size = float(out.norm() + into.norm())
-        return size > 0 and float((out - into).norm()) <= ONE_STEP_TEST_HOLDS * size
 
 
 def _of_noise(model: nn.Module, shape: tuple[int, ...]) -> dict[str, Tensor]:

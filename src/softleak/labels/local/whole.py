@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.func import jacfwd, vmap
 
 from softleak.core.client import LocalProgram, SgdSteps, mean_gradient, mean_of_head
-from softleak.core.errors import ModelError
+from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.factors import RANK, factor
 from softleak.core.families import AnyLabel, Family
-from softleak.core.forward import random_tensor
+from softleak.core.forward import forward_one, random_tensor
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import GradientShare, LocalTraining
@@ -115,10 +115,8 @@ class MovingHead:
     def on_a_line(self, z: Tensor, along: Tensor, length: Tensor) -> Tensor:
         """Return the residual of a feature that moves on a line, and the length of its way.
 
-        Args:
-            z: the label (C,), the first feature (r,) and how far it moves in all (r,).
-            along: (K,) the part of its way that lies behind it before each step.
-            length: () of the feature.
+        ``z`` holds the label (C,), the first feature (r,) and how far it moves in all (r,), of
+        which the part ``along`` (K,) lies behind it before each step.
         """
         classes, rank = self.sizes
         y, first, way = torch.split(z, [classes, rank, rank])
@@ -296,27 +294,29 @@ class ReadInput(NamedTuple):
     error: float
 
 
-def first_linear(subject: Subject) -> str | None:
-    """Return the name of a linear layer with a bias that is applied to the flattened input."""
-    if subject.tensor_shape is None:
+def input_layer(subject: Subject) -> str | None:
+    """Return the fully connected layer with a bias that the input enters as it is, if any."""
+    shape = subject.tensor_shape
+    if shape is None:
         return None
-    like = next(subject.model.parameters())
-    drawn = random_tensor(subject.tensor_shape, 0, torch.Generator().manual_seed(0))
-    x = drawn[None].to(like.device, like.dtype)
+    x = random_tensor(shape, 0, torch.Generator().manual_seed(0))
     modules = subject.model.named_modules()
     linear = [n for n, m in modules if isinstance(m, nn.Linear) and m.bias is not None]
     try:
-        with torch.no_grad(), recorded_inputs(subject.model, *linear) as seen:
-            subject.model(x)
-    except Exception:  # the model's own code may raise anything
+        with torch.no_grad(), recorded_inputs(subject.model, *linear) as entered:
+            forward_one(subject.model, x)
+    except SoftleakError:
         return None
-    ran = {name: given[-1].flatten() for name, given in seen.items() if given}
-    return next((name for name, given in ran.items() if torch.equal(given, x.flatten())), None)
+    for name, calls in entered.items():
+        whole = len(calls) == 1 and calls[0].shape == (1, x.numel())
+        if whole and torch.equal(calls[0].flatten().to(x), x.flatten()):
+            return name
+    return None
 
 
 def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
     """Return the input behind a ``mean_gradient``; None if no first layer gives one sample's."""
-    name = subject.once(first_linear)
+    name = subject.once(input_layer)
     weight, bias = f"{name}.weight", f"{name}.bias"
     if name is None or weight not in mean or bias not in mean:
         return None
@@ -402,7 +402,7 @@ class Unrolled:
     def of(cls, subject: Subject, share: GradientShare, recipe: SgdSteps, x: Tensor) -> Unrolled:
         """Return the client of a share on the input ``x``, in float64."""
         model = copy.deepcopy(subject.model).double()
-        name, length = subject.once(first_linear), float(x.norm())
+        name, length = subject.once(input_layer), float(x.norm())
         layer = model.get_submodule(name or "")
         if not isinstance(layer, nn.Linear):
             raise ModelError("expected a linear layer that is applied to the input")
@@ -449,7 +449,7 @@ def recover_whole(
     UNIQUE only if a run of the client on it gives the update of every layer; None if the first
     layer does not give the input of one sample.
     """
-    if subject.once(first_linear) is None:
+    if subject.once(input_layer) is None:
         return None
     mean = mean_gradient(subject, share, recipe)
     found = read_input(subject, mean)

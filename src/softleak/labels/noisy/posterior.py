@@ -389,9 +389,8 @@ def agreeing_probabilities(posterior: Posterior, labels: Tensor, noise: NoisyLog
         bend = change - before
         size: Tensor = torch.linalg.vector_norm(bend, dim=-1, keepdim=True)
         size = size.clamp_min_(PROBABILITIES_SMALLEST).square_()
-        back = ((change * bend).sum(-1, keepdim=True) / size).clamp_(
-            -PROBABILITIES_FARTHEST, PROBABILITIES_FARTHEST
-        )
+        back = (change * bend).sum(-1, keepdim=True) / size
+        back = back.clamp_(-PROBABILITIES_FARTHEST, PROBABILITIES_FARTHEST)
         ahead = torch.addcmul(change, bend.add_(ahead), back, value=-1)
     p = (p + ahead).clamp_min_(0.0)
     restless = (change.norm(dim=-1) > PROBABILITIES_SETTLED).nonzero(as_tuple=True)

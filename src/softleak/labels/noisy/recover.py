@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softleak.core.errors import LabelError
-from softleak.core.families import AnyLabel, Family, Simplices, simplices_of
+from softleak.core.families import AnyLabel, simplices_of
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
@@ -23,9 +23,6 @@ from softleak.labels.noisy.posterior import LogLikelihood, NoisyLogits, Points, 
 from softleak.labels.noisy.spectrum import Signal, Spectrum, Typical
 from softleak.labels.pseudo import LARGEST
 from softleak.labels.solve import WIDEST
-
-LogDensity = Callable[[Tensor], Tensor]  # maps scalars (S,) to log densities (S,)
-
 
 QUADRATURE_COARSE = 160  # points of the first grid for each sign, evenly spaced in the logarithm
 QUADRATURE_PEAKS = 6  # the number of highest local maxima for each sign that are refined
@@ -43,7 +40,7 @@ QUADRATURE_FINE = 61  # points across each peak
 QUADRATURE_REACH = 7.0  # standard deviations that they span on each side
 
 
-def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
+def quadrature(log: LogLikelihood, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
     """Return nodes and weights by which a density is integrated over ``smallest ≤ |t| ≤ largest``.
 
     The nodes are scalars (S,) of both signs, close together where the density is, and the weights
@@ -52,8 +49,13 @@ def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor
     steps = torch.linspace(0, 1, QUADRATURE_COARSE, dtype=torch.double)
     size = smallest * (largest / smallest) ** steps
     sides = [(sign * size, log(sign * size)) for sign in (1.0, -1.0)]
-    left, right = map(torch.cat, zip(*(_brackets(*side) for side in sides), strict=True))
-    peaks, height = _zoomed(log, left, right)
+    ends = []  # of the grid cells around the highest local maxima
+    for t, coarse in sides:
+        padded = F.pad(coarse, (1, 1), value=-torch.inf)
+        peak = ((coarse >= padded[:-2]) & (coarse >= padded[2:])).nonzero()[:, 0]
+        peak = peak[coarse[peak].argsort(descending=True)[:QUADRATURE_PEAKS]]
+        ends.append((t[(peak - 1).clamp_min(0)], t[(peak + 1).clamp_max(len(t) - 1)]))
+    peaks, height = _zoomed(log, *map(torch.cat, zip(*ends, strict=True)))
     best = height.max()
     scalars, widths = [], []
     for t, coarse in sides:
@@ -71,15 +73,7 @@ def quadrature(log: LogDensity, smallest: float, largest: float) -> tuple[Tensor
     return torch.cat(scalars), torch.cat(widths)
 
 
-def _brackets(t: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both ends (M,) of the grid cells around the highest local maxima."""
-    padded = F.pad(height, (1, 1), value=-torch.inf)
-    peak = ((height >= padded[:-2]) & (height >= padded[2:])).nonzero()[:, 0]
-    peak = peak[height[peak].argsort(descending=True)[:QUADRATURE_PEAKS]]
-    return t[(peak - 1).clamp_min(0)], t[(peak + 1).clamp_max(len(t) - 1)]
-
-
-def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def _zoomed(log: LogLikelihood, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return the highest point (M,) of each bracket and its height (M,), by repeated zooming.
 
     A bracket is left as it is once its heights agree, or once they are so far below those of
@@ -117,7 +111,7 @@ def _zoomed(log: LogDensity, left: Tensor, right: Tensor) -> tuple[Tensor, Tenso
     return (left + right) / 2, top
 
 
-def _across(log: LogDensity, peak: float, top: float, smallest: float, largest: float) -> Tensor:
+def _across(log: LogLikelihood, peak: float, top: float, smallest: float, largest: float) -> Tensor:
     """Return sizes of scalars that lie evenly across one peak, as wide as the peak is."""
     size, sign = abs(peak), 1.0 if peak > 0 else -1.0
     ratio = QUADRATURE_FARTHEST / QUADRATURE_NEAREST
@@ -182,9 +176,8 @@ class Draws:
 
     def _some(self, mine: Tensor) -> Draws:
         """Return some of the draws (R,), with weights that sum to one again."""
-        weight = self.weight[mine]
-        tau, size, plain = self.tau[mine], self.size[mine], self.plain[mine]
-        return Draws(self.labels[mine], tau, size, weight / weight.sum(), plain)
+        some = {name: values[mine] for name, values in vars(self).items()}
+        return Draws(**some | {"weight": some["weight"] / some["weight"].sum()})
 
     def classes(self) -> Tensor:
         """Return the probability (C,) of each class to lead the label."""
@@ -386,9 +379,13 @@ def recover_noisy(
     evidence = tuple(_evidence(subject, knowledge, share, signal, spectrum)) if known else ()
     families = [knowledge.family] if knowledge.family else [WIDEST, *[AnyLabel()] * bool(evidence)]
     noise = f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient"
+    likely = set(range(len(signal.u)))  # classes that may be in the label
+    if len(likely) > BEHIND_NOISE_EVERY:
+        parts = (signal.u, -signal.u, -signal.a, signal.a)
+        likely = set(torch.cat([p.argsort()[:BEHIND_NOISE_LEADING] for p in parts]).tolist())
     for family in families:
         try:
-            simplices = _simplices(family, signal)
+            simplices = simplices_of(family, len(signal.u), sorted(likely))
         except LabelError as error:
             why = f"behind which a label needs a probability, and none is computed: {error}"
             return Recovery(Status.GUESS, f"{noise}, {why}", noise=spectrum.noise)
@@ -428,16 +425,6 @@ def _evidence(
         if relation.parameter in share and isinstance(relation, NoisyRelation):
             g = share[relation.parameter].to(W)
             yield partial(relation.log_likelihood, g, seen)
-
-
-def _simplices(family: Family, signal: Signal) -> Simplices:
-    """Return the family's simplices over all classes, or over the few that may be in the label."""
-    classes = len(signal.u)
-    likely = set(range(classes))
-    if classes > BEHIND_NOISE_EVERY:
-        parts = (signal.u, -signal.u, -signal.a, signal.a)
-        likely = set(torch.cat([p.argsort()[:BEHIND_NOISE_LEADING] for p in parts]).tolist())
-    return simplices_of(family, classes, sorted(likely))
 
 
 def _bounds(posterior: Posterior) -> tuple[float, float]:

@@ -132,7 +132,6 @@ SPECTRUM_HOLES = 0.01  # part of entries rounded or pruned to zero, in rows and 
 SPECTRUM_HEAVY = 4.2  # kurtosis of tails like Laplace's, which has 6; the normal one has 3
 SPECTRUM_FAR = 2.0  # standard deviations at which heavy tails are cut off
 SPECTRUM_REPAIRED = 1e-3  # part of a row that may be left unexplained when it is repaired
-SPECTRUM_SMALLEST = 1e-300  # the smallest divisor
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +149,8 @@ class Spectrum:
         """Estimate the noise of ``G`` from its column sums and from all but its leading pair."""
         classes, inputs = G.shape
         sums = G.sum(0)
-        values = torch.linalg.svdvals(G - sums / classes).square()
+        centred = G - sums / classes
+        values = torch.linalg.svdvals(centred).square()
         beside = float(sums.square().sum()) / (classes * inputs)
         freedom = max(classes - 2, 0) * (inputs - 1)
         rest = float(values[1:].sum())
@@ -161,7 +161,10 @@ class Spectrum:
         edge = SPECTRUM_EDGE**2 * unsure * beside * widest
         above = int((values > edge).sum())
         clear = float(values[0]) > edge * (SPECTRUM_CLEAR / SPECTRUM_EDGE) ** 2
-        heavy = _kurtosis(G - sums / classes) > SPECTRUM_HEAVY
+        u = torch.linalg.eigh(centred @ centred.T).eigenvectors[:, -1]
+        left = centred - torch.outer(u, u @ centred)  # without the leading rank-one part
+        square = left.square().mean().square().clamp_min(SIGNAL_SMALLEST)
+        heavy = float(left.pow(4).mean() / square) > SPECTRUM_HEAVY  # the kurtosis
         if holes(G) > SPECTRUM_HOLES:
             return cls(math.sqrt(noise), 1, False, heavy, clear)
         even = freedom == 0 or beside / SPECTRUM_EVEN <= rest / freedom <= beside * SPECTRUM_EVEN
@@ -209,13 +212,6 @@ def without_noisy_row(G: Tensor) -> tuple[Tensor, int] | None:
     if not found or pruned or int(across.any(1).sum()) <= 2:
         return None
     return repaired, row
-
-
-def _kurtosis(G: Tensor) -> float:
-    """Return the kurtosis of the entries of ``G`` (C, I) without its leading rank-one part."""
-    u = torch.linalg.eigh(G @ G.T).eigenvectors[:, -1]
-    rest = G - torch.outer(u, u @ G)
-    return float(rest.pow(4).mean() / rest.square().mean().square().clamp_min(SPECTRUM_SMALLEST))
 
 
 def holes(G: Tensor) -> float:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.labels.evidence.pointwise import KNOWN_ACTIVATIONS, Pointwise
+from softleak.labels.evidence.probes import KNOWN_ACTIVATIONS, Pointwise
 from softleak.labels.evidence.relation import HeadBias, combine
 
 from .known_case import Known

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softleak.labels.evidence.pointwise import Lattice
+from softleak.labels.evidence.probes import Lattice
 
 from .known_case import Known, peak
 

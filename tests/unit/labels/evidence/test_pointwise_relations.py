@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from softleak.labels.evidence.pointwise import KNOWN_ACTIVATIONS, Pointwise
+from softleak.labels.evidence.probes import KNOWN_ACTIVATIONS, Pointwise
 
 from .known_case import Known, peak
 

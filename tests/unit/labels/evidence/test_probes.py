@@ -6,7 +6,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.core.errors import ModelError
-from softleak.labels.evidence.pointwise import Lattice, Pointwise
+from softleak.labels.evidence.probes import Lattice, Pointwise
 from softleak.labels.evidence.relation import HeadBias
 from softleak.paper import models
 

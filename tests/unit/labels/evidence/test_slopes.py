@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from softleak.labels.evidence.pointwise import KNOWN_ACTIVATIONS
+from softleak.labels.evidence.probes import KNOWN_ACTIVATIONS
 
 FUNCTIONS = {
     "piecewise linear": (nn.ReLU(), nn.LeakyReLU(0.2)),

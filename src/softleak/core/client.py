@@ -218,7 +218,7 @@ class Client(LocalTraining):
                     "local training is simulated on one tensor of inputs; a model that takes "
                     "tensors by keyword has to be wrapped in one that takes a single tensor"
                 )
-            left = given[len(labels) :] if own is not given else given[:0]
+            left = given[len(labels) :] if own is not given else ()
             rest = [_label(one, logits, self.labelled) for one in left]
             every = torch.stack([*labels.detach(), *rest])
             batch = inputs.reshape(len(every), *layout)

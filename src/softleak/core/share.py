@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from os import PathLike
@@ -487,3 +488,11 @@ def _check_same_parameters(old: Mapping[str, Tensor], new: Mapping[str, Tensor])
             f"{len(different)} parameters differ in shape between the checkpoints, first {name!r}: "
             f"{tuple(old[name].shape)} before, {tuple(new[name].shape)} after"
         )
+
+
+def alike(keys: Iterable[Hashable]) -> list[list[int]]:
+    """Return the indices of equal keys, in the order in which these come first."""
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for index, key in enumerate(keys):
+        groups[key].append(index)
+    return list(groups.values())

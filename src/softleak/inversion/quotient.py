@@ -21,7 +21,7 @@ from softleak.core.factors import factor
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.inversion.check import AGREES, CHANCE, LOOSEST, Shown, feature_of
+from softleak.inversion.invert import AGREES, CHANCE, LOOSEST, Shown, feature_of
 from softleak.inversion.results import psnr_of
 from softleak.labels.fit import grid_step
 from softleak.labels.local.whole import input_layer

@@ -15,12 +15,12 @@ from softleak.core.input_spec import InputSpec, Layout
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import Loss, stated_loss
 from softleak.core.results import Recovery, Status
-from softleak.core.share import GradientShare, Scale
+from softleak.core.share import GradientShare, Scale, alike
 from softleak.core.subject import Subject
 from softleak.labels.evidence.probes import evidence_for, evidence_of
 from softleak.labels.evidence.relation import Relation
 from softleak.labels.fit import fitted
-from softleak.labels.local.recover import alike, recover_trained
+from softleak.labels.local.recover import recover_trained
 from softleak.labels.losses import loss_beside_softmax, recover_under
 from softleak.labels.otherwise import (
     BROKEN,

@@ -5,8 +5,7 @@ client that was stated does not explain an update, which other one would.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 
@@ -17,7 +16,7 @@ from softleak.core.factors import RANK, factor
 from softleak.core.families import AnyLabel, Family, SmoothedMixed
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
-from softleak.core.share import UNKNOWN, GradientShare, LocalTraining
+from softleak.core.share import UNKNOWN, GradientShare, LocalTraining, alike
 from softleak.core.subject import Subject
 from softleak.labels.certify import Doubt, with_note
 from softleak.labels.curve import on_simplex
@@ -103,14 +102,6 @@ def recover_trained(
         named = would_fit(subject, known, rest, recipe, plain) if rest else []
         found |= {i: with_note(found[i], words) for i, words in zip(open_, named, strict=True)}
     return [found[i] for i in range(len(shares))]
-
-
-def alike(keys: Iterable[Hashable]) -> list[list[int]]:
-    """Return the indices of equal keys, in the order in which these come first."""
-    groups: dict[Hashable, list[int]] = defaultdict(list)
-    for index, key in enumerate(keys):
-        groups[key].append(index)
-    return list(groups.values())
 
 
 def attempt(

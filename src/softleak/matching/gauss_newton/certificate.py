@@ -19,12 +19,10 @@ from torch import Tensor, nn
 
 from softleak.matching.gauss_newton.descent import Walk, root_mean_square
 from softleak.matching.gauss_newton.equations import BatchFunction, ShareEquations
-from softleak.matching.gauss_newton.model import NormalEquations
+from softleak.matching.gauss_newton.model import IMAGE_AXES, NormalEquations
 from softleak.matching.gauss_newton.products import TangentProducts
 from softleak.matching.gauss_newton.rivals import Rivals, narrowed
 from softleak.matching.reconstruction import Certificate
-
-IMAGE_BATCH = 4  # dimensions of (B, C, H, W)
 
 
 def changed_inputs(x: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -35,7 +33,7 @@ def changed_inputs(x: Tensor) -> Iterator[tuple[str, Tensor]]:
             yield "mirrored", x.flip(axis)
         for shift in range(1, x.shape[axis]):
             yield "shifted", x.roll(shift, axis)
-    if x.ndim >= IMAGE_BATCH:
+    if x.ndim >= IMAGE_AXES:
         yield from _turned(x)
     for block in _blocks(x.shape[1:]):
         yield from _exchanged(x, block)
@@ -70,7 +68,7 @@ def _blocks(shape: torch.Size) -> Iterator[tuple[int, ...]]:
     for axis, length in enumerate(shape):
         for size in _sizes(length, length // 2):
             yield (*shape[:axis], size, *shape[axis + 1 :])
-    if len(shape) < IMAGE_BATCH - 1:
+    if len(shape) < IMAGE_AXES - 1:
         return
     *before, high, wide = shape
     frames = [before[-1], *_sizes(before[-1], before[-1] // 2)] if len(before) > 1 else before[-1:]

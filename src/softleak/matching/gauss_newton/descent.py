@@ -330,7 +330,7 @@ class MatrixFree:
             moved, new, promised = self._moved(equations, z, r, linearised, stopping)
             count += 1
             slow = slow + 1 if root_mean_square(new) >= self.slow * misfits[-1] else 0
-            if (less := _less(r, new)) > 0:
+            if (less := _squares(r) - _squares(new)) > 0:
                 z, r = moved, new
                 damping = self.damping.after(damping, less / promised)
                 misfits.append(root_mean_square(r))
@@ -352,18 +352,13 @@ class MatrixFree:
         """Return where a step leads (n,), its residuals (R,), and the decrease that it promised."""
         problem = linearised(z=z)
         s, left = conjugate_step(problem, r, stopping)
-        moved, promised = z - s, max(_less(r, left), 1e-300)
+        moved, promised = z - s, max(_squares(r) - _squares(left), 1e-300)
         new = equations.residual(moved)
-        if _less(r, new) < self.damping.good * promised:
+        if _squares(r) - _squares(new) < self.damping.good * promised:
             near = linearised(z=moved, scale=problem.scale)
             moved = moved - conjugate_step(near, new, stopping, self.mending).s
             new = equations.residual(moved)
         return moved, new, promised
-
-
-def _less(r: Tensor, new: Tensor) -> float:
-    """Return by how much the square of the misfit falls."""
-    return float(r.square().sum() - new.square().sum())
 
 
 FOLDED = frozenset(("gelu", "silu", "mish"))
